@@ -271,6 +271,6 @@ pub trait Virtual: Send + Sync {
 /// Asks the authorisers whether something is allowed; implemented by `access`.
 #[async_trait]
 pub trait Permits: Send + Sync {
-    /// The answer.
-    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool;
+    /// Nothing, or the reason of the refusal.
+    async fn ask(&self, attributes: &shared::authz::Attributes) -> Result<(), String>;
 }

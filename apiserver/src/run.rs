@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use ipnet::IpNet;
 use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
@@ -20,10 +21,11 @@ use crate::connect::Connect;
 use crate::crd;
 use crate::egress::{Egress, To};
 use crate::negotiate::Media;
+use crate::registry::core::default_range::DefaultRange;
 use crate::registry::core::kubernetes_service::{self, Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
-use crate::registry::core::{ip_allocator, system_namespaces};
+use crate::registry::core::{ip_allocator, repair, system_namespaces};
 use crate::registry::{self, Rows, builtin};
 use crate::serve::debug_socket;
 use crate::serve::health::{Health, Milestones, Patience, Results};
@@ -40,8 +42,9 @@ struct Asks(Arc<Access>);
 
 #[async_trait::async_trait]
 impl Permits for Asks {
-    async fn allows(&self, attributes: &shared::authz::Attributes) -> bool {
-        self.0.allows(attributes).await
+    async fn ask(&self, attributes: &shared::authz::Attributes) -> Result<(), String> {
+        let verdict = self.0.authorization().verdict(attributes).await;
+        if verdict.is_allowed() { Ok(()) } else { Err(verdict.reason) }
     }
 }
 
@@ -50,7 +53,8 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
     let text = if text.is_empty() { "10.0.0.0/24".to_owned() } else { text };
     let mut ranges = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        ranges.push(part.parse().with_context(|| format!("invalid --service-cluster-ip-range {part:?}"))?);
+        let range: IpNet = part.parse().with_context(|| format!("invalid --service-cluster-ip-range {part:?}"))?;
+        ranges.push(range.trunc());
     }
     anyhow::ensure!(ranges.len() <= 2, "service-cluster-ip-range must not contain more than two entries");
     let text = flags.string("service-node-port-range");
@@ -257,6 +261,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     tasks.spawn("api-services", until(&shutdown, registering));
     let progress = bootstrap::start(&cx, access.rbac_enabled());
     start_system(&tasks, &shutdown, &api, &reconciler, &milestones);
+    start_repairs(&tasks, &shutdown, &cx, &engine, &milestones);
     tasks.spawn("sync", until(&shutdown, synced(hub, defined, milestones.clone())));
 
     let health = Health {
@@ -335,12 +340,15 @@ fn start_system(
     let namespaces = system_namespaces::keep(api.clone(), move || m.namespaces.store(true, Ordering::Release));
     tasks.spawn("system-namespaces", until(shutdown, namespaces));
     let (r, m, a) = (reconciler.clone(), milestones.clone(), api.clone());
+    let ranges = r.engine.services.ranges.iter().map(ToString::to_string).collect();
+    let mut range = DefaultRange::new(api.clone(), ranges);
     let service = async move {
         let mut delay = Duration::from_millis(20);
         loop {
             let done = async {
-                system_namespaces::ensure(&a, "default").await?;
-                futures::future::try_join(r.ensure_cidr(), r.ensure_service()).await.map(|_| ())
+                // The service has an address of the range.
+                futures::future::try_join(system_namespaces::ensure(&a, "default"), range.look()).await?;
+                r.ensure_service().await
             };
             match done.await {
                 Ok(()) => break,
@@ -352,9 +360,26 @@ fn start_system(
         m.cidr.store(true, Ordering::Release);
         m.service.store(true, Ordering::Release);
         // Endpoints that cannot be written (a loopback address) do not keep the server from being ready.
-        r.keep().await;
+        tokio::join!(r.keep(), range.keep());
     };
     tasks.spawn("kubernetes-service", until(shutdown, service));
+}
+
+/// Brings what services have in line with what is noted as taken.
+fn start_repairs(
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+    cx: &Context,
+    engine: &Arc<Engine>,
+    milestones: &Arc<Milestones>,
+) {
+    let m = milestones.clone();
+    let done = move || m.addresses.store(true, Ordering::Release);
+    let addresses = repair::addresses::keep(engine.clone(), cx.reader.clone(), cx.api.clone(), done);
+    tasks.spawn("cluster-address-repair", until(shutdown, addresses));
+    let m = milestones.clone();
+    let done = move || m.ports.store(true, Ordering::Release);
+    tasks.spawn("node-port-repair", until(shutdown, repair::ports::keep(engine.clone(), cx.api.clone(), done)));
 }
 
 /// The caches every request may need.

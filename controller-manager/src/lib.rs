@@ -12,6 +12,7 @@ pub mod configz;
 pub mod controllers;
 pub mod engine;
 pub mod manager;
+pub mod migration;
 
 pub mod admission_policy_status;
 pub mod attach_detach;

@@ -1,5 +1,6 @@
 //! The process: flags, clients, the secure port, leader election, and the controllers of one term.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -7,23 +8,64 @@ use shared::client::{Throttle, Transport};
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
-use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
+use shared::serve::{Configz, Debugging, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
+use tokio::sync::Notify;
 
 use crate::controllers::TABLE;
-use crate::engine::context::{Clients, Context};
+use crate::engine::context::{Clients, Context, Place};
 use crate::engine::metrics;
-use crate::engine::registry::{Selection, Started, known};
+use crate::engine::registry::{Controller, Selection, Started, known};
 use crate::engine::settings::Settings;
+use crate::migration::{self, Lock, Migration};
 
 /// By then controllers have looked at everything for the first time, and what that took is free.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
-/// How long controllers may take to finish what they are at.
-const DRAIN: Duration = Duration::from_secs(5);
 
 /// Run until shutdown.
 pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
-    let selection = Selection::parse(&flags.list("controllers"), &known(TABLE))?;
+    let known = known(TABLE);
+    let selection = Selection::parse(&flags.list("controllers"), &known)?;
     let settings = Settings::of(&flags, selection);
+    let place = Place { host: hostname(), debugging: Debugging::default() };
+    let elect = flags.boolean("leader-elect");
+    let migration = Migration::from_flags(&flags, &known)?.filter(|_| elect).map(Arc::new);
+    let election = leader::Config::from_flags(&flags, &place.host);
+    let (start_interval, patience) =
+        (flags.duration("controller-start-interval"), flags.duration("controller-shutdown-timeout"));
+    let clients = clients(&flags, settings.own_accounts).await?;
+    let tasks = TaskGroup::new();
+    let health = Health::new();
+    if elect {
+        // Who has lost the lease does not live on to be asked.
+        health.add(&[Probe::Healthz], "leaderElection", || Ok(()));
+    }
+    serve(&flags, &health, &place.debugging, &tasks, &shutdown).await?;
+    let manager = Manager {
+        clients,
+        tasks: tasks.clone(),
+        settings,
+        place,
+        health,
+        start_interval,
+        migration,
+        tokens: Arc::default(),
+        failure: Arc::default(),
+        shutdown: shutdown.clone(),
+    };
+    flags.warn_unread();
+    let result = if elect {
+        manager.elect(&election).await
+    } else {
+        manager.clone().lead(Lock::Main, shutdown.clone()).await;
+        Ok(())
+    };
+    shutdown.trigger();
+    tasks.drain(patience).await;
+    manager.failure.get().map_or(result, |why| Err(anyhow::anyhow!("{why}")))
+}
+
+/// The ways to the server that the flags describe.
+async fn clients(flags: &FlagSet, own_accounts: bool) -> anyhow::Result<Clients> {
     let options = shared::client::Options {
         kubeconfig: flags.string("kubeconfig"),
         master: flags.string("master"),
@@ -32,83 +74,136 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         burst: u32::try_from(flags.integer("kube-api-burst")).unwrap_or(30),
         user_agent: shared::client::user_agent("kube-controller-manager"),
     };
-    let host = hostname();
-    let elect = flags.boolean("leader-elect");
-    let election = leader::Config::from_flags(&flags, &host);
     let config = shared::client::config(&options).await?;
     // By default controllers are not throttled here: the server's fair queuing does that, and their batches grow slowly.
     let asked = flags.is_set("kube-api-qps") || flags.is_set("kube-api-burst");
     let throttle = if asked { Throttle::new(options.qps, options.burst) } else { Throttle::new(0.0, 0) };
     let main = shared::client::transport(&config, &throttle).context("client configuration")?;
     let authority = crate::csr::authority::chain(config.root_cert.as_deref().unwrap_or_default());
-    let anonymous = if settings.own_accounts { Some(without_identity(config)?) } else { None };
-    let tasks = TaskGroup::new();
-    let health = Health::new();
-    health.add(&[Probe::Healthz], "leaderElection", || Ok(()));
-    serve(&flags, &health, &tasks, &shutdown).await?;
-    flags.warn_unread();
-
-    let work = {
-        let (main, tasks) = (main.clone(), tasks.clone());
-        move |term: Shutdown| async move {
-            lead(Clients { main, anonymous, authority }, tasks, term, settings, host, health).await
-        }
-    };
-    let result = if elect {
-        match leader::run(main.client(), election, shutdown.clone(), |token| work(Shutdown::from(token))).await {
-            Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
-            Outcome::Shutdown | Outcome::Finished => Ok(()),
-        }
-    } else {
-        work(shutdown.clone()).await;
-        Ok(())
-    };
-    shutdown.trigger();
-    tasks.drain(DRAIN).await;
-    result
+    let anonymous = if own_accounts { Some(without_identity(config)?) } else { None };
+    Ok(Clients { main, anonymous, authority })
 }
 
 /// The secure port: health, metrics and debugging pages, for those whom the API server knows and allows.
-async fn serve(flags: &FlagSet, health: &Health, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<()> {
+async fn serve(
+    flags: &FlagSet,
+    health: &Health,
+    debugging: &Debugging,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
     let secure = SecureOptions::from_flags(flags)?;
     let Some(address) = secure.socket_address() else { return Ok(()) };
     let tls = secure.tls(&[], &[])?;
     let gate = DelegatedOptions::from_flags(flags).await?.build(tasks, shutdown)?;
     let configz = Configz::default();
     configz.set(crate::configz::NAME, crate::configz::document(flags));
-    let bound = Server::secure("kube-controller-manager", address, tls)
+    Server::secure("kube-controller-manager", address, tls)
+        .listening(&secure)
         .access(gate.authenticator, gate.authorizer)
         .health(health)
         .metrics()
         .configz(&configz)
+        .debugging(debugging)
         .flags(flags)
         .workers(1)
         .start(tasks, shutdown)
-        .context("failed to create listener")?;
-    tracing::info!(address = %bound, "Serving securely");
-    Ok(())
+        .context("failed to create listener")
+        .map(drop)
 }
 
-/// One term of leadership: start what is selected, then wait for its end.
-async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Settings, host: String, health: Health) {
-    let cx = Context::new(clients, tasks, term.clone(), settings, host);
-    for controller in TABLE {
+/// What every term of leadership needs.
+#[derive(Clone)]
+struct Manager {
+    clients: Clients,
+    tasks: TaskGroup,
+    settings: Settings,
+    place: Place,
+    health: Health,
+    /// Between the starts of two controllers; up to twice that, at random.
+    start_interval: Duration,
+    migration: Option<Arc<Migration>>,
+    /// The controller that makes tokens has been started.
+    tokens: Arc<Notify>,
+    /// Why the process cannot go on.
+    failure: Arc<OnceLock<String>>,
+    shutdown: Shutdown,
+}
+
+impl Manager {
+    /// Lead under the lock, and under the one that is shared with other controller managers if there is one.
+    async fn elect(&self, election: &leader::Config) -> anyhow::Result<()> {
+        let migrated = async {
+            let Some(migration) = &self.migration else { return Ok(()) };
+            // Who leads here leads there, too: no process waits for the other lock with one lock held.
+            tokio::select! {
+                () = self.tokens.notified() => {}
+                () = self.shutdown.wait() => return Ok(()),
+            }
+            let election = leader::Config { lease_name: migration.lock.clone(), ..election.clone() };
+            self.lead_elected(Lock::Migration, election).await
+        };
+        tokio::try_join!(self.lead_elected(Lock::Main, election.clone()), migrated).map(drop)
+    }
+
+    async fn lead_elected(&self, lock: Lock, election: leader::Config) -> anyhow::Result<()> {
+        let work = |token| self.clone().lead(lock, Shutdown::from(token));
+        match leader::run(self.clients.main.client(), election, self.shutdown.clone(), work).await {
+            Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
+            Outcome::Shutdown | Outcome::Finished => Ok(()),
+        }
+    }
+
+    /// One term of leadership: start what is selected, then wait for its end.
+    async fn lead(self, lock: Lock, term: Shutdown) {
+        let Self { clients, tasks, settings, place, .. } = self.clone();
+        let cx = Context::new(clients, tasks, term.clone(), settings, place);
+        for controller in migration::led(TABLE, self.migration.as_deref(), lock) {
+            if let Err(why) = self.start(&cx, controller).await {
+                // What this or others decide would be wrong or missing: another try begins from nothing.
+                let _ = self.failure.set(format!("error starting {}: {why}", controller.name));
+                return self.shutdown.trigger();
+            }
+            if controller.name == migration::FIRST {
+                self.tokens.notify_one();
+            }
+        }
+        cx.factory().start();
+        cx.hub().start(&cx);
+        release_memory_after_start(&cx);
+        term.wait().await;
+    }
+
+    async fn start(&self, cx: &Context, controller: &Controller) -> Result<(), String> {
         if !cx.settings().controllers.wants(controller.name, controller.on_by_default) {
             tracing::info!(controller = controller.name, "Controller is disabled");
-            continue;
+            return Ok(());
         }
-        match (controller.start)(&cx).await {
+        if !self.start_interval.is_zero() {
+            let pause = self.start_interval.mul_f64(rand::random_range(1.0..2.0));
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = cx.shutdown().wait() => return Ok(()),
+            }
+        }
+        match (controller.start)(cx).await {
             Ok(Started::Yes) => {
-                health.add(&[Probe::Healthz], controller.name, || Ok(()));
+                self.health.add(&[Probe::Healthz], controller.name, || Ok(()));
                 metrics::set("running_managed_controllers", &["kube-controller-manager", controller.name], 1.0);
                 tracing::info!(controller = controller.name, "Started controller");
             }
             Ok(Started::Skipped) => tracing::warn!(controller = controller.name, "Skipping controller"),
-            Err(error) => tracing::error!(controller = controller.name, %error, "Error starting controller"),
+            Err(error) => {
+                tracing::error!(controller = controller.name, %error, "Error starting controller");
+                return Err(error.to_string());
+            }
         }
+        Ok(())
     }
-    cx.factory().start();
-    cx.hub().start(&cx);
+}
+
+/// Twice gives back what starting took: when caches are filled, and when everything has been looked at.
+fn release_memory_after_start(cx: &Context) {
     let settled = cx.clone();
     cx.spawn("after-start", async move {
         if !settled.factory().wait_synced().await {
@@ -120,11 +215,58 @@ async fn lead(clients: Clients, tasks: TaskGroup, term: Shutdown, settings: Sett
             () = settled.shutdown().wait() => {}
         }
     });
-    term.wait().await;
 }
 
 /// The way to the same server with nothing presented; controllers add their service accounts' tokens.
 fn without_identity(mut config: kube::Config) -> anyhow::Result<Transport> {
     config.auth_info = kube::config::AuthInfo::default();
     shared::client::transport(&config, &Throttle::new(0.0, 0)).context("client configuration")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flags that this component does not look at, and why.
+    const NOT_READ: &[(&str, &[&str])] = &[
+        ("attachments are watched", &["attach-detach-reconcile-sync-period", "disable-attach-detach-reconcile-sync"]),
+        ("no cloud is built in", &["cloud-config", "external-cloud-volume-plugin"]),
+        ("flexible volumes are attached by nodes", &["flex-volume-plugin-dir"]),
+        ("requests are in whatever is read fastest", &["kube-api-content-type"]),
+        ("nothing is missed that had to be looked at again", &["min-resync-period"]),
+        ("there is one kind of lock", &["leader-elect-resource-lock"]),
+        ("there is nothing to profile locks with", &["contention-profiling"]),
+        ("there is one version", &["emulated-version", "min-compatibility-version"]),
+        (
+            "every process begins with them",
+            &["allow-metric-labels", "allow-metric-labels-manifest", "disabled-metrics"],
+        ),
+        ("no metric is hidden", &["show-hidden-metrics-for-version"]),
+    ];
+
+    #[tokio::test]
+    async fn every_other_flag_is_read() {
+        const COMPONENT: &str = "kube-controller-manager";
+        let usual = FlagSet::of(COMPONENT, &[]).expect("flags");
+        let args: Vec<String> = usual
+            .all()
+            .into_iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "help" | "version"))
+            .map(|(name, value)| match name.as_str() {
+                "tls-sni-cert-key" => format!("--{name}=a.crt,a.key"),
+                _ => format!("--{name}={}", value.trim_start_matches('[').trim_end_matches(']')),
+            })
+            .collect();
+        let flags = FlagSet::of(COMPONENT, &args.iter().map(String::as_str).collect::<Vec<_>>()).expect("flags");
+        SecureOptions::from_flags(&flags).expect("options");
+        DelegatedOptions::from_flags(&flags).await.expect("options");
+        let _ = Server::plain(COMPONENT, ([127, 0, 0, 1], 0).into()).flags(&flags);
+        // There is no server to reach.
+        run(flags.clone(), Shutdown::new()).await.expect_err("no kubeconfig");
+        let mut unread = flags.unread();
+        unread.sort_unstable();
+        let mut want: Vec<&str> = NOT_READ.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        want.sort_unstable();
+        assert_eq!(unread, want);
+    }
 }

@@ -272,3 +272,22 @@ fn the_deepest_object_fits_the_stack_of_a_worker() {
     protobuf::to_json(crd, "", "", &bytes, &mut out).expect("transcode");
     assert_eq!(String::from_utf8_lossy(&out), want);
 }
+
+#[test]
+fn objects_in_raw_extensions_are_of_the_same_depth() {
+    let revision = proto::schema::kind("apps", "v1", "ControllerRevision").expect("a kind");
+    let nested = |times: usize| {
+        let mut object = Vec::new();
+        for _ in 0..times {
+            let envelope = protobuf::wrap("apps/v1", "ControllerRevision", &object);
+            object.clear();
+            protobuf::write_nested(2, &mut object, |out| protobuf::write_bytes(1, &envelope, out));
+        }
+        object
+    };
+    assert!(protobuf::decode(revision, &nested(3)).is_ok());
+    let object = nested(20_000);
+    assert_eq!(protobuf::decode(revision, &object), Err(protobuf::Error::Depth));
+    let mut out = Vec::new();
+    assert_eq!(protobuf::to_json(revision, "", "", &object, &mut out), Err(protobuf::Error::Depth));
+}

@@ -1,8 +1,9 @@
 //! Impersonation: a user asks to be taken for somebody else, by headers, and must be allowed each part of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use shared::authn::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Headers, UserInfo};
+use shared::authn::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Headers, UserInfo, unescaped_key};
 use shared::authz::Attributes;
 use shared::status::Status;
 
@@ -26,15 +27,15 @@ pub(crate) fn service_account(user: &str) -> Option<(&str, &str)> {
 
 /// Reads the headers; an error when parts of a user are asked for without a user.
 pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
-    let one = |name: &str| headers.first(name).unwrap_or("").to_owned();
+    let one = |name: &str| headers.all(name).first().map(|v| v.clone().into_owned()).unwrap_or_default();
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for header in headers.names() {
         if let Some(key) = header.strip_prefix(EXTRA_PREFIX) {
-            let values = headers.all(header).into_iter().map(str::to_owned).collect();
-            extra.insert(unescape(key), values);
+            let values = headers.all(header).into_iter().map(Cow::into_owned);
+            extra.entry(unescaped_key(key)).or_default().extend(values);
         }
     }
-    let groups = headers.all("impersonate-group").into_iter().map(str::to_owned).collect();
+    let groups = headers.all("impersonate-group").into_iter().map(Cow::into_owned).collect();
     let wish = Wish { name: one("impersonate-user"), uid: one("impersonate-uid"), groups, extra };
     if !wish.name.is_empty() {
         return Ok(Some(wish));
@@ -105,27 +106,6 @@ impl Wish {
     }
 }
 
-/// Percent-decoding; what is malformed stays as it is.
-fn unescape(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let escaped = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
-        match escaped.and_then(|h| u8::from_str_radix(h, 16).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 3;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +150,24 @@ mod tests {
             ]
         );
         assert_eq!(wish.user().groups, ["dev", "system:authenticated"]);
+    }
+
+    #[test]
+    fn nobody_stays_himself_for_a_name_that_is_not_ascii() {
+        let mut headers = http::HeaderMap::new();
+        for (name, value) in [("impersonate-user", &b"m\xc3\xbcller"[..]), ("impersonate-group", b"\xff")] {
+            headers.insert(name, http::HeaderValue::from_bytes(value).expect("a header"));
+        }
+        let wish = requested(&headers).expect("fine").expect("a user");
+        assert_eq!((wish.name.as_str(), wish.groups.as_slice()), ("m\u{fc}ller", &["\u{fffd}".to_owned()][..]));
+    }
+
+    #[test]
+    fn a_key_has_the_values_of_all_its_spellings() {
+        let pairs = [("impersonate-user", "a"), ("impersonate-extra-k%61", "1"), ("impersonate-extra-ka", "2")];
+        let mut values = wish(&pairs).expect("fine").expect("a user").extra["ka"].clone();
+        values.sort();
+        assert_eq!(values, ["1", "2"]);
     }
 
     #[test]

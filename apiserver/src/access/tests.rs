@@ -8,6 +8,7 @@ use crate::admission::testing::Fixed;
 use crate::authn::{StaticTokens, Tokens};
 use crate::authz::{Mode, rbac};
 use crate::flowcontrol::FlowControl;
+use crate::serve::info::request_info;
 use crate::tokens::{Config, Issuer};
 
 const KEY: &str = include_str!("../../testdata/tokens/rsa.pem");
@@ -142,8 +143,8 @@ async fn each_step_refuses_in_its_own_words() {
 #[test]
 fn a_list_pinned_to_one_name_is_about_that_object() {
     let headers = http::HeaderMap::new();
-    let info = pods("watch");
     let query = "watch=1&fieldSelector=metadata.name%3Dweb";
+    let info = request_info("GET", "/api/v1/namespaces/e/pods", &Query::parse(query));
     let head = Head { method: "GET", query, headers: &headers, certificates: &[], info: &info };
     let question = attributes(&head, &UserInfo::default());
     assert_eq!((question.name.as_str(), question.field_selector.as_str()), ("web", "metadata.name=web"));

@@ -133,14 +133,14 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The organisations of a certificate request given as base64 of PEM.
+/// The organisations of a certificate request given as base64 of PEM; all of them, or what it asks for is not known.
 fn organizations(request: &str) -> Option<Vec<String>> {
-    with_subject(request, |s| s.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect())
+    with_subject(request, |s| s.iter_organization().map(|o| o.as_str().ok().map(str::to_owned)).collect())?
 }
 
 /// The common name of a certificate request given as base64 of PEM.
 pub(super) fn common_name(request: &str) -> Option<String> {
-    with_subject(request, |s| s.iter_common_name().next().and_then(|n| n.as_str().ok()).unwrap_or("").to_owned())
+    with_subject(request, |s| shared::authn::common_name(s).to_owned())
 }
 
 fn with_subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Option<T> {

@@ -1,9 +1,8 @@
 //! Which requests webhooks and policies are about: rules, selectors of namespaces and objects, and versions that are
 //! the same thing under another name.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use proto::merge::apply;
 use proto::resources::{Resource, Row};
 use proto::selector::label::Selector;
 use serde_json::Value;
@@ -13,12 +12,14 @@ use super::{Attributes, Operation};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::crd;
-use crate::registry::{Rows, conversion, strategy};
+use crate::registry::Rows;
 
 /// What is chosen by.
 pub(super) struct Scene<'a> {
     rows: &'a Rows,
-    resource: &'a Resource,
+    resource: &'a Row,
+    /// The same resource in its other versions, for whoever needs them.
+    others: OnceLock<Vec<Row>>,
     subresource: &'a str,
     name: &'a str,
     namespaced: bool,
@@ -29,8 +30,9 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn of(a: &'a Attributes<'_>, reader: &dyn Reader, rows: &'a Rows) -> Self {
-        let objects = [a.object(), a.old_object];
+    /// Of a write whose object whoever was asked last left as `object`.
+    pub(super) fn of(a: &'a Attributes<'_>, object: Option<&'a Value>, reader: &dyn Reader, rows: &'a Rows) -> Self {
+        let objects = [object, a.old_object];
         let namespace = if a.of("", "namespaces") {
             let own = objects[0].or(objects[1]).cloned();
             own.map(Arc::new)
@@ -42,6 +44,7 @@ impl<'a> Scene<'a> {
         Self {
             rows,
             resource: a.resource,
+            others: OnceLock::new(),
             subresource: a.subresource,
             name: if a.name.is_empty() { a.object().map_or("", tree::name) } else { a.name },
             namespaced: !a.namespace.is_empty() && !a.of("", "namespaces"),
@@ -51,22 +54,42 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The row by which rules match: the request's own, or unless `matchPolicy` is `Exact` another version of it.
-    pub(super) fn by_rules(&self, rules: &[Value], policy: &str) -> Option<Shown> {
-        let exact = |row: &Resource| rules.iter().any(|rule| self.covered(rule, row));
-        if exact(self.resource) {
-            return Some(Shown::row(self.resource));
+    /// The row by which rules match: the request's own, or unless `matchPolicy` is `Exact` another version of it. Rules
+    /// that come first count first.
+    pub(super) fn by_rules(&self, rules: &[Value], policy: &str) -> Option<Row> {
+        if rules.iter().any(|rule| self.covered(rule, self.resource)) {
+            return Some(self.resource.clone());
         }
         if policy == "Exact" {
             return None;
         }
-        let same = |row: &Row| row.plural == self.resource.plural && row.storage == self.resource.storage;
-        self.rows.all().iter().filter(|row| same(row)).find(|row| exact(row)).map(|row| Shown::row(row))
+        let other = |rule: &Value| self.others().iter().find(|row| self.covered(rule, row));
+        rules.iter().find_map(other).cloned()
+    }
+
+    /// Whatever is the same thing under another name: of custom resources every version there is, served or not.
+    fn others(&self) -> &[Row] {
+        self.others.get_or_init(|| {
+            let own = self.resource;
+            let mut all = match own.custom {
+                Some(_) => crd::versions(self.rows, own),
+                None => {
+                    let same = |row: &&&'static Resource| row.plural == own.plural && row.storage == own.storage;
+                    self.rows.built_in().iter().filter(same).map(|row| Row::from(*row)).collect()
+                }
+            };
+            let subresource = |row: &Row| row.subresources.iter().any(|s| s.name == self.subresource);
+            all.retain(|row| {
+                (row.group != own.group || row.version != own.version)
+                    && (self.subresource.is_empty() || subresource(row))
+            });
+            all
+        })
     }
 
     /// The request's own row.
-    pub(super) fn own(&self) -> Shown {
-        Shown::row(self.resource)
+    pub(super) fn own(&self) -> Row {
+        self.resource.clone()
     }
 
     /// Whether `namespaceSelector` and `objectSelector` of `spec` let the request through. Absent ones mean everything.
@@ -117,175 +140,9 @@ fn names(pattern: &str, plural: &str, subresource: &str) -> bool {
     (resource == "*" || resource == plural) && sub_fits
 }
 
-/// A resource in the version somebody outside knows it by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) plural: String,
-    pub(super) kind: String,
-    stored: (String, String),
-}
-
-impl Shown {
-    fn row(row: &Resource) -> Self {
-        Self {
-            group: row.group.to_string(),
-            version: row.version.to_string(),
-            plural: row.plural.to_string(),
-            kind: row.kind.to_string(),
-            stored: (row.storage.0.to_string(), row.storage.1.to_string()),
-        }
-    }
-
-    /// From the stored version to the one shown.
-    pub(super) fn present(&self, object: &mut Value) {
-        self.convert(object, &self.stored.0, &self.group, &self.version);
-    }
-
-    /// And back.
-    pub(super) fn restore(&self, object: &mut Value) {
-        self.convert(object, &self.group, &self.stored.0, &self.stored.1);
-    }
-
-    fn convert(&self, object: &mut Value, group: &str, to_group: &str, to_version: &str) {
-        let own = tree::text(object, "/kind") == self.kind;
-        let there = tree::text(object, "/apiVersion") == conversion::group_version(to_group, to_version);
-        if own && !there {
-            *object = conversion::convert(std::mem::take(object), group, &self.kind, to_group, to_version);
-        }
-    }
-}
-
-/// The `request` that webhooks and expressions are told about, without uid.
-pub(super) fn request(shown: &Shown, a: &Attributes<'_>) -> Value {
-    let present = |object: Option<&Value>| {
-        let mut object = object.cloned().unwrap_or_default();
-        shown.present(&mut object);
-        object
-    };
-    let (object, old) = (present(a.object()), present(a.old_object));
-    let own = [&object, &old].into_iter().find(|o| !tree::text(o, "/kind").is_empty());
-    let kind = match own {
-        // A subresource may have a kind of its own.
-        Some(o) => gvk(tree::text(o, "/apiVersion"), tree::text(o, "/kind")),
-        None => serde_json::json!({"group": shown.group, "version": shown.version, "kind": shown.kind}),
-    };
-    let mut request_kind = kind.clone();
-    if tree::text(&kind, "/kind") == shown.kind {
-        let row = a.resource;
-        request_kind = serde_json::json!({"group": row.group, "version": row.version, "kind": row.kind});
-    }
-    let name = match (a.name, a.object()) {
-        ("", Some(object)) => tree::name(object),
-        (name, _) => name,
-    };
-    let row = a.resource;
-    let mut request = serde_json::json!({
-        "kind": kind,
-        "resource": {"group": shown.group, "version": shown.version, "resource": shown.plural},
-        "requestKind": request_kind,
-        "requestResource": {"group": row.group, "version": row.version, "resource": row.plural},
-        "operation": a.operation.as_str(),
-        "userInfo": a.user,
-        "object": object,
-        "oldObject": old,
-        "dryRun": a.dry_run,
-        "options": a.options,
-    });
-    for (field, value) in [
-        ("subResource", a.subresource),
-        ("requestSubResource", a.subresource),
-        ("name", name),
-        ("namespace", a.namespace),
-    ] {
-        if !value.is_empty() {
-            request[field] = value.into();
-        }
-    }
-    request
-}
-
-/// Changes the object of a request, in the version somebody outside knows it by. What he adds is as incomplete as what
-/// clients send, and may be as wrong. Whether anything changed; without an object nothing does.
-pub(super) fn amend<E>(
-    shown: &Shown,
-    a: &mut Attributes<'_>,
-    change: impl FnOnce(&mut Value) -> Result<(), E>,
-) -> Result<bool, E> {
-    let Some(before) = a.object().cloned() else { return Ok(false) };
-    let mut object = before.clone();
-    shown.present(&mut object);
-    change(&mut object)?;
-    match crd::served(a.resource) {
-        Some(served) => {
-            shown.restore(&mut object);
-            // What is wrong with it is found when it is judged.
-            let _ = crd::objects::settle(served, &mut object);
-        }
-        None => {
-            let own = proto::schema::kind_of(tree::text(&object, "/apiVersion"), tree::text(&object, "/kind"));
-            if let Some(schema) = own.or_else(|| a.resource.schema()) {
-                proto::defaulting::apply(schema, &mut object);
-            }
-            shown.restore(&mut object);
-        }
-    }
-    if let Some(why) = restore_managed_fields(&mut object, &before) {
-        a.warnings.push(format!(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {why}"));
-    }
-    let changed = object != before;
-    if let Some(slot) = a.object.as_deref_mut() {
-        *slot = object;
-    }
-    Ok(changed)
-}
-
-/// Puts back what was known of owners if it was damaged; says what is wrong with it.
-fn restore_managed_fields(object: &mut Value, before: &Value) -> Option<String> {
-    const FIELDS: &str = "/metadata/managedFields";
-    if object.pointer(FIELDS) == before.pointer(FIELDS) {
-        return None;
-    }
-    let why = apply::complaint(object)?;
-    strategy::restore(&mut object["metadata"], &before["metadata"], "managedFields");
-    Some(why)
-}
-
-fn gvk(api_version: &str, kind: &str) -> Value {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    serde_json::json!({"group": group, "version": version, "kind": kind})
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn damaged_owners_are_put_back() {
-        let object = |entry: Value| json!({"metadata": {"name": "a", "managedFields": [entry]}});
-        let good = json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {}}});
-        let with = |key: &str, value: &str| {
-            let mut entry = good.clone();
-            entry[key] = value.into();
-            object(entry)
-        };
-        let before = object(good.clone());
-        for (mut now, why) in [
-            (before.clone(), None),
-            (with("manager", "other"), None),
-            (with("operation", "Think"), Some("operation must be `Apply` or `Update`")),
-            (with("apiVersion", ""), Some("apiVersion must not be empty")),
-            (with("fieldsType", ""), Some("missing fieldsType in managed fields entry 0")),
-            (with("fieldsType", "V2"), Some("invalid fieldsType \"V2\" in managed fields entry 0")),
-        ] {
-            let sent = now.clone();
-            assert_eq!(restore_managed_fields(&mut now, &before).as_deref(), why);
-            assert_eq!(now, if why.is_some() { before.clone() } else { sent });
-        }
-    }
 
     #[test]
     fn resource_patterns() {

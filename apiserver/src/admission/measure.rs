@@ -1,7 +1,7 @@
 //! Upstream's metrics of admission: how long steps, plugins and webhooks took, and what webhooks came to.
 
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto::Value;
 use shared::metrics::{self, HistogramVec, SummaryVec};
@@ -11,6 +11,8 @@ use super::Operation;
 const BUCKETS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 const CONDITION_BUCKETS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
+/// Labels of match conditions.
+const LABELS: [&str; 4] = ["name", "kind", "type", "operation"];
 /// Codes above this are counted as it.
 const HIGHEST_CODE: u16 = 600;
 
@@ -57,7 +59,7 @@ pub(super) fn plugin(name: &str, kind: &str, operation: Operation, since: Instan
 }
 
 /// One webhook: its code is that of its answer or of the failure, 0 where there is none.
-pub(super) fn webhook(name: &str, kind: &str, operation: Operation, since: Instant, rejected: bool, code: u16) {
+pub(super) fn webhook(name: &str, kind: &str, operation: Operation, took: Duration, rejected: bool, code: u16) {
     metrics::histogram(
         "apiserver_admission_webhook_admission_duration_seconds",
         "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
@@ -65,7 +67,7 @@ pub(super) fn webhook(name: &str, kind: &str, operation: Operation, since: Insta
         WEBHOOK_BUCKETS.to_vec(),
     )
     .with_label_values(&[name, kind, operation.as_str(), word(rejected)])
-    .observe(since.elapsed().as_secs_f64());
+    .observe(took.as_secs_f64());
     let code = code.min(HIGHEST_CODE).to_string();
     metrics::counter(
         "apiserver_admission_webhook_request_total",
@@ -109,7 +111,6 @@ pub(super) fn conditions<E>(
     if conditions.is_empty() {
         return;
     }
-    const LABELS: [&str; 4] = ["name", "kind", "type", "operation"];
     let labels = [name, of, kind, operation];
     metrics::histogram(
         "apiserver_admission_match_condition_evaluation_seconds",
@@ -119,16 +120,24 @@ pub(super) fn conditions<E>(
     )
     .with_label_values(&labels)
     .observe(since.elapsed().as_secs_f64());
-    let count = |name: &str, help: &str| metrics::counter(name, help, &LABELS).with_label_values(&labels).inc();
-    match outcome {
-        Ok(true) => {}
-        Ok(false) => count(
-            "apiserver_admission_match_condition_exclusions_total",
-            "[ALPHA] Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
-        ),
-        Err(_) => count(
+    if outcome.is_err() {
+        metrics::counter(
             "apiserver_admission_match_condition_evaluation_errors_total",
             "[ALPHA] Admission match condition evaluation errors count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
-        ),
+            &LABELS,
+        )
+        .with_label_values(&labels)
+        .inc();
     }
+}
+
+/// Somebody was not asked, for his match conditions: whose they are, of which kind, in which round.
+pub(super) fn exclusion([name, of, kind, operation]: [&str; 4]) {
+    metrics::counter(
+        "apiserver_admission_match_condition_exclusions_total",
+        "[ALPHA] Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+        &LABELS,
+    )
+    .with_label_values(&[name, of, kind, operation])
+    .inc();
 }

@@ -38,13 +38,14 @@ mod storage;
 mod taint_nodes_by_condition;
 #[cfg(test)]
 pub(crate) mod testing;
+mod views;
 mod webhooks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use proto::resources::Resource;
+use proto::resources::Row;
 use serde_json::Value;
 use shared::authn::UserInfo;
 use shared::status::Status;
@@ -53,7 +54,7 @@ pub use chain::Chain;
 pub use plugins::Deps;
 pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
-pub(crate) use webhooks::{Target, count_outdated, dial_error, outdated, tls_error};
+pub(crate) use webhooks::{PATCHES, Target, count_outdated, dial_error, outdated, tls_error};
 
 use crate::access::{deny, tree};
 
@@ -85,7 +86,7 @@ impl Operation {
 /// One write on its way to storage.
 pub struct Attributes<'a> {
     /// The resource written to.
-    pub resource: &'a Resource,
+    pub resource: &'a Row,
     /// Subresource, or "".
     pub subresource: &'a str,
     /// Namespace, or "".

@@ -327,7 +327,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
             (REGISTRATION, "mutatingadmissionpolicybindings"),
             ("", "namespaces"),
         ],
-        |p| Ok(Arc::new(MutatingPolicies::new(p.reader(), p.rows(), p.authorization()))),
+        |p| Ok(Arc::new(MutatingPolicies::new(p.means()))),
     ),
     row(
         "MutatingAdmissionWebhook",
@@ -349,7 +349,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
             (REGISTRATION, "validatingadmissionpolicybindings"),
             ("", "namespaces"),
         ],
-        |p| Ok(Arc::new(ValidatingPolicies::new(p.reader(), p.rows(), p.authorization()))),
+        |p| Ok(Arc::new(ValidatingPolicies::new(p.means()))),
     ),
     row(
         "ValidatingAdmissionWebhook",

@@ -82,6 +82,13 @@ impl Reinvocation {
         }
     }
 
+    /// A plugin did something, if only for form's sake: those of it that want to see what others make of it are asked
+    /// again, whoever changed what.
+    pub(super) fn again(&mut self, who: Who) {
+        self.wanted = true;
+        self.of(who).recall();
+    }
+
     /// A plugin ends with an object.
     pub(super) fn end(&mut self, who: Who, object: Option<&Value>) {
         let second = self.second;
@@ -142,6 +149,18 @@ mod tests {
         assert!(r.asks(Policies, "a"), "a webhook changed the object after it");
         r.begin(Webhooks, Some(&json!(2)));
         assert!(!r.asks(Webhooks, "a"), "nobody did after this one");
+    }
+
+    #[test]
+    fn what_is_done_for_form_counts() {
+        let mut r = Reinvocation::default();
+        r.asked(Policies, "a", false, true);
+        r.asked(Policies, "b", false, false);
+        r.again(Policies);
+        r.end(Policies, Some(&json!(1)));
+        assert!(r.begin_second());
+        r.begin(Policies, Some(&json!(1)));
+        assert_eq!(["a", "b"].map(|id| r.asks(Policies, id)), [true, false]);
     }
 
     #[test]

@@ -9,9 +9,10 @@ use shared::flags::parse_bool;
 use shared::status::Status;
 
 use super::{Attributes, Plugin};
-use crate::access::{random_suffix, tree};
+use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::node::{pod_config_maps, pod_secrets};
+use crate::registry::meta;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
@@ -41,7 +42,7 @@ impl Plugin for ServiceAccount {
         if let Some(pod) = a.object.as_deref_mut() {
             let name = pod.pointer("/spec/serviceAccountName").cloned().unwrap_or_default();
             *tree::field(pod, &["spec", "serviceAccount"]) = name;
-            equip(pod, &account, || format!("{VOLUME_PREFIX}{}", random_suffix()));
+            equip(pod, &account, || format!("{VOLUME_PREFIX}{}", meta::suffix()));
         }
         Ok(())
     }

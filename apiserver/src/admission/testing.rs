@@ -10,11 +10,15 @@ use parking_lot::Mutex;
 use proto::resources::Row;
 use serde_json::Value;
 use shared::authn::UserInfo;
+use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
+use super::webhooks::{Caller, Means};
 use super::{Attributes, Operation, Plugin, Reinvocation};
 use crate::access::tree;
 use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source, Stored};
+use crate::authz::{Authorization, Mode};
+use crate::egress::Egress;
 use crate::registry::Rows;
 
 type Key = (String, String, String, String);
@@ -44,6 +48,13 @@ impl Fixed {
     pub fn remove(&self, group: &str, plural: &str, namespace: &str, name: &str) {
         self.objects.lock().remove(&key(group, plural, namespace, name));
         self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What webhooks and policies are asked with, where everybody may do everything.
+    pub fn means(self: &Arc<Self>) -> Means {
+        let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], self.clone(), Vec::new()));
+        let caller = Caller::new(self.clone(), TaskGroup::new(), Shutdown::new(), false, Egress::default());
+        Means { reader: self.clone(), rows: Rows::default(), authorization, caller: Arc::new(caller) }
     }
 
     /// The pipeline over the same objects.

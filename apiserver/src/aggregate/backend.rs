@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::web;
+use actix_web::dev::Payload;
 use bytes::Bytes;
 use futures::future::{FusedFuture as _, LocalBoxFuture};
 use futures::{FutureExt as _, StreamExt as _};
@@ -151,10 +151,10 @@ impl Backend {
     pub(super) async fn send(
         &self,
         head: http::request::Builder,
-        payload: Option<web::Payload>,
+        payload: Option<Payload>,
         address: &str,
     ) -> Result<Sent, String> {
-        let Some(payload) = payload else {
+        let Some(mut payload) = payload else {
             let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
             let request = head.body(body).map_err(|e| e.to_string())?;
             return Ok(Sent { answer: self.exchange(request, address).await?, rest: None });
@@ -162,7 +162,6 @@ impl Backend {
         let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Error>>(CHUNKS);
         let chunks = futures::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|chunk| (chunk, r)) });
         let request = head.body(StreamBody::new(chunks).boxed_unsync()).map_err(|e| e.to_string())?;
-        let mut payload = payload.into_inner();
         let mut pump = Box::pin(
             async move {
                 while let Some(chunk) = payload.next().await {

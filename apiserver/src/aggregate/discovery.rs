@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 use super::Directory;
 use super::backend::Backend;
 use super::service::ApiService;
-use crate::api::Reader;
+use crate::access::tree;
+use crate::api::{Reader, RequestInfo};
 use crate::registry::version_rank;
 
 /// What a server is asked for; it may know only a later one of these.
@@ -35,6 +36,20 @@ impl Directory {
     /// Sorts groups of an `APIGroupDiscoveryList`: by the best priority of their versions, then by name.
     pub fn place<'v>(&self, group: &str, versions: impl Iterator<Item = &'v str>) -> Place {
         (Reverse(versions.map(|version| self.priorities(group, version).0).max()), group.to_owned())
+    }
+
+    /// Whether the server that answers a group version said that it has what a request is for.
+    pub fn lists(&self, info: &RequestInfo) -> bool {
+        if self.remote(&info.api_group, &info.api_version).is_none() {
+            return false;
+        }
+        let said = self.found.get(&(info.api_group.as_str().into(), info.api_version.as_str().into()));
+        let resources = said.map_or(&[][..], |said| tree::list(&said.entry, "/resources"));
+        let part = |r: &Value| {
+            let parts = tree::list(r, "/subresources");
+            info.subresource.is_empty() || parts.iter().any(|s| tree::text(s, "/subresource") == info.subresource)
+        };
+        resources.iter().any(|r| tree::text(r, "/resource") == info.resource && part(r))
     }
 
     /// Whether this server answers all of a group.

@@ -1,8 +1,8 @@
 //! One request for a group version that another server answers.
 
 use actix_web::body::{BodySize, MessageBody};
+use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
-use actix_web::http::{StatusCode, Version};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
@@ -12,7 +12,7 @@ use shared::upgrade::{self, RequestHead};
 
 use super::backend::Sent;
 use super::{Aggregator, Remote};
-use crate::connect::{HOP_BY_HOP, carried, forwarded};
+use crate::connect::{HOP_BY_HOP, body, carried, forwarded};
 
 /// A refusal: HTTP code and plain text.
 pub type Refused = (u16, String);
@@ -56,7 +56,7 @@ impl Aggregator {
         for (name, value) in &headers {
             head = head.header(name.as_str(), value.as_bytes());
         }
-        let sent = backend.send(head, has_body(request).then_some(payload), &address).await.map_err(failed)?;
+        let sent = backend.send(head, body(payload), &address).await.map_err(failed)?;
         if self.keeps_redirects && redirects(&sent) {
             const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
             return Ok(HttpResponse::BadGateway().body(REFUSED));
@@ -84,17 +84,6 @@ impl Aggregator {
             let peer = peer.ip().to_string();
             set("x-forwarded-for", &before.into_iter().chain([peer.as_str()]).collect::<Vec<_>>().join(", "));
         }
-    }
-}
-
-/// Whether something follows the head.
-fn has_body(request: &HttpRequest) -> bool {
-    if matches!(request.method().as_str(), "GET" | "HEAD") {
-        return false;
-    }
-    match request.headers().get("content-length").and_then(|l| l.to_str().ok()) {
-        Some(length) => length != "0",
-        None => request.version() >= Version::HTTP_2 || request.headers().contains_key("transfer-encoding"),
     }
 }
 

@@ -131,8 +131,10 @@ pub fn preference(group: &str, version: &str) -> (i64, i64) {
     let of_version = match (group, version) {
         ("autoscaling", "v2") => 30,
         ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
-        (_, "v1") => 15,
-        ("admissionregistration.k8s.io", "v1beta1") => 12,
+        (_, "v1") | ("resource.k8s.io", "v1beta2") => 15,
+        ("coordination.k8s.io", "v1beta1") => 13,
+        ("admissionregistration.k8s.io", "v1beta1") | ("coordination.k8s.io", "v1alpha2") => 12,
+        ("certificates.k8s.io", "v1alpha1") | ("resource.k8s.io", "v1alpha3") => 1,
         _ => 9,
     };
     (of_group, of_version)

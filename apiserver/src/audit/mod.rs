@@ -9,7 +9,7 @@ pub mod policy;
 mod sink;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use crate::access::tree;
+use crate::admission::PATCHES;
 use crate::egress::Egress;
 use event::{Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
@@ -124,6 +125,7 @@ impl Audit {
             ..ObjectRef::default()
         });
         let now = micro_time(jiff::Timestamp::now());
+        let header = |name: &str| origin.headers.first(name).unwrap_or("");
         let event = Event {
             kind: "Event",
             api_version: "audit.k8s.io/v1",
@@ -132,8 +134,8 @@ impl Audit {
             request_uri: origin.uri.to_owned(),
             verb: request.verb.clone(),
             user: request.user.clone(),
-            source_ips: source_ips(origin),
-            user_agent: user_agent(origin.headers.first("user-agent").unwrap_or("")),
+            source_ips: source_ips(header("x-forwarded-for"), header("x-real-ip"), origin.peer.map(|peer| peer.ip())),
+            user_agent: user_agent(header("user-agent")),
             object_ref,
             request_received_timestamp: now,
             ..Event::default()
@@ -152,23 +154,14 @@ impl Audit {
     }
 }
 
-/// Where a request says it came from, and where it did.
-fn source_ips(origin: &Origin<'_>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    let mut add = |text: &str| {
-        if let Ok(ip) = text.trim().parse::<std::net::IpAddr>() {
-            let ip = ip.to_string();
-            if all.last() != Some(&ip) {
-                all.push(ip);
-            }
-        }
-    };
-    origin.headers.first("x-forwarded-for").unwrap_or("").split(',').for_each(&mut add);
-    add(origin.headers.first("x-real-ip").unwrap_or(""));
-    if let Some(peer) = origin.peer {
-        add(&peer.ip().to_canonical().to_string());
-    }
-    all
+/// Where a request says it came from, proxy by proxy, and where it did: that is always the last.
+fn source_ips(forwarded: &str, real: &str, peer: Option<IpAddr>) -> Vec<String> {
+    let ip = |text: &str| text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let mut all: Vec<IpAddr> = forwarded.split(',').filter_map(|part| ip(part.trim())).collect();
+    all.extend(ip(real).filter(|real| !all.contains(real)));
+    let peer = peer.map(|peer| peer.to_canonical());
+    all.extend(peer.filter(|peer| all.last() != Some(peer)));
+    all.iter().map(IpAddr::to_string).collect()
 }
 
 fn user_agent(text: &str) -> String {
@@ -215,10 +208,12 @@ fn object(content_type: &str, body: &Bytes) -> Option<Value> {
     if body.starts_with(b"k8s\0") {
         return proto::protobuf::decode_envelope(body).ok();
     }
-    if content_type.contains("yaml") {
-        return proto::yaml::decode_any(body).ok();
+    // As deep as what is served, where JSON may pass for YAML: nobody hides anything by nesting it.
+    let json = |text: &[u8]| proto::json::decode_any(text).ok();
+    if content_type.contains("cbor") {
+        return proto::cbor::to_json(body).ok().and_then(|text| json(&text));
     }
-    serde_json::from_slice(body).ok()
+    json(body).or_else(|| content_type.contains("yaml").then(|| proto::yaml::decode_any(body).ok()).flatten())
 }
 
 fn without_managed_fields(mut object: Value) -> Value {
@@ -252,20 +247,23 @@ impl Trail {
         self.event.impersonated_user = user;
     }
 
-    /// Adds annotations; those that are there stay.
+    /// Adds annotations; those that are there stay. What webhooks changed is as secret as what was sent.
     pub fn annotate(&mut self, annotations: BTreeMap<String, String>) {
-        for (key, value) in annotations {
+        let open = self.level >= Level::Request;
+        for (key, value) in annotations.into_iter().filter(|(key, _)| open || !key.starts_with(PATCHES)) {
             self.event.annotations.entry(key).or_insert(value);
         }
     }
 
-    /// The body of the request; looked at only where the policy wants it.
+    /// The body of the request: which object it is about is told at every level, what it holds only where the policy
+    /// wants it.
     pub fn request(&mut self, content_type: &str, body: &Bytes) {
-        if self.level < Level::Request {
+        let patches = content_type.contains("-patch+");
+        if patches && self.level < Level::Request {
             return;
         }
         let Some(object) = object(content_type, body) else { return };
-        if let Some(about) = &mut self.event.object_ref {
+        if let Some(about) = self.event.object_ref.as_mut().filter(|_| !patches) {
             let fill = |own: &mut String, pointer: &str| {
                 if own.is_empty() {
                     tree::text(&object, pointer).clone_into(own);
@@ -275,7 +273,9 @@ impl Trail {
             fill(&mut about.uid, "/metadata/uid");
             fill(&mut about.resource_version, "/metadata/resourceVersion");
         }
-        self.event.request_object = Some(self.shown(object));
+        if self.level >= Level::Request {
+            self.event.request_object = Some(self.shown(object));
+        }
     }
 
     /// The body of the answer; looked at only where the policy wants it.
@@ -350,12 +350,15 @@ mod tests {
 
     #[test]
     fn where_a_request_came_from() {
-        let mut headers = http::HeaderMap::new();
-        headers.insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1, nonsense, 192.0.2.2"));
-        headers.insert("x-real-ip", http::HeaderValue::from_static("192.0.2.2"));
-        let peer = "[::ffff:192.0.2.9]:1234".parse().ok();
-        let origin = Origin { audit_id: "", uri: "", headers: &headers, peer, long_running: false };
-        assert_eq!(source_ips(&origin), ["192.0.2.1", "192.0.2.2", "192.0.2.9"]);
+        for (forwarded, real, peer, want) in [
+            ("1.0.0.1, nonsense, 1.0.0.2", "1.0.0.2", "::ffff:1.0.0.9", ["1.0.0.1", "1.0.0.2", "1.0.0.9"].as_slice()),
+            ("1.0.0.1,1.0.0.2", "1.0.0.1", "1.0.0.2", &["1.0.0.1", "1.0.0.2"]),
+            ("1.0.0.1,1.0.0.1", "1.0.0.3", "1.0.0.1", &["1.0.0.1", "1.0.0.1", "1.0.0.3", "1.0.0.1"]),
+            ("", " 1.0.0.3", "1.0.0.1", &["1.0.0.1"]),
+            ("", "", "", &[]),
+        ] {
+            assert_eq!(source_ips(forwarded, real, peer.parse().ok()), want, "{forwarded} {real} {peer}");
+        }
         assert_eq!(user_agent(&"é".repeat(1025)), format!("{}...TRUNCATED", "é".repeat(1024)));
     }
 
@@ -368,6 +371,17 @@ mod tests {
             attempted(&headers, "a=1&access_token=x", true),
             "Authentication failed, attempted: bearer, access_token, x509"
         );
+    }
+
+    #[test]
+    fn what_is_nested_is_seen() {
+        let json = format!(r#"{{"a":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+        for (content_type, body) in [("application/json", json.clone()), ("application/apply-patch+yaml", json)] {
+            let seen = object(content_type, &Bytes::from(body));
+            assert!(seen.is_some_and(|o| o["a"].is_array()), "{content_type}");
+        }
+        assert_eq!(object("application/yaml", &Bytes::from_static(b"a: 1")), Some(json!({"a": 1})));
+        assert_eq!(object("application/cbor", &Bytes::from_static(b"\xa1\x41a\x01")), Some(json!({"a": 1})));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `--enable-bootstrap-token-auth`: tokens kept as secrets in `kube-system`, with which new nodes introduce themselves.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -7,7 +8,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use shared::authn::{AuthnError, Identity, UserInfo};
 
-use super::TokenAuthenticator;
+use super::{TokenAuthenticator, same};
 use crate::access::tree;
 use crate::api::Reader;
 
@@ -37,8 +38,14 @@ fn split(token: &str) -> Option<(&str, &str)> {
     (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
 }
 
-fn same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+/// Whether a token may be for a group.
+fn fits(group: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let rest = group.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')).unwrap_or_default().as_bytes();
+    let middle = |(last, before): (&u8, &[u8])| {
+        plain(*last) && before.len() <= 255 && before.iter().all(|b| plain(*b) || matches!(b, b':' | b'-'))
+    };
+    rest.split_last().is_some_and(middle)
 }
 
 /// The user of a token; `None` when the secret is not the right one, too old, or of another sort.
@@ -53,7 +60,7 @@ fn identify(stored: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
     }
     let expiration = data("expiration");
     let expired = !expiration.is_empty() && expiration.parse::<jiff::Timestamp>().is_ok_and(|at| at <= now);
-    let good = same(&data("token-secret"), secret)
+    let good = same(data("token-secret").as_bytes(), secret.as_bytes())
         && data("token-id") == id
         && data("usage-bootstrap-authentication") == "true"
         && !expired
@@ -61,16 +68,14 @@ fn identify(stored: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
     if !good {
         return None;
     }
-    let mut groups = vec![GROUP.to_owned()];
-    for group in data("auth-extra-groups").split(',').map(str::trim).filter(|g| !g.is_empty()) {
+    let mut groups = BTreeSet::from([GROUP.to_owned()]);
+    let more = data("auth-extra-groups");
+    if !more.is_empty() {
         // One bad group spoils the token, as upstream has it.
-        if !group.starts_with("system:bootstrappers:") {
-            return None;
-        }
-        if !groups.iter().any(|g| g == group) {
-            groups.push(group.to_owned());
-        }
+        let more: Option<Vec<String>> = more.split(',').map(|g| fits(g).then(|| g.to_owned())).collect();
+        groups.extend(more?);
     }
+    let groups = groups.into_iter().collect();
     Some(UserInfo { name: format!("system:bootstrap:{id}"), groups, ..UserInfo::default() })
 }
 
@@ -103,6 +108,10 @@ mod tests {
             (&[][..], Some(own.clone())),
             (&[("auth-extra-groups", "system:bootstrappers:kubeadm:default-node-token")], Some(both)),
             (&[("auth-extra-groups", "system:masters")], None),
+            (&[("auth-extra-groups", "system:bootstrappers:")], None),
+            (&[("auth-extra-groups", "system:bootstrappers:A")], None),
+            (&[("auth-extra-groups", "system:bootstrappers:a\nb")], None),
+            (&[("auth-extra-groups", "system:bootstrappers:a, system:bootstrappers:b")], None),
             (&[("token-secret", "0123456789abcdee")], None),
             (&[("usage-bootstrap-authentication", "false")], None),
             (&[("expiration", "2025-01-01T00:00:00Z")], None),

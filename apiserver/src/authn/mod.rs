@@ -19,6 +19,11 @@ pub use jwt::Jwt;
 pub use static_tokens::{StaticTokens, TokenFileError};
 pub use webhook::TokenWebhook;
 
+/// Whether two secrets are the same. How long it takes says nothing about where they differ.
+pub fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
 /// Finds out whom a bearer token stands for.
 #[async_trait]
 pub trait TokenAuthenticator: Send + Sync {
@@ -34,7 +39,8 @@ pub struct Tokens {
 }
 
 const INVALID: &str = "invalid bearer token";
-const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+/// What a WebSocket subprotocol begins with that is a token.
+pub const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 #[async_trait]
 impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<A> {
@@ -90,18 +96,28 @@ impl Authenticator for Tokens {
     }
 }
 
-/// Browsers cannot set headers on WebSockets: the token comes as a subprotocol.
+/// Browsers cannot set headers on WebSockets: the token comes as a subprotocol, beside the one that will be spoken.
 fn websocket_token(request: &Credentials<'_>) -> Result<Option<String>, AuthnError> {
     let upgrades = request.headers.first("upgrade").is_some_and(|u| u.eq_ignore_ascii_case("websocket"));
     if !upgrades {
         return Ok(None);
     }
+    let bad = |why: &str| Err(AuthnError(why.to_owned()));
     let protocols = request.headers.all("sec-websocket-protocol");
     let offered = protocols.iter().flat_map(|p| p.split(',')).map(str::trim);
-    let Some(encoded) = offered.filter_map(|p| p.strip_prefix(PROTOCOL)).next() else { return Ok(None) };
-    let bytes =
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).map_err(|e| AuthnError(e.to_string()))?;
-    let token = String::from_utf8(bytes).map_err(|_| AuthnError("invalid token".to_owned()))?;
+    let (tokens, others): (Vec<&str>, Vec<&str>) = offered.partition(|p| p.starts_with(TOKEN_PROTOCOL));
+    let encoded = match tokens.as_slice() {
+        [] => return Ok(None),
+        [one] => one.strip_prefix(TOKEN_PROTOCOL).unwrap_or_default(),
+        _ => return bad("multiple base64.bearer.authorization tokens specified"),
+    };
+    let Ok(bytes) = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded) else {
+        return bad("invalid base64.bearer.authorization token encoding");
+    };
+    let Ok(token) = String::from_utf8(bytes) else { return bad("invalid base64.bearer.authorization token") };
+    if !token.is_empty() && others.is_empty() {
+        return bad("missing additional subprotocol");
+    }
     Ok((!token.is_empty()).then_some(token))
 }
 
@@ -149,5 +165,13 @@ mod tests {
         let protocol = ("sec-websocket-protocol", "v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.YQ");
         assert_eq!(ask(&[("upgrade", "websocket"), protocol]).await, Ok(Some("alice".into())));
         assert_eq!(ask(&[protocol]).await, Ok(None));
+        let of = async |offered| ask(&[("upgrade", "websocket"), ("sec-websocket-protocol", offered)]).await;
+        let bad = |why: &str| Err::<Option<String>, _>(why.to_owned());
+        let alone = "base64url.bearer.authorization.k8s.io.YQ";
+        assert_eq!(of(alone).await, bad("missing additional subprotocol"));
+        let twice = "x, base64url.bearer.authorization.k8s.io.YQ, base64url.bearer.authorization.k8s.io.YQ";
+        assert_eq!(of(twice).await, bad("multiple base64.bearer.authorization tokens specified"));
+        let broken = "x, base64url.bearer.authorization.k8s.io.?";
+        assert_eq!(of(broken).await, bad("invalid base64.bearer.authorization token encoding"));
     }
 }

@@ -84,6 +84,9 @@ pub enum CacheError {
         /// The oldest revision that can be resumed from.
         oldest: i64,
     },
+    /// The list is being read anew: what is here may lack changes that others know of.
+    #[error("storage is (re)initializing")]
+    Restarting,
 }
 
 /// Which objects a list is about.
@@ -107,9 +110,9 @@ pub struct Snapshot {
     pub items: Vec<Arc<Entry>>,
     /// Revision.
     pub revision: i64,
-    /// True when the limit cut the list.
+    /// True when the limit was reached before the last entry in scope, whether or not another one matches.
     pub more: bool,
-    /// Entries in scope after the last one returned, filter not applied.
+    /// Entries in scope after the last one returned, where all of them match.
     pub remaining: i64,
     /// Entries that were looked at.
     pub fetched: usize,
@@ -131,22 +134,21 @@ impl Scope<'_> {
     }
 
     fn pick<'e>(&self, mut entries: impl Iterator<Item = &'e Arc<Entry>>, revision: i64) -> Snapshot {
-        let mut items = Vec::new();
-        let (mut more, mut remaining, mut fetched) = (false, 0, 0);
+        let (mut items, mut remaining, mut fetched) = (Vec::new(), 0, 0);
         for e in entries.by_ref() {
             fetched += 1;
-            if self.filter.is_none_or(|f| f(e)) {
-                if self.limit > 0 && items.len() == self.limit {
-                    more = true;
-                    remaining = 1;
-                    break;
-                }
-                items.push(e.clone());
+            if !self.filter.is_none_or(|f| f(e)) {
+                continue;
+            }
+            items.push(e.clone());
+            if self.limit > 0 && items.len() == self.limit {
+                // How many match is nobody's business; whether there is anything to look at is.
+                let looked_at = if self.filter.is_none() { usize::MAX } else { 1 };
+                remaining = entries.by_ref().take(looked_at).count();
+                break;
             }
         }
-        if more {
-            remaining += i64::try_from(entries.count()).unwrap_or(i64::MAX);
-        }
+        let (more, remaining) = (remaining > 0, i64::try_from(remaining).unwrap_or(i64::MAX));
         Snapshot { items, revision, more, remaining, fetched }
     }
 }
@@ -198,7 +200,9 @@ impl Cacher {
     /// Marks the content as stale and ends all watches; readers wait until the next [`Cacher::reset`].
     pub fn invalidate(&self) {
         self.ready.send_replace(false);
-        self.state.write().watchers = super::state::Watchers::default();
+        let mut s = self.state.write();
+        s.valid = false;
+        s.watchers = super::state::Watchers::default();
     }
 
     /// Ends all watches: the cache is about to go.
@@ -236,17 +240,28 @@ impl Cacher {
         self.state.read().floor
     }
 
-    /// Adds history: all changes after `floor` up to what is known already, in order.
-    pub fn recall(&self, floor: i64, changes: Vec<Change>) {
+    /// Adds history: all changes after `floor` up to `upto`, in order. What is known already must follow it without a gap.
+    pub fn recall(&self, floor: i64, upto: i64, changes: Vec<Change>) {
         let mut s = self.state.write();
-        if floor < s.floor {
+        if floor < s.floor && s.floor <= upto {
             s.recall(floor, changes);
         }
     }
 
-    /// One entry.
+    /// One entry, as it was last known.
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
         self.state.read().objects.get(key).cloned()
+    }
+
+    /// One entry, as it is now.
+    pub fn current(&self, key: &str) -> Result<Option<Arc<Entry>>, CacheError> {
+        let s = self.state.read();
+        if s.valid { Ok(s.objects.get(key).cloned()) } else { Err(CacheError::Restarting) }
+    }
+
+    /// All entries with a key prefix, as they were last known.
+    pub fn known(&self, prefix: &str) -> Vec<Arc<Entry>> {
+        self.state.read().now(prefix, prefix).cloned().collect()
     }
 
     /// Revision of the newest change.
@@ -299,27 +314,38 @@ impl Cacher {
 
     /// Matching entries as they are now. `at_least` is a revision known to be applied already; the snapshot is exact at
     /// the returned one.
-    pub fn list(&self, scope: &Scope<'_>, at_least: i64) -> Snapshot {
+    pub fn list(&self, scope: &Scope<'_>, at_least: i64) -> Result<Snapshot, CacheError> {
         let s = self.state.read();
+        if !s.valid {
+            return Err(CacheError::Restarting);
+        }
         let revision = s.revision.max(at_least);
         let Some(term) = scope.term.filter(|_| s.objects.len() >= WORTH_IT) else {
-            return scope.pick(s.now(scope.prefix, scope.from()), revision);
+            return Ok(scope.pick(s.now(scope.prefix, scope.from()), revision));
         };
         if let Some(found) = s.indexes.find(term) {
             let from = scope.from();
             let found = found.into_iter().filter(|e| &*e.key >= from && e.key.starts_with(scope.prefix));
-            return scope.pick(found, revision);
+            let mut snapshot = scope.pick(found, revision);
+            if let Some(last) = snapshot.items.last().filter(|_| scope.limit > 0 && snapshot.items.len() == scope.limit)
+            {
+                snapshot.more = s.now(scope.prefix, &last.key).nth(1).is_some();
+            }
+            return Ok(snapshot);
         }
         let snapshot = scope.pick(s.now(scope.prefix, scope.from()), revision);
         drop(s);
         let s = &mut *self.state.write();
         s.indexes.ask(&term.by, s.objects.values());
-        snapshot
+        Ok(snapshot)
     }
 
     /// Matching entries as they were at a revision, which the cache must have reached.
     pub fn list_at(&self, scope: &Scope<'_>, revision: i64) -> Result<Snapshot, CacheError> {
         let s = self.state.read();
+        if !s.valid {
+            return Err(CacheError::Restarting);
+        }
         if s.revision <= revision {
             return Ok(scope.pick(s.now(scope.prefix, scope.from()), revision));
         }
@@ -332,6 +358,9 @@ impl Cacher {
     /// Starts a watch of what the filter lets through.
     pub fn watch(&self, begin: Begin<'_>, filter: Filter) -> Result<Watch, CacheError> {
         let s = &mut *self.state.write();
+        if !s.valid {
+            return Err(CacheError::Restarting);
+        }
         let (mut initial, mut replay) = (Vec::new(), Vec::new());
         match begin.start {
             Start::State => {

@@ -29,6 +29,8 @@ const PAGE: i64 = 10_000;
 const CELLS: usize = 16 << 20;
 /// Bytes of compressed pieces of lists.
 const PACKS: usize = 16 << 20;
+/// Bytes of changes that wait for a list: one that cannot be read for long is read anew all the same.
+const QUEUED: usize = 256 << 20;
 /// How long reading history may take.
 const RECALL_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -43,9 +45,40 @@ enum Pending {
     Unknown,
 }
 
+impl Pending {
+    fn size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Put(stored) => stored.key.len() + stored.value.len(),
+                Self::Delete { key, .. } => key.len(),
+                Self::Unknown => 0,
+            }
+    }
+}
+
+/// Changes that wait for the list they are to be joined with. Once one is lost the others are of no use.
+#[derive(Default)]
+struct Queue {
+    changes: Vec<Pending>,
+    bytes: usize,
+    lost: bool,
+}
+
+impl Queue {
+    /// Takes a change in, as long as there is room for `most` bytes.
+    fn push(&mut self, pending: Pending, most: usize) {
+        self.bytes += pending.size();
+        if self.lost || self.bytes > most || matches!(pending, Pending::Unknown) {
+            *self = Self { lost: true, ..Self::default() };
+        } else {
+            self.changes.push(pending);
+        }
+    }
+}
+
 enum Phase {
-    /// The list is being read; changes wait here.
-    Loading(Vec<Pending>),
+    /// The list is being read.
+    Loading(Queue),
     Ready,
 }
 
@@ -201,7 +234,7 @@ impl Hub {
                 initialized: AtomicU64::new(0),
                 unreadable: AtomicU64::new(0),
                 cacher: Arc::default(),
-                phase: Mutex::new(Phase::Loading(Vec::new())),
+                phase: Mutex::new(Phase::Loading(Queue::default())),
             });
             // Ends by itself once the list is in.
             self.runtime.spawn(self.clone().load(prefix, slot.clone()));
@@ -349,11 +382,11 @@ impl Hub {
     fn take(self: &Arc<Self>, prefix: usize, slot: &Arc<Slot>, pending: Pending) {
         let mut phase = slot.phase.lock();
         match (&mut *phase, pending) {
-            (Phase::Loading(queue), pending) => queue.push(pending),
+            (Phase::Loading(queue), pending) => queue.push(pending, QUEUED),
             (Phase::Ready, Pending::Unknown) => {
                 // What was there before must not be shown as if it were still there: the cache starts anew.
                 slot.cacher.invalidate();
-                *phase = Phase::Loading(Vec::new());
+                *phase = Phase::Loading(Queue::default());
                 self.runtime.spawn(self.clone().load(self.prefix(&slot.resource), slot.clone()));
             }
             (Phase::Ready, pending) => apply(prefix, slot, pending),
@@ -388,7 +421,7 @@ impl Hub {
                 for (prefix, slot) in self.slots().into_iter().filter(|(_, s)| served(s)) {
                     let changes = history::changes(store, &events, &prefix, &slot.resource).await;
                     if let Some(changes) = changes {
-                        slot.cacher.recall(after, changes);
+                        slot.cacher.recall(after, upto, changes);
                     }
                 }
             }
@@ -403,13 +436,13 @@ fn join(prefix: usize, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) -> 
     let mut phase = slot.phase.lock();
     let Phase::Loading(queue) = &mut *phase else { return true };
     let queue = std::mem::take(queue);
-    if queue.iter().any(|p| matches!(p, Pending::Unknown)) {
+    if queue.lost {
         return false;
     }
     *phase = Phase::Ready;
     slot.initialized.fetch_add(1, Ordering::Relaxed);
     slot.cacher.reset(entries, revision);
-    for pending in queue {
+    for pending in queue.changes {
         apply(prefix, slot, pending);
     }
     true
@@ -439,5 +472,27 @@ fn entry(slot: &Slot, prefix: usize, stored: &Stored) -> Option<Entry> {
             slot.unreadable.fetch_add(1, Ordering::Relaxed);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_do_not_wait_without_end() {
+        let gone = |revision| Pending::Delete { key: "k".to_owned(), revision };
+        let (mut queue, room) = (Queue::default(), gone(1).size() * 2);
+        queue.push(gone(1), room);
+        queue.push(gone(2), room);
+        assert_eq!((queue.changes.len(), queue.lost), (2, false));
+        queue.push(gone(3), room);
+        assert_eq!((queue.changes.len(), queue.lost), (0, true));
+        // There is room, but not for what comes after something that is not there.
+        queue.push(gone(4), room);
+        assert_eq!((queue.changes.len(), queue.lost), (0, true));
+        let mut queue = Queue::default();
+        queue.push(Pending::Unknown, room);
+        assert!(queue.lost);
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use proto::Value;
 use proto::resources::{Resource, Row};
 
-use super::cacher::{Begin, Cacher, Scope, Start};
+use super::cacher::{Begin, Cacher, Start};
 use super::entry::Entry;
 use super::hub::Hub;
 use crate::api::{Changed, Changes, Reader, Source, Stored};
@@ -85,7 +85,7 @@ impl Reader for CacheReader {
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
         let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
-        let found = cacher.list(&Scope { prefix: &scope, ..Scope::default() }, 0).items;
+        let found = cacher.known(&scope);
         let few = found.len() <= FEW;
         found.iter().filter_map(|e| if few { self.trees.get(&row, e) } else { tree(&row, e) }).collect()
     }

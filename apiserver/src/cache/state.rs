@@ -105,6 +105,8 @@ impl Watchers {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) objects: Objects,
+    /// No change that others know of is missing.
+    pub(super) valid: bool,
     /// Revision of the newest change applied, or of the initial list.
     pub(super) revision: i64,
     pub(super) ring: VecDeque<Change>,
@@ -127,7 +129,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(objects: Vec<Arc<Entry>>, revision: i64) -> Self {
         let objects = objects.into_iter().map(|e| (e.key.clone(), e)).collect();
-        Self { objects, revision, floor: revision, ..Self::default() }
+        Self { objects, valid: true, revision, floor: revision, ..Self::default() }
     }
 
     pub(super) fn publish(&mut self, change: Change) {

@@ -26,7 +26,7 @@ use crate::api::{Api, RequestInfo};
 use crate::egress::Egress;
 use kubelet::Kubelets;
 pub(crate) use pods::carried;
-pub(crate) use transport::{HOP_BY_HOP, Origin, forwarded};
+pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded};
 pub use watch::{wants_messages, watch};
 
 /// Longest message, and frame, of a WebSocket client.

@@ -12,7 +12,7 @@ use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
 
-use super::transport::{Origin, forwarded};
+use super::transport::{Origin, body, forwarded};
 use super::{Call, Connect, pods};
 
 /// `[scheme:]name[:port]`.
@@ -53,7 +53,7 @@ impl Connect {
         };
         permitted(&origin).await?;
         let uri = call.request.uri();
-        let (prefix, rest) = split(uri.path(), !call.info.namespace.is_empty());
+        let (prefix, rest) = split(uri.path(), !call.info.namespace.is_empty()).ok_or_else(invalid)?;
         let method = call.request.method().as_str();
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         if rest.is_empty() && matches!(method, "GET" | "HEAD") {
@@ -68,9 +68,7 @@ impl Connect {
         }
         let mut headers = forwarded(call.request.headers(), false);
         add_forwarded(&mut headers, &call);
-        let method = method.to_owned();
-        let body = (!matches!(method.as_str(), "GET" | "HEAD")).then_some(call.payload);
-        let answered = origin.send(&method, &target, &headers, body).await;
+        let answered = origin.send(method, &target, &headers, body(call.payload)).await;
         let mut response = answered
             .map_err(|error| Status::service_unavailable(&format!("error trying to reach service: {error}")))?;
         relocate(&mut response, prefix, &origin);
@@ -217,14 +215,16 @@ fn has_address(pod: &Value, ip: &str) -> bool {
     pod["status"]["podIPs"].as_array().into_iter().flatten().any(|own| own["ip"] == ip)
 }
 
-/// The part of a path up to `/proxy`, and what comes after it.
-fn split(path: &str, namespaced: bool) -> (&str, &str) {
-    // "/api/v1/namespaces/NS/pods/NAME/proxy" or "/api/v1/nodes/NAME/proxy"
-    let slashes = if namespaced { 7 } else { 5 };
-    match path.match_indices('/').nth(slashes) {
-        Some((at, _)) => path.split_at(at),
-        None => (path, ""),
+/// The part of a path up to `/proxy`, and what comes after it; `None` for one in which it cannot be told where that is.
+fn split(path: &str, namespaced: bool) -> Option<(&str, &str)> {
+    // "/api/v1/namespaces/NS/pods/NAME/proxy" or "/api/v1/nodes/NAME/proxy"; slashes may stand there twice.
+    let mut at = 0;
+    for _ in 0..if namespaced { 7 } else { 5 } {
+        let slashes = path[at..].bytes().take_while(|byte| *byte == b'/').count();
+        at += slashes + path[at + slashes..].find('/').unwrap_or(path.len() - at - slashes);
     }
+    let (prefix, rest) = path.split_at(at);
+    (!prefix.to_ascii_lowercase().contains("%2f")).then_some((prefix, rest))
 }
 
 fn add_forwarded(headers: &mut HeaderMap, call: &Call<'_>) {
@@ -300,9 +300,13 @@ mod tests {
 
     #[test]
     fn paths_are_split_behind_proxy() {
-        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy/a/b", true), ("/api/v1/namespaces/n/pods/p/proxy", "/a/b"));
-        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy", true), ("/api/v1/namespaces/n/pods/p/proxy", ""));
-        assert_eq!(split("/api/v1/nodes/n/proxy/", false), ("/api/v1/nodes/n/proxy", "/"));
+        let of_pod = "/api/v1/namespaces/n/pods/p/proxy";
+        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy/a/b", true), Some((of_pod, "/a/b")));
+        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy/a%2fb", true), Some((of_pod, "/a%2fb")));
+        assert_eq!(split(of_pod, true), Some((of_pod, "")));
+        assert_eq!(split("/api/v1/nodes/n/proxy/", false), Some(("/api/v1/nodes/n/proxy", "/")));
+        assert_eq!(split("//api/v1//nodes/n/proxy//a", false), Some(("//api/v1//nodes/n/proxy", "//a")));
+        assert_eq!(split("/api/v1/nodes/n%2Fproxy%2Fa/b", false), None);
     }
 
     #[test]

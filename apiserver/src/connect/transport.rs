@@ -5,8 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -18,6 +19,7 @@ use rustls_pki_types::ServerName;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
+use crate::authn::TOKEN_PROTOCOL;
 use crate::egress::{BoxStream, Egress, Refused, To};
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -35,7 +37,10 @@ pub(crate) const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 /// Headers that are between the client and us.
-const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
+const OURS: [&str; 6] =
+    ["authorization", "host", "x-ironclad-upgrade", "x-remote-group", "x-remote-uid", "x-remote-user"];
+/// What the names of others that are begin with: whom to act as is for us, and who asks is not the client's to say.
+const OURS_BEGIN: [&str; 2] = ["impersonate-", "x-remote-extra-"];
 
 /// A server behind the API server.
 #[derive(Clone)]
@@ -93,7 +98,7 @@ impl Origin {
         method: &str,
         path_and_query: &str,
         headers: &HeaderMap,
-        body: Option<web::Payload>,
+        body: Option<Payload>,
     ) -> io::Result<HttpResponse> {
         let stream = self.open().await?;
         let mut request = hyper::Request::builder().method(method).uri(path_and_query).header("host", self.authority());
@@ -107,8 +112,7 @@ impl Origin {
                 tracing::debug!(%error, "A proxied connection broke");
             }
         });
-        let chunks = body.map(web::Payload::into_inner);
-        let chunks = futures::stream::iter(chunks).flatten();
+        let chunks = futures::stream::iter(body).flatten();
         let frames = chunks.map(|chunk| chunk.map(Frame::data).map_err(|error| io::Error::other(error.to_string())));
         let request = request.body(StreamBody::new(frames)).map_err(io::Error::other)?;
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
@@ -132,13 +136,38 @@ impl Origin {
 pub(crate) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
-        let name_text = name.as_str();
-        let hop = HOP_BY_HOP.contains(&name_text) && !(upgrade && matches!(name_text, "connection" | "upgrade"));
-        if !hop && !OURS.contains(&name_text) && !name_text.starts_with("impersonate-") {
-            kept.append(name.clone(), value.clone());
+        let text = name.as_str();
+        let ours = OURS.contains(&text) || OURS_BEGIN.iter().any(|begin| text.starts_with(begin));
+        let hop = HOP_BY_HOP.contains(&text) && !(upgrade && text == "upgrade");
+        if ours || hop {
+            continue;
+        }
+        match text {
+            "sec-websocket-protocol" => {
+                // One of them may be the client's token.
+                let offered = value.to_str().unwrap_or_default().split(',').map(str::trim);
+                let others: Vec<&str> = offered.filter(|p| !p.is_empty() && !p.starts_with(TOKEN_PROTOCOL)).collect();
+                if let (false, Ok(others)) = (others.is_empty(), HeaderValue::from_str(&others.join(", "))) {
+                    kept.append(name.clone(), others);
+                }
+            }
+            _ => kept.append(name.clone(), value.clone()),
         }
     }
+    if upgrade {
+        // Nothing else of it is between us and the other side.
+        kept.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    }
     kept
+}
+
+/// What follows a request's head, where anything does. The other side is told of no more than it is sent: it would take
+/// the next request for the rest.
+pub(crate) fn body(payload: web::Payload) -> Option<Payload> {
+    match payload.into_inner() {
+        Payload::None => None,
+        payload => Some(payload),
+    }
 }
 
 /// Reads a small answer completely.
@@ -155,4 +184,53 @@ pub(super) async fn collect(response: HttpResponse, limit: usize) -> Bytes {
         }
     }
     Bytes::from(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent_on(sent: &[(&'static str, &'static str)], upgrade: bool) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in sent {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let shown = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap_or("?"));
+        let mut shown: Vec<String> = forwarded(&headers, upgrade).iter().map(shown).collect();
+        shown.sort();
+        shown
+    }
+
+    #[test]
+    fn what_is_between_the_client_and_us_stays_there() {
+        let ours = [
+            ("authorization", "Bearer a"),
+            ("impersonate-user", "b"),
+            ("impersonate-extra-a", "b"),
+            ("x-remote-user", "root"),
+            ("x-remote-uid", "0"),
+            ("x-remote-group", "system:masters"),
+            ("x-remote-extra-scopes", "all"),
+            ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.YQ"),
+        ];
+        assert_eq!(sent_on(&ours, false), Vec::<String>::new());
+        assert_eq!(sent_on(&ours, true), ["connection: Upgrade"]);
+    }
+
+    #[test]
+    fn a_websocket_is_passed_on_without_its_token() {
+        let sent = [
+            ("connection", "keep-alive, Upgrade, X-Real-Ip"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-protocol", "chat, base64url.bearer.authorization.k8s.io.YQ, v5.channel.k8s.io"),
+            ("x-real-ip", "10.0.0.1"),
+        ];
+        let passed = [
+            "connection: Upgrade",
+            "sec-websocket-protocol: chat, v5.channel.k8s.io",
+            "upgrade: websocket",
+            "x-real-ip: 10.0.0.1",
+        ];
+        assert_eq!(sent_on(&sent, true), passed);
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use proto::Value;
 use proto::merge::go_type;
-use proto::resources::Row;
+use proto::resources::Resource;
 use serde_json::json;
 use shared::status::Status;
 use shared::status::field::aggregate;
@@ -49,11 +49,32 @@ impl Conversion {
     }
 }
 
-/// Brings objects of a custom resource into a row's version. Those that are in it already are left alone.
-pub async fn to(caller: Option<&Arc<Caller>>, row: &Row, mut objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+/// Brings objects of a custom resource into a row's version, as they are stored and read: what its schema does not know
+/// goes. Those that are in it already are left alone.
+pub async fn to(caller: Option<&Arc<Caller>>, row: &Resource, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+    let Some(served) = served(row) else { return Ok(objects) };
+    let other = foreign(&row.api_version(), &objects);
+    let mut objects = between(caller, row, objects).await?;
+    for i in other {
+        objects::present(row, served, &mut objects[i]);
+    }
+    Ok(objects)
+}
+
+/// The places of the objects that are of another version.
+fn foreign(wanted: &str, objects: &[Value]) -> Vec<usize> {
+    (0..objects.len()).filter(|i| objects[*i]["apiVersion"] != wanted).collect()
+}
+
+/// Brings objects of a custom resource into a row's version, and does no more to them.
+pub async fn between(
+    caller: Option<&Arc<Caller>>,
+    row: &Resource,
+    mut objects: Vec<Value>,
+) -> Result<Vec<Value>, Status> {
     let Some(served) = served(row) else { return Ok(objects) };
     let wanted = row.api_version();
-    let other: Vec<usize> = (0..objects.len()).filter(|i| objects[*i]["apiVersion"] != wanted).collect();
+    let other = foreign(&wanted, &objects);
     if other.is_empty() {
         return Ok(objects);
     }
@@ -70,7 +91,9 @@ pub async fn to(caller: Option<&Arc<Caller>>, row: &Row, mut objects: Vec<Value>
         }
     }
     for i in other {
-        objects::present(row, served, &mut objects[i]);
+        if let Some(map) = objects[i].as_object_mut() {
+            map.insert("apiVersion".to_owned(), Value::from(wanted.as_str()));
+        }
     }
     Ok(objects)
 }

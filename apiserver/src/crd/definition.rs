@@ -20,7 +20,7 @@ use super::openapi_v2::Pieces;
 use super::schema::Schema;
 use crate::access::tree;
 use crate::printers::Column;
-use crate::registry::version_rank;
+use crate::registry::{Rows, version_rank};
 
 /// What the server keeps with a row of a custom resource.
 #[derive(Debug)]
@@ -31,6 +31,10 @@ pub struct Served {
     pub schema: Arc<Schema>,
     /// The same of all versions there are, by name: what is stored may be of one that is not served any more.
     pub schemas: Schemas,
+    /// All versions there are, as the definition lists them.
+    pub versions: Arc<[String]>,
+    /// The rows of those that are not served: objects may have been written in one, and may be shown in one.
+    pub unserved: Arc<[Row]>,
     /// The text of the schema, for documents.
     pub text: Arc<Value>,
     /// Changes whenever documents about the row would.
@@ -72,6 +76,18 @@ pub struct Scale {
 /// What the server keeps with a row; `None` for rows that are compiled in.
 pub fn served(row: &Resource) -> Option<&Served> {
     row.custom.as_ref()?.behind.downcast_ref()
+}
+
+/// The row of a version of a custom resource, served or not.
+pub fn version(rows: &Rows, row: &Resource, version: &str) -> Option<Row> {
+    let unserved = || served(row)?.unserved.iter().find(|other| other.version == version).cloned();
+    rows.find(&row.group, version, &row.plural).or_else(unserved)
+}
+
+/// The rows of all versions of a custom resource, as its definition lists them.
+pub fn versions(rows: &Rows, row: &Resource) -> Vec<Row> {
+    let names = served(row).map(|s| s.versions.iter()).into_iter().flatten();
+    names.filter_map(|name| version(rows, row, name)).collect()
 }
 
 /// Whether objects of other versions are converted by somebody outside.
@@ -126,23 +142,26 @@ pub fn rows(definition: &Value) -> Vec<Row> {
     let Some(stored) = versions.iter().find(|(v, _)| v["storage"] == true) else { return Vec::new() };
     let conversion = Arc::new(Conversion::of(definition));
     let named = versions.iter().map(|(v, schema)| (tree::text(v, "/name").to_owned(), schema.clone()));
-    let shared = Shared {
+    let mut shared = Shared {
         conversion,
         selectable: selectable(versions.iter().map(|(version, _)| *version)),
         schemas: Arc::new(named.collect()),
+        versions: versions.iter().map(|(v, _)| tree::text(v, "/name").to_owned()).collect(),
+        unserved: Arc::new([]),
     };
-    let make = |version: &Compiled<'_>, storage: Option<Arc<Resource>>| {
-        Arc::new(row(definition, version, stored.0, &shared, storage))
+    let of = |shared: &Shared, is_served: bool| -> Vec<Row> {
+        let storage_row = Arc::new(row(definition, stored, stored.0, shared, None));
+        let made = |version: &Compiled<'_>| match std::ptr::eq(version, stored) {
+            true => storage_row.clone(),
+            false => Arc::new(row(definition, version, stored.0, shared, Some(storage_row.clone()))),
+        };
+        let chosen = versions.iter().filter(|(v, _)| (v["served"] == true) == is_served);
+        chosen.map(|version| Row::from(made(version))).collect()
     };
-    let storage_row = make(stored, None);
-    let mut rows: Vec<Row> = versions
-        .iter()
-        .filter(|(v, _)| v["served"] == true)
-        .map(|v| {
-            let is_stored = v.0["name"] == stored.0["name"];
-            Row::from(if is_stored { storage_row.clone() } else { make(v, Some(storage_row.clone())) })
-        })
-        .collect();
+    if versions.iter().any(|(v, _)| v["served"] != true) {
+        shared.unserved = of(&shared, false).into();
+    }
+    let mut rows = of(&shared, true);
     rows.sort_by_key(|r| version_rank(&r.version));
     rows
 }
@@ -155,6 +174,8 @@ struct Shared {
     conversion: Arc<Conversion>,
     selectable: Arc<[(String, JsonPath)]>,
     schemas: Schemas,
+    versions: Arc<[String]>,
+    unserved: Arc<[Row]>,
 }
 
 /// The schema a version is described by; one without allows everything.
@@ -203,6 +224,8 @@ fn row(
         definition: tree::name(definition).to_owned(),
         schema: schema.clone(),
         schemas: shared.schemas.clone(),
+        versions: shared.versions.clone(),
+        unserved: shared.unserved.clone(),
         text: Arc::new((*source).clone()),
         hash: Sha256::digest(format!("{names}|{}|{source}", version["subresources"])).into(),
         pieces: OnceLock::new(),
@@ -343,6 +366,11 @@ mod tests {
         assert_eq!(one.columns.len(), 2);
         assert_eq!(one.scale.as_ref().map(|s| s.spec.join(".")), Some("spec.replicas".to_owned()));
         assert_eq!(steps(".spec.replicas[0]"), ["spec", "replicas[0]"]);
+        assert_eq!(one.versions.join(" "), "v1beta1 v1 v0", "as the definition has them");
+        let nothing = Rows::default();
+        let unserved = version(&nothing, &rows[0], "v0").expect("a row all the same");
+        assert_eq!((&*unserved.version, unserved.storage().is(&unserved)), ("v0", false));
+        assert!(version(&nothing, &rows[0], "v2").is_none());
         assert_eq!(
             served(&rows[1]).and_then(|s| s.warning.clone()).as_deref(),
             Some("ex.com/v1beta1 Foo is deprecated")

@@ -7,6 +7,8 @@ use proto::Value;
 
 /// Longest path.
 const MAX_STEPS: usize = 64;
+/// Paths in filters in paths.
+const MAX_FILTERS: usize = 8;
 /// Most values one path yields.
 const MAX_VALUES: usize = 10_000;
 
@@ -35,6 +37,14 @@ enum Operand {
 impl JsonPath {
     /// Reads a path that begins with `.` (braces around it are allowed).
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::within(text, 0)
+    }
+
+    /// One that stands in so many filters.
+    fn within(text: &str, filters: usize) -> Result<Self, String> {
+        if filters > MAX_FILTERS {
+            return Err("filters are nested too deeply".to_owned());
+        }
         let text = text.trim();
         let inner = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
         let mut rest = inner.trim();
@@ -44,7 +54,7 @@ impl JsonPath {
             if steps.len() >= MAX_STEPS {
                 return Err("path is too long".to_owned());
             }
-            let (step, tail) = step(rest)?;
+            let (step, tail) = step(rest, filters)?;
             steps.push(step);
             rest = tail;
         }
@@ -66,18 +76,18 @@ impl JsonPath {
     }
 }
 
-fn step(text: &str) -> Result<(Step, &str), String> {
+fn step(text: &str, filters: usize) -> Result<(Step, &str), String> {
     if let Some(rest) = text.strip_prefix("..") {
         return Ok((Step::Descend, if rest.starts_with(['[', '.']) { rest } else { &text[1..] }));
     }
     if let Some(rest) = text.strip_prefix('.') {
         if rest.starts_with('[') {
-            return bracket(rest);
+            return bracket(rest, filters);
         }
         return Ok(name(rest));
     }
     if text.starts_with('[') {
-        return bracket(text);
+        return bracket(text, filters);
     }
     Ok(name(text))
 }
@@ -120,11 +130,11 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(text: &str) -> Result<(Step, &str), String> {
+fn bracket(text: &str, filters: usize) -> Result<(Step, &str), String> {
     let end = closing(text).ok_or("unterminated array")?;
     let (inner, rest) = (text[1..end].trim(), &text[end + 1..]);
     if let Some(filter) = inner.strip_prefix("?(").and_then(|f| f.strip_suffix(')')) {
-        return Ok((comparison(filter)?, rest));
+        return Ok((comparison(filter, filters + 1)?, rest));
     }
     let parts: Vec<&str> = split(inner, ',');
     let mut steps = parts.iter().map(|p| element(p.trim())).collect::<Result<Vec<_>, _>>()?;
@@ -173,19 +183,19 @@ fn element(text: &str) -> Result<Step, String> {
     }
 }
 
-fn comparison(text: &str) -> Result<Step, String> {
+fn comparison(text: &str, filters: usize) -> Result<Step, String> {
     for operator in ["==", "!=", "<=", ">=", "<", ">"] {
         if let Some((left, right)) = text.split_once(operator) {
-            return Ok(Step::Filter(operand(left)?, operator, operand(right)?));
+            return Ok(Step::Filter(operand(left, filters)?, operator, operand(right, filters)?));
         }
     }
-    Ok(Step::Filter(operand(text)?, "exists", Operand::Literal(Value::Null)))
+    Ok(Step::Filter(operand(text, filters)?, "exists", Operand::Literal(Value::Null)))
 }
 
-fn operand(text: &str) -> Result<Operand, String> {
+fn operand(text: &str, filters: usize) -> Result<Operand, String> {
     let text = text.trim();
     if text.starts_with(['@', '$', '.']) {
-        return JsonPath::parse(text).map(Operand::Path);
+        return JsonPath::within(text, filters).map(Operand::Path);
     }
     for quote in ['\'', '"'] {
         if let Some(inner) = text.strip_prefix(quote).and_then(|t| t.strip_suffix(quote)) {
@@ -296,5 +306,14 @@ mod tests {
             assert!(JsonPath::parse(bad).is_err(), "{bad}");
         }
         assert_eq!(JsonPath::parse(".spec.a").expect("path").fields(), Some(vec!["spec", "a"]));
+    }
+
+    #[test]
+    fn filters_in_filters_have_an_end() {
+        let nested = |depth: usize| format!(".a{}{}", "[?(@.b".repeat(depth), ")]".repeat(depth));
+        assert!(JsonPath::parse(&nested(MAX_FILTERS)).is_ok());
+        let refused = "filters are nested too deeply".to_owned();
+        assert_eq!(JsonPath::parse(&nested(MAX_FILTERS + 1)), Err(refused.clone()));
+        assert_eq!(JsonPath::parse(&nested(20_000)), Err(refused));
     }
 }

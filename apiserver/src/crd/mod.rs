@@ -28,7 +28,7 @@ mod structure;
 mod types;
 pub mod validate;
 
-pub use definition::{Scale, Served, changes_version, converts, rows, served};
+pub use definition::{Scale, Served, changes_version, converts, rows, served, version, versions};
 pub use formats::fits;
 pub use jsonpath::JsonPath;
 pub use meters::publish;

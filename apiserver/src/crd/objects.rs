@@ -52,6 +52,11 @@ pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error>
     Ok(unknown)
 }
 
+/// Fills in defaults, and does no more.
+pub fn default(served: &Served, object: &mut Value) {
+    prune::default(object, &served.schema);
+}
+
 /// An object as it is stored, settled by the version it was written in: no other version's defaults are its own.
 pub fn read(served: &Served, object: &mut Value) {
     let version = object["apiVersion"].as_str().and_then(|v| v.rsplit('/').next()).unwrap_or("");

@@ -128,7 +128,7 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
     }
     let mut error = NotAcceptable::Format;
     for clause in clauses(header) {
-        let mut format = match (clause.media, media.format(clause.media)) {
+        let format = match (clause.media, media.format(clause.media)) {
             ("*/*" | "application/*", _) => Format::Json,
             (_, Some(format)) => format,
             (_, None) => continue,
@@ -137,15 +137,16 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
             continue;
         }
         let (mut r#as, mut group, mut version, mut pretty) = ("", "", "", false);
-        let mut known = true;
+        let (mut plain, mut known) = (true, true);
         for (key, value) in &clause.parameters {
+            plain &= !matches!(*key, "as" | "g" | "v");
             match *key {
                 "as" => r#as = value,
                 "g" => group = value,
                 "v" => version = value,
                 "pretty" => pretty = *value == "1",
-                "stream" => known &= *value == "watch",
-                "profile" | "charset" | "q" => {}
+                "stream" => known &= value.is_empty() || (*value == "watch" && format != Format::Yaml),
+                "sv" => known &= matches!(*value, "" | "v1"),
                 _ => {}
             }
         }
@@ -155,7 +156,11 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
             _ => "",
         };
         let shape = match r#as {
-            "" => Shape::Object,
+            _ if !known => {
+                error = NotAcceptable::Shape;
+                continue;
+            }
+            "" if plain => Shape::Object,
             "Table" if group == "meta.k8s.io" && !version.is_empty() => Shape::Table(version),
             "PartialObjectMetadata" if group == "meta.k8s.io" && !version.is_empty() => Shape::Metadata(version),
             "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => {
@@ -170,9 +175,6 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
             // Table has no protobuf form.
             error = NotAcceptable::Shape;
             continue;
-        }
-        if !known {
-            format = Format::Json;
         }
         return Ok(Accepted { format, shape, pretty });
     }
@@ -241,6 +243,14 @@ mod tests {
                 ok(Format::Json, Shape::Table("v1")),
             ),
             ("application/json;as=Table;v=v9;g=meta.k8s.io", Err(NotAcceptable::Shape)),
+            ("application/json;g=meta.k8s.io;v=v1", Err(NotAcceptable::Shape)),
+            ("application/json;v=v1", Err(NotAcceptable::Shape)),
+            ("application/json;v=v1, application/yaml", ok(Format::Yaml, Shape::Object)),
+            ("application/json;stream=watch;sv=v1", ok(Format::Json, Shape::Object)),
+            ("application/json;stream=other", Err(NotAcceptable::Shape)),
+            ("application/yaml;stream=watch", Err(NotAcceptable::Shape)),
+            ("application/json;sv=v2", Err(NotAcceptable::Shape)),
+            ("application/json;other=1", ok(Format::Json, Shape::Object)),
             (
                 "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json",
                 ok(Format::Json, Shape::Object),

@@ -15,14 +15,14 @@ pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table
 use proto::resources::Resource;
 use shared::status::Status;
 
-/// The 406 for what was asked.
-pub fn not_acceptable(media: Media, why: &NotAcceptable) -> Status {
+/// The 406 for what was asked, of something that comes as a stream as well or does not.
+pub fn not_acceptable(media: Media, streams: bool, why: &NotAcceptable) -> Status {
     const STREAMS: [&str; 3] =
         ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch", "application/cbor-seq"];
     match why {
         NotAcceptable::Format => {
-            let streams = if media.cbor { &STREAMS } else { &STREAMS[..2] };
-            unavailable(&[media.bodies(), streams].concat())
+            let offered = if media.cbor { &STREAMS } else { &STREAMS[..2] };
+            unavailable(&[media.bodies(), if streams { offered } else { &[] }].concat())
         }
         NotAcceptable::Shape => Status::not_acceptable(media.bodies()),
     }

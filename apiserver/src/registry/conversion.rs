@@ -1,6 +1,8 @@
 //! Between the served versions of a kind and the one it is stored in.
 //!
-//! Most kinds have one version. Those that have more are listed here, as pure functions on trees.
+//! Most kinds have one version, or versions that are alike. The others are listed here, as pure functions on trees.
+
+mod devices;
 
 use proto::Value;
 use serde_json::{Map, json};
@@ -16,6 +18,10 @@ pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_ve
         ("autoscaling", "HorizontalPodAutoscaler", _, "v1") if from(&object) == "autoscaling/v2" => {
             autoscaler_to_v1(&mut object)
         }
+        ("resource.k8s.io", _, _, _) if from(&object) == "resource.k8s.io/v1beta1" => {
+            devices::from_v1beta1(&mut object, kind)
+        }
+        ("resource.k8s.io", _, _, "v1beta1") => devices::to_v1beta1(&mut object, kind),
         _ => {}
     }
     if let Some(map) = object.as_object_mut() {

@@ -19,10 +19,11 @@ pub fn now_micro() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// The time `seconds` from now.
+/// The time `seconds` from now, or the last there is.
 pub fn in_seconds(seconds: i64) -> String {
-    let at = jiff::Timestamp::now().as_second() + seconds;
-    jiff::Timestamp::from_second(at).map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_else(|_| now())
+    let at = jiff::Timestamp::now().as_second().saturating_add(seconds);
+    let at = jiff::Timestamp::from_second(at).unwrap_or(jiff::Timestamp::MAX);
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The string field of an object's metadata, or "".
@@ -64,15 +65,19 @@ pub fn revision(object: &Value) -> Result<i64, String> {
     }
 }
 
+/// Five random characters, as names that the server makes end in.
+pub fn suffix() -> String {
+    let mut rng = rand::rng();
+    (0..5).map(|_| char::from(SUFFIX[rng.random_range(0..SUFFIX.len())])).collect()
+}
+
 /// A name made from `base` with five random characters.
 pub fn generate_name(base: &str) -> String {
-    let mut rng = rand::rng();
-    let suffix: String = (0..5).map(|_| char::from(SUFFIX[rng.random_range(0..SUFFIX.len())])).collect();
     let mut cut = base.len().min(MAX_GENERATED - 5);
     while !base.is_char_boundary(cut) {
         cut -= 1;
     }
-    format!("{}{suffix}", &base[..cut])
+    format!("{}{}", &base[..cut], suffix())
 }
 
 /// Fills in what a new object gets from the server.
@@ -149,6 +154,10 @@ pub fn set_propagation(object: &mut Value, propagation: Propagation) {
     if foreground {
         new.push(json!(FOREGROUND));
     }
+    // Where nothing else comes of it, they stay in their order.
+    if new.iter().all(|f| old.contains(f)) && old.iter().all(|f| new.contains(f)) {
+        return;
+    }
     let meta = metadata(object);
     if new.is_empty() {
         meta.remove("finalizers");
@@ -168,6 +177,21 @@ pub enum Deletion {
     Pending,
 }
 
+fn grace_left(object: &Value) -> i64 {
+    object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0)
+}
+
+/// What stands for an order to wait less than nothing.
+fn wanted(seconds: i64) -> i64 {
+    if seconds < 0 { 1 } else { seconds }
+}
+
+/// True when an object of a kind with grace is being deleted, and `asked` is no hurry.
+pub fn is_waiting(object: &Value, asked: Option<i64>) -> bool {
+    let (marked, left) = (!object["metadata"]["deletionTimestamp"].is_null(), grace_left(object));
+    marked && left > 0 && asked.is_none_or(|seconds| wanted(seconds) >= left)
+}
+
 /// Marks an object for deletion. `grace` is the kind's decision on seconds to wait, `None` for kinds without grace; `kept` when
 /// something besides finalizers keeps it.
 pub fn mark_deleted(
@@ -177,13 +201,13 @@ pub fn mark_deleted(
     propagation: Propagation,
     kept: bool,
 ) -> Deletion {
-    let marked = !object["metadata"]["deletionTimestamp"].is_null();
-    let left = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-    let waits = marked && grace.is_some() && left > 0;
-    let asked = asked.map(|seconds| if seconds < 0 { 1 } else { seconds });
-    if waits && asked.is_none_or(|seconds| seconds >= left) {
+    if grace.is_some() && is_waiting(object, asked) {
         return Deletion::Pending;
     }
+    let marked = !object["metadata"]["deletionTimestamp"].is_null();
+    let left = grace_left(object);
+    let waits = marked && grace.is_some() && left > 0;
+    let asked = asked.map(wanted);
     let before = object["metadata"]["finalizers"].clone();
     set_propagation(object, propagation);
     let finalizers_changed = before != object["metadata"]["finalizers"];
@@ -218,16 +242,26 @@ pub fn mark_deleted(
 fn hurry(object: &mut Value, left: i64, seconds: i64) {
     let now = jiff::Timestamp::now().as_second();
     let end = text(object, "deletionTimestamp").parse().map_or(now, jiff::Timestamp::as_second);
-    let end = end - left + seconds;
+    let end = end.saturating_sub(left).saturating_add(seconds);
     let period = if end < now { seconds.min(1) } else { seconds };
     let meta = metadata(object);
-    meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(end.max(now) - now)));
+    meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(end.max(now).saturating_sub(now))));
     meta.insert("deletionGracePeriodSeconds".to_owned(), Value::from(period));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_grace_longer_than_time_ends_with_it() {
+        let mut o = json!({"metadata": {"name": "a"}});
+        let forever = Some(i64::MAX);
+        assert_eq!(mark_deleted(&mut o, forever, forever, Propagation::Unset, false), Deletion::Marked);
+        assert!(text(&o, "deletionTimestamp").starts_with("9999-12-"), "{o}");
+        assert_eq!(mark_deleted(&mut o, Some(1), Some(1), Propagation::Unset, false), Deletion::Marked);
+        assert_eq!(o["metadata"]["deletionGracePeriodSeconds"], 1);
+    }
 
     #[test]
     fn deletes() {
@@ -250,6 +284,22 @@ mod tests {
         assert_eq!(mark_deleted(&mut o, Some(0), None, Propagation::Foreground, false), Deletion::Pending);
         assert!(!has_propagation(&o), "what waits is left as it is");
         assert_eq!(mark_deleted(&mut o, Some(0), Some(0), Propagation::Background, false), Deletion::Now);
+    }
+
+    #[test]
+    fn finalizers_keep_their_order() {
+        for (old, propagation, want) in [
+            (json!(["a/x", "orphan", "b/y"]), Propagation::Orphan, json!(["a/x", "orphan", "b/y"])),
+            (json!(["a/x", "b/y"]), Propagation::Orphan, json!(["a/x", "b/y", "orphan"])),
+            (json!(["a/x", "orphan", "b/y"]), Propagation::Background, json!(["a/x", "b/y"])),
+            (json!(["orphan", "a/x"]), Propagation::Foreground, json!(["a/x", "foregroundDeletion"])),
+            (json!(["orphan"]), Propagation::Background, Value::Null),
+            (json!(["orphan", "a/x"]), Propagation::Unset, json!(["orphan", "a/x"])),
+        ] {
+            let mut object = json!({"metadata": {"finalizers": old}});
+            set_propagation(&mut object, propagation);
+            assert_eq!(object["metadata"]["finalizers"], want, "{old} {propagation:?}");
+        }
     }
 
     #[test]

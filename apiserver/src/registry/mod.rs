@@ -10,7 +10,7 @@ pub mod certificates;
 mod choice;
 pub mod conversion;
 pub mod core;
-mod device_taints;
+mod devices;
 mod discovery;
 pub mod fields;
 mod gated;

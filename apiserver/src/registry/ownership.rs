@@ -14,9 +14,12 @@ pub fn ownable(row: &Resource, subresource: &str) -> Ownable {
     match (&*row.group, &*row.plural, subresource) {
         ("", "pods", "resize") => Ownable::Only(RESIZED),
         ("", "pods", "ephemeralcontainers") => Ownable::Only(&[&["spec", "ephemeralContainers"]]),
-        ("certificates.k8s.io", "certificatesigningrequests", "approval") => {
-            except(&[&["spec"], &["status", "certificate"]])
-        }
+        // What is asked is never changed, approvers and signers have a part of the status each.
+        ("certificates.k8s.io", "certificatesigningrequests", subresource) => match subresource {
+            "approval" => except(&[&["spec"], &["status", "certificate"]]),
+            "status" => except(&[&["spec"], &["status", "conditions"]]),
+            _ => except(&[&["spec"], &["status"]]),
+        },
         ("apiextensions.k8s.io", "customresourcedefinitions", "status") => except(&[&["spec"], &["metadata"]]),
         ("certificates.k8s.io", "podcertificaterequests", "status") => except(&[&["spec"]]),
         // Upstream names this group's versions wrongly, so that what it says of them is never heard.

@@ -8,7 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
-use super::{apiextensions, apps, batch, certificates, core, device_taints, discovery, resource_claim};
+use super::{apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
 
 /// When `metadata.generation` goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,8 +274,8 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "resource.k8s.io",
         "resourceslices",
         Strategy {
-            prepare_create: Some(device_taints::prepare_slice),
-            prepare_update: Some(device_taints::prepare_slice_update),
+            prepare_create: Some(devices::create_slice),
+            prepare_update: Some(devices::update_slice),
             ..WITH_GENERATION
         },
     ),
@@ -289,8 +289,8 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "devicetaintrules",
         Strategy {
             status_restores: METADATA,
-            prepare_create: Some(device_taints::prepare_rule),
-            prepare_update: Some(device_taints::prepare_rule_update),
+            prepare_create: Some(devices::create_rule),
+            prepare_update: Some(devices::update_rule),
             ..WITH_GENERATION
         },
     ),

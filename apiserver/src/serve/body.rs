@@ -30,29 +30,6 @@ pub(super) async fn read_body(mut payload: web::Payload) -> Result<Bytes, Status
     Ok(body.freeze())
 }
 
-/// A path without its percent signs.
-pub(super) fn decoded(path: &str) -> String {
-    if !path.contains('%') {
-        return path.to_owned();
-    }
-    let bytes = path.as_bytes();
-    let digit = |i: usize| bytes.get(i).and_then(|b| char::from(*b).to_digit(16)).and_then(|d| u8::try_from(d).ok());
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        if bytes[i] == b'%'
-            && let (Some(h), Some(l)) = (digit(i + 1), digit(i + 2))
-        {
-            out.push(h << 4 | l);
-            i += 3;
-        } else {
-            out.push(bytes[i]);
-            i += 1;
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
 /// What is long keeps the request's seat until it has nothing more to send at once, for what it holds meanwhile: a list
 /// to its end, a watch until it waits for changes. It takes turns. A watch counts until it ends.
 pub(super) fn held(

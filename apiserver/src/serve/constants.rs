@@ -4,7 +4,7 @@ use shared::metrics;
 
 /// What upstream counts of its own inner doubts. There is one validation here and one way to write a label, so that
 /// nothing can disagree; whoever alerts on these families finds them all the same.
-const NEVER: [(&str, &str); 6] = [
+const NEVER: [(&str, &str); 5] = [
     (
         "apiserver_validation_declarative_validation_mismatch_total",
         "[BETA] Times that declarative and handwritten validation disagreed.",
@@ -13,10 +13,6 @@ const NEVER: [(&str, &str); 6] = [
     (
         "apiserver_validation_duplicate_validation_error_total",
         "[INTERNAL] Errors of a field that were reported more than once.",
-    ),
-    (
-        "apiserver_nodeport_repair_reconcile_errors_total",
-        "[ALPHA] Failed attempts to bring the taken node ports in line with the services.",
     ),
     (
         "cardinality_enforcement_unexpected_categorizations_total",

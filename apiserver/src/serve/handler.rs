@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use actix_web::http::Method;
+use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
@@ -12,18 +12,18 @@ use shared::authz::Attributes;
 use shared::status::Status;
 
 use super::answer::{self, Shape};
-use super::body::{decoded, held, read_body};
+use super::body::{held, read_body};
 use super::info::request_info;
-use super::paths;
 use super::server::Server;
 use super::traced::{Kept, written_down};
+use super::{passing, paths};
 use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
 use crate::audit::{Origin, Trail, attempted};
 use crate::connect::{self, Connect};
 use crate::negotiate;
-use crate::verbs::query::Query;
+use crate::verbs::query::{Query, unescaped};
 use crate::verbs::{self, Body, Request};
 
 /// Where the log's verbosity is changed.
@@ -39,7 +39,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let _running = server.ending.request();
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());
-    let path = decoded(req.uri().path());
+    let path = unescaped(req.uri().path(), false);
     let info = request_info(req.method().as_str(), &path, &query);
     let mut shape = Shape {
         media: server.engine.policy.media,
@@ -98,8 +98,17 @@ impl Asked<'_> {
 
     /// Counts an answer.
     fn count(&self, server: &Server, dry_run: bool, code: u16) {
-        server.meters.count(self.info, self.content_type(), dry_run, code, self.since);
-        server.meters.field_validation(self.info, self.query, self.since);
+        if server.knows(self.info) {
+            server.meters.count(self.info, self.content_type(), dry_run, code, self.since);
+            server.meters.field_validation(self.info, self.query, self.since);
+        }
+    }
+
+    /// Counts a request that the server gives up.
+    fn terminate(&self, server: &Server, code: u16) {
+        if server.knows(self.info) {
+            server.meters.terminate(self.info, self.content_type(), code);
+        }
     }
 }
 
@@ -164,7 +173,7 @@ async fn enter(
             answer::failure(&status, shape)
         }
         Refusal::Throttled(status) => {
-            server.meters.terminate(info, asked.content_type(), status.code);
+            asked.terminate(server, status.code);
             answer::throttled(&status, shape)
         }
         Refusal::Failure(why) => {
@@ -196,7 +205,7 @@ impl Admitted<'_> {
             Ok(deadline) => match tokio::time::timeout(deadline, self.answer(payload)).await {
                 Ok(response) => return response,
                 Err(_) => {
-                    self.server.meters.terminate(self.asked.info, self.asked.content_type(), 504);
+                    self.asked.terminate(self.server, 504);
                     Status::timeout("request did not complete within the allotted timeout", 0)
                 }
             },
@@ -261,10 +270,20 @@ impl Admitted<'_> {
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
         self.asked.count(self.server, false, response.status().as_u16());
+        let response = self.passed_on(response);
         match self.pass.take().and_then(|pass| pass.permit) {
             Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
             _ => response,
         }
+    }
+
+    /// An answer from elsewhere. What is a connection by now ends as it likes.
+    fn passed_on(&self, response: HttpResponse) -> HttpResponse {
+        let Asked { req, info, .. } = *self.asked;
+        if req.method() == Method::HEAD || response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        passing::counted(response, self.server.meters.aborts(info, self.asked.content_type()))
     }
 
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.
@@ -274,7 +293,7 @@ impl Admitted<'_> {
         let allowed = async {
             let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
             if let Some(access) = &server.access
-                && opens_by_get(info, self.header("upgrade"))
+                && opens_by_get(info, shared::upgrade::protocol(req).is_some())
             {
                 access.demand(&as_create(info, user)).await?;
             }
@@ -291,7 +310,7 @@ impl Admitted<'_> {
         match response {
             Ok(response) => {
                 self.asked.count(server, false, response.status().as_u16());
-                response
+                if info.subresource == "proxy" { self.passed_on(response) } else { response }
             }
             Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
         }
@@ -309,7 +328,7 @@ impl Admitted<'_> {
                 Some(payload) => read_body(payload).await?,
                 None => Bytes::new(),
             };
-            if writes {
+            if writes && server.knows(info) {
                 server.meters.body(info, body.len());
             }
             let content_type = self.header("content-type").to_owned();
@@ -358,11 +377,11 @@ impl Admitted<'_> {
 }
 
 /// Whether a request opens a session in a pod by GET, as WebSocket clients must: that needs the right to create one, too.
-fn opens_by_get(info: &RequestInfo, upgrade: &str) -> bool {
-    info.verb == "get"
+fn opens_by_get(info: &RequestInfo, upgrades: bool) -> bool {
+    upgrades
+        && info.verb == "get"
         && info.resource == "pods"
         && matches!(info.subresource.as_str(), "exec" | "attach" | "portforward")
-        && !upgrade.is_empty()
 }
 
 fn as_create(info: &RequestInfo, user: &UserInfo) -> Attributes {

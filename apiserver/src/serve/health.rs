@@ -46,6 +46,10 @@ pub struct Milestones {
     pub service: AtomicBool,
     /// The default ServiceCIDR exists.
     pub cidr: AtomicBool,
+    /// Cluster addresses are taken by the services that have them.
+    pub addresses: AtomicBool,
+    /// So are node ports.
+    pub ports: AtomicBool,
     /// Flow control has its first configuration.
     pub flow: AtomicBool,
     /// The API services of what is answered here exist.
@@ -233,6 +237,7 @@ impl Health {
             "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
             "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
             "poststarthook/bootstrap-controller" => done(&m.service),
+            "poststarthook/start-service-ip-repair-controllers" => done(&m.addresses).and_then(|()| done(&m.ports)),
             "poststarthook/start-kubernetes-service-cidr-controller" => done(&m.cidr),
             "poststarthook/priority-and-fairness-config-consumer" => done(&m.flow),
             "autoregister-completion" => done(&m.registered),

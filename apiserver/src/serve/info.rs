@@ -65,11 +65,11 @@ pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
     info
 }
 
+/// The one name that a field selector lets through, where it is one that a path could hold.
 fn single_name(selector: &str) -> Option<String> {
-    selector
-        .split(',')
-        .find_map(|t| t.strip_prefix("metadata.name=").map(|v| v.strip_prefix('=').unwrap_or(v).to_owned()))
-        .filter(|n| !n.is_empty())
+    let name = crate::authz::field_value(selector, "metadata.name")?;
+    let fits = !matches!(name.as_str(), "" | "." | "..") && !name.contains(['/', '%']);
+    fits.then_some(name)
 }
 
 /// True when the URL itself names an object (and not only a field selector).
@@ -92,6 +92,14 @@ mod tests {
             ("PUT", "/api/v1/namespaces/e/finalize", "update||v1|e|namespaces|e|finalize"),
             ("DELETE", "/apis/apps/v1/namespaces/e/deployments", "deletecollection|apps|v1|e|deployments||"),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "list||v1||nodes|n1|"),
+            (
+                "GET",
+                "/api/v1/nodes?fieldSelector=metadata.name%3D%3Dn1,spec.unschedulable!%3Dtrue",
+                "list||v1||nodes|n1|",
+            ),
+            ("GET", "/api/v1/nodes?fieldSelector=metadata.name!%3Dn1", "list||v1||nodes||"),
+            ("GET", "/api/v1/nodes?fieldSelector=a%5C,metadata.name%3Dn1", "list||v1||nodes||"),
+            ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Da/b", "list||v1||nodes||"),
             ("POST", "/apis/apps/v1/namespaces/e/deployments", "create|apps|v1|e|deployments||"),
         ] {
             let (path, query) = url.split_once('?').unwrap_or((url, ""));

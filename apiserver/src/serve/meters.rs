@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, HistogramVec};
+use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec};
 use shared::metrics;
 
 use super::ending::{Counted, Ending};
@@ -21,6 +21,7 @@ pub(super) struct Meters {
     sizes: HistogramVec,
     long_running: GaugeVec,
     terminated: CounterVec,
+    aborted: CounterVec,
     in_flight: GaugeVec,
     bodies: HistogramVec,
     /// By [`FIELD_VALIDATION`].
@@ -75,6 +76,11 @@ impl Default for Meters {
                 "apiserver_request_terminations_total",
                 "[ALPHA] Number of requests which apiserver terminated in self-defense.",
                 &[&of_request[..], &["code"]].concat(),
+            ),
+            aborted: metrics::counter(
+                "apiserver_request_aborts_total",
+                "[ALPHA] Requests whose answers were not sent to their end.",
+                &of_request[..6],
             ),
             in_flight: metrics::gauge(
                 "apiserver_current_inflight_requests",
@@ -175,6 +181,11 @@ impl Meters {
         let code = code.to_string();
         let labels = [&of_request(verb(info, content_type), info)[..], &[code.as_str()]].concat();
         self.terminated.with_label_values(&labels).inc();
+    }
+
+    /// Where it is counted that the answer to a request breaks off.
+    pub(super) fn aborts(&self, info: &RequestInfo, content_type: &str) -> Counter {
+        self.aborted.with_label_values(&of_request(verb(info, content_type), info)[..6])
     }
 
     /// A request that is worked on until the outcome is dropped.

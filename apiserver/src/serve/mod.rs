@@ -15,6 +15,7 @@ pub mod info;
 pub mod listen;
 mod logs;
 mod meters;
+mod passing;
 mod paths;
 mod profiles;
 mod server;

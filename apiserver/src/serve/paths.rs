@@ -31,7 +31,7 @@ fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let media = Media::default();
     let accepted = match negotiate::parse(media, shape.accept.as_deref(), false) {
         Ok(a) => a,
-        Err(e) => return answer::failure(&negotiate::not_acceptable(media, &e), shape),
+        Err(e) => return answer::failure(&negotiate::not_acceptable(media, false, &e), shape),
     };
     let pretty = accepted.pretty || shape.pretty;
     let body = negotiate::envelope(accepted.format, pretty, proto::schema::kind("", "v1", kind), &tree);

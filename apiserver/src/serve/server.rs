@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use prometheus::GaugeVec;
+use proto::resources::Row;
 use shared::metrics;
 
 use super::aggregated::Aggregated;
@@ -13,6 +14,7 @@ use super::health::Health;
 use super::meters::Meters;
 use crate::access::Access;
 use crate::aggregate::Aggregator;
+use crate::api::RequestInfo;
 use crate::audit::Audit;
 use crate::connect::Connect;
 use crate::flowcontrol::FlowControl;
@@ -112,6 +114,15 @@ impl Server {
             flow.publish();
         }
         metrics::gather()
+    }
+
+    /// Whether a request is for a resource that there is. Requests for others are not counted: what clients make up has no
+    /// end, and everything that is counted is kept.
+    pub(super) fn knows(&self, info: &RequestInfo) -> bool {
+        let part =
+            |row: &Row| info.subresource.is_empty() || row.subresources.iter().any(|s| s.name == info.subresource);
+        let own = self.engine.rows.find(&info.api_group, &info.api_version, &info.resource);
+        own.is_some_and(|row| part(&row)) || self.aggregator.directory().lists(info)
     }
 
     /// Flow control, when it is on.

@@ -16,7 +16,7 @@ use shared::metrics::Counter;
 use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
 use crate::access::tree;
 use crate::api::{Api, Reader};
-use crate::authn::TokenAuthenticator;
+use crate::authn::{TokenAuthenticator, same};
 
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const EXTRA: &str = "authentication.kubernetes.io/";
@@ -225,7 +225,9 @@ impl Validator {
                 return bad("Token has been invalidated");
             };
             let kept = base64::engine::general_purpose::STANDARD.decode(tree::text(&stored, "/data/token"));
-            if tree::has(&stored, "/metadata/deletionTimestamp") || !kept.is_ok_and(|kept| kept == token.as_bytes()) {
+            if tree::has(&stored, "/metadata/deletionTimestamp")
+                || !kept.is_ok_and(|kept| same(&kept, token.as_bytes()))
+            {
                 return bad("Token has been invalidated");
             }
             let Some(owner) = self.find("serviceaccounts", namespace, account).await else {

@@ -331,6 +331,8 @@ mod tests {
         };
         let object = || json!({"type": "object"});
         assert!(check(crd("bars.ex.com", "ex.com", object())).is_empty());
+        let open = json!({"x-kubernetes-preserve-unknown-fields": true});
+        assert!(check(crd("bars.ex.com", "ex.com", open)).is_empty());
         assert_eq!(
             check(crd("x", "ex.com", Value::Null)),
             [

@@ -189,7 +189,7 @@ fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<E
     let open =
         ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"].iter().any(|key| flag(schema, key));
     match text(schema, "type") {
-        "" if open && depth > 0 => {}
+        "" if open => {}
         "" => out.push(Error::required(path.child("type"), &format!("must not be empty {place}"))),
         other if depth == 0 && other != "object" => {
             out.push(Error::invalid(path.child("type"), other, "must be object at the root"));

@@ -8,7 +8,7 @@ use shared::status::Status;
 
 use super::engine::{Engine, storage_status};
 use super::{Reply, Request, accepted, namespace_of, table};
-use crate::cache::{Cacher, Entry, Raw};
+use crate::cache::{CacheError, Cacher, Entry, Raw};
 use crate::storage::{self, codec};
 
 /// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
@@ -40,7 +40,7 @@ pub async fn entry(
         if let Some(cacher) = engine.hub.running(storage)
             && catch_up(engine, &cacher, storage).await.is_ok()
         {
-            let found = cacher.get(&short).ok_or_else(missing)?;
+            let found = cacher.current(&short).map_err(again)?.ok_or_else(missing)?;
             return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
         }
         let found = from_etcd(engine, storage, &short, row, name).await?;
@@ -51,7 +51,7 @@ pub async fn entry(
     if at > 0 {
         reach(engine, &cacher, storage, at).await?;
     }
-    let found = cacher.get(&short).ok_or_else(missing)?;
+    let found = cacher.current(&short).map_err(again)?.ok_or_else(missing)?;
     one(engine.in_version(row, vec![found]).await?).ok_or_else(missing)
 }
 
@@ -75,7 +75,12 @@ pub async fn ready(cacher: &Cacher) -> Result<(), Status> {
         return Ok(());
     }
     let waited = tokio::time::timeout(PATIENCE, cacher.wait_ready()).await;
-    waited.map_err(|_| Status::too_many_requests("storage is (re)initializing", 1))
+    waited.map_err(|_| again(CacheError::Restarting))
+}
+
+/// What is said while a cache is not what it should be.
+pub fn again(error: CacheError) -> Status {
+    Status::too_many_requests(&error.to_string(), 1)
 }
 
 /// Waits until the cache of a resource knows a revision.

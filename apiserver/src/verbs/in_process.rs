@@ -22,7 +22,7 @@ use crate::registry::meta::Propagation;
 use crate::storage::codec;
 
 /// Field manager of the server's own writes.
-const MANAGER: &str = "kube-apiserver";
+pub const MANAGER: &str = "kube-apiserver";
 
 /// [`Pipeline`] over an engine.
 pub struct InProcess(pub Arc<Engine>);
@@ -87,7 +87,7 @@ impl Pipeline for InProcess {
             }
             Ok(new)
         };
-        self.0.update(&mut t, false, &mut change).await?.0.tree(&self.0, resource)
+        self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)
     }
 
     async fn delete(

@@ -22,8 +22,8 @@ pub struct Conversions(Mutex<Memo>);
 
 #[derive(Default)]
 struct Memo {
-    /// By version and text; nothing where the webhook failed.
-    known: HashMap<(String, String), Option<Value>>,
+    /// By version and text; or why the webhook failed.
+    known: HashMap<(String, String), Result<Value, String>>,
     wanted: Vec<(String, Value)>,
 }
 
@@ -35,12 +35,15 @@ impl Conversions {
         if known.is_none() && !memo.wanted.iter().any(|(version, o)| version == api_version && o == object) {
             memo.wanted.push((api_version.to_owned(), object.clone()));
         }
-        known.flatten().unwrap_or_else(|| object.clone())
+        known.and_then(Result::ok).unwrap_or_else(|| object.clone())
     }
 
-    /// Whether a webhook failed to bring an object into a version.
-    fn lost(&self, api_version: &str) -> bool {
-        self.0.lock().known.iter().any(|((version, _), converted)| version == api_version && converted.is_none())
+    /// Why a webhook failed to bring an object into a version, or into any.
+    fn failure(&self, api_version: Option<&str>) -> Option<String> {
+        let memo = self.0.lock();
+        let mut asked =
+            memo.known.iter().filter(|((version, _), _)| api_version.is_none_or(|wanted| wanted == version));
+        asked.find_map(|(_, converted)| converted.as_ref().err().cloned())
     }
 
     /// Takes the objects that webhooks have to be asked about, with the versions they are wanted in.
@@ -49,7 +52,7 @@ impl Conversions {
     }
 
     /// What a webhook made of an object.
-    pub fn tell(&self, object: &Value, api_version: String, converted: Option<Value>) {
+    pub fn tell(&self, object: &Value, api_version: String, converted: Result<Value, String>) {
         self.0.lock().known.insert((api_version, object.to_string()), converted);
     }
 }
@@ -73,10 +76,19 @@ impl<'r> Kin<'r> {
             }
             let known = |r: &&Row| r.group == group && r.version == version;
             if others.iter().find(known).is_none() {
-                others.extend(rows.find(group, version, &row.plural));
+                others.extend(match row.custom {
+                    Some(_) if group == row.group => crd::version(rows, row, version),
+                    Some(_) => None,
+                    None => rows.find(group, version, &row.plural),
+                });
             }
         }
         Self { row, others, conversions }
+    }
+
+    /// Why a webhook did not do what was asked of it.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.conversions.and_then(|known| known.failure(None))
     }
 
     fn row(&self, api_version: &str) -> Option<&Row> {
@@ -86,10 +98,18 @@ impl<'r> Kin<'r> {
 
 impl Versions for Kin<'_> {
     fn find(&self, api_version: &str) -> Version<'_> {
-        let Some(row) = self.row(api_version) else { return Version::Gone };
-        // Without the webhook's help a version is taken for the one at hand.
-        if crd::converts(row) && self.conversions.is_none_or(|known| known.lost(api_version)) {
-            return Version::Same;
+        let Some(row) = self.row(api_version) else {
+            return match self.row.custom {
+                // Upstream tells versions that are gone from others of its own kinds alone.
+                Some(_) => Version::Lost(impossible(api_version)),
+                None => Version::Gone,
+            };
+        };
+        if crd::converts(row) {
+            let Some(conversions) = self.conversions else { return Version::Same };
+            if let Some(why) = conversions.failure(Some(api_version)) {
+                return Version::Lost(why);
+            }
         }
         codec::served_schema(row).map_or(Version::Gone, Version::Other)
     }
@@ -100,16 +120,26 @@ impl Versions for Kin<'_> {
         let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(&own);
         let from: &Resource = self.row(there).map_or(self.row, |row| row);
         let mut object = object.clone();
-        let Some(served) = crd::served(to) else {
+        if to.custom.is_none() {
             return conversion::convert(object, &from.group, &from.kind, &to.group, &to.version);
-        };
+        }
         match self.conversions.filter(|_| crd::converts(to)) {
             Some(conversions) => conversions.get(&object, api_version),
             None => {
-                crd::objects::present(to, served, &mut object);
+                if let Some(map) = object.as_object_mut() {
+                    map.insert("apiVersion".to_owned(), Value::from(api_version));
+                }
                 object
             }
         }
+    }
+}
+
+/// Why custom objects cannot be brought into a version that their definition does not have.
+fn impossible(api_version: &str) -> String {
+    match api_version.matches('/').count() {
+        0 | 1 => format!("request to convert CR to an invalid group/version: {api_version}"),
+        _ => format!("unexpected GroupVersion string: {api_version}"),
     }
 }
 
@@ -125,10 +155,12 @@ mod tests {
         conversions.get(&old, "g/v2");
         assert_eq!(conversions.wanted(), [("g/v2".to_owned(), old.clone())]);
         assert!(conversions.wanted().is_empty());
-        conversions.tell(&old, "g/v2".to_owned(), Some(new.clone()));
-        assert_eq!((conversions.get(&old, "g/v2"), conversions.lost("g/v2")), (new, false));
-        conversions.tell(&old, "g/v3".to_owned(), None);
-        assert_eq!((conversions.get(&old, "g/v3"), conversions.lost("g/v3")), (old, true));
+        conversions.tell(&old, "g/v2".to_owned(), Ok(new.clone()));
+        assert_eq!((conversions.get(&old, "g/v2"), conversions.failure(None)), (new, None));
+        let why = Some("no".to_owned());
+        conversions.tell(&old, "g/v3".to_owned(), Err("no".to_owned()));
+        assert_eq!((conversions.get(&old, "g/v3"), conversions.failure(Some("g/v3"))), (old, why));
+        assert_eq!(conversions.failure(Some("g/v2")), None);
         assert!(conversions.wanted().is_empty());
     }
 }

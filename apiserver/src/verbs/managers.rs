@@ -66,23 +66,32 @@ pub fn applied(
     let now = meta::now();
     let manager = &options.field_manager;
     let write = Write { manager, api_version: &api_version, subresource, now: &now, ownable: &ownable, versions: &kin };
-    apply_as(schema, old, &config, &write, options)
+    let applied = apply_as(schema, old, &config, &write, options);
+    match kin.failure() {
+        Some(why) if applied.as_ref().err().is_none_or(|refused| refused.code == 409) => Err(Status::unknown(&why)),
+        _ => applied,
+    }
+}
+
+/// What is written of a Scale.
+fn of_scale<T>(manager: &str, write: impl FnOnce(&Message, &Write<'_>) -> Result<T, Status>) -> Result<T, Status> {
+    let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
+    let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));
+    let (now, api_version, subresource) = (meta::now(), "autoscaling/v1", "scale");
+    write(schema, &Write { manager, api_version, subresource, now: &now, ownable: &ownable, versions: &One })
+}
+
+/// A changed Scale: replicas that changed belong to `manager` now.
+pub fn updated_scale(old: &Value, new: &mut Value, manager: &str) -> Result<(), Status> {
+    of_scale(manager, |schema, write| {
+        apply::update(schema, old, new, write);
+        Ok(())
+    })
 }
 
 /// Server-side apply of a Scale.
 pub fn applied_scale(old: &Value, applied: &Value, options: &WriteOptions) -> Result<Value, Status> {
-    let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
-    let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));
-    let (now, manager) = (meta::now(), &options.field_manager);
-    let write = Write {
-        manager,
-        api_version: "autoscaling/v1",
-        subresource: "scale",
-        now: &now,
-        ownable: &ownable,
-        versions: &One,
-    };
-    apply_as(schema, old, applied, &write, options)
+    of_scale(&options.field_manager, |schema, write| apply_as(schema, old, applied, write, options))
 }
 
 fn apply_as(

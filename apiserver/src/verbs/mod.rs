@@ -25,6 +25,7 @@ pub mod subresources;
 pub mod table;
 mod update_meters;
 pub mod watch;
+mod watch_frames;
 mod watch_meters;
 pub mod write;
 
@@ -41,9 +42,9 @@ use shared::status::Status;
 
 use crate::api::RequestInfo;
 use crate::crd;
-use crate::negotiate::{self, Accepted, Media, Sent};
+use crate::negotiate::{self, Accepted, Media, NotAcceptable, Sent};
 use engine::{Engine, Target};
-pub use in_process::InProcess;
+pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
 use query::{Query, WriteOptions};
 pub use route::{Route, route};
@@ -112,9 +113,12 @@ impl Noted {
         self.notes().warnings.extend(warnings);
     }
 
-    /// Adds annotations for the audit log.
+    /// Adds annotations for the audit log; those that are there stay.
     pub fn annotate(&self, annotations: BTreeMap<String, String>) {
-        self.notes().annotations.extend(annotations);
+        let mut notes = self.notes();
+        for (key, value) in annotations {
+            notes.annotations.entry(key).or_insert(value);
+        }
     }
 
     /// All warnings.
@@ -177,10 +181,34 @@ impl Reply {
 
 /// What the negotiation of a request came to.
 pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
-    let mut accepted =
-        negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| negotiate::not_acceptable(r.media, &e))?;
+    let mut accepted = negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| not_acceptable(r, e))?;
     accepted.pretty = !watch && (accepted.pretty || negotiate::for_people(r.query.get("pretty"), &r.user_agent));
     Ok(accepted)
+}
+
+fn not_acceptable(r: &Request, why: NotAcceptable) -> Status {
+    let streams = matches!(r.info.verb.as_str(), "list" | "watch");
+    negotiate::not_acceptable(r.media, streams, &why)
+}
+
+/// What cannot be read or answered is not done.
+fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
+    let row = &route.row;
+    if r.info.verb == "patch" {
+        patch::check_type(r, row)?;
+    }
+    let scale = r.info.subresource == "scale";
+    if row.custom.is_some() && !scale {
+        r.accept = without_protobuf(r.media, r.accept.take())?;
+    }
+    if route.subresource().map_or(&row.verbs, |s| &s.verbs).iter().all(|verb| verb == "create") {
+        r.accept = without_table(r.media, r.accept.take())?;
+    }
+    let parsed = negotiate::parse(r.media, r.accept.as_deref(), r.info.verb == "watch");
+    parsed.map(drop).map_err(|why| match row.custom {
+        Some(_) => Status::not_acceptable(if scale { r.media.bodies() } else { r.media.custom_bodies() }),
+        None => not_acceptable(r, why),
+    })
 }
 
 /// Runs a request for a resource.
@@ -189,12 +217,7 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
         refuse_while_going(engine, &r)?;
     }
     let route = route(&engine.rows, &r.info, &r.method)?;
-    if route.row.custom.is_some() && r.info.subresource != "scale" {
-        r.accept = without_protobuf(r.media, r.accept.take())?;
-    }
-    if route.subresource().map_or(&route.row.verbs, |s| &s.verbs).iter().all(|verb| verb == "create") {
-        r.accept = without_table(r.media, r.accept.take())?;
-    }
+    check_forms(&mut r, &route)?;
     let deprecated: Vec<String> = deprecation(&route.row).into_iter().collect();
     if !deprecated.is_empty() {
         count_deprecated(&route.row, &r.info.subresource);

@@ -58,6 +58,17 @@ impl Waiting {
         &self.bytes
     }
 
+    /// The same with nobody owning anything of it.
+    pub(super) async fn disowned(self, engine: &Engine, row: &Row) -> Result<Self, Status> {
+        let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
+        let kept = self.custom.map_or_else(|| codec::decode(row, &self.bytes, 0).map_err(unreadable), Ok);
+        let mut object = kept?;
+        let metadata = meta::metadata(&mut object);
+        metadata.remove("managedFields");
+        metadata.remove("resourceVersion");
+        Ok(Self::new(row, engine.encode(row, &object).await?, object))
+    }
+
     /// It was written at a revision. What is stored in another version is what becomes of it on the way there and back.
     pub(super) async fn at(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
         if let Some(mut object) = self.custom {

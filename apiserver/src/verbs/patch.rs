@@ -37,6 +37,8 @@ pub enum Document {
     Strategic(Value),
     /// The caller's intent.
     Apply(Value),
+    /// Nothing that can be read, which is said when there is something to patch.
+    Unreadable(Box<Status>),
 }
 
 const JSON: &str = "application/json-patch+json";
@@ -56,12 +58,13 @@ fn is_known(sent: Sent<'_>) -> bool {
     kind == STRATEGIC || custom_types(sent.media).contains(&kind)
 }
 
-/// Nothing is known of the lists of custom objects that would say how they merge.
+/// Whether there are patches of a type. Nothing is known of the lists of custom objects that would say how they merge.
 pub(super) fn check_type(r: &Request, row: &Row) -> Result<(), Status> {
-    if row.custom.is_some() && media(&r.content_type) == STRATEGIC {
-        return Err(Status::unsupported_media_type(custom_types(r.media)));
+    let custom = custom_types(r.media);
+    if row.custom.is_some() && !custom.contains(&media(&r.content_type)) {
+        return Err(Status::unsupported_media_type(custom));
     }
-    Ok(())
+    if is_known(r.sent()) { Ok(()) } else { Err(unsupported()) }
 }
 
 fn media(content_type: &str) -> &str {
@@ -82,12 +85,18 @@ fn rejected() -> Status {
 }
 
 impl Patch {
-    /// Reads a body by its content type.
+    /// Reads a body by its content type, which is one of those that [`check_type`] lets pass.
     pub fn read(sent: Sent<'_>) -> Result<Self, Status> {
-        let bad = |e: String| Status::bad_request(&e);
-        if !is_known(sent) {
-            return Err(unsupported());
+        match Self::parse(sent) {
+            Err(why) if !Self::applies(sent.content_type) => {
+                Ok(Self { document: Document::Unreadable(Box::new(why)), strict: Vec::new() })
+            }
+            other => other,
         }
+    }
+
+    fn parse(sent: Sent<'_>) -> Result<Self, Status> {
+        let bad = |e: String| Status::bad_request(&e);
         let read = |body: &[u8], what: &str| json::decode_any_reporting(body).map_err(|e| bad(format!("{what}{e}")));
         let body = sent.body;
         let (document, strict) = match media(sent.content_type) {
@@ -171,6 +180,7 @@ impl Patch {
                 })?;
                 touched = Some(p);
             }
+            Document::Unreadable(why) => return Err(Status::clone(why)),
             Document::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
         }
         let whole = Value::Object(serde_json::Map::new());
@@ -262,13 +272,8 @@ fn unknown(
 
 /// The verb, for an object or one of its object-shaped subresources.
 pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
-    let kind = media(&r.content_type);
-    if !is_known(r.sent()) {
-        return Err(unsupported());
-    }
-    let is_apply = Patch::applies(kind);
+    let is_apply = Patch::applies(&r.content_type);
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-    check_type(r, row)?;
     let patch = Patch::read(r.sent())?;
     let schema = match &row.custom {
         Some(_) => crd::objects::open(),
@@ -279,6 +284,8 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         check_applied((&row.api_version(), &row.kind), applied, &r.info.name, namespace)?;
     }
     let mut t = target(r, row, subresource, &options, "PatchOptions");
+    t.applies = is_apply;
+    t.creation = (is_apply && subresource.is_empty()).then(|| write::creation(r, row));
     let mut found: Vec<String> = Vec::new();
     let conversions = t.conversions.clone();
     let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
@@ -322,8 +329,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         }
         Ok(new)
     };
-    let may_create = is_apply && subresource.is_empty() && engine.may_create(r, row).await;
-    let outcome = engine.update(&mut t, may_create, &mut change).await;
+    let outcome = engine.update(&mut t, &mut change).await;
     let mut warnings = found;
     warnings.extend(t.warnings);
     let (updated, created) = r.noted.keep(outcome, &warnings)?;

@@ -28,24 +28,25 @@ pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, s
 
 /// What a delete asks of the object it is about.
 pub fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
-    // These two name the kind, not the resource.
-    if let Some(uid) = &options.uid {
-        let there = meta::text(object, "uid");
-        if uid != there {
-            let why = format!(
-                "the UID in the precondition ({uid}) does not match the UID in record ({there}). The object might have been deleted and then recreated"
-            );
-            return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
+    for (what, key, asked, since) in [
+        ("UID", "uid", &options.uid, "deleted and then recreated"),
+        ("ResourceVersion", "resourceVersion", &options.resource_version, "modified"),
+    ] {
+        let there = meta::text(object, key);
+        let Some(asked) = asked.as_ref().filter(|asked| *asked != there) else { continue };
+        if names_resource(&t.row.group, &t.row.plural) {
+            let why = format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}");
+            return Err(Status::conflict(&t.row.group, &t.row.plural, t.name, &why));
         }
-    }
-    if let Some(revision) = &options.resource_version {
-        let there = meta::text(object, "resourceVersion");
-        if revision != there {
-            let why = format!(
-                "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({there}). The object might have been modified"
-            );
-            return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
-        }
+        let why = format!(
+            "the {what} in the precondition ({asked}) does not match the {what} in record ({there}). The object might have been {since}"
+        );
+        return Err(Status::conflict(&t.row.group, &t.row.kind, t.name, &why));
     }
     Ok(())
+}
+
+/// Refused deletes name the kind, but for those that go in steps of their own.
+fn names_resource(group: &str, plural: &str) -> bool {
+    matches!((group, plural), ("", "namespaces") | ("apiextensions.k8s.io", "customresourcedefinitions"))
 }

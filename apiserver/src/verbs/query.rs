@@ -15,7 +15,7 @@ impl Query {
             raw.split('&')
                 .filter(|p| !p.is_empty())
                 .map(|p| p.split_once('=').unwrap_or((p, "")))
-                .map(|(k, v)| (decode(k), decode(v)))
+                .map(|(k, v)| (unescaped(k, true), unescaped(v, true)))
                 .collect(),
         )
     }
@@ -52,13 +52,17 @@ impl Query {
     }
 }
 
-fn decode(s: &str) -> String {
-    let bytes = s.as_bytes();
+/// A text without its percent signs; in a query a plus is a space.
+pub fn unescaped(text: &str, in_query: bool) -> String {
+    if !text.contains(['%', '+']) {
+        return text.to_owned();
+    }
+    let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
         match bytes[i] {
-            b'+' => out.push(b' '),
+            b'+' if in_query => out.push(b' '),
             b'%' => match (hex(bytes.get(i + 1)), hex(bytes.get(i + 2))) {
                 (Some(h), Some(l)) => {
                     out.push(h << 4 | l);
@@ -174,21 +178,10 @@ fn check_manager(manager: &str, errors: &mut Vec<field::Error>) {
     if manager.len() > 128 {
         errors.push(field::Error::too_long(field::Path::new("fieldManager"), 128));
     }
-    for (i, c) in manager.chars().enumerate() {
-        if c.is_control() {
-            let shown: String = manager.chars().map(go_char).collect();
-            let detail = format!("invalid character U+{:04X} (at position {i})", u32::from(c));
-            let mut e = field::Error::invalid(field::Path::new("fieldManager"), Value::from(manager), &detail);
-            e.detail = detail.clone();
-            let _ = shown;
-            errors.push(e);
-            break;
-        }
+    if let Some((i, c)) = manager.char_indices().find(|(_, c)| c.is_control()) {
+        let detail = format!("invalid character U+{:04X} (at position {i})", u32::from(c));
+        errors.push(field::Error::invalid(field::Path::new("fieldManager"), manager, &detail));
     }
-}
-
-fn go_char(c: char) -> String {
-    if c.is_control() { format!("\\x{:02x}", u32::from(c)) } else { c.to_string() }
 }
 
 /// `dryRun` may hold nothing but `All`.

@@ -42,20 +42,22 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
     if !row.namespaced && in_namespace && row.plural != "namespaces" {
         return Err(missing());
     }
-    if method == "HEAD" {
-        return Err(refused());
-    }
     if info.parts.len() > 2 {
         let index = row.subresources.iter().position(|s| s.name == info.subresource).ok_or_else(missing)?;
         let sub = &row.subresources[index];
-        if info.parts.len() > 3 && sub.name != "proxy" {
+        // There is no watching of subresources, so that who may watch may not open what stands behind them.
+        if (info.parts.len() > 3 && sub.name != "proxy") || info.verb == "watch" {
             return Err(missing());
         }
-        let connects = matches!(&*sub.name, "exec" | "attach" | "portforward" | "proxy" | "log");
-        if !connects && !sub.verbs.iter().any(|v| *v == info.verb) {
-            return Err(refused());
-        }
-        return Ok(Route { row, subresource: Some(index) });
+        // What is proxied may be asked for by methods that have no verb.
+        let answered = match method {
+            "HEAD" | "OPTIONS" => sub.name == "proxy",
+            _ => sub.verbs.iter().any(|v| *v == info.verb),
+        };
+        return if answered { Ok(Route { row, subresource: Some(index) }) } else { Err(refused()) };
+    }
+    if method == "HEAD" || (info.verb == "watch" && method != "GET") {
+        return Err(refused());
     }
     let names_allowed = row.verbs.iter().any(|v| matches!(&**v, "get" | "update" | "patch" | "delete"));
     if named && !names_allowed {
@@ -108,6 +110,21 @@ mod tests {
             ("POST", "/api/v1/namespaces/e/pods/x/status", 405),
             ("POST", "/api/v1/namespaces/e/pods/x/binding", 200),
             ("PUT", "/api/v1/namespaces/e/finalize", 200),
+            ("GET", "/api/v1/namespaces/e/pods/x/exec", 200),
+            ("POST", "/api/v1/namespaces/e/pods/x/exec", 200),
+            ("PUT", "/api/v1/namespaces/e/pods/x/exec", 405),
+            ("DELETE", "/api/v1/namespaces/e/pods/x/attach", 405),
+            ("PATCH", "/api/v1/namespaces/e/pods/x/portforward", 405),
+            ("POST", "/api/v1/namespaces/e/pods/x/log", 405),
+            ("HEAD", "/api/v1/namespaces/e/pods/x/log", 405),
+            ("HEAD", "/api/v1/namespaces/e/pods/x/proxy/a", 200),
+            ("OPTIONS", "/api/v1/nodes/x/proxy/a", 200),
+            ("DELETE", "/api/v1/namespaces/e/services/x/proxy/a", 200),
+            ("GET", "/api/v1/watch/pods", 200),
+            ("GET", "/api/v1/watch/namespaces/e/pods/x", 200),
+            ("DELETE", "/api/v1/watch/namespaces/e/pods/x", 405),
+            ("GET", "/api/v1/watch/namespaces/e/pods/x/exec", 404),
+            ("GET", "/api/v1/watch/nodes/x/proxy/logs", 404),
         ] {
             let info = request_info(method, path, &Query::default());
             let got = route(&Rows::default(), &info, method).map_or_else(|e| e.code, |_| 200);

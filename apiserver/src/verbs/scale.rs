@@ -9,8 +9,7 @@ use serde_json::{Map, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
-use super::managers::Kind;
-use super::patch::{Document, Patch, check_applied, check_type};
+use super::patch::{Document, Patch, check_applied};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, Request, get, managers, namespace_of, table, target, write};
@@ -18,7 +17,7 @@ use crate::access::tree;
 use crate::crd;
 use crate::negotiate::{self, Expected, Shape};
 use crate::printers;
-use crate::registry::{Rows, meta};
+use crate::registry::meta;
 
 /// Stands for replicas that nobody has set.
 const UNSET: i64 = i32::MIN as i64;
@@ -124,44 +123,64 @@ fn check(scale: &Value, name: &str) -> Result<i64, Status> {
     Ok(replicas)
 }
 
-/// The object with the replicas, and preconditions, of a Scale.
+/// The object with the replicas, and preconditions, of a Scale, whose owners they belong to now.
 fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Status> {
     let name = meta::text(old, "name");
     if let Some(path) = missing_replicas(row, old).filter(|_| scale["spec"]["replicas"] == UNSET) {
         return Err(Status::bad_request(&format!("the spec replicas field {path:?} cannot be empty")));
     }
-    let replicas = check(scale, name)?;
+    check(scale, name)?;
     let uid = meta::text(scale, "uid");
     if !uid.is_empty() && uid != meta::text(old, "uid") {
         let why =
             format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::text(old, "uid"));
-        return Err(Status::conflict(&row.group, &row.plural, name, &why));
+        return Err(Status::conflict(&row.group, &format!("{}/scale", row.plural), name, &why));
     }
     let mut new = old.clone();
-    let path = replicas_path(row);
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    *tree::field(&mut new, &path) = Value::from(replicas);
+    put_back(row, &mut new, scale)?;
     meta::set_text(&mut new, "resourceVersion", meta::text(scale, "resourceVersion"));
     Ok(new)
 }
 
-fn updated(rows: &Rows, row: &Resource, old: &Value, scale: &Value, manager: &str) -> Result<Value, Status> {
-    let mut new = written_back(row, old, scale)?;
-    managers::updated(Kind { rows, row, conversions: None }, "scale", old, &mut new, manager);
-    Ok(new)
+/// Gives an object the replicas of its Scale, and their owners.
+pub(super) fn put_back(row: &Resource, object: &mut Value, scale: &Value) -> Result<(), Status> {
+    let replicas = check(scale, meta::text(object, "name"))?;
+    let path = replicas_path(row);
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    *tree::field(object, &names) = Value::from(replicas);
+    let entries = tree::list(object, "/metadata/managedFields");
+    let entries = of_object(entries, tree::list(scale, "/metadata/managedFields"), &path, &row.api_version());
+    if entries.is_empty() {
+        meta::metadata(object).remove("managedFields");
+    } else {
+        meta::metadata(object).insert("managedFields".to_owned(), Value::from(entries));
+    }
+    Ok(())
+}
+
+/// The Scale of an object, with the owners of its replicas.
+pub(super) fn owned(row: &Resource, object: &Value) -> Value {
+    with_owners(row, object, of(row, object))
+}
+
+fn with_owners(row: &Resource, object: &Value, mut scale: Value) -> Value {
+    let entries = of_scale(tree::list(object, "/metadata/managedFields"), &replicas_path(row));
+    if !entries.is_empty() {
+        scale["metadata"]["managedFields"] = Value::from(entries);
+    }
+    scale
+}
+
+fn updated(row: &Resource, old: &Value, mut scale: Value, manager: &str) -> Result<Value, Status> {
+    let there = with_owners(row, old, patched(row, old));
+    managers::updated_scale(&there, &mut scale, manager)?;
+    written_back(row, old, &scale)
 }
 
 /// Server-side apply: the Scale has owners, which are the object's that own its replicas.
 fn applied(row: &Resource, old: &Value, config: &Value, options: &WriteOptions) -> Result<Value, Status> {
-    let path = replicas_path(row);
-    let entries = tree::list(old, "/metadata/managedFields");
-    let mut there = patched(row, old);
-    there["metadata"]["managedFields"] = Value::from(of_scale(entries, &path));
-    let scale = managers::applied_scale(&there, config, options)?;
-    let mut new = written_back(row, old, &scale)?;
-    let entries = of_object(entries, tree::list(&scale, "/metadata/managedFields"), &path, &row.api_version());
-    meta::metadata(&mut new).insert("managedFields".to_owned(), Value::from(entries));
-    Ok(new)
+    let there = with_owners(row, old, patched(row, old));
+    written_back(row, old, &managers::applied_scale(&there, config, options)?)
 }
 
 /// GET, PUT and PATCH.
@@ -183,15 +202,15 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
             let mut t = target(r, row, "scale", &options, "UpdateOptions");
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-                updated(&engine.rows, row, old, &scale.object, &options.field_manager)
+                write::check_uid(engine, row, namespace, &scale.object, old)?;
+                updated(row, old, scale.object.clone(), &options.field_manager)
             };
-            let (written, _) = engine.update(&mut t, false, &mut change).await?;
+            let (written, _) = engine.update(&mut t, &mut change).await?;
             Ok(reply(r, row, &written.tree(engine, row)?)?.warn(scale.warnings))
         }
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-            check_type(r, row)?;
             let patch = Patch::read(r.sent())?;
             if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
@@ -209,9 +228,9 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
                 let named = ("autoscaling/v1", "Scale");
                 let (scale, warnings) = patch.on_kind(named, schema, &patched(row, old), options.field_validation)?;
                 found = warnings;
-                updated(&engine.rows, row, old, &scale, &options.field_manager)
+                updated(row, old, scale, &options.field_manager)
             };
-            let (written, _) = engine.update(&mut t, false, &mut change).await?;
+            let (written, _) = engine.update(&mut t, &mut change).await?;
             Ok(reply(r, row, &written.tree(engine, row)?)?.warn(found))
         }
         _ => Err(Status::generic_method_not_allowed()),

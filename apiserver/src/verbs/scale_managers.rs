@@ -49,17 +49,15 @@ pub(super) fn of_scale(entries: &[Value], replicas: &[String]) -> Vec<Value> {
 }
 
 /// The entries of the object after its Scale was written: who owns the replicas there owns them here, and nobody else.
+/// As upstream has it, who does so already keeps the time of his entry, and a new entry has none: it is among the first.
 pub(super) fn of_object(entries: &[Value], scale: &[Value], replicas: &[String], api_version: &str) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for entry in entries {
         let mut entry = entry.clone();
-        match scale.iter().find(|s| same(s, &entry)) {
-            Some(written) if owns(&entry, replicas) => entry["time"] = written["time"].clone(),
-            _ => {
-                if let Some(fields) = entry["fieldsV1"].as_object_mut() {
-                    remove(fields, replicas);
-                }
-            }
+        if !(owns(&entry, replicas) && scale.iter().any(|s| same(s, &entry)))
+            && let Some(fields) = entry["fieldsV1"].as_object_mut()
+        {
+            remove(fields, replicas);
         }
         if entry["fieldsV1"].as_object().is_some_and(|fields| !fields.is_empty()) {
             all.push(entry);
@@ -70,9 +68,18 @@ pub(super) fn of_object(entries: &[Value], scale: &[Value], replicas: &[String],
             let mut entry = written.clone();
             entry["apiVersion"] = json!(api_version);
             entry["fieldsV1"] = only(replicas);
+            if let Some(entry) = entry.as_object_mut() {
+                entry.remove("time");
+            }
             all.push(entry);
         }
     }
+    all.sort_by(|a, b| {
+        let rank = |e: &Value| {
+            ["/operation", "/time", "/manager", "/apiVersion", "/subresource"].map(|f| text(e, f).to_owned())
+        };
+        rank(a).cmp(&rank(b))
+    });
     all
 }
 
@@ -100,8 +107,9 @@ mod tests {
         let scaled = [entry("hpa", "autoscaling/v1", "scale", replicas)];
         let back = of_object(&object, &scaled, &path, "x.io/v1");
         let image = json!({"f:spec": {"f:image": {}}});
-        let own = entry("hpa", "x.io/v1", "scale", json!({"f:spec": {"f:size": {}}}));
-        assert_eq!(back, [entry("a", "x.io/v1", "", image.clone()), entry("c", "x.io/v1", "", image), own]);
+        let mut own = entry("hpa", "x.io/v1", "scale", json!({"f:spec": {"f:size": {}}}));
+        own.as_object_mut().and_then(|entry| entry.remove("time"));
+        assert_eq!(back, [own, entry("a", "x.io/v1", "", image.clone()), entry("c", "x.io/v1", "", image)]);
         // Who writes what is there changes nothing.
         assert_eq!(of_object(&back, &of_scale(&back, &path), &path, "x.io/v1"), back);
     }

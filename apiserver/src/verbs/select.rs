@@ -40,11 +40,14 @@ impl Selection {
         Self { labels: Selector::everything(), fields: Vec::new() }
     }
 
-    /// Only this name.
-    #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
-        self.fields.push((Place::Name, true, name.to_owned()));
-        self
+    /// Only this name, which conditions on fields must say as well.
+    pub fn named(mut self, name: &str) -> Result<Self, Status> {
+        if self.fields.is_empty() {
+            self.fields.push((Place::Name, true, name.to_owned()));
+        } else if self.name() != Some(name) {
+            return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
+        Ok(self)
     }
 
     /// What can be told of an object before it is brought into another version: where it is.
@@ -67,7 +70,17 @@ impl Selection {
 
     /// The name all matches must have.
     pub fn name(&self) -> Option<&str> {
-        self.fields.iter().find(|(p, equal, _)| *p == Place::Name && *equal).map(|(_, _, v)| v.as_str())
+        self.exactly(Place::Name)
+    }
+
+    /// The namespace all matches must be in.
+    pub fn namespace(&self) -> Option<&str> {
+        // What is no name of a namespace is part of no key.
+        self.exactly(Place::Namespace).filter(|ns| !ns.is_empty() && !ns.contains('/'))
+    }
+
+    fn exactly(&self, at: Place) -> Option<&str> {
+        self.fields.iter().find(|(place, equal, _)| *place == at && *equal).map(|(_, _, value)| value.as_str())
     }
 
     /// A condition that an index answers: of a field, else of a label.
@@ -120,6 +133,23 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_name_twice() {
+        let row = proto::resources::find("", "v1", "pods").expect("row");
+        for (query, wanted) in [
+            ("", Some("a")),
+            ("labelSelector=x", Some("a")),
+            ("fieldSelector=metadata.name%3Da", Some("a")),
+            ("fieldSelector=spec.nodeName%3Dn,metadata.name%3Da", Some("a")),
+            ("fieldSelector=metadata.name%3Db", None),
+            ("fieldSelector=metadata.name!%3Db", None),
+            ("fieldSelector=spec.nodeName%3Dn", None),
+        ] {
+            let found = Selection::read(&Query::parse(query), row).expect("a selection").named("a");
+            assert_eq!(found.ok().as_ref().and_then(Selection::name), wanted, "{query}");
+        }
+    }
 
     #[test]
     fn names_alone() {

@@ -1,6 +1,6 @@
 //! WATCH: initial state or replay, then changes as they happen, with bookmarks, until the deadline.
 //!
-//! Hot path: the frame of a change is made once for all watchers that see it alike. A watcher that does not keep up is closed.
+//! Hot path. A watcher that does not keep up is closed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::resources::Row;
-use proto::{Value, cbor, protobuf, schema};
 use rand::Rng as _;
-use serde_json::json;
 use shared::status::Status;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::engine::{Engine, storage_status};
-use super::list::{begins_with_state, check, put, scope};
+use super::list::{begins_with_state, check, scope};
 use super::select::Selection;
-use super::table::{self, Include};
+use super::table::Include;
+use super::watch_frames::Framer;
 use super::watch_meters::Sent;
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Begin, Change, Entry, Filter, Message, Progress, Raw, Seen, Start, Watch};
-use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::cache::{Begin, CacheError, Cacher, Change, Entry, Filter, Message, Seen, Start, Watch};
+use crate::negotiate::Shape;
 use crate::serve::info::names_object;
-use crate::storage::codec;
 
 /// Bytes after which a batch of frames is sent, where frames may be sent together.
 const BATCH: usize = 64 << 10;
@@ -34,152 +34,6 @@ const BATCH: usize = 64 << 10;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Time before its end at which a watch says how far it got, so that its client need not go back to go on.
 const BEFORE_THE_END: Duration = Duration::from_secs(2);
-/// Marks the bookmark after the initial events.
-const INITIAL_END: &str = "k8s.io/initial-events-end";
-
-/// Turns changes into frames of one watch.
-struct Framer {
-    engine: Arc<Engine>,
-    row: Row,
-    accepted: Accepted,
-    include: Include,
-    headers_sent: bool,
-}
-
-impl Framer {
-    fn progress(&self) -> &Progress {
-        self.engine.hub.progress(&self.row.storage())
-    }
-
-    fn own(&self) -> bool {
-        // Custom resources are brought into the row's version before they are framed.
-        self.row.custom.is_some() || self.row.is_storage()
-    }
-
-    fn frame(&self, kind: &str, object: &[u8], out: &mut Vec<u8>) {
-        if self.accepted.format == Format::Protobuf {
-            let mut raw = Vec::with_capacity(object.len() + 8);
-            put(&mut raw, 0x0a, object);
-            let mut event = Vec::with_capacity(raw.len() + 24);
-            put(&mut event, 0x0a, kind.as_bytes());
-            put(&mut event, 0x12, &raw);
-            out.extend_from_slice(&u32::try_from(event.len()).unwrap_or(u32::MAX).to_be_bytes());
-            out.extend_from_slice(&event);
-            return;
-        }
-        if self.accepted.format == Format::Cbor {
-            out.extend_from_slice(&cbor::event(kind, object));
-            return;
-        }
-        out.extend_from_slice(br#"{"type":""#);
-        out.extend_from_slice(kind.as_bytes());
-        out.extend_from_slice(br#"","object":"#);
-        out.extend_from_slice(object.trim_ascii_end());
-        out.extend_from_slice(b"}\n");
-    }
-
-    /// Encodes a tree with type metadata, in the client's form.
-    fn tree(&mut self, object: &Value) -> Vec<u8> {
-        let tree;
-        let (schema, value) = match self.accepted.shape {
-            // A change is about one object, which has no form as a list: it is sent as it is.
-            Shape::Object | Shape::MetadataList(_) => (codec::served_schema(&self.row).ok(), object),
-            Shape::Metadata(version) => {
-                tree = negotiate::metadata_of(object, version);
-                (schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
-            }
-            Shape::Table(version) => {
-                let meta = json!({"resourceVersion": crate::registry::meta::text(object, "resourceVersion")});
-                let headers = !std::mem::replace(&mut self.headers_sent, true);
-                tree = table::tabulate(&self.row, version, std::iter::once(object), self.include, meta, headers);
-                (negotiate::table_kind("v1"), &tree)
-            }
-        };
-        negotiate::envelope(self.accepted.format, false, schema, value)
-    }
-
-    fn object(&mut self, raw: &Raw) -> Vec<u8> {
-        if self.accepted.shape == Shape::Object && self.own() {
-            match (self.accepted.format, raw) {
-                (Format::Protobuf, Raw::Proto(bytes)) => {
-                    return protobuf::wrap(&self.row.api_version(), &self.row.kind, bytes);
-                }
-                (Format::Json, _) => {
-                    let mut out = Vec::with_capacity(raw.size() * 2);
-                    if codec::to_json(&self.row, raw, &mut out).is_ok() {
-                        return out;
-                    }
-                }
-                _ => {}
-            }
-        }
-        match get::served(&self.engine, &self.row, raw) {
-            Ok(tree) => self.tree(&tree),
-            // What entered the cache was readable then.
-            Err(_) => b"null".to_vec(),
-        }
-    }
-
-    /// A frame for an entry; `revision` is that of the change it is shown for.
-    fn entry(&mut self, seen: Seen, entry: &Entry, revision: i64, out: &mut Vec<u8>) {
-        if entry.revision != revision {
-            let object = self.object(&codec::restamp(&entry.raw, revision));
-            return self.frame(seen.as_str(), &object, out);
-        }
-        let plain = self.accepted.shape == Shape::Object && self.accepted.format == Format::Json && self.own();
-        if plain && entry.encoded.json.get().is_some() {
-            let mut object = Vec::with_capacity(entry.raw.size() * 2);
-            if table::typed_json(&self.row, entry, &mut object).is_ok() {
-                return self.frame(seen.as_str(), &object, out);
-            }
-        }
-        let object = self.object(&entry.raw);
-        self.frame(seen.as_str(), &object, out);
-    }
-
-    /// The frame of a change, made once for all watchers that see it alike.
-    fn live(&mut self, m: &Message) -> Bytes {
-        let change = &m.live.change;
-        let shared = match self.accepted.format {
-            Format::Json => Some(&m.live.json),
-            Format::Protobuf => Some(&m.live.protobuf),
-            _ => None,
-        };
-        let alike = self.accepted.shape == Shape::Object && self.own() && change.natural() == Some(m.seen);
-        let mut make = || {
-            let mut out = Vec::with_capacity(m.entry.raw.size() * 2 + 64);
-            self.entry(m.seen, &m.entry, change.revision, &mut out);
-            Bytes::from(out)
-        };
-        match shared.filter(|_| alike) {
-            Some(slot) => slot.get_or_init(make).clone(),
-            None => make(),
-        }
-    }
-
-    fn bookmark(&mut self, revision: i64, initial_end: bool, out: &mut Vec<u8>) {
-        let mut meta = json!({"resourceVersion": revision.to_string()});
-        if initial_end {
-            meta["annotations"] = json!({INITIAL_END: "true"});
-        }
-        let object = json!({"kind": self.row.kind, "apiVersion": self.row.api_version(), "metadata": meta});
-        let bytes = match self.accepted.shape {
-            Shape::Table(version) => {
-                let headers = !std::mem::replace(&mut self.headers_sent, true);
-                let one = initial_end.then_some(&object);
-                let tree = table::tabulate(&self.row, version, one.into_iter(), self.include, meta, headers);
-                negotiate::envelope(self.accepted.format, false, negotiate::table_kind("v1"), &tree)
-            }
-            _ => self.tree(&object),
-        };
-        self.frame("BOOKMARK", &bytes, out);
-    }
-
-    fn error(&self, status: &Status, out: &mut Vec<u8>) {
-        let bytes = negotiate::status(self.accepted.format, false, status);
-        self.frame("ERROR", &bytes, out);
-    }
-}
 
 struct Session {
     framer: Framer,
@@ -277,8 +131,13 @@ impl Session {
             // Its turn comes after theirs.
             return;
         }
-        while let Ok(m) = self.watch.receiver.try_recv() {
-            self.one(&m, batch).await;
+        let (waiting, whole) = rest(&mut self.watch.receiver);
+        for m in &waiting {
+            self.one(m, batch).await;
+        }
+        // A client that was told of a revision does not ask again for what it missed before it.
+        if !whole {
+            return;
         }
         if revision > self.after {
             let mut out = Vec::new();
@@ -383,6 +242,17 @@ impl Session {
     }
 }
 
+/// What waits in a channel, and whether that is all there was: one that was cut off may lack anything.
+fn rest<T>(receiver: &mut Receiver<T>) -> (Vec<T>, bool) {
+    let mut waiting = Vec::new();
+    loop {
+        match receiver.try_recv() {
+            Ok(one) => waiting.push(one),
+            Err(why) => return (waiting, why == TryRecvError::Empty),
+        }
+    }
+}
+
 /// When the next bookmark is due in a watch that ends at `deadline`.
 fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
     let (regular, last) = (now + BOOKMARK_EVERY, deadline.checked_sub(BEFORE_THE_END));
@@ -391,6 +261,16 @@ fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
 
 /// A watch that nothing ends but its client.
 const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
+
+/// How long a watch lasts: the seconds asked for, or at random between the shortest and twice that.
+fn lasts(asked: Option<i64>, shortest: u64) -> Duration {
+    let seconds = match (asked, shortest) {
+        (Some(asked), _) => asked.unsigned_abs(),
+        (None, 0) => return ENDLESS,
+        (None, least) => rand::rng().random_range(least..=least.saturating_mul(2)),
+    };
+    Duration::from_secs(seconds).min(ENDLESS)
+}
 
 /// How much a watch is about.
 fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
@@ -401,6 +281,33 @@ fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
     }
 }
 
+/// Where a watch begins, once the cache has got there, and the revision up to which changes are known to its client.
+async fn beginning(
+    engine: &Engine,
+    cacher: &Cacher,
+    storage: &Row,
+    send_initial: Option<bool>,
+    at: Option<i64>,
+) -> Result<(Start, i64), Status> {
+    let now = async || get::catch_up(engine, cacher, storage).await.map_err(|e| storage_status(&e));
+    match (send_initial, at) {
+        (Some(true), Some(n)) if n > 0 => {
+            get::reach(engine, cacher, storage, n).await?;
+            Ok((Start::State, 0))
+        }
+        (Some(true) | None, None) => {
+            now().await?;
+            Ok((Start::State, 0))
+        }
+        (_, Some(0)) if send_initial != Some(false) => Ok((Start::State, 0)),
+        (_, Some(n)) if n > 0 => Ok((Start::After(n), n)),
+        _ => {
+            let reached = now().await?;
+            Ok((Start::After(reached), reached))
+        }
+    }
+}
+
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let (accepted, since) = (accepted(r, true)?, std::time::Instant::now());
@@ -408,17 +315,11 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
     let mut selection = Selection::read(&r.query, row)?;
     if names_object(&r.info) && !r.info.name.is_empty() {
-        selection = selection.named(&r.info.name);
+        selection = selection.named(&r.info.name)?;
     }
     let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
     let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
-    let timeout = seconds.map_or_else(
-        || match engine.policy.shortest_watch {
-            0 => ENDLESS,
-            least => Duration::from_secs(rand::rng().random_range(least..least.saturating_mul(2))),
-        },
-        |n| Duration::from_secs(n.unsigned_abs()),
-    );
+    let timeout = lasts(seconds, engine.policy.shortest_watch);
     let bookmarks = r.query.flag("allowWatchBookmarks");
     let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins_with_state(&r.query).then_some(true));
     let namespace = namespace_of(&r.info, row);
@@ -427,26 +328,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let storage = row.storage();
     let (cacher, progress) = (engine.hub.cacher(&storage), engine.hub.progress(&storage));
     get::ready(&cacher).await?;
-    let mut after = 0;
-    let start = match (send_initial, at) {
-        (Some(true), Some(n)) if n > 0 => {
-            get::reach(engine, &cacher, &storage, n).await?;
-            Start::State
-        }
-        (Some(true) | None, None) => {
-            get::catch_up(engine, &cacher, &storage).await.map_err(|e| storage_status(&e))?;
-            Start::State
-        }
-        (_, Some(0)) if send_initial != Some(false) => Start::State,
-        (_, Some(n)) if n > 0 => {
-            after = n;
-            Start::After(n)
-        }
-        _ => {
-            after = get::catch_up(engine, &cacher, &storage).await.map_err(|e| storage_status(&e))?;
-            Start::After(after)
-        }
-    };
+    let (start, mut after) = beginning(engine, &cacher, &storage, send_initial, at).await?;
     let apart = selection.needs_version(row).then(|| selection.clone());
     if apart.is_some() {
         selection = selection.of_any_version();
@@ -465,6 +347,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let from = Begin { scope: &scope, start, at_least: processed, term: term.as_ref(), trigger };
     let mut watch = match cacher.watch(from, filter.clone()) {
         Ok(w) => w,
+        Err(e @ CacheError::Restarting) => return Err(get::again(e)),
         Err(e) => {
             let mut out = Vec::new();
             framer.error(&Status::expired(&e.to_string()), &mut out);
@@ -505,6 +388,26 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_told_how_far_a_watch_got_that_was_cut_off() {
+        let (sender, mut receiver) = tokio::sync::mpsc::channel(2);
+        for change in 1..=2 {
+            sender.try_send(change).expect("room");
+        }
+        assert_eq!(rest(&mut receiver), (vec![1, 2], true));
+        sender.try_send(3).expect("room");
+        drop(sender);
+        assert_eq!(rest(&mut receiver), (vec![3], false));
+    }
+
+    #[test]
+    fn a_watch_has_an_end_that_can_be_reckoned_with() {
+        let lasts = |asked, shortest| Instant::now() + super::lasts(asked, shortest) - Instant::now();
+        assert!(lasts(Some(i64::MAX), 1800) <= ENDLESS);
+        assert!(lasts(None, u64::MAX) <= ENDLESS);
+        assert!((1799..=3600).contains(&lasts(None, 1800).as_secs()));
+    }
 
     #[test]
     fn bookmarks_come_every_minute_and_before_the_end() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use proto::Value;
 use proto::resources::{Resource, Row};
+use shared::authz::Attributes;
 use shared::status::Status;
 
 use super::engine::Engine;
@@ -83,7 +84,13 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
 }
 
 /// A PUT may name a uid as a precondition.
-fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old: &Value) -> Result<(), Status> {
+pub(super) fn check_uid(
+    engine: &Engine,
+    row: &Resource,
+    namespace: &str,
+    new: &Value,
+    old: &Value,
+) -> Result<(), Status> {
     let (asked, there) = (meta::text(new, "uid"), meta::text(old, "uid"));
     if asked.is_empty() || asked == there {
         return Ok(());
@@ -95,6 +102,22 @@ fn check_uid(engine: &Engine, row: &Resource, namespace: &str, new: &Value, old:
     Err(Status::conflict(&row.group, &row.plural, meta::text(old, "name"), &why))
 }
 
+/// What the authorisers are asked when a request other than a create comes to create an object.
+pub(super) fn creation(r: &Request, row: &Resource) -> Attributes {
+    Attributes {
+        user: r.user.clone(),
+        verb: "create".to_owned(),
+        namespace: r.info.namespace.clone(),
+        api_group: row.group.to_string(),
+        api_version: row.version.to_string(),
+        resource: row.plural.to_string(),
+        name: r.info.name.clone(),
+        path: r.info.path.clone(),
+        resource_request: true,
+        ..Attributes::default()
+    }
+}
+
 /// PUT of an object or one of its object-shaped subresources.
 pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
@@ -103,8 +126,8 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
     let namespace = namespace_of(&r.info, row);
     check_name(&object, &r.info.name)?;
     check_namespace(&mut object, namespace)?;
-    let may_create = subresource.is_empty() && strategy::of(row).create_on_update && engine.may_create(r, row).await;
     let mut t = target(r, row, subresource, &options, "UpdateOptions");
+    t.creation = (subresource.is_empty() && strategy::of(row).create_on_update).then(|| creation(r, row));
     t.warnings = warnings;
     let conversions = t.conversions.clone();
     let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
@@ -119,7 +142,7 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
         }
         Ok(new)
     };
-    let (updated, created) = r.noted.keep(engine.update(&mut t, may_create, &mut change).await, &t.warnings)?;
+    let (updated, created) = r.noted.keep(engine.update(&mut t, &mut change).await, &t.warnings)?;
     let code = if created { 201 } else { 200 };
     Ok(updated.reply(engine, r, row, code)?.warn(t.warnings))
 }

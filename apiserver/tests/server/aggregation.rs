@@ -133,6 +133,17 @@ async fn another_server_answers() {
     assert_eq!((header("x-custom"), header("authorization")), (json!(["kept"]), Value::Null));
     assert_eq!((header("x-remote-extra-scopes"), header("x-forwarded-proto")), (Value::Null, json!(["https"])));
 
+    // Whatever the method, no more is announced than comes: the rest would be taken from the next request.
+    let odd = c.call("GET", &path, &[], Some(bytes::Bytes::from_static(b"GET /x HTTP/1.1\r\n\r\n"))).await.ok();
+    assert_eq!((&odd["method"], &odd["length"]), (&json!("GET"), &json!(19)));
+    let next = c.get(&path).await.ok();
+    assert_eq!((&next["method"], &next["path"], &next["length"]), (&json!("GET"), &json!(path), &json!(0)));
+
+    // Names of people are not ASCII alone.
+    let named =
+        c.call("GET", &path, &[("Impersonate-User", "m\u{fc}ller"), ("Impersonate-Group", "system:masters")], None);
+    assert_eq!(named.await.ok()["headers"]["x-remote-user"], json!(["m\u{fc}ller"]));
+
     // Whoever may not is not let through.
     let alice = c.client(Identity::Alice);
     let message = "flunders.wardle.example.com \"a\" is forbidden: User \"alice\" cannot get resource \"flunders\" in API group \"wardle.example.com\" in the namespace \"default\"";

@@ -52,6 +52,7 @@ async fn the_log_says_what_the_policy_wants() {
     c.post("/api/v1/namespaces/guarded/pods", json!({"metadata": {"name": "p"}, "spec": spec})).await.ok();
     let alice = c.client(Identity::Alice);
     assert_eq!(alice.get("/api/v1/nodes").await.code, 403);
+    assert_eq!(alice.get("/api/v1/nodes?watch=1").await.code, 403);
     assert_eq!(c.client(Identity::Token("nope".into())).get("/version").await.code, 401);
     c.get("/api/v1/namespaces/default/pods").await.ok();
     c.get(&format!("{maps}?watch=1&timeoutSeconds=1")).await;
@@ -73,6 +74,7 @@ async fn the_log_says_what_the_policy_wants() {
     assert_eq!(create["annotations"]["authorization.k8s.io/decision"], "allow");
     let secrets = events(&text, |e| e["objectRef"]["resource"] == "secrets" && e["verb"] == "create");
     assert_eq!(secrets.len(), 1);
+    assert_eq!(secrets[0]["objectRef"]["name"], "s", "which one it is is no secret");
     assert!(secrets[0].get("requestObject").is_none() && secrets[0].get("responseObject").is_none());
     let noted = events(&text, |e| e["objectRef"]["namespace"] == "guarded" && e["verb"] == "create").remove(0);
     assert!(
@@ -96,6 +98,15 @@ async fn the_log_says_what_the_policy_wants() {
     let stages: Vec<String> =
         events(&text, |e| e["verb"] == "watch").iter().map(|e| e["stage"].as_str().unwrap_or("").to_owned()).collect();
     assert_eq!(stages.first().map(String::as_str), Some("ResponseStarted"), "{stages:?}");
+    let refused: Vec<(Value, Value)> = events(&text, |e| e["verb"] == "watch" && e["user"]["username"] == "alice")
+        .iter()
+        .map(|e| (e["stage"].clone(), e["responseStatus"]["code"].clone()))
+        .collect();
+    assert_eq!(
+        refused,
+        [(json!("ResponseStarted"), json!(403)), (json!("ResponseComplete"), json!(403))],
+        "a refused watch begins as well"
+    );
     let metrics = c.get("/metrics").await.text();
     assert!(metrics.contains(r#"apiserver_audit_level_total{level="RequestResponse"}"#), "{metrics}");
 }

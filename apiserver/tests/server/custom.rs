@@ -353,7 +353,7 @@ async fn host_converter(cluster: &Cluster) -> Webhook {
     .await
 }
 
-fn hosts(group: &str, hook: &Webhook) -> Value {
+pub fn hosts(group: &str, hook: &Webhook) -> Value {
     let version = |name: &str, field: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage, "selectableFields": [{"jsonPath": format!(".spec.{field}")}],
             "schema": {"openAPIV3Schema":

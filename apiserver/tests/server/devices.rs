@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::harness::{Cluster, Identity, etcd_is_missing};
 use crate::workspace;
 
 const ADMIN: &str = "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace";
@@ -58,4 +59,53 @@ async fn fields_of_gates_that_are_off_are_not_stored() {
     let pod = c.post(&format!("{ns}/pods"), json!({"metadata": {"name": "p"}, "spec": spec})).await.ok();
     assert!(pod["spec"].get("workloadRef").is_none(), "{pod}");
     assert!(pod["spec"]["containers"][0].get("lifecycle").is_none(), "{pod}");
+}
+
+/// Versions that came before are what they were where `--runtime-config` asks for them; the same objects are in all.
+#[tokio::test(flavor = "multi_thread")]
+async fn older_versions_show_the_same_objects() {
+    if etcd_is_missing() {
+        return;
+    }
+    let versions = "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true,\
+        storage.k8s.io/v1beta1=true,networking.k8s.io/v1beta1=true";
+    let cluster = Cluster::start_with(|_, _| vec![versions.to_owned()]).await;
+    let c = cluster.client(Identity::Admin);
+    let claims = |version: &str| format!("/apis/resource.k8s.io/{version}/namespaces/default/resourceclaims");
+    let request = json!({"name": "r", "deviceClassName": "gpu"});
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}});
+    c.post(&claims("v1beta1"), claim).await.ok();
+    let flat = json!([{"name": "r", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}]);
+    let nested =
+        json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}]);
+    for (version, want) in [("v1beta1", &flat), ("v1beta2", &nested), ("v1", &nested)] {
+        let (one, list) = (format!("{}/c", claims(version)), claims(version));
+        let read = c.get(&one).await.ok();
+        assert_eq!(read["apiVersion"], format!("resource.k8s.io/{version}"));
+        assert_eq!(read["spec"]["devices"]["requests"], *want, "{version}");
+        assert_eq!(c.get(&list).await.ok()["items"][0]["spec"]["devices"]["requests"], *want, "{version}");
+    }
+    // What later versions refuse, this one refuses in their words.
+    let two =
+        json!({"name": "r", "deviceClassName": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}]});
+    let bad = json!({"metadata": {"name": "d"}, "spec": {"devices": {"requests": [two]}}});
+    let (code, _, message) = c.post(&claims("v1beta1"), bad).await.failure();
+    assert!(code == 422 && message.contains("spec.devices.requests[0]"), "{message}");
+
+    let slices = |version: &str| format!("/apis/resource.k8s.io/{version}/resourceslices");
+    let device = json!({"name": "d", "basic": {"attributes": {"a": {"int": 1}}}});
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.example.com", "nodeName": "n",
+        "pool": {"name": "p", "resourceSliceCount": 1, "generation": 1}, "devices": [device]}});
+    c.post(&slices("v1beta1"), slice).await.ok();
+    assert_eq!(c.get(&format!("{}/s", slices("v1beta1"))).await.ok()["spec"]["devices"][0], device);
+    let newer = c.get(&format!("{}?fieldSelector=spec.nodeName%3Dn", slices("v1"))).await.ok();
+    assert_eq!(newer["items"][0]["spec"]["devices"][0], json!({"name": "d", "attributes": {"a": {"int": 1}}}));
+
+    let classes = |version: &str| format!("/apis/storage.k8s.io/{version}/volumeattributesclasses");
+    let class = json!({"metadata": {"name": "gold"}, "driverName": "d.example.com", "parameters": {"iops": "9"}});
+    c.post(&classes("v1"), class).await.ok();
+    let old = c.get(&format!("{}/gold", classes("v1beta1"))).await.ok();
+    assert_eq!((&old["apiVersion"], &old["parameters"]["iops"]), (&json!("storage.k8s.io/v1beta1"), &json!("9")));
+    let ranges = c.get("/apis/networking.k8s.io/v1beta1/servicecidrs/kubernetes").await.ok();
+    assert_eq!(ranges["apiVersion"], "networking.k8s.io/v1beta1");
 }

@@ -37,12 +37,15 @@ mod reads;
 mod restart;
 mod runtime_config;
 mod security;
+mod service_ranges;
 mod services;
 mod serving;
 mod strategies;
 mod strict;
 mod upstream;
+mod versions;
 mod webhooks;
+mod writes;
 
 use harness::{Client, Cluster, Identity, etcd_is_missing};
 use tokio::sync::OnceCell;

@@ -47,7 +47,7 @@ async fn owners_speak_in_their_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_of_a_version_that_is_gone_are_forgotten() {
+async fn owners_of_a_version_that_is_gone_stand_in_the_way() {
     let Some((c, _)) = workspace("own-gone").await else { return };
     let version = |name: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage,
@@ -69,14 +69,37 @@ async fn owners_of_a_version_that_is_gone_are_forgotten() {
         "Apply failed with 1 conflict: conflict with \"old\": .spec.a",
     );
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nuts.gone.example.com";
-    let patch = json!({"spec": {"versions": [version("v1", true)]}});
+    // A version that is no longer served still counts.
+    let mut unserved = version("v1beta1", false);
+    unserved["served"] = json!(false);
+    let patch = json!({"spec": {"versions": [version("v1", true), unserved]}});
     c.patch(definitions, "merge-patch+json", patch).await.ok();
-    crate::harness::eventually("the version is gone", async || {
+    crate::harness::eventually("the version is not served", async || {
         (c.get(&path("v1beta1")).await.code == 404).then_some(())
     })
     .await;
-    let object = apply("v1", "new", json!({"a": 2})).await.ok();
-    assert_eq!(managers(&object, &["f:spec", "f:a"]), ["new gone.example.com/v1"]);
+    apply("v1", "new", json!({"a": 2})).await.fails(
+        409,
+        "Conflict",
+        "Apply failed with 1 conflict: conflict with \"old\": .spec.a",
+    );
+    let patch = json!({"spec": {"versions": [version("v1", true)]}});
+    c.patch(definitions, "merge-patch+json", patch).await.ok();
+    crate::harness::eventually("the version is gone", async || {
+        (apply("v1", "new", json!({"a": 2})).await.code == 500).then_some(())
+    })
+    .await;
+    // Whose version is gone cannot be told what changes: who applies is told so, who writes otherwise makes an end of it.
+    let why = "request to convert CR to an invalid group/version: gone.example.com/v1beta1";
+    apply("v1", "new", json!({"a": 2})).await.fails(500, "", why);
+    let own = format!("{}?fieldManager=new", path("v1"));
+    let written = c.patch(&own, "merge-patch+json", json!({"spec": {"a": 3}})).await.ok();
+    assert!(written["metadata"].get("managedFields").is_none(), "{written}");
+    let object = apply("v1", "new", json!({"a": 3})).await.ok();
+    assert_eq!(
+        managers(&object, &["f:spec", "f:a"]),
+        ["new gone.example.com/v1", "before-first-apply gone.example.com/v1"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,6 +142,50 @@ async fn replicas_are_applied_through_their_scale() {
         json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "x"}, "spec": {"replicas": 2}});
     let message = "the name of the object (x) does not match the name on the URL (d)";
     c.put(&format!("{path}/scale"), &misnamed).await.fails(400, "BadRequest", message);
+
+    // A new owner of replicas has no time, nor does one that has them already get another.
+    let times = |object: &Value| -> Vec<Value> {
+        let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        entries.into_iter().filter(|e| e["subresource"] == "scale").map(|e| json!([e["manager"], e["time"]])).collect()
+    };
+    for n in [5, 6] {
+        c.put(&format!("{path}/scale?fieldManager=hand"), &scale(n)).await.ok();
+        let now = c.get(path).await.ok();
+        assert_eq!(
+            (times(&now), managers(&now, &replicas)),
+            (vec![json!(["hand", null])], vec!["hand apps/v1".to_owned()])
+        );
+    }
+    // The status of a Scale is not written.
+    let status = json!({"status": {"replicas": 42}});
+    c.patch(&format!("{path}/scale?fieldManager=other"), "merge-patch+json", status).await.ok();
+    assert_eq!(managers(&c.get(path).await.ok(), &replicas), ["hand apps/v1"]);
+    let mut other = scale(7);
+    other["metadata"]["uid"] = json!("1");
+    let uid = c.get(path).await.ok()["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let failed = format!("Precondition failed: UID in precondition: 1, UID in object meta: {uid}");
+    let stored = "StorageError: invalid object, Code: 4, Key: /registry/deployments/own-scale/d, ResourceVersion: 0, AdditionalErrorMsg: ";
+    let why = format!("Operation cannot be fulfilled on deployments.apps \"d\": {stored}{failed}");
+    c.put(&format!("{path}/scale"), &other).await.fails(409, "Conflict", &why);
+    let why = format!("Operation cannot be fulfilled on deployments/scale.apps \"d\": {failed}");
+    c.patch(&format!("{path}/scale"), "merge-patch+json", other).await.fails(409, "Conflict", &why);
+}
+
+/// Replicas that nobody owns are nobody's after they were scaled.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_without_an_owner_stay_without() {
+    let Some((c, _)) = workspace("own-nothing").await else { return };
+    let path = "/apis/apps/v1/namespaces/own-nothing/deployments/d";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let applied = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    c.patch(&format!("{path}?fieldManager=owner"), "apply-patch+yaml", applied).await.ok();
+    c.patch(&format!("{path}/scale"), "merge-patch+json", json!({"spec": {"replicas": 3}})).await.ok();
+    let now = c.get(path).await.ok();
+    assert_eq!(
+        (&now["spec"]["replicas"], now["metadata"]["managedFields"].as_array().map(Vec::len)),
+        (&json!(3), Some(1))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,6 +62,13 @@ async fn policies_refuse_warn_and_take_parameters() {
     );
     c.post(&maps, map("free")).await.ok();
     c.post(&maps, json!({"metadata": {"name": "small"}, "data": {"a": "1"}})).await.ok();
+    // A no is counted as upstream counts it, and a yes is not.
+    let metrics = c.get("/metrics").await.text();
+    let count = |action: &str, fault: &str| {
+        let labels = format!("enforcement_action=\"{action}\",error_type=\"{fault}\",policy=\"ruled\"");
+        metrics.contains(&format!("apiserver_validating_admission_policy_check_total{{{labels}"))
+    };
+    assert!(count("deny", "invalid_error") && !count("allow", "no_error"), "{metrics}");
     // Elsewhere it is not bound.
     c.post("/api/v1/namespaces/default/configmaps", map("ruled-elsewhere")).await.ok();
     c.delete("/api/v1/namespaces/default/configmaps/ruled-elsewhere").await.ok();

@@ -194,3 +194,45 @@ async fn watches_miss_nothing_under_load() {
         assert_eq!((&first["type"], &first["object"]["kind"]), (&json!("DELETED"), &json!(kind)));
     }
 }
+
+/// Where pages end, and what is not cut into pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_end_where_upstreams_do() {
+    let Some((c, ns)) = crate::workspace("pages-end").await else { return };
+    let maps = format!("{ns}/configmaps");
+    for name in ["a", "b", "c"] {
+        let labels = if name == "c" { json!({}) } else { json!({"x": name}) };
+        c.post(&maps, json!({"metadata": {"name": name, "labels": labels}})).await.ok();
+    }
+    let shown = async |query: &str| {
+        let page = c.get(query).await.ok();
+        let names = page["items"].as_array().into_iter().flatten().filter_map(|o| o["metadata"]["name"].as_str());
+        let meta = &page["metadata"];
+        (names.collect::<String>(), meta["continue"].as_str().map(str::to_owned), meta["remainingItemCount"].as_i64())
+    };
+    let (names, token, left) = shown(&format!("{maps}?limit=1&labelSelector=x%3Db")).await;
+    assert_eq!((names.as_str(), token.is_some(), left), ("b", true, None), "there is more to look at");
+    let rest = format!("{maps}?limit=1&labelSelector=x%3Db&continue={}", token.unwrap_or_default());
+    assert_eq!(shown(&rest).await, (String::new(), None, None));
+    let all = "/api/v1/configmaps";
+    let revision = c.get(&maps).await.ok()["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
+    for (query, want) in [
+        (format!("{maps}?limit=1&fieldSelector=metadata.name%3Da"), "a"),
+        (
+            format!(
+                "{maps}?limit=1&fieldSelector=metadata.name%3Da&resourceVersionMatch=Exact&resourceVersion={revision}"
+            ),
+            "a",
+        ),
+        (format!("{maps}?limit=1&resourceVersion=0"), "abc"),
+        (format!("{maps}?limit=3"), "abc"),
+        (format!("{all}?limit=3&fieldSelector=metadata.namespace%3Dpages-end"), "abc"),
+        (format!("{all}?limit=1&fieldSelector=metadata.namespace%3Dpages-end,metadata.name%3Db"), "b"),
+    ] {
+        assert_eq!(shown(&query).await, (want.to_owned(), None, None), "{query}");
+    }
+    let (names, token, left) = shown(&format!("{all}?limit=2&fieldSelector=metadata.namespace%3Dpages-end")).await;
+    assert_eq!((names.as_str(), token.is_some(), left), ("ab", true, None));
+    let rest = format!("{all}?fieldSelector=metadata.namespace%3Dpages-end&continue={}", token.unwrap_or_default());
+    assert_eq!(shown(&rest).await.0, "c");
+}

@@ -107,6 +107,88 @@ async fn nobody_is_taken_for_another_by_asking() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_watch_opens_no_session() {
+    let Some((c, ns)) = workspace("sessions").await else { return };
+    let Some(server) = cluster().await else { return };
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    c.post(&format!("{ns}/pods"), pod).await.ok();
+    grant(
+        &c,
+        "sessions",
+        json!([{"apiGroups": [""], "resources": ["*"], "verbs": ["list", "watch", "update", "delete"]}]),
+    )
+    .await;
+    let alice = server.client(Identity::Alice);
+    alice.get(&format!("{ns}/pods")).await.ok();
+    for subresource in ["exec?command=id", "attach?stdout=1", "portforward?ports=80", "proxy/", "log"] {
+        let watched = format!("/api/v1/watch/namespaces/sessions/pods/p/{subresource}");
+        assert_eq!(alice.get(&watched).await.code, 404, "{subresource}");
+        let changed = alice.put(&format!("{ns}/pods/p/{subresource}"), &json!({})).await;
+        assert_eq!(changed.code, if subresource == "proxy/" { 400 } else { 405 }, "{subresource}: {}", changed.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_himself_for_asking_in_letters_of_his_own() {
+    let Some((c, ns)) = workspace("letters").await else { return };
+    let maps = format!("{ns}/configmaps");
+    let message = "configmaps is forbidden: User \"m\u{fc}ller\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"letters\"";
+    c.call("GET", &maps, &[("Impersonate-User", "m\u{fc}ller")], None).await.fails(403, "Forbidden", message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn little_does_not_become_much() {
+    let Some((c, ns)) = workspace("little").await else { return };
+    let maps = format!("{ns}/configmaps");
+    // A list of a thousand names of one long text.
+    let names = vec!["*a"; 1000].join(",");
+    let yaml = format!("kind: ConfigMap\napiVersion: v1\nx: &a {}\ny: [{names}]\n", "x".repeat(1 << 20));
+    let made = c.send("POST", &maps, "application/yaml", Some(yaml.into())).await;
+    assert_eq!(made.code, 400, "{}", made.code);
+    assert!(made.failure().2.contains("document contains excessive aliasing"));
+    // Objects in objects.
+    let mut nested = Vec::new();
+    for _ in 0..20_000 {
+        let envelope = proto::protobuf::wrap("apps/v1", "ControllerRevision", &nested);
+        nested.clear();
+        proto::protobuf::write_nested(2, &mut nested, |out| proto::protobuf::write_bytes(1, &envelope, out));
+    }
+    let body = proto::protobuf::wrap("apps/v1", "ControllerRevision", &nested);
+    let revisions = "/apis/apps/v1/namespaces/little/controllerrevisions";
+    let made = c.send("POST", revisions, "application/vnd.kubernetes.protobuf", Some(body.into())).await;
+    assert_eq!(made.code, 400, "{}", made.text());
+    // A watch until the end of time begins.
+    let long = format!(
+        "{maps}?watch=1&timeoutSeconds={}&allowWatchBookmarks=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+        i64::MAX
+    );
+    assert!(!c.watch(&long, 1).await.is_empty());
+    c.get(&maps).await.ok();
+}
+
+/// Whatever is counted is kept, so nobody makes up what to count.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_strangers_make_up_is_not_counted() {
+    let Some((c, ns)) = workspace("counted").await else { return };
+    let Some(server) = cluster().await else { return };
+    let anybody = server.client(Identity::Anonymous);
+    for path in ["/apis/made.up/v1/things", "/api/v1/madeups", "/api/v1/pods/x/madeup", "/api/v9madeup/pods"] {
+        assert!(matches!(anybody.get(path).await.code, 401 | 403), "{path}");
+        assert_eq!(c.get(path).await.code, 404, "{path}");
+        c.post(path, json!({})).await;
+    }
+    assert_eq!(anybody.get(&format!("{ns}/configmaps")).await.code, 403);
+    let metrics = c.get("/metrics").await.text();
+    let of_requests = metrics.lines().filter(|line| line.starts_with("apiserver_request"));
+    let made_up: Vec<&str> = of_requests.filter(|line| line.contains("made")).collect();
+    assert_eq!(made_up, Vec::<&str>::new());
+    assert!(metrics.contains(
+        "apiserver_request_total{code=\"403\",component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"configmaps\""
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn proxies_lead_to_no_machines_insides() {
     let Some((c, ns)) = workspace("proxies").await else { return };
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});

@@ -105,6 +105,14 @@ async fn approvers_write_every_condition_and_signers_leave_decisions_alone() {
     let signed = c.put(&status, &again).await.ok();
     assert_eq!(types(&signed), ["Own", "Approved", "Failed"]);
     assert_eq!(signed["status"]["conditions"][1], object["status"]["conditions"][1]);
+    // Nobody owns what is asked, and who signs owns no decision.
+    let owners = |object: &Value, subresource: &Value| -> Vec<Value> {
+        let all = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|o| o["subresource"] == *subresource).map(|o| o["fieldsV1"].clone()).collect()
+    };
+    assert_eq!(owners(&signed, &Value::Null), [json!({"f:metadata": {"f:generateName": {}}})]);
+    assert_eq!(owners(&signed, &json!("approval")).len(), 1, "{signed}");
+    assert!(owners(&signed, &json!("status")).is_empty(), "{signed}");
     for (path, all, why) in [
         (&status, vec![condition("Failed")], "updates may not remove a condition of type \"Approved\""),
         (

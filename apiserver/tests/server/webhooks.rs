@@ -17,6 +17,7 @@ apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- {level: Metadata, verbs: [create], namespaces: [kube-public], resources: [{group: "", resources: [configmaps]}]}
 - {level: Request, verbs: [create], resources: [{group: "", resources: [configmaps]}]}
 - {level: None}
 "#;
@@ -44,6 +45,7 @@ async fn start() -> Option<(Cluster, Webhook, Arc<Mutex<Vec<Value>>>)> {
         };
         Some(match path {
             "/label" => patch(json!([{"op": "add", "path": "/data", "value": {"k": "v"}}])),
+            "/more" => patch(json!([{"op": "replace", "path": "/spec/replicas", "value": 4}])),
             "/idle" => patch(json!([{"op": "test", "path": "/kind", "value": "ConfigMap"}])),
             "/broken" => return None,
             "/deny" => {
@@ -128,10 +130,23 @@ async fn what_webhooks_do_is_written_down() {
             "patch.webhook.admission.k8s.io/round_0_index_1",
             patch("idle.test.io", r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#),
         ),
-        ("failed-open.mutating.webhook.admission.k8s.io/round_0_index_2", "gone.test.io".to_owned()),
+        ("failed-open.mutation.webhook.admission.k8s.io/round_0_index_2", "gone.test.io".to_owned()),
         ("failed-open.validating.webhook.admission.k8s.io/round_0_index_0", "broken.test.io".to_owned()),
     ] {
         assert_eq!(event["annotations"][key], wanted, "{key} in {}", event["annotations"]);
+    }
+    // What a patch says is written down where requests are.
+    c.post("/api/v1/namespaces/kube-public/configmaps", json!({"metadata": {"name": "hushed"}})).await.ok();
+    let hushed = written_down(&c, "hushed")["annotations"].clone();
+    assert!(hushed["mutation.webhook.admission.k8s.io/round_0_index_0"].is_string(), "{hushed}");
+    assert!(hushed.get("patch.webhook.admission.k8s.io/round_0_index_0").is_none(), "{hushed}");
+    let metrics = c.get("/metrics").await.text();
+    for row in [
+        r#"apiserver_admission_webhook_request_total{code="200",name="label.test.io",operation="CREATE",rejected="false",type="admit"}"#,
+        r#"apiserver_admission_webhook_request_total{code="503",name="gone.test.io",operation="CREATE",rejected="false",type="admit"}"#,
+        r#"apiserver_admission_webhook_request_total{code="503",name="broken.test.io",operation="CREATE",rejected="false",type="validating"}"#,
+    ] {
+        assert!(metrics.contains(row), "{row}");
     }
 }
 
@@ -352,4 +367,65 @@ async fn connections_are_asked_about_before_they_are_made() {
     let failed = c.get(&format!("{core}/pods/p/log")).await;
     assert_eq!(failed.failure().2, "nodes \"n1\" not found");
     assert!(asked.lock().is_empty());
+}
+
+/// A Scale is what webhooks are asked about, and what they change.
+#[tokio::test(flavor = "multi_thread")]
+async fn scales_are_asked_about_as_scales() {
+    let Some((c, webhook, asked)) = start().await else { return };
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template});
+    c.post(deployments, json!({"metadata": {"name": "d"}, "spec": spec})).await.ok();
+    let rule = json!([{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["deployments/scale"]}]);
+    set(&c, "mutating", json!([hook("more.test.io", webhook.config("/more"), json!({"rules": rule}))])).await;
+    set(&c, "validating", json!([hook("judge.test.io", webhook.config("/judge"), json!({"rules": rule}))])).await;
+    let scale =
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 2}});
+    let scaled = c.put(&format!("{deployments}/d/scale"), &scale).await.ok();
+    assert_eq!((&scaled["kind"], &scaled["spec"]["replicas"]), (&json!("Scale"), &json!(4)));
+    let there = c.get(&format!("{deployments}/d")).await.ok();
+    assert_eq!(
+        (&there["spec"]["replicas"], &there["spec"]["template"]["metadata"]),
+        (&json!(4), &template["metadata"])
+    );
+    let asked = asked.lock();
+    let shown: Vec<Value> = asked
+        .iter()
+        .map(|r| {
+            json!([
+                r["path"],
+                r["kind"]["kind"],
+                r["resource"]["resource"],
+                r["subResource"],
+                r["oldObject"]["spec"],
+                r["object"]["spec"]
+            ])
+        })
+        .collect();
+    let about = |path: &str, replicas: i64| json!([path, "Scale", "deployments", "scale", {"replicas": 1}, {"replicas": replicas}]);
+    assert_eq!(shown, [about("/more", 2), about("/judge", 4)]);
+    let owners = asked[0]["object"]["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    assert_eq!(owners.len(), 1, "{owners:?}");
+    assert_eq!(owners[0]["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
+}
+
+/// What is on its way already needs nobody's consent to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_asked_about_what_goes_anyway() {
+    let Some((c, webhook, _)) = start().await else { return };
+    let pods = "/api/v1/namespaces/default/pods";
+    c.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    c.post(pods, pod.clone()).await.ok();
+    let path = format!("{pods}/p");
+    c.delete(&path).await.ok();
+    let rule = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]);
+    set(&c, "validating", json!([hook("deny.test.io", webhook.config("/deny"), json!({"rules": rule}))])).await;
+    let again = c.delete(&path).await.ok();
+    assert_eq!(again["metadata"]["deletionGracePeriodSeconds"], 30);
+    let hurry = c.delete(&format!("{path}?gracePeriodSeconds=1")).await;
+    hurry.fails(403, "", "admission webhook \"deny.test.io\" denied the request: not here");
+    c.post(pods, pod).await.fails(409, "AlreadyExists", "object is being deleted: pods \"p\" already exists");
 }

@@ -97,7 +97,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             attachments: attachments.store(),
             memory: Mutex::default(),
             report: Mutex::default(),
-            never_force: cx.settings().attach.never_force,
+            never_force: cx.settings().never_force_detach,
         });
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ReplicationController;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -137,13 +137,25 @@ impl Budgets {
             self.executor.events.say(&object::reference::<Pod>(&pod.metadata), true, "NotDeleted", text);
         }
         if let Some(status) = decision.status {
-            let mut copy = PodDisruptionBudget::clone(&budget);
-            copy.status = Some(status);
-            // Evictions write to the same status: on a conflict everything is counted anew.
-            let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
-            self.executor.rest.put(&path, &body).await?;
+            match self.report(&budget, status).await {
+                Ok(()) => {}
+                // Gone, or evictions wrote to the same status: everything is counted anew.
+                Err(e) if e.conflict() || e.not_found() => return Err(e),
+                Err(e) => {
+                    tracing::warn!(budget = %key, error = %e, "Failed to sync PDB");
+                    if let Some(status) = plan::fail_safe(&budget, &e.to_string(), clock::now()) {
+                        self.report(&budget, status).await?;
+                    }
+                }
+            }
         }
         Ok(decision.again)
+    }
+
+    async fn report(&self, budget: &PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Result<(), RestError> {
+        let copy = PodDisruptionBudget { status: Some(status), ..budget.clone() };
+        let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(()) };
+        self.executor.rest.put(&path, &body).await.map(drop)
     }
 
     /// The controllers of the pods and the replicas they are asked for.

@@ -86,7 +86,10 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     };
     let (expected, desired) = match expected {
         Ok(found) => found,
-        Err(why) => return failed(s, old, why, now),
+        Err(why) => {
+            let status = fail_safe(&s.budget, &why, now);
+            return Decision { status, failure: Some(why), ..Decision::default() };
+        }
     };
     let by_number = spec.max_unavailable.is_none() && !matches!(spec.min_available, Some(IntOrString::String(_)));
     let unmanaged = !by_number && s.pods.iter().any(|p| object::controller_of(&p.metadata).is_none());
@@ -120,16 +123,18 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     Decision { status, again, failure: None, unmanaged, not_deleted }
 }
 
-/// When the scale is not known nothing may be taken down, and the generation is not dealt with.
-fn failed(s: &Snapshot, old: PodDisruptionBudgetStatus, why: String, now: Timestamp) -> Decision {
-    let condition = fresh("False", "SyncFailed", &why, old.observed_generation, now);
+/// The status of a budget that could not be dealt with, unless it is there: nothing may be taken down, and the generation
+/// is not seen to.
+#[must_use]
+pub fn fail_safe(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> Option<PodDisruptionBudgetStatus> {
+    let old = budget.status.clone().unwrap_or_default();
+    let condition = fresh("False", "SyncFailed", why, old.observed_generation, now);
     let status = PodDisruptionBudgetStatus {
         disruptions_allowed: 0,
         conditions: Some(with(old.conditions.clone().unwrap_or_default(), condition)),
         ..old
     };
-    let status = Some(status).filter(|n| s.budget.status.as_ref() != Some(n));
-    Decision { status, failure: Some(why), ..Decision::default() }
+    Some(status).filter(|n| budget.status.as_ref() != Some(n))
 }
 
 fn age(at: &Time, now: Timestamp) -> Duration {
@@ -247,6 +252,32 @@ mod tests {
         }
         let got = decide(json!({"minAvailable": 1}), empty, vec![], None);
         assert_eq!(got.3, 0, "no pods, no disruptions");
+    }
+
+    #[test]
+    fn who_fails_lets_nothing_be_taken_down() {
+        let budget = |allowed: i32, reason: &str| -> PodDisruptionBudget {
+            let condition = json!({"type": ALLOWED, "status": "False", "reason": reason, "message": "why",
+                "observedGeneration": 3, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            serde_json::from_value(json!({"metadata": {"generation": 4}, "status": {"currentHealthy": 2,
+                "desiredHealthy": 1, "disruptionsAllowed": allowed, "expectedPods": 2, "observedGeneration": 3,
+                "conditions": [condition]}}))
+            .expect("budget")
+        };
+        for (old, written) in [
+            (budget(1, "SufficientPods"), true),
+            (budget(1, "SyncFailed"), true),
+            (budget(0, "InsufficientPods"), true),
+            (budget(0, "SyncFailed"), false),
+        ] {
+            let status = fail_safe(&old, "why", now());
+            assert_eq!(status.is_some(), written, "{old:?}");
+            let Some(status) = status else { continue };
+            assert_eq!((status.disruptions_allowed, status.current_healthy, status.desired_healthy), (0, 2, 1));
+            assert_eq!(status.observed_generation, Some(3), "this generation is not dealt with");
+            let told = &status.conditions.as_ref().expect("conditions")[0];
+            assert_eq!((told.reason.as_str(), told.message.as_str()), ("SyncFailed", "why"));
+        }
     }
 
     #[test]

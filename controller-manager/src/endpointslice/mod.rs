@@ -182,6 +182,36 @@ impl Slices {
         if self.tracker.stale(key, &slices) {
             return Err(Stop::Stale);
         }
+        let snapshot = self.snapshot(key, service, slices);
+        let Plan { writes, hinted, lost } = plan::plan(&snapshot);
+        self.remember_hints(key, hinted);
+        write::count("endpoint_slice_controller_changes", &writes);
+        let sync = report::read(&snapshot.slices, &writes, self.max_per_slice);
+        let mut failed = Vec::new();
+        for writes in write::by_family(writes) {
+            failed.extend(write::carry_out(&self.executor, &self.tracker, key, writes).await.err());
+        }
+        if failed.is_empty() {
+            self.note(key, &snapshot, &sync);
+        }
+        failed.retain(|f| !f.for_good());
+        let lost =
+            lost.iter().map(|(pod, node)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found"));
+        let why = failed.iter().map(|f| format!("failed to {} for Service {key}: {}", f.what, f.error));
+        let errors: Vec<String> = lost.chain(why).collect();
+        let text = match errors.as_slice() {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            all => format!("[{}]", all.join(", ")),
+        };
+        let about = object::reference::<Service>(&snapshot.service.metadata);
+        let event = format!("Error updating Endpoint Slices for Service {key}: {text}");
+        self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", event);
+        Err(Stop::Failed(failed.into_iter().next().map_or_else(|| RestError::other(text), |f| f.error)))
+    }
+
+    /// What the plan for a service rests on.
+    fn snapshot(&self, key: &Key, service: Arc<Service>, slices: Vec<Arc<Slice>>) -> Snapshot {
         let pods = services::behind(&self.pods, &service);
         let trigger = self.triggers.lock().next(key, &service, &pods);
         let mut nodes: HashMap<String, Arc<Node>> = HashMap::default();
@@ -196,37 +226,19 @@ impl Slices {
             let mut zones = self.zones.lock();
             zones.get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
         });
-        let topology = zones.is_some();
         let hinted = self.hinted.lock().contains(key);
-        let max_per_slice = self.max_per_slice;
-        let snapshot = Snapshot { service, pods, nodes, slices, max_per_slice, trigger, zones, hinted };
-        let Plan { writes, hinted, lost } = plan::plan(&snapshot);
-        self.remember_hints(key, hinted);
-        write::count("endpoint_slice_controller_changes", &writes);
-        let sync = report::read(&snapshot.slices, &writes, self.max_per_slice);
-        let written = write::carry_out(&self.executor, &self.tracker, key, writes).await;
-        if written.is_ok() {
-            let wish = snapshot.service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref());
-            let wish = wish.filter(|w| draft::DISTRIBUTIONS.contains(w) && !topology);
-            let labels = [if topology { "Auto" } else { "Disabled" }, wish.unwrap_or_default()];
-            metrics::observe(CHANGED, &labels, metrics::float(sync.changed));
-            self.report.lock().synced(key, &sync);
-            self.distributions.lock().note(key, wish);
-        }
-        let lost =
-            lost.iter().map(|(pod, node)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found"));
-        let failed = written.err().filter(|f| !f.for_good());
-        let why = failed.iter().map(|f| format!("failed to {} for Service {key}: {}", f.what, f.error));
-        let errors: Vec<String> = lost.chain(why).collect();
-        let text = match errors.as_slice() {
-            [] => return Ok(()),
-            [one] => one.clone(),
-            all => format!("[{}]", all.join(", ")),
-        };
-        let about = object::reference::<Service>(&snapshot.service.metadata);
-        let event = format!("Error updating Endpoint Slices for Service {key}: {text}");
-        self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", event);
-        Err(Stop::Failed(failed.map_or_else(|| RestError::other(text), |f| f.error)))
+        Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones, hinted }
+    }
+
+    /// Count what has been written.
+    fn note(&self, key: &Key, snapshot: &Snapshot, sync: &report::Sync) {
+        let topology = snapshot.zones.is_some();
+        let wish = snapshot.service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref());
+        let wish = wish.filter(|w| draft::DISTRIBUTIONS.contains(w) && !topology);
+        let labels = [if topology { "Auto" } else { "Disabled" }, wish.unwrap_or_default()];
+        metrics::observe(CHANGED, &labels, metrics::float(sync.changed));
+        self.report.lock().synced(key, sync);
+        self.distributions.lock().note(key, wish);
     }
 
     fn remember_hints(&self, key: &Key, hinted: bool) {

@@ -63,6 +63,29 @@ impl Failed {
     }
 }
 
+/// The writes of each type of addresses, in their order: what becomes of one type is nothing to another. Words go with
+/// what they are about.
+#[must_use]
+pub fn by_family(writes: Vec<Write>) -> Vec<Vec<Write>> {
+    let mut families: Vec<(String, Vec<Write>)> = Vec::new();
+    for write in writes {
+        let family = match &write {
+            Write::Create(slice) | Write::Update(slice) => Some(slice.address_type()),
+            Write::Delete(slice) => Some(slice.address_type()),
+            Write::Tell(_) => None,
+        };
+        let known = match family {
+            Some(family) => families.iter_mut().find(|(known, _)| known == family),
+            None => families.last_mut(),
+        };
+        match known {
+            Some((_, writes)) => writes.push(write),
+            None => families.push((family.unwrap_or_default().to_owned(), vec![write])),
+        }
+    }
+    families.into_iter().map(|(_, writes)| writes).collect()
+}
+
 /// Carries out what was planned for `key`, remembering each write in `tracker`.
 ///
 /// # Errors
@@ -93,4 +116,43 @@ pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn writes_by_family() {
+        let slice = |name: &str, family: &str| -> Slice {
+            serde_json::from_value(json!({"metadata": {"name": name}, "addressType": family, "endpoints": []}))
+                .expect("slice")
+        };
+        let words = |text: &str| {
+            let about = serde_json::from_value(Value::Object(serde_json::Map::new())).expect("reference");
+            Write::Tell(Box::new(Action::normal(&about, "Reason", text.to_owned())))
+        };
+        let name = |write: &Write| match write {
+            Write::Create(slice) | Write::Update(slice) => slice.meta().name().to_owned(),
+            Write::Delete(slice) => slice.meta().name().to_owned(),
+            Write::Tell(_) => "words".to_owned(),
+        };
+        let shown = |writes| -> Vec<String> {
+            by_family(writes).iter().map(|family| family.iter().map(name).collect::<Vec<_>>().join(" ")).collect()
+        };
+        let writes = vec![
+            Write::Create(slice("a", "IPv4")),
+            Write::Update(slice("b", "IPv4")),
+            words("of IPv4"),
+            Write::Create(slice("c", "IPv6")),
+            words("of IPv6"),
+            Write::Delete(Arc::new(slice("d", "FQDN"))),
+            Write::Delete(Arc::new(slice("e", "IPv4"))),
+        ];
+        assert_eq!(shown(writes), ["a b words e", "c words", "d"]);
+        assert_eq!(shown(vec![words("alone")]), ["words"]);
+        assert!(shown(Vec::new()).is_empty());
+    }
 }

@@ -14,6 +14,7 @@ use shared::client::Transport;
 use shared::events::Recorder;
 use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
+use shared::serve::Debugging;
 
 use super::events::Events;
 use super::executor::Executor;
@@ -54,6 +55,7 @@ struct Inner {
     shutdown: Shutdown,
     settings: Settings,
     host: String,
+    debugging: Debugging,
     /// Which informers have been given their transform and indexes.
     prepared: Mutex<HashMap<&'static str, ()>>,
     /// The selectors of each kind.
@@ -67,6 +69,7 @@ pub struct Context {
 }
 
 /// The process's connections.
+#[derive(Clone)]
 pub struct Clients {
     /// Its own identity.
     pub main: Transport,
@@ -76,10 +79,19 @@ pub struct Clients {
     pub authority: String,
 }
 
+/// Where the process runs and can be asked.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// The name of the machine.
+    pub host: String,
+    /// Its pages for debugging.
+    pub debugging: Debugging,
+}
+
 impl Context {
     /// For one term of leadership, which ends with `shutdown`.
     #[must_use]
-    pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, host: String) -> Self {
+    pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, place: Place) -> Self {
         let main = clients.main.client();
         let factory = Factory::new(main.clone(), tasks.clone(), shutdown.clone());
         factory.prepare(|nodes: &Informer<Node>| {
@@ -101,7 +113,8 @@ impl Context {
             tasks,
             shutdown,
             settings,
-            host,
+            host: place.host,
+            debugging: place.debugging,
             prepared: Mutex::new(HashMap::new()),
             selectors: Mutex::default(),
         };
@@ -130,6 +143,12 @@ impl Context {
     #[must_use]
     pub fn factory(&self) -> &Factory {
         &self.inner.factory
+    }
+
+    /// Pages for debugging.
+    #[must_use]
+    pub fn debugging(&self) -> &Debugging {
+        &self.inner.debugging
     }
 
     /// Metadata of every object.
@@ -214,20 +233,19 @@ impl Context {
         Ok(Some(informer))
     }
 
-    /// Whether a resource is served. Waits for a server that does not answer yet.
+    /// Whether a resource is served. Waits for a server that does not answer yet, or not us.
     async fn serves(&self, api_version: &str, plural: &str) -> Result<bool, RestError> {
         let mut known = self.inner.served.lock().await;
         while !known.contains_key(api_version) {
             match discovery::resources(&self.own_rest(), api_version).await {
                 Ok(resources) => drop(known.insert(api_version.to_owned(), resources)),
-                Err(RestError::Transport(error)) => {
+                Err(error) => {
                     tracing::warn!(api_version, %error, "discovery failed");
                     tokio::select! {
                         () = tokio::time::sleep(RETRY) => {}
                         () = self.shutdown().wait() => return Ok(false),
                     }
                 }
-                Err(e) => return Err(e),
             }
         }
         Ok(known.get(api_version).is_some_and(|all| all.iter().any(|r| r == plural)))

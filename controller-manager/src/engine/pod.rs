@@ -139,12 +139,12 @@ pub struct Template {
     pub tolerations: Option<Vec<core::Toleration>>,
     pub affinity: Option<core::Affinity>,
     pub resources: Option<core::ResourceRequirements>,
-    pub overhead: Option<Overhead>,
+    pub overhead: Option<Amounts>,
     pub scheduling_gates: Option<Vec<core::PodSchedulingGate>>,
 }
 
-/// Of what the pod itself takes, besides its containers.
-pub type Overhead = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
+/// By resource.
+pub type Amounts = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
 
 /// What controllers read of a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -204,7 +204,7 @@ pub struct PodIp {
     pub ip: Box<str>,
 }
 
-/// A condition without its words.
+/// A condition without its words, of which a single one matters.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -214,6 +214,24 @@ pub struct PodCondition {
     pub status: Text,
     #[serde(default)]
     pub last_transition_time: Option<Time>,
+    #[serde(default, rename = "reason")]
+    pub infeasible: Infeasible,
+}
+
+/// Whether a reason is `Infeasible`: what was asked for cannot be given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Infeasible(pub bool);
+
+impl From<&str> for Infeasible {
+    fn from(reason: &str) -> Self {
+        Self(reason == "Infeasible")
+    }
+}
+
+impl<'de> Deserialize<'de> for Infeasible {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::<Cow<'de, str>>::deserialize(deserializer)?.as_deref().unwrap_or_default().into())
+    }
 }
 
 /// What controllers read of a container's status.
@@ -228,6 +246,12 @@ pub struct ContainerStatus {
     pub restart_count: i32,
     #[serde(default)]
     pub state: Option<ContainerState>,
+    /// What it has. Replicas share it, as they mostly do with what they ask for.
+    #[serde(default)]
+    pub resources: Option<Interned<core::ResourceRequirements>>,
+    /// What the kubelet has promised it.
+    #[serde(default)]
+    pub allocated_resources: Option<Interned<Amounts>>,
 }
 
 /// What a container does.

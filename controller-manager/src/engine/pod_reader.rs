@@ -5,15 +5,15 @@
 //! them and found again for the others. The few pods that have claims of dynamic resources or volumes made for them are
 //! read by way of JSON, as is the first pod of each template. Must not read anything that [`Pod`] does not name, nor less.
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, ResourceClaim, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
 use shared::informer::{Interned, Memo, Signature};
 
 use super::pod::{
-    ContainerState, ContainerStatus, Labels, Meta, Pod, PodCondition, PodIp, PodSpec, PodStatus, Template, Terminated,
-    Volume, Waiting, slim, worth_keeping,
+    Amounts, ContainerState, ContainerStatus, Infeasible, Labels, Meta, Pod, PodCondition, PodIp, PodSpec, PodStatus,
+    Template, Terminated, Volume, Waiting, slim, worth_keeping,
 };
 use super::wire::{Wired, optional, text, wired};
 
@@ -28,6 +28,8 @@ const CONTAINER: [u32; 4] = [1, 6, 8, 24];
 pub struct PodReader {
     templates: Memo<Template>,
     labels: Memo<Labels>,
+    granted: Memo<ResourceRequirements>,
+    promised: Memo<Amounts>,
     owners: Memo<Vec<OwnerReference>>,
     /// A specification of which nothing is read yet.
     blank: PodSpec,
@@ -64,7 +66,7 @@ impl PodReader {
                     found = self.spec(value.bytes("spec")?, spec)?;
                 }
                 (3, value) => {
-                    if !status(value.bytes("status")?, pod.status.get_or_insert_default())? {
+                    if !self.status(value.bytes("status")?, pod.status.get_or_insert_default())? {
                         return Ok(Found::TooMuch);
                     }
                 }
@@ -131,6 +133,43 @@ impl PodReader {
             }
             None => Ok(Found::NewTemplate(signature)),
         }
+    }
+}
+
+impl PodReader {
+    /// `false` when it tells of claims of dynamic resources.
+    fn status(&mut self, message: &[u8], status: &mut PodStatus) -> Result<bool, Error> {
+        let (mut conditions, mut ips) = (Vec::<PodCondition>::new(), Vec::<PodIp>::new());
+        let (mut containers, mut inits) = (Vec::<ContainerStatus>::new(), Vec::<ContainerStatus>::new());
+        for field in fields(message) {
+            let (number, value) = field?;
+            match number {
+                1 => status.phase.add(value)?,
+                2 => conditions.add(value)?,
+                4 => status.reason.add(value)?,
+                6 => status.pod_ip.add(value)?,
+                7 => status.start_time.add(value)?,
+                8 => containers.push(self.container(value)?),
+                10 => inits.push(self.container(value)?),
+                12 => ips.add(value)?,
+                15 => return Ok(false),
+                _ => {}
+            }
+        }
+        status.conditions = some(conditions);
+        status.pod_ips = some(ips);
+        status.container_statuses = some(containers);
+        status.init_container_statuses = some(inits);
+        Ok(true)
+    }
+
+    fn container(&mut self, value: Wire<'_>) -> Result<ContainerStatus, Error> {
+        let message = value.bytes("containerStatuses")?;
+        let mut container = ContainerStatus::default();
+        container.add(value)?;
+        container.allocated_resources = shared(&mut self.promised, message, 10, &mut self.signature)?;
+        container.resources = shared(&mut self.granted, message, 11, &mut self.signature)?;
+        Ok(container)
     }
 }
 
@@ -229,32 +268,6 @@ fn volume(value: Wire<'_>, volumes: &mut Vec<Volume>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// `false` when it tells of claims of dynamic resources.
-fn status(message: &[u8], status: &mut PodStatus) -> Result<bool, Error> {
-    let (mut conditions, mut ips) = (Vec::<PodCondition>::new(), Vec::<PodIp>::new());
-    let (mut containers, mut inits) = (Vec::<ContainerStatus>::new(), Vec::<ContainerStatus>::new());
-    for field in fields(message) {
-        let (number, value) = field?;
-        match number {
-            1 => status.phase.add(value)?,
-            2 => conditions.add(value)?,
-            4 => status.reason.add(value)?,
-            6 => status.pod_ip.add(value)?,
-            7 => status.start_time.add(value)?,
-            8 => containers.add(value)?,
-            10 => inits.add(value)?,
-            12 => ips.add(value)?,
-            15 => return Ok(false),
-            _ => {}
-        }
-    }
-    status.conditions = some(conditions);
-    status.pod_ips = some(ips);
-    status.container_statuses = some(containers);
-    status.init_container_statuses = some(inits);
-    Ok(true)
-}
-
 fn some<T>(all: Vec<T>) -> Option<Box<[T]>> {
     (!all.is_empty()).then(|| all.into_boxed_slice())
 }
@@ -271,11 +284,20 @@ impl<T: Wired> Wired for Box<T> {
     }
 }
 
+impl Wired for Infeasible {
+    fn add(&mut self, value: Wire<'_>) -> Result<(), Error> {
+        *self = text(value)?.into();
+        Ok(())
+    }
+}
+
 optional!(PersistentVolumeClaimVolumeSource, ContainerState, Waiting, Box<Terminated>);
 wired!(PersistentVolumeClaimVolumeSource { 1 => claim_name, 2 => read_only });
-wired!(PodCondition { 1 => type_, 2 => status, 4 => last_transition_time });
+wired!(PodCondition { 1 => type_, 2 => status, 4 => last_transition_time, 5 => infeasible });
 wired!(PodIp { 1 => ip });
 wired!(ContainerStatus { 1 => name, 2 => state, 4 => ready, 5 => restart_count });
+wired!(ResourceRequirements { 1 => limits, 2 => requests, 3 => claims });
+wired!(ResourceClaim { 1 => name, 2 => request });
 wired!(ContainerState { 1 => waiting, 3 => terminated });
 wired!(Terminated { 1 => exit_code, 6 => finished_at });
 
@@ -290,7 +312,10 @@ mod tests {
             json!({"name": name, "image": "i", "env": [{"name": "A", "value": name}], "restartPolicy": "Always",
                 "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}], "resources": {"requests": {"cpu": "1"}}})
         };
-        let status = |state: Value| json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 3, "state": state});
+        let status = |state: Value| {
+            json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 3, "state": state,
+                "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}, "claims": [{"name": "g", "request": "r"}]}})
+        };
         json!({
             "metadata": {"name": "p-1", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2, "generateName": "p-",
                 "labels": {"app": "a", "z": "1"}, "annotations": {"controller.kubernetes.io/pod-deletion-cost": "5", "tool": "x"},
@@ -307,7 +332,8 @@ mod tests {
                 "initContainers": [container("i")], "containers": [container("c"), container("d")]},
             "status": {"phase": "Running", "reason": "r", "startTime": "2026-01-02T03:04:05Z", "podIP": "10.0.0.1",
                 "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
-                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z", "message": "m"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z", "message": "m"},
+                    {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
                 "containerStatuses": [status(json!({"waiting": {"reason": "w"}})),
                     status(json!({"terminated": {"exitCode": 137, "finishedAt": "2026-01-02T03:04:05Z"}}))],
                 "initContainerStatuses": [status(json!({"running": {}}))]},
@@ -360,11 +386,14 @@ mod tests {
         let [a, b] = [full(), other].map(|pod| reader.read(&bytes(&pod)).expect("pod"));
         let at = |pod: &Pod| {
             let meta = &pod.metadata;
+            let status = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).expect("statuses");
             let template = &*pod.spec.as_ref().expect("spec").template;
             (
                 std::ptr::from_ref(template).addr(),
                 meta.labels.as_deref().map(|l| std::ptr::from_ref(l).addr()),
                 meta.owner_references.as_deref().map(|o| std::ptr::from_ref(o).addr()),
+                status[0].resources.as_deref().map(|r| std::ptr::from_ref(r).addr()),
+                status[0].allocated_resources.as_deref().map(|r| std::ptr::from_ref(r).addr()),
             )
         };
         assert_eq!(at(&a), at(&b));

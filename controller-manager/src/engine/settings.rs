@@ -103,6 +103,8 @@ pub struct Settings {
     pub workers: Workers,
     /// `--use-service-account-credentials`
     pub own_accounts: bool,
+    /// `--cidr-allocator-type`
+    pub cidr_allocator: String,
     /// `--allocate-node-cidrs`
     pub allocate_node_cidrs: bool,
     /// `--cluster-cidr`
@@ -151,8 +153,8 @@ pub struct Settings {
     pub hostpath_provisioner: bool,
     /// `--enable-dynamic-provisioning`
     pub dynamic_provisioning: bool,
-    /// `--attach-detach-reconcile-sync-period` and the other flags of attaching.
-    pub attach: Attach,
+    /// `--disable-force-detach-on-timeout`
+    pub never_force_detach: bool,
     /// The cloud loops' flags.
     pub cloud: Cloud,
 }
@@ -199,15 +201,6 @@ fn template_of(path: &str) -> Option<Box<PodTemplate>> {
         Ok(shared::types::from_tree(&serde_json::json!({"template": pod}))?)
     };
     read().inspect_err(|error| tracing::error!(path, %error, "the recycler's pod cannot be read")).ok().map(Box::new)
-}
-
-/// How volumes are attached.
-#[derive(Clone, Copy, Debug)]
-pub struct Attach {
-    /// Between two looks at whether attachments are as believed; None with `--disable-attach-detach-reconcile-sync`.
-    pub verify_period: Option<Duration>,
-    /// `--disable-force-detach-on-timeout`
-    pub never_force: bool,
 }
 
 /// What the cloud loops are told.
@@ -273,6 +266,7 @@ impl Settings {
                 admission_policy_status: workers("concurrent-validating-admission-policy-status-syncs"),
             },
             own_accounts: flags.boolean("use-service-account-credentials"),
+            cidr_allocator: flags.string("cidr-allocator-type"),
             allocate_node_cidrs: flags.boolean("allocate-node-cidrs"),
             cluster_cidrs: ranges("cluster-cidr"),
             service_cidrs: ranges("service-cluster-ip-range"),
@@ -321,11 +315,7 @@ impl Settings {
             recyclers: Recyclers::of(flags),
             hostpath_provisioner: flags.boolean("enable-hostpath-provisioner"),
             dynamic_provisioning: flags.boolean("enable-dynamic-provisioning"),
-            attach: Attach {
-                verify_period: (!flags.boolean("disable-attach-detach-reconcile-sync"))
-                    .then(|| flags.duration("attach-detach-reconcile-sync-period")),
-                never_force: flags.boolean("disable-force-detach-on-timeout"),
-            },
+            never_force_detach: flags.boolean("disable-force-detach-on-timeout"),
             cloud: Cloud {
                 provider: flags.string("cloud-provider"),
                 routes: flags.boolean("configure-cloud-routes"),

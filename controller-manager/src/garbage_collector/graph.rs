@@ -91,7 +91,8 @@ impl Identity {
         !self.namespace.is_empty() && *self.namespace != *namespace
     }
 
-    fn named(owner: &Owner, namespace: &Arc<str>) -> Self {
+    /// An owner as a dependent in `namespace` names it.
+    pub(super) fn named(owner: &Owner, namespace: &Arc<str>) -> Self {
         Self {
             api_version: Arc::clone(&owner.api_version),
             kind: Arc::clone(&owner.kind),
@@ -168,6 +169,17 @@ impl Graph {
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<&Node> {
         self.nodes.get(uid).map(|node| &**node)
+    }
+
+    /// A node and its uid.
+    #[must_use]
+    pub fn entry(&self, uid: &str) -> Option<(&Uid, &Node)> {
+        self.nodes.get_key_value(uid).map(|(uid, node)| (uid, &**node))
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Uid, &Node)> {
+        self.nodes.iter().map(|(uid, node)| (uid, &**node))
     }
 
     /// How many nodes there are.

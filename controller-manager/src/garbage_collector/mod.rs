@@ -1,5 +1,6 @@
 //! Deletes what no longer has an owner, in the background, in the foreground, or not at all (orphans).
 
+pub mod dot;
 pub mod graph;
 pub mod plan;
 
@@ -37,6 +38,8 @@ use crate::engine::worker::{self, Synced};
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
+/// Where the graph is shown.
+const GRAPH: &str = "/debug/controllers/garbage-collector-controller/graph";
 /// How many owners known not to exist are remembered.
 const ABSENT: usize = 500;
 /// How soon what is there and was not shown by a watch is looked up again, and how late.
@@ -81,6 +84,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         worker::run(cx, "garbage-collector", workers, &this.orphan, &this, |s, uid| async move {
             s.attempt_to_orphan(&uid).await
+        });
+        cx.debugging().add(GRAPH, "text/vnd.graphviz", move |query| {
+            let uids: Vec<String> = query.iter().filter(|(key, _)| key == "uid").map(|(_, uid)| uid.clone()).collect();
+            dot::dot(&this.graph.lock(), &uids)
         });
         Ok(Started::Yes)
     })
@@ -308,12 +315,7 @@ impl Collector {
 
     /// How an owner fares; none when it is in a namespace and the dependent in none, which nothing will ever mend.
     async fn owner_state(&self, owner: &Owner, dependent: &Identity) -> Result<Option<OwnerState>, RestError> {
-        let identity = Identity {
-            api_version: Arc::clone(&owner.api_version),
-            kind: Arc::clone(&owner.kind),
-            namespace: Arc::clone(&dependent.namespace),
-            name: Arc::clone(&owner.name),
-        };
+        let identity = Identity::named(owner, &dependent.namespace);
         if self.is_absent(&owner.uid, &identity) {
             return Ok(Some(OwnerState::Dangling));
         }

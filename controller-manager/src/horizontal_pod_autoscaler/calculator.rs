@@ -158,9 +158,15 @@ pub fn total(scene: Scene<'_>, value: i64, target: i64) -> Result<Proposal, Stri
 pub fn shared(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> Proposal {
     let wanted = ratio(value, target);
     let replicas = if tolerances.allow(wanted / f64::from(observed)) { observed } else { ceil(wanted) };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "rounded up to whole thousandths")]
-    let each = (value as f64 / f64::from(observed)).ceil() as i64;
-    Proposal { replicas, utilization: None, value: each }
+    Proposal { replicas, utilization: None, value: whole(ratio(value, observed.into()).ceil()) }
+}
+
+/// What Go makes of a number on the machines that most servers are: what does not fit, as a share of no replicas, is the
+/// least there is.
+#[allow(clippy::cast_possible_truncation, reason = "it is in range")]
+fn whole(number: f64) -> i64 {
+    const BOUND: f64 = 9_223_372_036_854_775_808.0;
+    if (-BOUND..BOUND).contains(&number) { number as i64 } else { i64::MIN }
 }
 
 fn damped(
@@ -270,7 +276,7 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, St
     let Some(spec) = pod.spec.as_ref() else { return Ok(0) };
     let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
     if container.is_none() && whole.is_some_and(|r| r.keys().any(|k| of_whole_pods(k))) {
-        let all = usage::of_pod(spec, false);
+        let all = usage::of_pod(spec, usage::Granted::default(), false);
         let request = all.get(resource).map(Quantity::saturating_milli_value);
         return request.ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"));
     }

@@ -169,9 +169,7 @@ fn values_of_one_object() {
         "unable to calculate ready pods: no pods returned by selector while calculating replica count"
     );
     let t = Tolerances { up: 0.1, down: 0.1 };
-    for (observed, value, replicas, each) in
-        [(3, 40_000, 4, 13_334), (3, 30_000, 3, 10_000), (3, 32_000, 3, 10_667), (0, 25_000, 3, i64::MAX)]
-    {
+    for (observed, value, replicas, each) in [(3, 40_000, 4, 13_334), (3, 30_000, 3, 10_000), (3, 32_000, 3, 10_667)] {
         let p = shared(t, observed, value, 10_000);
         assert_eq!((p.replicas, p.value), (replicas, each), "{observed} {value}");
     }
@@ -182,5 +180,21 @@ fn tolerance_per_direction() {
     let t = Tolerances { up: 0.05, down: 0.5 };
     for (ratio, allowed) in [(1.0, true), (1.04, true), (1.06, false), (0.6, true), (0.4, false)] {
         assert_eq!(t.allow(ratio), allowed, "{ratio}");
+    }
+}
+
+#[test]
+fn shares_of_no_replicas() {
+    let tolerances = Tolerances { up: 0.1, down: 0.1 };
+    for (observed, value, target, replicas, each) in [
+        (4, 10_001, 5_000, 3, 2_501),
+        (2, 10_000, 5_000, 2, 5_000),
+        (0, 10_000, 5_000, 2, i64::MIN),
+        (0, 0, 5_000, 0, i64::MIN),
+        (1, i64::MAX, 1_000, i32::MAX, i64::MIN),
+        (4, -10_001, 5_000, -2, -2_500),
+    ] {
+        let p = shared(tolerances, observed, value, target);
+        assert_eq!((p.replicas, p.value), (replicas, each), "{value} for {observed}");
     }
 }

@@ -1,12 +1,14 @@
 //! Empties namespaces that are being deleted, pods first, and lets them go when nothing is left.
 
 pub mod plan;
+pub mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Namespace;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use shared::informer::{Event, Store};
@@ -14,10 +16,12 @@ use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Round;
+use self::waiting::Waiting;
 use crate::engine::action::{Action, body};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
+use crate::engine::metadata::Change;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::{Rest, RestError};
@@ -28,9 +32,6 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 const GRACE: Duration = Duration::from_millis(500);
 /// Resources deleted before all others: what runs must stop before what it depends on goes.
 const FIRST: [(&str, &str); 1] = [("", "pods")];
-
-/// A namespace is looked at again no later than this while it waits for its content.
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// What is left of a resource.
 #[derive(Debug, Default, Deserialize)]
@@ -57,6 +58,7 @@ struct Remains {
 struct Namespaces {
     rest: Rest,
     store: Store<Namespace>,
+    waiting: Mutex<Waiting>,
 }
 
 /// Wire the namespace controller.
@@ -64,13 +66,31 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let informer = cx.informer::<Namespace>();
         let queue: Queue<Key> = Queue::with_backoff("namespace", Duration::from_secs(1), Duration::from_mins(1));
-        let this = Arc::new(Namespaces { rest: cx.rest("namespace-controller"), store: informer.store() });
+        let this = Arc::new(Namespaces {
+            rest: cx.rest("namespace-controller"),
+            store: informer.store(),
+            waiting: Mutex::default(),
+        });
         let wake = queue.clone();
         informer.add_handler(move |event: &Event<Namespace>| {
-            let ns = event.object();
-            if object::deleting(&ns.metadata) && !matches!(event, Event::Deleted(_)) {
+            if plan::is_news(event) {
+                wake.add_after(Key::of(&event.object().metadata), GRACE);
+            }
+        });
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
+        cx.hub().listen(move |served: &Served, change: &Change<'_>| {
+            if let Change::Deleted(meta) = change
+                && watcher.waiting.lock().gone(served, &meta.namespace, &meta.name)
+            {
+                wake.add(Key { namespace: String::new(), name: meta.namespace.to_string() });
+            }
+        });
+        let (wake, all) = (queue.clone(), informer.store());
+        cx.every("namespace", cx.settings().namespace_period, move || {
+            for ns in all.list().iter().filter(|ns| object::deleting(&ns.metadata)) {
                 wake.add_after(Key::of(&ns.metadata), GRACE);
             }
+            std::future::ready(())
         });
         worker::run(cx, "namespace", cx.settings().workers.namespace, &queue, &this, |s, key| async move {
             s.sync(&key).await
@@ -102,7 +122,9 @@ impl Namespaces {
         if !plan::holds(&ns) {
             return Ok(None);
         }
-        let round = self.empty(&ns).await;
+        let mut round = self.empty(&ns).await;
+        // Before anything is written: what goes meanwhile is not missed.
+        self.waiting.lock().wait(&key.name, std::mem::take(&mut round.left));
         if let Some(conditions) = plan::conditions(&ns, &round, clock::now()) {
             ns.status.get_or_insert_default().conditions = Some(conditions);
             match self.write_status(&ns).await {
@@ -116,8 +138,7 @@ impl Namespaces {
             return Err(RestError::other(format!("deletion of namespace {} failed: {text}", key.name)));
         }
         if round.estimate > Duration::ZERO {
-            let wait = Duration::from_secs(round.estimate.as_secs() / 2 + 1);
-            return Ok(Some(wait.min(LONGEST_WAIT)));
+            return Ok(Some(Duration::from_secs(round.estimate.as_secs() / 2 + 1)));
         }
         self.finalize(&path, ns).await
     }
@@ -188,7 +209,9 @@ impl Namespaces {
                 let longest = given.filter_map(|item| item.metadata.deletion_grace_period_seconds).max().unwrap_or(0);
                 let grace = plan::grace(longest, ns.metadata.deletion_timestamp.as_ref(), clock::now());
                 let finalizers = left.iter().flat_map(|item| item.metadata.finalizers.iter().cloned());
-                round.left(namespace, served, (left.len(), finalizers), grace);
+                round.remains(namespace, served, (left.len(), finalizers), grace);
+                let thing = |item: Item| (served.group.clone(), served.plural.clone(), item.metadata.name);
+                round.left.extend(left.into_iter().map(thing));
             }
             Err(e) => round.failures.push(e.to_string()),
         }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use shared::informer::Event;
 
+use super::waiting::Thing;
 use crate::engine::discovery::Served;
 use crate::engine::object;
 
@@ -30,11 +32,13 @@ pub struct Round {
     pub finalizers: BTreeMap<String, usize>,
     /// How long what is left may take; nothing when nothing is waited for.
     pub estimate: Duration,
+    /// The instances that are left.
+    pub left: Vec<Thing>,
 }
 
 impl Round {
     /// Some instances of a resource are left. Those that are not given any time and hold no finalizer should not be.
-    pub fn left(
+    pub fn remains(
         &mut self,
         namespace: &str,
         served: &Served,
@@ -61,6 +65,20 @@ impl Round {
         let some = || format!("Discovery failed for some groups, {} failing: {}", self.discovery.len(), list());
         self.broken.clone().unwrap_or_else(some)
     }
+}
+
+/// Whether a dying namespace is to be looked at. Its status is this controller's own doing: it looks again by itself as
+/// long as anything is left.
+#[must_use]
+pub fn is_news(event: &Event<Namespace>) -> bool {
+    let known = match event {
+        Event::Added(_) => false,
+        Event::Updated { old, new } => {
+            object::deleting(&old.metadata) && old.metadata.uid == new.metadata.uid && old.spec == new.spec
+        }
+        Event::Deleted(_) => true,
+    };
+    !known && object::deleting(&event.object().metadata)
 }
 
 /// What discovery says of a group version whose server does not answer.
@@ -177,6 +195,8 @@ pub fn finalized(namespace: &Namespace) -> Namespace {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use serde_json::json;
 
@@ -186,7 +206,7 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}}))
                 .expect("namespace");
         let mut round = Round::default();
-        round.left("n", &served("", "v1", "pods"), (2, ["example.com/x".to_owned()].into_iter()), Duration::ZERO);
+        round.remains("n", &served("", "v1", "pods"), (2, ["example.com/x".to_owned()].into_iter()), Duration::ZERO);
         let got = conditions(&ns, &round, Timestamp::UNIX_EPOCH).expect("conditions");
         let texts: Vec<_> =
             got.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.message.clone().unwrap_or_default())).collect();
@@ -227,6 +247,30 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_is_looked_at_when_it_begins_to_die() {
+        const DELETED: &str = "2026-01-01T00:00:00Z";
+        let namespace = |uid: &str, deleted: Option<&str>, finalizer: &str, phase: &str| -> Arc<Namespace> {
+            let object = json!({"metadata": {"name": "n", "uid": uid, "deletionTimestamp": deleted},
+                "spec": {"finalizers": [finalizer]}, "status": {"phase": phase}});
+            Arc::new(serde_json::from_value(object).expect("namespace"))
+        };
+        let live = || namespace("u", None, FINALIZER, "Active");
+        let dying = |uid, finalizer, phase| namespace(uid, Some(DELETED), finalizer, phase);
+        let asked = || dying("u", FINALIZER, "Active");
+        for (event, want) in [
+            (Event::Added(live()), false),
+            (Event::Added(asked()), true),
+            (Event::Updated { old: live(), new: asked() }, true),
+            (Event::Updated { old: asked(), new: dying("u", FINALIZER, "Terminating") }, false),
+            (Event::Updated { old: asked(), new: dying("u", "example.com/x", "Active") }, true),
+            (Event::Updated { old: asked(), new: dying("v", FINALIZER, "Active") }, true),
+            (Event::Deleted(asked()), false),
+        ] {
+            assert_eq!(is_news(&event), want, "{event:?}");
+        }
+    }
+
+    #[test]
     fn how_long_what_is_left_may_take() {
         let (apps, none) = (served("apps", "v1", "deployments"), Duration::ZERO);
         let unexpected = "unexpected items still remain in namespace: n for gvr: apps/v1, Resource=deployments";
@@ -237,7 +281,7 @@ mod tests {
             (vec![], none, none, vec![unexpected.to_owned()]),
         ] {
             let mut round = Round::default();
-            round.left("n", &apps, (1, finalizers.into_iter()), grace);
+            round.remains("n", &apps, (1, finalizers.into_iter()), grace);
             assert_eq!((round.estimate, round.failures), (estimate, failures));
         }
         let at = |s| Timestamp::from_second(s).expect("time");

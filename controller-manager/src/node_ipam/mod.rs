@@ -22,6 +22,8 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
+/// What cuts the ranges of nodes from those of the cluster.
+const ALLOCATOR: &str = "RangeAllocator";
 const WORKERS: usize = 5;
 
 struct Ranges {
@@ -42,6 +44,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let settings = cx.settings();
         if !settings.allocate_node_cidrs {
             return Ok(Started::Skipped);
+        }
+        if settings.cidr_allocator != ALLOCATOR {
+            // The others ask a cloud, and none is built in.
+            return Err(RestError::other(format!("invalid CIDR allocator type: {}", settings.cidr_allocator)));
         }
         let parse = |list: &[String]| -> Result<Vec<IpNet>, RestError> {
             list.iter().map(|s| s.parse().map_err(|e| RestError::other(format!("invalid CIDR {s}: {e}")))).collect()

@@ -1,5 +1,6 @@
 //! Keeps the usage in the status of resource quotas true when objects go away.
 
+pub mod devices;
 pub mod usage;
 
 use std::collections::BTreeMap;
@@ -7,8 +8,9 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota, ResourceQuotaStatus, Service};
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
+use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
 use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
@@ -38,6 +40,8 @@ struct Quotas {
     services: Store<Service>,
     claims: Store<PersistentVolumeClaim>,
     devices: Option<Store<ResourceClaim>>,
+    /// Where pods ask for devices as extended resources.
+    classes: Option<Store<DeviceClass>>,
     hub: Hub,
 }
 
@@ -50,7 +54,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             true => cx.served::<ResourceClaim>().await?,
             false => None,
         };
+        let classes = match cx.gate("DRAExtendedResource") {
+            true => cx.served::<DeviceClass>().await?,
+            false => None,
+        };
         let queue: Queue<Key> = Queue::new("resourcequota_primary");
+        // Quotas that say nothing of usage yet do not wait for those that are counted anew.
+        let first: Queue<Key> = Queue::new("resourcequota_priority");
         let this = Arc::new(Quotas {
             executor: cx.executor("resourcequota-controller", "resourcequota-controller"),
             quotas: quotas.store(),
@@ -58,53 +68,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             services: services.store(),
             claims: claims.store(),
             devices: devices.as_ref().map(Informer::store),
+            classes: classes.as_ref().map(Informer::store),
             hub: cx.hub().clone(),
         });
-        let wake = queue.clone();
-        quotas.add_handler(move |event: &Event<ResourceQuota>| {
-            // Usage written by admission is no reason to count anew.
-            let changed = match event {
-                Event::Updated { old, new } => {
-                    old.spec != new.spec || new.status.as_ref().is_none_or(|s| s.hard.is_none())
-                }
-                _ => true,
-            };
-            if changed {
-                wake.add(Key::of(&event.object().metadata));
-            }
-        });
+        watch_quotas(&quotas, &queue, &first);
         let replenish = replenisher(quotas.store(), queue.clone());
-        let again = replenish.clone();
-        pods.add_handler(move |event: &Event<Pod>| match event {
-            Event::Deleted(p) => again(object::namespace(&p.metadata)),
-            Event::Updated { old, new } if usage::gives_back(old, new, clock::now()) => {
-                again(object::namespace(&new.metadata))
-            }
-            _ => {}
-        });
-        let again = replenish.clone();
-        services.add_handler(move |event: &Event<Service>| {
-            let kind = |s: &Service| s.spec.as_ref().and_then(|x| x.type_.clone());
-            match event {
-                Event::Deleted(s) => again(object::namespace(&s.metadata)),
-                Event::Updated { old, new } if kind(old) != kind(new) => again(object::namespace(&new.metadata)),
-                _ => {}
-            }
-        });
-        let again = replenish.clone();
-        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
-            Event::Deleted(c) => again(object::namespace(&c.metadata)),
-            Event::Updated { old, new } if usage::claim_changes(old, new) => again(object::namespace(&new.metadata)),
-            _ => {}
-        });
-        if let Some(devices) = &devices {
-            let again = replenish.clone();
-            devices.add_handler(move |event: &Event<ResourceClaim>| {
-                if let Event::Deleted(c) = event {
-                    again(object::namespace(&c.metadata));
-                }
-            });
-        }
+        watch_pods(&pods, replenish.clone());
+        watch_others(&services, &claims, devices.as_ref(), &replenish);
         cx.hub().listen(move |_: &Served, change: &Change<'_>| {
             if let Change::Deleted(meta) = change
                 && !meta.namespace.is_empty()
@@ -113,18 +83,89 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         cx.hub().request();
-        worker::run(cx, "resourcequota", cx.settings().workers.resource_quota, &queue, &this, |s, key| async move {
-            s.sync(&key).await
-        });
+        for queue in [&first, &queue] {
+            worker::run(cx, "resourcequota", cx.settings().workers.resource_quota, queue, &this, |s, key| async move {
+                s.sync(&key).await
+            });
+        }
         let (all, wake) = (quotas.store(), queue.clone());
         cx.every("resourcequota", cx.settings().quota_period, move || {
             for quota in all.list() {
-                wake.add(Key::of(&quota.metadata));
+                let queue = if is_urgent(&quota) { &first } else { &wake };
+                queue.add(Key::of(&quota.metadata));
             }
             std::future::ready(())
         });
         Ok(Started::Yes)
     })
+}
+
+fn watch_quotas(quotas: &Informer<ResourceQuota>, queue: &Queue<Key>, first: &Queue<Key>) {
+    let (wake, urgent) = (queue.clone(), first.clone());
+    quotas.add_handler(move |event: &Event<ResourceQuota>| {
+        // Usage written by admission is no reason to count anew.
+        let changed = match event {
+            Event::Updated { old, new } => old.spec != new.spec || new.status.as_ref().is_none_or(|s| s.hard.is_none()),
+            _ => true,
+        };
+        if changed {
+            let queue = if is_urgent(event.object()) { &urgent } else { &wake };
+            queue.add(Key::of(&event.object().metadata));
+        }
+    });
+}
+
+/// Quotas of a namespace are counted anew when a pod gives something back.
+fn watch_pods(pods: &Informer<Pod>, again: impl Fn(&str) + Send + Sync + 'static) {
+    pods.add_handler(move |event: &Event<Pod>| match event {
+        Event::Deleted(p) => again(object::namespace(&p.metadata)),
+        Event::Updated { old, new } if usage::gives_back(old, new, clock::now()) => {
+            again(object::namespace(&new.metadata))
+        }
+        _ => {}
+    });
+}
+
+/// The same of what else is counted by more than its number.
+fn watch_others(
+    services: &Informer<Service>,
+    claims: &Informer<PersistentVolumeClaim>,
+    devices: Option<&Informer<ResourceClaim>>,
+    replenish: &(impl Fn(&str) + Clone + Send + Sync + 'static),
+) {
+    let again = replenish.clone();
+    services.add_handler(move |event: &Event<Service>| {
+        let kind = |s: &Service| s.spec.as_ref().and_then(|x| x.type_.clone());
+        match event {
+            Event::Deleted(s) => again(object::namespace(&s.metadata)),
+            Event::Updated { old, new } if kind(old) != kind(new) => again(object::namespace(&new.metadata)),
+            _ => {}
+        }
+    });
+    let again = replenish.clone();
+    claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
+        Event::Deleted(c) => again(object::namespace(&c.metadata)),
+        Event::Updated { old, new } if usage::claim_changes(old, new) => again(object::namespace(&new.metadata)),
+        _ => {}
+    });
+    if let Some(devices) = devices {
+        let again = replenish.clone();
+        devices.add_handler(move |event: &Event<ResourceClaim>| {
+            if let Event::Deleted(c) = event {
+                again(object::namespace(&c.metadata));
+            }
+        });
+    }
+}
+
+/// Whether nobody can be held to the quota yet: its limits are not in its status, or their usage is not.
+fn is_urgent(quota: &ResourceQuota) -> bool {
+    let (spec, status) = (quota.spec.as_ref(), quota.status.as_ref());
+    let (Some(hard), used) = (status.and_then(|s| s.hard.as_ref()), status.and_then(|s| s.used.as_ref())) else {
+        return true;
+    };
+    let wanted = spec.and_then(|s| s.hard.as_ref());
+    wanted.is_some_and(|wanted| wanted != hard) || hard.keys().any(|name| used.is_none_or(|u| !u.contains_key(name)))
 }
 
 /// Wakes the quotas of a namespace in which something went away.
@@ -154,11 +195,16 @@ impl Quotas {
             for service in self.services.list_namespace(&key.namespace) {
                 usage::add(&mut sum, &usage::service(&service));
             }
-            for claim in self.devices.iter().flat_map(|all| all.list_namespace(&key.namespace)) {
-                usage::add(&mut sum, &usage::device_claim(&claim));
+            let claims = self.devices.as_ref().map(|all| all.list_namespace(&key.namespace)).unwrap_or_default();
+            for claim in &claims {
+                usage::add(&mut sum, &self.device_claim(claim, &claims, now));
             }
         }
-        let mut used: Usage = hard.keys().filter(|n| usage::tracked(n)).map(|n| (n.clone(), amount(&sum, n))).collect();
+        let mut used: Usage = hard
+            .keys()
+            .filter(|n| usage::tracked(n, self.classes.is_some()))
+            .map(|n| (n.clone(), amount(&sum, n)))
+            .collect();
         let mut failed = None;
         for name in hard.keys() {
             // What cannot be counted now does not keep the rest from being told.
@@ -182,6 +228,20 @@ impl Quotas {
             Err(e) if !e.not_found() => Err(e),
             _ => done(),
         }
+    }
+
+    /// What a claim of devices uses; `all` are those of its namespace.
+    fn device_claim(&self, claim: &ResourceClaim, all: &[Arc<ResourceClaim>], now: Timestamp) -> Usage {
+        let mut used = devices::claim(claim);
+        if let Some(classes) = &self.classes {
+            let pod = devices::made_for(claim, all).and_then(|owner| {
+                let pod = self.pods.get(object::namespace(&claim.metadata), &owner.name)?;
+                (object::uid(&pod.metadata) == owner.uid).then(|| usage::pod(&pod, now))
+            });
+            let resource_of = |class: &str| classes.get("", class)?.spec.extended_resource_name.clone();
+            devices::extend(&mut used, resource_of, &pod.unwrap_or_default());
+        }
+        used
     }
 
     /// The number of objects of the resource that a quota name means: none that a scope is about. None for resources
@@ -257,7 +317,23 @@ fn same(a: &ResourceQuotaStatus, b: &ResourceQuotaStatus) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn who_does_not_wait() {
+        for (spec, status, want) in [
+            (json!({"pods": "1"}), json!(null), true),
+            (json!({"pods": "1"}), json!({"hard": {"pods": "1"}}), true),
+            (json!({"pods": "1"}), json!({"hard": {"pods": "1"}, "used": {"pods": "0"}}), false),
+            (json!({"pods": "2"}), json!({"hard": {"pods": "1"}, "used": {"pods": "0"}}), true),
+            (json!({"pods": "1", "cpu": "1"}), json!({"hard": {"pods": "1", "cpu": "1"}, "used": {"pods": "0"}}), true),
+        ] {
+            let quota = serde_json::from_value(json!({"spec": {"hard": spec}, "status": status})).expect("quota");
+            assert_eq!(is_urgent(&quota), want, "{spec} {status}");
+        }
+    }
 
     #[test]
     fn only_limited_resources_are_reported() {

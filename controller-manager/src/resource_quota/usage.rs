@@ -5,23 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
 };
-use k8s_openapi::api::resource::v1::{DeviceRequest, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
 
-use crate::engine::pod::{Container, Pod, PodSpec};
+use super::devices::{IMPLICIT, PER_DEVICE_CLASS};
+use crate::engine::pod::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
 use crate::engine::pods;
-
-/// What a quota's name for the devices of a class ends in.
-pub const PER_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// The most devices that a claim may be given.
-const MOST_DEVICES: i64 = 32;
 
 /// Amounts by resource name.
 pub type Usage = BTreeMap<String, Quantity>;
 
-fn one() -> Quantity {
+pub(super) fn one() -> Quantity {
     Quantity::from_int(1, Format::DecimalSI)
 }
 
@@ -32,7 +27,8 @@ pub fn add(sum: &mut Usage, more: &Usage) {
     }
 }
 
-fn raise(sum: &mut Usage, other: &Usage) {
+/// Have at least as much of everything as `other`.
+pub(super) fn raise(sum: &mut Usage, other: &Usage) {
     for (name, amount) in other {
         let have = sum.entry(name.clone()).or_default();
         if *amount > *have {
@@ -50,22 +46,53 @@ fn of_container(c: &Container, limits: bool) -> Usage {
     read(r.and_then(|r| if limits { r.limits.as_ref() } else { r.requests.as_ref() }))
 }
 
-/// What a pod asks for as a whole: its containers and sidecars together, or its hungriest init container.
-pub(crate) fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
+/// What the containers of a pod have, which in-place resizes make another thing than what they ask for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Granted<'a>(Option<&'a PodStatus>);
+
+impl<'a> Granted<'a> {
+    fn of(pod: &'a Pod) -> Self {
+        Self(pod.status.as_ref())
+    }
+
+    /// What a container has or is promised, and what it asks for unless that can never be given.
+    fn or_asked(self, c: &Container, limits: bool) -> Usage {
+        let asked = of_container(c, limits);
+        let running = self.0.into_iter().flat_map(|s| [&s.container_statuses, &s.init_container_statuses]);
+        let status = running.flatten().flat_map(|all| all.iter()).find(|s| *s.name == *c.name);
+        let Some((status, has)) = status.and_then(|s| Some((s, s.resources.as_deref()?))) else { return asked };
+        let mut usage = if self.infeasible() { Usage::new() } else { asked };
+        raise(&mut usage, &read(if limits { has.limits.as_ref() } else { has.requests.as_ref() }));
+        if !limits {
+            raise(&mut usage, &read(status.allocated_resources.as_deref()));
+        }
+        usage
+    }
+
+    fn infeasible(self) -> bool {
+        let conditions = self.0.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        conditions.iter().find(|c| c.type_ == "PodResizePending").is_some_and(|c| c.infeasible.0)
+    }
+}
+
+/// What a pod takes as a whole: its containers and sidecars together, or its hungriest init container.
+pub(crate) fn of_pod(spec: &PodSpec, granted: Granted<'_>, limits: bool) -> Usage {
     let mut sum = Usage::new();
     for c in &spec.containers {
-        add(&mut sum, &of_container(c, limits));
+        add(&mut sum, &granted.or_asked(c, limits));
     }
     let mut sidecars = Usage::new();
     let mut peak = Usage::new();
     for c in spec.init_containers.iter().flatten() {
-        let mut own = of_container(c, limits);
-        if c.restart_policy.as_deref() == Some("Always") {
-            add(&mut sidecars, &own);
-            own = sidecars.clone();
+        let own = if c.restart_policy.as_deref() == Some("Always") {
+            add(&mut sidecars, &granted.or_asked(c, limits));
+            sidecars.clone()
         } else {
+            // It ends: it is not resized.
+            let mut own = of_container(c, limits);
             add(&mut own, &sidecars);
-        }
+            own
+        };
         raise(&mut peak, &own);
     }
     add(&mut sum, &sidecars);
@@ -76,7 +103,7 @@ pub(crate) fn of_pod(spec: &PodSpec, limits: bool) -> Usage {
     }
     let overhead = read(spec.overhead.as_ref());
     for (name, amount) in overhead {
-        if !limits || sum.contains_key(&name) {
+        if !limits || sum.get(&name).is_some_and(|limit| !limit.is_zero()) {
             sum.entry(name).or_default().add(&amount);
         }
     }
@@ -97,8 +124,9 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Whether pods, services or claims are counted under this name; other objects are counted under names of their own.
+/// `extended`: device classes are resources, too.
 #[must_use]
-pub fn tracked(name: &str) -> bool {
+pub fn tracked(name: &str, extended: bool) -> bool {
     const NAMES: [&str; 19] = [
         "count/persistentvolumeclaims",
         "count/pods",
@@ -126,15 +154,32 @@ pub fn tracked(name: &str) -> bool {
         PER_DEVICE_CLASS,
     ];
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
-    let extended = name.starts_with("requests.") && name.contains('/') && !name.contains("kubernetes.io/");
-    NAMES.contains(&name) || huge || extended || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
+    let foreign = name.starts_with("requests.") && name.contains('/') && !name.contains("kubernetes.io/");
+    let implicit = extended && name.starts_with(IMPLICIT);
+    NAMES.contains(&name) || huge || foreign || implicit || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Whether a pod uses less than before, or is in another scope.
+/// Whether a pod may use less than before, or is in another scope.
 #[must_use]
 pub fn gives_back(old: &Pod, new: &Pod, now: Timestamp) -> bool {
     let scope = |p: &Pod| p.spec.as_ref().is_some_and(terminating);
-    (counts(old, now) && !counts(new, now)) || scope(old) != scope(new)
+    (counts(old, now) && !counts(new, now)) || scope(old) != scope(new) || resized(old, new)
+}
+
+/// Whether containers were given other resources. Those that have just begun to run have what they ask for.
+fn resized(old: &Pod, new: &Pod) -> bool {
+    fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+        let status = pod.status.as_ref();
+        let all = status.into_iter().flat_map(|s| [&s.container_statuses, &s.init_container_statuses]);
+        all.flatten().flat_map(|all| all.iter())
+    }
+    let other = |old: &ContainerStatus, new: &ContainerStatus| {
+        old.name == new.name
+            && ((old.resources.is_some() && old.resources != new.resources)
+                || (old.allocated_resources.is_some() && old.allocated_resources != new.allocated_resources))
+    };
+    statuses(old).zip(statuses(new)).any(|(old, new)| other(old, new))
+        || Granted::of(old).infeasible() != Granted::of(new).infeasible()
 }
 
 /// What a pod uses.
@@ -143,14 +188,15 @@ pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
     let mut out = Usage::from([("count/pods".to_owned(), one())]);
     let Some(spec) = pod.spec.as_ref().filter(|_| counts(pod, now)) else { return out };
     out.insert("pods".into(), one());
-    for (name, amount) in of_pod(spec, false) {
+    let granted = Granted::of(pod);
+    for (name, amount) in of_pod(spec, granted, false) {
         let native = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         if native {
             out.insert(name.clone(), amount.clone());
         }
         out.insert(format!("requests.{name}"), amount);
     }
-    for (name, amount) in of_pod(spec, true) {
+    for (name, amount) in of_pod(spec, granted, true) {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
             out.insert(format!("limits.{name}"), amount);
         }
@@ -210,42 +256,6 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
             out.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage.clone());
         }
         out.insert("requests.storage".into(), storage);
-    }
-    out
-}
-
-/// What a claim of devices uses, by device class.
-#[must_use]
-pub fn device_claim(claim: &ResourceClaim) -> Usage {
-    let mut out = Usage::from([("count/resourceclaims.resource.k8s.io".to_owned(), one())]);
-    for request in claim.spec.devices.iter().flat_map(|d| d.requests.iter().flatten()) {
-        add(&mut out, &of_request(request));
-    }
-    out
-}
-
-/// Of several alternatives the most that each class may come to.
-fn of_request(request: &DeviceRequest) -> Usage {
-    let mut out = Usage::new();
-    let mut claim = |class: &str, mode: Option<&str>, count: Option<i64>| {
-        let devices = match mode {
-            Some("ExactCount") => count.unwrap_or(0),
-            Some("All") => MOST_DEVICES,
-            _ => 0,
-        };
-        let devices = Quantity::from_int(devices, Format::DecimalSI);
-        raise(&mut out, &Usage::from([(format!("{class}{PER_DEVICE_CLASS}"), devices)]));
-    };
-    match (request.first_available.as_deref(), &request.exactly) {
-        (Some(alternatives @ [_, ..]), _) => {
-            for a in alternatives {
-                claim(&a.device_class_name, a.allocation_mode.as_deref(), a.count);
-            }
-        }
-        (_, Some(exactly)) => {
-            claim(&exactly.device_class_name, exactly.allocation_mode.as_deref(), exactly.count);
-        }
-        _ => {}
     }
     out
 }
@@ -366,146 +376,5 @@ fn cross_namespace(spec: &PodSpec) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    fn shown(usage: &Usage) -> Value {
-        usage.iter().map(|(k, q)| (k.clone(), json!(q.to_string()))).collect::<serde_json::Map<_, _>>().into()
-    }
-
-    fn a_pod(spec: Value, phase: &str) -> Pod {
-        serde_json::from_value(json!({"spec": spec, "status": {"phase": phase}})).expect("pod")
-    }
-
-    #[test]
-    fn pods_use_the_larger_of_running_and_starting() {
-        let c = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": "1", "example.com/gpu": "1"}}});
-        let spec =
-            json!({"containers": [c("100m"), c("200m")], "initContainers": [c("1")], "overhead": {"cpu": "50m"}});
-        assert_eq!(
-            shown(&pod(&a_pod(spec.clone(), "Running"), Timestamp::UNIX_EPOCH)),
-            json!({"count/pods": "1", "cpu": "1050m", "limits.cpu": "2050m", "pods": "1", "requests.cpu": "1050m"})
-        );
-        assert_eq!(shown(&pod(&a_pod(spec, "Succeeded"), Timestamp::UNIX_EPOCH)), json!({"count/pods": "1"}));
-    }
-
-    #[test]
-    fn what_is_tracked() {
-        for (name, want) in [
-            ("requests.cpu", true),
-            ("requests.example.com/gpu", true),
-            ("requests.hugepages-2Mi", true),
-            ("fast.storageclass.storage.k8s.io/requests.storage", true),
-            ("example.com/gpu", false),
-            ("limits.example.com/gpu", false),
-            ("gpu.deviceclass.resource.k8s.io/devices", true),
-            ("requests.x.kubernetes.io/y", false),
-            ("requests.gpu", false),
-            ("count/secrets", false),
-            ("bananas", false),
-        ] {
-            assert_eq!(tracked(name), want, "{name}");
-        }
-    }
-
-    #[test]
-    fn services_and_claims() {
-        let s: Service =
-            serde_json::from_value(json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}}))
-                .expect("service");
-        assert_eq!(
-            shown(&service(&s)),
-            json!({"count/services": "1", "services": "1", "services.loadbalancers": "1", "services.nodeports": "2"})
-        );
-        let c: PersistentVolumeClaim = serde_json::from_value(
-            json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}}),
-        )
-        .expect("claim");
-        assert_eq!(
-            shown(&claim(&c)),
-            json!({"count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "1Gi",
-                "fast.storageclass.storage.k8s.io/persistentvolumeclaims": "1", "fast.storageclass.storage.k8s.io/requests.storage": "1Gi"})
-        );
-    }
-
-    #[test]
-    fn claims_of_devices() {
-        let claim = |requests: Value| -> ResourceClaim {
-            serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}))
-                .expect("claim")
-        };
-        let of = |class: &str, mode: &str, n: i64| json!({"name": "r", "deviceClassName": class, "allocationMode": mode, "count": n});
-        let exactly = |v: Value| json!({"name": "r", "exactly": v});
-        for (requests, want) in [
-            (json!([exactly(of("gpu", "ExactCount", 2)), exactly(of("gpu", "ExactCount", 1))]), json!({"gpu": "3"})),
-            (json!([exactly(of("gpu", "All", 0)), exactly(of("nic", "New", 7))]), json!({"gpu": "32", "nic": "0"})),
-            (
-                json!([{"name": "r", "firstAvailable": [of("gpu", "ExactCount", 2), of("gpu", "ExactCount", 4), of("nic", "ExactCount", 1)]}]),
-                json!({"gpu": "4", "nic": "1"}),
-            ),
-        ] {
-            let mut used = shown(&device_claim(&claim(requests)));
-            let map = used.as_object_mut().expect("map");
-            assert_eq!(map.remove("count/resourceclaims.resource.k8s.io"), Some(json!("1")));
-            let named: Value =
-                map.iter().map(|(k, v)| (k.trim_end_matches(PER_DEVICE_CLASS).to_owned(), v.clone())).collect();
-            assert_eq!(named, want);
-        }
-    }
-
-    #[test]
-    fn changes_that_matter() {
-        let plain = json!({"containers": [{"name": "c"}]});
-        let bounded = json!({"containers": [{"name": "c"}], "activeDeadlineSeconds": 5});
-        for (old, new, want) in [
-            (a_pod(plain.clone(), "Running"), a_pod(plain.clone(), "Failed"), true),
-            (a_pod(plain.clone(), "Failed"), a_pod(plain.clone(), "Failed"), false),
-            (a_pod(plain.clone(), "Pending"), a_pod(plain.clone(), "Running"), false),
-            (a_pod(plain, "Running"), a_pod(bounded, "Running"), true),
-        ] {
-            assert_eq!(gives_back(&old, &new, Timestamp::UNIX_EPOCH), want);
-        }
-        let claim = |v: Value| -> PersistentVolumeClaim { serde_json::from_value(v).expect("claim") };
-        let plain = claim(json!({"spec": {"volumeAttributesClassName": "a"}}));
-        for (status, want) in [
-            (json!({"phase": "Bound"}), false),
-            (json!({"currentVolumeAttributesClassName": "a"}), false),
-            (json!({"currentVolumeAttributesClassName": "b"}), true),
-            (json!({"allocatedResources": {"storage": "1Gi"}}), true),
-        ] {
-            let new = claim(json!({"spec": {"volumeAttributesClassName": "a"}, "status": status}));
-            assert_eq!(claim_changes(&plain, &new), want);
-        }
-        let both = claim(
-            json!({"spec": {"volumeAttributesClassName": "a"}, "status": {"currentVolumeAttributesClassName": "b"}}),
-        );
-        for (operator, class, want) in
-            [("In", "b", true), ("In", "c", false), ("NotIn", "a", true), ("Exists", "", true)]
-        {
-            let spec = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": operator, "values": [class]}]}});
-            let spec: ResourceQuotaSpec = serde_json::from_value(spec).expect("quota");
-            assert_eq!(claim_in_scope(&spec, &both), want, "{operator} {class}: any of its classes will do");
-        }
-        let uneven = claim(json!({"spec": {"resources": {"requests": {"storage": "1500m"}}}}));
-        assert_eq!(shown(&super::claim(&uneven))["requests.storage"], "2");
-    }
-
-    #[test]
-    fn scopes() {
-        let plain = a_pod(json!({"containers": [{"name": "c"}], "priorityClassName": "high"}), "Running");
-        let quota = |v: Value| -> ResourceQuotaSpec { serde_json::from_value(v).expect("quota") };
-        let class = |op: &str, v: Value| json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": op, "values": v}]}});
-        for (spec, want) in [
-            (json!({}), true),
-            (json!({"scopes": ["BestEffort"]}), true),
-            (json!({"scopes": ["BestEffort", "Terminating"]}), false),
-            (json!({"scopes": ["NotTerminating"]}), true),
-            (class("In", json!(["high"])), true),
-            (class("NotIn", json!(["high"])), false),
-            (json!({"scopes": ["CrossNamespacePodAffinity"]}), false),
-        ] {
-            assert_eq!(in_scope(&quota(spec.clone()), &plain), want, "{spec}");
-        }
-    }
-}
+#[path = "usage_tests.rs"]
+mod tests;

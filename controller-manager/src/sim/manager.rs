@@ -7,7 +7,7 @@ use shared::run::{Shutdown, TaskGroup};
 
 use super::http::Server;
 use crate::controllers::TABLE;
-use crate::engine::context::{Clients, Context};
+use crate::engine::context::{Clients, Context, Place};
 use crate::engine::registry::{Selection, known};
 use crate::engine::settings::Settings;
 
@@ -26,7 +26,13 @@ impl Manager {
         let shutdown = Shutdown::new();
         let main = server.transport(shutdown.token().clone());
         let clients = Clients { main, anonymous: None, authority: String::new() };
-        let cx = Context::new(clients, TaskGroup::new(), shutdown.clone(), settings, "host".into());
+        let cx = Context::new(
+            clients,
+            TaskGroup::new(),
+            shutdown.clone(),
+            settings,
+            Place { host: "host".into(), ..Place::default() },
+        );
         for controller in TABLE {
             if cx.settings().controllers.wants(controller.name, controller.on_by_default) {
                 // Those that lack a key file are skipped, as in the process.

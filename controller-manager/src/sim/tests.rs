@@ -2,6 +2,8 @@
 //! `SCENARIO=<part of a name>` plays only some and says more.
 
 use super::faults::Fault;
+use super::http::Server;
+use super::manager::Manager;
 use super::scenario::{Scenario, play};
 
 const FILES: &[(&str, &str)] = &[
@@ -108,4 +110,84 @@ fn names_are_unique() {
             assert!(Fault::ALL.iter().any(|f| format!("{f:?}").to_lowercase() == *fault), "no fault {fault}");
         }
     }
+}
+
+/// What upstream calls its queues.
+const QUEUES: &[&str] = &[
+    "ClusterRoleAggregator",
+    "bootstrap_signer_queue",
+    "ca_cert_publisher_cluster_trust_bundles",
+    "certificate",
+    "cidrallocator_node",
+    "claims",
+    "cronjob",
+    "daemonset",
+    "deployment",
+    "device-taint-eviction-controller",
+    "disruption",
+    "disruption_recheck",
+    "endpoint",
+    "endpoint_slice",
+    "endpoint_slice_mirroring",
+    "ephemeral_volume",
+    "garbage_collector_attempt_to_delete",
+    "garbage_collector_attempt_to_orphan",
+    "garbage_collector_graph_changes",
+    "horizontalpodautoscaler",
+    "job",
+    "job_orphan_pod",
+    "namespace",
+    "node_lifecycle_controller",
+    "node_lifecycle_controller_pods",
+    "noexec_taint_node",
+    "noexec_taint_pod",
+    "orphaned_pods_nodes",
+    "pvcprotection",
+    "pvcs",
+    "pvprotection",
+    "replicaset",
+    "replicationmanager",
+    "resource-version-controller",
+    "resource_claim",
+    "resource_quota_controller_resource_changes",
+    "resourcequota_primary",
+    "resourcequota_priority",
+    "root_ca_cert_publisher",
+    "selinux_warning",
+    "service",
+    "serviceaccount",
+    "serviceaccount_tokens_secret",
+    "serviceaccount_tokens_service",
+    "servicecidrs",
+    "stale_pod_disruption",
+    "statefulset",
+    "storage-version-migrator-controller",
+    "storage_version_garbage_collector_leases",
+    "storage_version_garbage_collector_storageversions",
+    "token_cleaner",
+    "ttl_jobs_to_delete",
+    "ttlcontroller",
+    "vacprotection",
+    "validatingadmissionpolicy-status",
+    "volume_expand",
+    "volumes",
+    // Upstream looks at all volumes ten times a second instead.
+    "attach_detach",
+];
+
+#[tokio::test(start_paused = true)]
+async fn queues_are_called_what_upstream_calls_them() {
+    let server = Server::new(Fault::None);
+    let all = "--controllers=*,bootstrap-signer-controller,token-cleaner-controller,selinux-warning-controller";
+    let manager = Manager::start(&server, &[all.to_owned()]).await;
+    let text = shared::metrics::gather();
+    let named = |line: &'_ str| -> Option<String> {
+        Some(line.strip_prefix("workqueue_depth{name=\"")?.split_once('"')?.0.to_owned())
+    };
+    let names: Vec<String> = text.lines().filter_map(named).filter(|name| !name.starts_with("test_")).collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in &names {
+        assert!(QUEUES.contains(&name.as_str()), "{name}");
+    }
+    manager.kill();
 }

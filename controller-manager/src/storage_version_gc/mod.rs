@@ -41,7 +41,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             labels: Some(LEASES.into()),
             ..Scope::default()
         });
-        let queue: Queue<Key> = Queue::new("storage_version_garbage_collector");
+        let queue: Queue<Key> = Queue::new("storage_version_garbage_collector_storageversions");
         let this = Arc::new(Collector {
             executor: cx.executor(NAME, NAME),
             versions: versions.store(),

@@ -44,7 +44,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         }
         let fields = Some(format!("spec.signerName={SIGNER}"));
         let bundles = cx.informer_in::<ClusterTrustBundle>(Scope { fields, ..Scope::default() });
-        let queue: Queue<()> = Queue::new(NAME);
+        let queue: Queue<()> = Queue::new("ca_cert_publisher_cluster_trust_bundles");
         let this = Arc::new(Publisher {
             executor: cx.executor(NAME, NAME),
             bundles: bundles.store(),

@@ -36,7 +36,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         }
         let Some(classes) = cx.served::<VolumeAttributesClass>().await? else { return Ok(Started::Skipped) };
         let (claims, volumes) = (cx.informer::<PersistentVolumeClaim>(), cx.informer::<PersistentVolume>());
-        let queue: Queue<Key> = Queue::new("volumeattributesclassprotection");
+        let queue: Queue<Key> = Queue::new("vacprotection");
         let this = Arc::new(Classes {
             executor: cx.executor(NAME, NAME),
             classes: classes.store(),

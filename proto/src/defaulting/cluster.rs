@@ -230,6 +230,13 @@ pub(super) fn device_request(request: &mut Object) {
     }
 }
 
+/// In v1beta1 a request that has alternatives wants nothing itself.
+pub(super) fn flat_device_request(request: &mut Object) {
+    if request.get("firstAvailable").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        device_request(request);
+    }
+}
+
 pub(super) fn definition(definition: &mut Object) {
     let Some(spec) = child_or_new(definition, "spec") else { return };
     if let Some(names) = child_or_new(spec, "names") {

@@ -12,6 +12,8 @@ use crate::{quantity, scalar, zero};
 
 /// Most reports of one text.
 const MAX_REPORTS: usize = 100;
+/// Most bytes of places that are put together for them: what is wrong at one place may be wrong there a million times.
+const MAX_PLACES: usize = 1 << 24;
 
 /// Decodes one object.
 ///
@@ -52,8 +54,13 @@ fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -
 /// # Errors
 /// [`DecodeError`] with Go's text.
 pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
+    decode_any_at(bytes, 0)
+}
+
+/// The same, of a text that stands so deep inside an object.
+pub(crate) fn decode_any_at(bytes: &[u8], depth: usize) -> Result<Value, DecodeError> {
     scan::check(bytes).map_err(DecodeError::Syntax)?;
-    Decoder::new(bytes, false).any(0)
+    Decoder::new(bytes, false).any(depth)
 }
 
 /// The same, with reports of fields that an object has twice.
@@ -65,51 +72,6 @@ pub fn decode_any_reporting(bytes: &[u8]) -> Result<(Value, Vec<String>), Decode
     let mut d = Decoder::new(bytes, true);
     let value = d.any(0)?;
     Ok((value, d.reports))
-}
-
-/// Reads `apiVersion` and `kind` and nothing else.
-///
-/// # Errors
-/// Upstream's text, as it follows `couldn't get version/kind; json parse error: `.
-pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
-    scan::check(bytes)?;
-    let mut d = Decoder::new(bytes, false);
-    let (mut api_version, mut kind) = (String::new(), String::new());
-    match d.text.peek() {
-        b'{' => {}
-        b'n' => return Ok((api_version, kind)),
-        _ => {
-            return Err(format!(
-                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
-                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                d.text.what()
-            ));
-        }
-    }
-    let mut failed = None;
-    let mut more = d.text.open(b'}');
-    while more {
-        let key = d.text.key();
-        let target = if key.eq_ignore_ascii_case("apiVersion") {
-            Some(("apiVersion", &mut api_version))
-        } else if key.eq_ignore_ascii_case("kind") {
-            Some(("kind", &mut kind))
-        } else {
-            None
-        };
-        match (target, d.text.peek()) {
-            (Some((_, slot)), b'"') => *slot = d.text.string().into_owned(),
-            (Some((name, _)), c) if c != b'n' => {
-                failed.get_or_insert_with(|| {
-                    format!("json: cannot unmarshal {} into Go struct field .{name} of type string", d.text.what())
-                });
-                d.text.skip();
-            }
-            _ => d.text.skip(),
-        }
-        more = d.text.next(b'}');
-    }
-    failed.map_or(Ok((api_version, kind)), Err)
 }
 
 enum Segment<'s> {
@@ -130,6 +92,8 @@ struct Decoder<'a, 's> {
     /// Innermost struct.
     owner: &'s str,
     reports: Vec<String>,
+    /// Bytes of places that were put together.
+    placed: usize,
     /// First type error; decoding goes on, as later errors of other sorts take precedence.
     first: Option<DecodeError>,
 }
@@ -161,6 +125,7 @@ impl<'a, 's> Decoder<'a, 's> {
             names: vec![],
             owner: "",
             reports: vec![],
+            placed: 0,
             first: None,
         }
     }
@@ -181,7 +146,7 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     fn strict(&mut self, what: &str, key: &str) {
-        if !self.report || self.reports.len() >= MAX_REPORTS {
+        if !self.report || self.reports.len() >= MAX_REPORTS || self.placed >= MAX_PLACES {
             return;
         }
         let mut path = String::new();
@@ -200,6 +165,7 @@ impl<'a, 's> Decoder<'a, 's> {
             path.push('.');
         }
         path.push_str(key);
+        self.placed += path.len();
         let text = format!("{what} field {path:?}");
         if !self.reports.contains(&text) {
             self.reports.push(text);

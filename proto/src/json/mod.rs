@@ -11,13 +11,15 @@ mod part;
 mod plain;
 mod scan;
 mod text;
+mod type_meta;
 
 use thiserror::Error;
 
 use crate::Value;
 
+pub(crate) use decode::decode_any_at;
 pub(crate) use decode::decode_yaml;
-pub use decode::{decode, decode_any, decode_any_reporting, type_meta};
+pub use decode::{decode, decode_any, decode_any_reporting};
 pub(crate) use encode::{
     empty_element as encode_element, int as encode_int, name as encode_name, one as encode_special, raw as encode_raw,
     scalar as encode_scalar, text as encode_text, zero_value as encode_zero,
@@ -26,6 +28,7 @@ pub use encode::{encode, encode_any, encode_field, encode_pretty, indent};
 pub use part::decode_touched;
 pub use text::canonicalize;
 pub(crate) use text::{schema_props, time_value};
+pub use type_meta::type_meta;
 
 /// Deepest nesting that becomes a tree.
 pub const MAX_TREE_DEPTH: usize = 256;

@@ -129,9 +129,11 @@ pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>
     if managed.0.is_empty() && exists {
         return;
     }
-    let mut managed = record(schema, live, new, managed, write, &write.owner(false));
-    managed.cap();
-    managed.encode(new);
+    // Owners who cannot be told what changed are forgotten, all of them.
+    if let Ok(mut managed) = record(schema, live, new, managed, write, &write.owner(false)) {
+        managed.cap();
+        managed.encode(new);
+    }
 }
 
 fn record(
@@ -141,7 +143,7 @@ fn record(
     mut managed: Managed,
     write: &Write<'_>,
     owner: &Owner,
-) -> Managed {
+) -> Result<Managed, String> {
     let zero;
     let live = if live.is_object() {
         live
@@ -150,8 +152,8 @@ fn record(
         &zero
     };
     let view = write.view(schema);
-    view.forget_gone(&mut managed);
-    let mut changes = view.changes(&managed, live, new, write.ownable);
+    view.reconcile(&mut managed, live)?;
+    let mut changes = view.changes(&managed, live, new, write.ownable)?;
     // Where nobody owns anything, nobody has to know what was added.
     let nobody = managed.0.is_empty();
     let mut set = if nobody { std::mem::take(&mut changes.own.added) } else { changes.own.added.clone() };
@@ -164,7 +166,7 @@ fn record(
     if let Some(own) = managed.0.iter_mut().find(|e| e.owner == *owner && same(&e.set)) {
         own.time = time;
         release(&mut managed, &changes, Some(owner));
-        return managed;
+        return Ok(managed);
     }
     release(&mut managed, &changes, None);
     if !set.is_empty() {
@@ -173,7 +175,7 @@ fn record(
         }
         managed.put(Entry { owner: owner.clone(), set: set.into(), time });
     }
-    managed
+    Ok(managed)
 }
 
 /// Takes changed and removed fields from their owners.
@@ -214,8 +216,9 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
     };
     if managed.0.is_empty() {
         let first = Owner { manager: BEFORE_FIRST_APPLY.to_owned(), ..write.owner(false) };
-        managed = record(schema, &Value::Null, live, managed, write, &first);
+        managed = record(schema, &Value::Null, live, managed, write, &first).map_err(Error::Unknown)?;
     }
+    write.view(schema).reconcile(&mut managed, live).map_err(Error::Unknown)?;
     let again = (write.manager == KUBECTL && !force).then(|| managed.clone());
     let outcome = match (attempt(schema, live, config, managed, write, force), again) {
         (Err(Failure::Conflicts(found)), Some(managed)) => {
@@ -254,6 +257,7 @@ pub fn configure(schema: &Message, live: &Value, config: &Value) -> Result<Value
         let places = atomic.join(", ");
         return Err(format!("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {places}"));
     }
+    typed::check(kind, live).map_err(|e| format!("failed to convert original object to typed object: {e}"))?;
     let mut merged = typed::merge(kind, live, config);
     json::decode_touched(schema, &mut merged, config, Strictness::Ignore)
         .map_err(|e| format!("failed to convert typed object to object: {e}"))?;
@@ -301,10 +305,11 @@ fn attempt(
     // Who sets everything again gives nothing up.
     let keeps = last_version == write.api_version && last.difference(&set).is_empty();
     managed.put(Entry { owner: owner.clone(), set: set.into(), time });
-    let mut pruned = if keeps { merged } else { view.prune(merged, &managed, &last, &last_version) };
+    let failed = |e: String| Failure::Unknown(format!("failed to prune fields: {e}"));
+    let pruned = if keeps { Ok(merged) } else { view.prune(merged, &managed, &last, &last_version).map_err(failed) };
+    let mut pruned = pruned?;
 
-    view.forget_gone(&mut managed);
-    let changes = view.changes(&managed, live, &pruned, write.ownable);
+    let changes = view.changes(&managed, live, &pruned, write.ownable).map_err(Failure::Unknown)?;
     if !force {
         let mut conflicts = Vec::new();
         for entry in managed.0.iter().filter(|e| e.owner != owner) {

@@ -5,10 +5,14 @@
 
 use serde_json::Value;
 
+use crate::json::MAX_TREE_DEPTH;
+
 /// Most operations in one patch.
 pub const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes (about) that `copy` operations of one patch may add.
 const MAX_COPY_BYTES: usize = 3 * 1024 * 1024;
+/// Most bytes (about) that `move` operations of one patch may be about: each time it is looked how deep they reach.
+const MAX_MOVED_BYTES: usize = 1 << 28;
 
 /// Why a patch cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -103,9 +107,9 @@ impl Patch {
     /// [`Error::Apply`].
     pub fn apply(&self, target: &mut Value) -> Result<(), Error> {
         let mut document = target.clone();
-        let mut copied = 0;
+        let mut work = Work::default();
         for op in &self.operations {
-            op.apply(&mut document, &mut copied)?;
+            op.apply(&mut document, &mut work)?;
         }
         *target = document;
         Ok(())
@@ -116,14 +120,32 @@ fn fail<T>(text: String) -> Result<T, Error> {
     Err(Error::Apply(text))
 }
 
-/// Rough size of a value as JSON.
-fn size(value: &Value) -> usize {
+/// What the operations of a patch have done so far, in bytes.
+#[derive(Default)]
+struct Work {
+    copied: usize,
+    moved: usize,
+}
+
+/// Rough size of a value as JSON, and how many values stand in one another in it.
+fn measure(value: &Value) -> (usize, usize) {
+    let all = |parts: &mut dyn Iterator<Item = (usize, &Value)>| {
+        parts.fold((2, 1), |(size, depth), (more, part)| {
+            let (inner, levels) = measure(part);
+            (size + more + inner, depth.max(levels + 1))
+        })
+    };
     match value {
-        Value::String(s) => s.len() + 2,
-        Value::Array(list) => 2 + list.iter().map(|v| size(v) + 1).sum::<usize>(),
-        Value::Object(map) => 2 + map.iter().map(|(k, v)| k.len() + 4 + size(v)).sum::<usize>(),
-        _ => 4,
+        Value::String(s) => (s.len() + 2, 1),
+        Value::Array(list) => all(&mut list.iter().map(|v| (1, v))),
+        Value::Object(map) => all(&mut map.iter().map(|(k, v)| (k.len() + 4, v))),
+        _ => (4, 1),
     }
+}
+
+/// Whether a value may stand at a path: small patches can make trees that are deeper than any that is read.
+fn fits(path: &[String], depth: usize) -> Result<(), Error> {
+    if path.len() + depth > MAX_TREE_DEPTH + 1 { fail("exceeded max depth".to_owned()) } else { Ok(()) }
 }
 
 fn tokens(path: &str) -> Option<Vec<String>> {
@@ -192,7 +214,7 @@ fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
 }
 
 impl Operation {
-    fn apply(&self, document: &mut Value, copied: &mut usize) -> Result<(), Error> {
+    fn apply(&self, document: &mut Value, work: &mut Work) -> Result<(), Error> {
         let Some(text) = self.path.as_deref() else {
             return fail(format!("{} operation is missing its path", self.op));
         };
@@ -205,11 +227,13 @@ impl Operation {
         match self.op.as_str() {
             "add" => {
                 let value = self.value.clone().unwrap_or_default();
+                fits(&path, measure(&value).1)?;
                 add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
             }
             "remove" => remove(document, &path).map_or_else(|| fail(missing(text)), |_| Ok(())),
             "replace" => {
                 let value = self.value.clone().unwrap_or_default();
+                fits(&path, measure(&value).1)?;
                 if let Some(old) = find_mut(document, &path) {
                     *old = value;
                     return Ok(());
@@ -221,6 +245,12 @@ impl Operation {
             "move" => {
                 let (from_text, from) = from()?;
                 let Some(value) = remove(document, &from) else { return fail(missing(from_text)) };
+                let (size, depth) = measure(&value);
+                work.moved += size;
+                if work.moved > MAX_MOVED_BYTES {
+                    return fail("unable to move, too much was moved already".to_owned());
+                }
+                fits(&path, depth)?;
                 add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
             }
             "copy" => {
@@ -230,12 +260,15 @@ impl Operation {
                     None if in_object(document, &from) => &Value::Null,
                     None => return fail(missing(from_text)),
                 };
-                *copied += size(value);
-                if *copied > MAX_COPY_BYTES {
+                let (size, depth) = measure(value);
+                work.copied += size;
+                if work.copied > MAX_COPY_BYTES {
                     return fail(format!(
-                        "unable to copy, the accumulated size increase of copy operations is {copied}"
+                        "unable to copy, the accumulated size increase of copy operations is {}",
+                        work.copied
                     ));
                 }
+                fits(&path, depth)?;
                 let value = value.clone();
                 add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
             }
@@ -329,6 +362,27 @@ mod tests {
             assert!(matches!(patch.apply(&mut target), Err(Error::Apply(_) | Error::Test(_))), "{op}");
             assert_eq!(target, doc);
         }
+    }
+
+    #[test]
+    fn small_patches_make_no_deep_trees() {
+        // Each puts all there is into its innermost object.
+        let (mut depth, mut doubling) = (1, Vec::new());
+        for _ in 0..17 {
+            doubling.push(json!({"op": "copy", "from": "", "path": "/a".repeat(depth + 1)}));
+            depth = 2 * depth + 1;
+        }
+        let too_deep = Err("exceeded max depth".to_owned());
+        assert_eq!(run(json!({"a": {}}), json!(doubling)), too_deep);
+        assert!(run(json!({"a": {}}), json!(doubling[..6])).is_ok());
+        let wrap = [
+            json!({"op": "add", "path": "/b", "value": {}}),
+            json!({"op": "move", "from": "/a", "path": "/b/a"}),
+            json!({"op": "move", "from": "/b", "path": "/a"}),
+        ];
+        let wrapping = |times: usize| json!(vec![wrap.clone(); times].concat());
+        assert_eq!(run(json!({"a": {}}), wrapping(3000)), too_deep);
+        assert!(run(json!({"a": {}}), wrapping(200)).is_ok());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::typed::{self, Comparison};
 use crate::schema::Message;
 
 /// A version that an entry of managed fields speaks of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Version<'v> {
     /// Objects are not converted to it: it is taken for the version at hand.
     Same,
@@ -17,6 +17,8 @@ pub enum Version<'v> {
     Other(&'v Message),
     /// There is no such version any more.
     Gone,
+    /// Objects cannot be brought into it, and why.
+    Lost(String),
 }
 
 /// The versions of a kind.
@@ -58,22 +60,58 @@ impl<'v> View<'v> {
         match self.versions.find(api_version) {
             Version::Same => Some((self.api_version, Type::Message(self.schema))),
             Version::Other(schema) => Some((api_version, Type::Message(schema))),
-            Version::Gone => None,
+            Version::Gone | Version::Lost(_) => None,
         }
     }
 
-    fn convert(&self, object: &Value, to: &str) -> Value {
+    /// The object in a version, which must know all that it holds.
+    fn convert(&self, object: &Value, to: &str, kind: Type<'_>) -> Result<Value, String> {
         let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(self.api_version);
-        if there == to { object.clone() } else { self.versions.convert(object, to) }
+        if there == to {
+            return Ok(object.clone());
+        }
+        let converted = self.versions.convert(object, to);
+        typed::check(kind, &converted).map_err(|e| e.to_string())?;
+        Ok(converted)
     }
 
     /// Forgets owners of versions that are gone.
-    pub(super) fn forget_gone(&self, managed: &mut Managed) {
-        managed.0.retain(|e| self.place(&e.owner.api_version).is_some());
+    ///
+    /// # Errors
+    /// The live object cannot be brought into the version of another owner.
+    pub(super) fn reconcile(&self, managed: &mut Managed, live: &Value) -> Result<(), String> {
+        if managed.0.iter().all(|e| e.owner.api_version == self.api_version) {
+            return Ok(());
+        }
+        managed.0.retain(|e| !matches!(self.find(&e.owner.api_version), Version::Gone));
+        let mut others: Vec<&str> = managed.0.iter().map(|e| e.owner.api_version.as_str()).collect();
+        others.sort_unstable();
+        others.dedup();
+        let reached = |version: &&str| match self.find(version) {
+            Version::Lost(why) => Err(why),
+            Version::Other(schema) => self.convert(live, version, Type::Message(schema)).map(drop),
+            Version::Same | Version::Gone => Ok(()),
+        };
+        // All are looked at before any is judged: what only others know is asked for at once.
+        let outcomes: Vec<Result<(), String>> = others.iter().map(reached).collect();
+        outcomes.into_iter().collect()
+    }
+
+    fn find(&self, api_version: &str) -> Version<'v> {
+        if api_version == self.api_version { Version::Same } else { self.versions.find(api_version) }
     }
 
     /// What a write changes, in every version that an entry speaks of; what is not `ownable` is not looked at.
-    pub(super) fn changes(&self, managed: &Managed, live: &Value, new: &Value, ownable: &Ownable) -> Changes {
+    ///
+    /// # Errors
+    /// One of the objects cannot be brought into such a version.
+    pub(super) fn changes(
+        &self,
+        managed: &Managed,
+        live: &Value,
+        new: &Value,
+        ownable: &Ownable,
+    ) -> Result<Changes, String> {
         let own = typed::compare(Type::Message(self.schema), live, new).narrowed(ownable);
         let mut others: Vec<(String, Comparison)> = Vec::new();
         for entry in &managed.0 {
@@ -81,30 +119,51 @@ impl<'v> View<'v> {
             if version == self.api_version || others.iter().any(|(known, _)| known == version) {
                 continue;
             }
-            let changes = typed::compare(kind, &self.convert(live, version), &self.convert(new, version));
+            let before = self.convert(live, version, kind).map_err(|e| format!("failed to convert old object: {e}"))?;
+            let after = self.convert(new, version, kind).map_err(|e| format!("failed to convert new object: {e}"))?;
+            let changes = typed::compare(kind, &before, &after);
             others.push((version.to_owned(), changes.narrowed(ownable)));
         }
-        Changes { own, others }
+        Ok(Changes { own, others })
     }
 
     /// Removes what the applier set last time, in the version of that time, and nobody owns any more.
-    pub(super) fn prune(&self, merged: Value, managed: &Managed, last: &Set, last_version: &str) -> Value {
-        let Some((version, kind)) = self.place(last_version).filter(|_| !last.is_empty()) else { return merged };
-        let merged = self.convert(&merged, version);
+    ///
+    /// # Errors
+    /// The object cannot be brought into a version on the way.
+    pub(super) fn prune(
+        &self,
+        merged: Value,
+        managed: &Managed,
+        last: &Set,
+        last_version: &str,
+    ) -> Result<Value, String> {
+        let Some((version, kind)) = self.place(last_version).filter(|_| !last.is_empty()) else { return Ok(merged) };
+        let last_applied = |what: &str| {
+            let what = what.to_owned();
+            move |e: String| format!("{what} object to last applied version: {e}")
+        };
+        let merged = self.convert(&merged, version, kind).map_err(last_applied("failed to convert merged"))?;
         let last = typed::with_named_fields(kind, last);
         let mut pruned = typed::remove(kind, &merged, &last);
         // Removing an element takes everything below it: put back what others (or the new configuration) own there.
         for (version, kind, owned) in self.owned(managed, version) {
-            let (whole, rest) = (self.convert(&merged, version), self.convert(&pruned, version));
+            let [whole, rest] = [("merged", &merged), ("pruned", &pruned)].map(|(what, object)| {
+                self.convert(object, version, kind).map_err(|e| {
+                    format!("failed add back owned items: failed to convert {what} object at version {version}: {e}")
+                })
+            });
+            let (whole, rest) = (whole?, rest?);
             let named = |set: &Set| typed::with_named_fields(kind, set);
             let keep = named(&typed::to_set(kind, &rest)).union(&named(&owned));
             pruned = typed::remove(kind, &whole, &named(&typed::to_set(kind, &whole)).difference(&keep));
         }
         // And what nobody owns but lay below a removed element whose place stays.
         let named = |value: &Value| typed::with_named_fields(kind, &typed::to_set(kind, value));
-        let kept = named(&self.convert(&pruned, version));
+        let dangling = last_applied("failed add back dangling items: failed to convert pruned");
+        let kept = named(&self.convert(&pruned, version, kind).map_err(dangling)?);
         let pruned = typed::remove(kind, &merged, &named(&merged).difference(&kept).intersection(&last));
-        self.convert(&pruned, self.api_version)
+        self.convert(&pruned, self.api_version, Type::Message(self.schema))
     }
 
     /// What is owned, by version, beginning with `first`.

@@ -4,17 +4,25 @@ use serde_json::{Map, Number, Value};
 
 use super::wire::{Reader, Wire};
 use super::{Error, MAGIC};
-use crate::json::{MAX_TREE_DEPTH, decode_any, schema_props, time_value};
+use crate::json::{MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
 use crate::schema::{Card, Field, Kind, Message, Target};
 use crate::{quantity, scalar, zero};
+
+/// An object in an envelope in another object counts as so many levels: nobody needs many of them, and each takes much
+/// of the stack.
+const ENVELOPE: usize = 32;
 
 /// Decodes an object without an envelope; `apiVersion` and `kind` are not part of the bytes.
 ///
 /// # Errors
 /// [`Error`] for malformed bytes.
 pub fn decode(schema: &Message, data: &[u8]) -> Result<Value, Error> {
+    decode_at(schema, data, 0)
+}
+
+pub(super) fn decode_at(schema: &Message, data: &[u8], depth: usize) -> Result<Value, Error> {
     let mut map = Map::new();
-    message(schema, data, &mut map, 0)?;
+    message(schema, data, &mut map, depth)?;
     Ok(Value::Object(map))
 }
 
@@ -254,7 +262,7 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
                     raw = wire.bytes("raw")?;
                 }
             }
-            raw_value(raw)
+            raw_value(raw, depth + 1)
         }
         Kind::StringList => {
             let mut list = Vec::new();
@@ -270,18 +278,18 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
 }
 
 /// The value in raw bytes: JSON, or an enveloped object.
-fn raw_value(raw: &[u8]) -> Result<Value, Error> {
+fn raw_value(raw: &[u8], depth: usize) -> Result<Value, Error> {
     if raw.is_empty() {
         return Ok(Value::Null);
     }
     if raw.starts_with(&MAGIC) {
         let envelope = super::unwrap(raw)?;
-        // An envelope inside an envelope would be unbounded.
+        // What is in an envelope is an object and no other envelope; an object may hold more of them.
         if !envelope.raw.starts_with(&MAGIC) {
-            return super::decode_unwrapped(&envelope);
+            return super::decode_unwrapped_at(&envelope, depth + ENVELOPE);
         }
     }
-    decode_any(raw).map_err(|e| Error::Value(e.to_string()))
+    decode_any_at(raw, depth).map_err(|e| Error::Value(e.to_string()))
 }
 
 fn schema_or(kind: &Kind, mut reader: Reader<'_>, depth: usize) -> Result<Value, Error> {

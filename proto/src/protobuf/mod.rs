@@ -160,10 +160,15 @@ pub fn decode_envelope(data: &[u8]) -> Result<Value, Error> {
 /// # Errors
 /// [`Error`] for malformed bytes or an unknown kind.
 pub fn decode_unwrapped(envelope: &Envelope<'_>) -> Result<Value, Error> {
+    decode_unwrapped_at(envelope, 0)
+}
+
+/// The same, of an envelope that stands so deep inside another object.
+fn decode_unwrapped_at(envelope: &Envelope<'_>, depth: usize) -> Result<Value, Error> {
     let schema = schema::kind_of(&envelope.api_version, &envelope.kind)
         .filter(|m| m.has_protobuf)
         .ok_or_else(|| Error::UnknownKind { api_version: envelope.api_version.clone(), kind: envelope.kind.clone() })?;
-    let mut value = decode(schema, envelope.raw)?;
+    let mut value = decode::decode_at(schema, envelope.raw, depth)?;
     if let Value::Object(map) = &mut value {
         map.insert("apiVersion".to_owned(), Value::String(envelope.api_version.clone()));
         map.insert("kind".to_owned(), Value::String(envelope.kind.clone()));

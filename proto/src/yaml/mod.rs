@@ -25,6 +25,10 @@ pub use reread::Unwritable;
 const MAX_REPEATED: usize = 100;
 /// Most bytes that are read for them.
 const MAX_REREAD: usize = 1 << 24;
+/// What a document may come to, in bytes: aliases make much of little.
+const MAX_TREE: usize = 1 << 26;
+/// What a value counts beside its text: so much that no document of a body's size without aliases comes to the limit.
+const VALUE: usize = 16;
 
 /// Turns the first document into JSON text: keys sorted, the last of equal ones alone.
 ///
@@ -39,7 +43,8 @@ pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
 /// The first document.
 fn tree(bytes: &[u8]) -> Result<Value, DecodeError> {
     let Some(document) = serde_norway::Deserializer::from_slice(bytes).next() else { return Ok(Value::Null) };
-    Tree { depth: 0, repeated: None }.deserialize(document).map_err(|e| DecodeError::Syntax(message(&e)))
+    let mut reading = Reading { left: MAX_TREE, search: None };
+    Tree { depth: 0, reading: &mut reading }.deserialize(document).map_err(|e| DecodeError::Syntax(message(&e)))
 }
 
 /// What strict reading says of keys that the first document has twice: `line 5: key "name" already set in map`.
@@ -59,9 +64,9 @@ pub fn complaint(repeated: &[String]) -> Option<String> {
 /// there.
 fn repeated_key(bytes: &[u8], skip: usize) -> Option<String> {
     let document = serde_norway::Deserializer::from_slice(bytes).next()?;
-    let mut repeated = Repeated { skip, key: None };
-    let failed = Tree { depth: 0, repeated: Some(&mut repeated) }.deserialize(document).err()?;
-    let key = repeated.key?;
+    let mut reading = Reading { left: MAX_TREE, search: Some(Search { skip, key: None }) };
+    let failed = Tree { depth: 0, reading: &mut reading }.deserialize(document).err()?;
+    let key = reading.search?.key?;
     Some(format!("line {}: key {} already set in map", failed.location()?.line(), quote(&key)))
 }
 
@@ -112,35 +117,51 @@ fn message(error: &serde_norway::Error) -> String {
 }
 
 /// A search for a repeated key.
-struct Repeated {
+struct Search {
     /// How many to pass by.
     skip: usize,
     /// What was found.
     key: Option<String>,
 }
 
-/// Reads a value.
-struct Tree<'r> {
-    depth: usize,
+/// One way through a document.
+struct Reading {
+    /// What the document may still come to.
+    left: usize,
     /// Where this ends at a repeated key.
-    repeated: Option<&'r mut Repeated>,
+    search: Option<Search>,
 }
 
-impl Tree<'_> {
-    /// Of what stands in this value.
-    fn inner(&mut self) -> Tree<'_> {
-        Tree { depth: self.depth + 1, repeated: self.repeated.as_deref_mut() }
+impl Reading {
+    /// Counts a value, or the text of one.
+    fn spend<E: serde::de::Error>(&mut self, bytes: usize) -> Result<(), E> {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or_else(|| E::custom("document contains excessive aliasing"))?;
+        Ok(())
     }
 
     /// True for the key where reading ends.
     fn ends_at(&mut self, key: &str) -> bool {
-        let Some(search) = self.repeated.as_deref_mut() else { return false };
+        let Some(search) = &mut self.search else { return false };
         if search.skip > 0 {
             search.skip -= 1;
             return false;
         }
         search.key = Some(key.to_owned());
         true
+    }
+}
+
+/// Reads a value.
+struct Tree<'r> {
+    depth: usize,
+    reading: &'r mut Reading,
+}
+
+impl Tree<'_> {
+    /// Of what stands in this value.
+    fn inner(&mut self) -> Tree<'_> {
+        Tree { depth: self.depth + 1, reading: self.reading }
     }
 }
 
@@ -151,6 +172,7 @@ impl<'de> DeserializeSeed<'de> for Tree<'_> {
         if self.depth > json::MAX_TREE_DEPTH {
             return Err(D::Error::custom("exceeded max depth"));
         }
+        self.reading.spend(VALUE)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -190,7 +212,8 @@ impl<'de> Visitor<'de> for Tree<'_> {
         Number::from_f64(v).map(Value::Number).ok_or_else(|| E::custom(format!("unsupported value: {v}")))
     }
 
-    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Value, E> {
+        self.reading.spend(v.len())?;
         Ok(Value::String(v.to_owned()))
     }
 
@@ -204,8 +227,8 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
-        while let Some(Key(key)) = map.next_key()? {
-            if fields.contains_key(&key) && self.ends_at(&key) {
+        while let Some(key) = map.next_key_seed(Key(self.reading))? {
+            if fields.contains_key(&key) && self.reading.ends_at(&key) {
                 return map.next_value_seed(Failing);
             }
             let value = map.next_value_seed(self.inner())?;
@@ -216,7 +239,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<Value, A::Error> {
         // A local tag: its value counts.
-        let (_, variant) = data.variant::<Key>()?;
+        let (_, variant) = data.variant_seed(Key(self.reading))?;
         variant.newtype_variant_seed(self)
     }
 }
@@ -240,18 +263,61 @@ impl Visitor<'_> for Failing {
     }
 }
 
-/// A key, as text whatever it looks like.
-struct Key(String);
+/// Reads a key, as text whatever it looks like.
+struct Key<'r>(&'r mut Reading);
 
-impl<'de> serde::Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match serde_norway::Value::deserialize(deserializer)? {
-            serde_norway::Value::String(s) => Ok(Self(s)),
-            serde_norway::Value::Number(n) => Ok(Self(n.to_string())),
-            serde_norway::Value::Bool(b) => Ok(Self(b.to_string())),
-            serde_norway::Value::Null => Ok(Self("null".to_owned())),
-            _ => Err(D::Error::custom("unsupported map key")),
-        }
+const NO_KEY: &str = "unsupported map key";
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key<'_> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_unit<E>(self) -> Result<String, E> {
+        Ok("null".to_owned())
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<String, E> {
+        Ok(v.to_string())
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<String, E> {
+        Ok(v.to_string())
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<String, E> {
+        Ok(v.to_string())
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<String, E> {
+        Ok(serde_norway::Number::from(v).to_string())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<String, E> {
+        self.0.spend(v.len())?;
+        Ok(v.to_owned())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<String, A::Error> {
+        Err(A::Error::custom(NO_KEY))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<String, A::Error> {
+        Err(A::Error::custom(NO_KEY))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<String, A::Error> {
+        Err(A::Error::custom(NO_KEY))
     }
 }
 
@@ -280,6 +346,34 @@ mod tests {
         assert_eq!(error, "yaml: mapping values are not allowed in this context");
         assert_eq!(to_json(b"").expect("present"), b"null");
         assert!(to_json("[".repeat(5000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn aliases_do_not_make_much_of_little() {
+        let many = |value: &str, count: usize| format!("a: &a {value}\nb: [{}]\n", vec!["*a"; count].join(","));
+        let of_texts = many(&"x".repeat(1 << 20), 1000);
+        assert!(of_texts.len() < 2 << 20);
+        let refused = "document contains excessive aliasing";
+        assert!(to_json(of_texts.as_bytes()).expect_err("too much").to_string().contains(refused));
+        let of_keys = format!("a: &a {}\nb:\n{}", "x".repeat(1 << 20), "- *a : 1\n".repeat(1000));
+        assert!(to_json(of_keys.as_bytes()).expect_err("too much").to_string().contains(refused));
+        assert_eq!(
+            to_json(b"a: &a xyz\nb: [*a, *a]\n*a : 1").expect("few"),
+            br#"{"a":"xyz","b":["xyz","xyz"],"xyz":1}"#
+        );
+        // As much as fits into a body.
+        let plain = format!("[{}]", vec!["a"; 3 << 19].join(","));
+        assert!(to_json(plain.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn keys_are_text() {
+        assert_eq!(
+            to_json(b"{1: a, true: b, null: c, 1.5: d, -2: e}").expect("keys"),
+            br#"{"-2":"e","1":"a","1.5":"d","null":"c","true":"b"}"#
+        );
+        let odd = to_json(b"? [a]\n: b").expect_err("no key").to_string();
+        assert!(odd.contains("unsupported map key"), "{odd}");
     }
 
     #[test]

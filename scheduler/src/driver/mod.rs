@@ -186,6 +186,7 @@ async fn serve(
     let source = Arc::clone(source);
     let gate = DelegatedOptions::from_flags(flags).await?.build(tasks, shutdown)?;
     let bound = Server::secure("kube-scheduler", address, tls)
+        .listening(&secure)
         .access(gate.authenticator, gate.authorizer)
         .health(&health)
         .metrics()

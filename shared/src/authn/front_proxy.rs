@@ -1,5 +1,6 @@
 //! The front proxy: user names in headers, believed only when the client certificate is signed by the proxy's CA.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
 use super::x509::Verifier;
-use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo, unescaped_key};
 
 /// The request-header authenticator (`--requestheader-*`).
 pub struct RequestHeader {
@@ -53,7 +54,11 @@ impl Authenticator for RequestHeader {
         if request.certificates.is_empty() {
             return Ok(None);
         }
-        let name = self.username.iter().find_map(|h| request.headers.first(h)).unwrap_or("");
+        let one = |names: &[String]| {
+            let mut values = names.iter().filter_map(|h| request.headers.all(h).first().map(|v| v.trim().to_owned()));
+            values.find(|value| !value.is_empty()).unwrap_or_default()
+        };
+        let name = one(&self.username);
         if name.is_empty() {
             return Ok(None);
         }
@@ -65,34 +70,11 @@ impl Authenticator for RequestHeader {
         for header in request.headers.names() {
             let key = self.extra_prefixes.iter().find_map(|p| header.strip_prefix(p.as_str()));
             if let Some(key) = key {
-                let values = request.headers.all(header).into_iter().map(str::to_owned);
-                extra.entry(unescape(key)).or_default().extend(values);
+                let values = request.headers.all(header).into_iter().map(Cow::into_owned);
+                extra.entry(unescaped_key(key)).or_default().extend(values);
             }
         }
-        let groups = self.group.iter().flat_map(|h| request.headers.all(h)).map(str::to_owned).collect();
-        let uid = self.uid.iter().find_map(|h| request.headers.first(h)).unwrap_or("").to_owned();
-        Ok(Some(UserInfo { name: name.to_owned(), uid, groups, extra }.into()))
+        let groups = self.group.iter().flat_map(|h| request.headers.all(h)).map(Cow::into_owned).collect();
+        Ok(Some(UserInfo { name, uid: one(&self.uid), groups, extra }.into()))
     }
-}
-
-/// Percent-decoding of header-name suffixes; malformed escapes stay as they are.
-fn unescape(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex =
-            (bytes[i] == b'%').then(|| text.get(i + 1..i + 3)).flatten().and_then(|h| u8::from_str_radix(h, 16).ok());
-        match hex {
-            Some(byte) => {
-                out.push(byte);
-                i += 3;
-            }
-            None => {
-                out.push(bytes[i]);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
 }

@@ -7,6 +7,7 @@ mod delegated;
 mod front_proxy;
 mod x509;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use delegated::TokenReviewAuthenticator;
 pub use front_proxy::RequestHeader;
-pub use x509::{X509, user_of_certificate};
+pub use x509::{X509, common_name, user_of_certificate};
 
 /// `system:authenticated`
 pub const ALL_AUTHENTICATED: &str = "system:authenticated";
@@ -59,10 +60,10 @@ impl UserInfo {
 
 /// The headers of a request, whichever server it came through. Names are lower case.
 pub trait Headers: Sync {
-    /// First value.
+    /// First value, where it is plain text.
     fn first(&self, name: &str) -> Option<&str>;
-    /// All values.
-    fn all(&self, name: &str) -> Vec<&str>;
+    /// All values. What is not UTF-8 in them is replaced: whoever is named by it is not nobody.
+    fn all(&self, name: &str) -> Vec<Cow<'_, str>>;
     /// All header names.
     fn names(&self) -> Vec<&str>;
 }
@@ -71,8 +72,8 @@ impl Headers for http::HeaderMap {
     fn first(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|v| v.to_str().ok())
     }
-    fn all(&self, name: &str) -> Vec<&str> {
-        self.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect()
+    fn all(&self, name: &str) -> Vec<Cow<'_, str>> {
+        self.get_all(name).iter().map(|v| String::from_utf8_lossy(v.as_bytes())).collect()
     }
     fn names(&self) -> Vec<&str> {
         self.keys().map(http::HeaderName::as_str).collect()
@@ -83,12 +84,30 @@ impl Headers for actix_web::http::header::HeaderMap {
     fn first(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|v| v.to_str().ok())
     }
-    fn all(&self, name: &str) -> Vec<&str> {
-        self.get_all(name).filter_map(|v| v.to_str().ok()).collect()
+    fn all(&self, name: &str) -> Vec<Cow<'_, str>> {
+        self.get_all(name).map(|v| String::from_utf8_lossy(v.as_bytes())).collect()
     }
     fn names(&self) -> Vec<&str> {
         self.keys().map(actix_web::http::header::HeaderName::as_str).collect()
     }
+}
+
+/// The key that the rest of a header's name stands for: percent-decoded, where that makes sense.
+pub fn unescaped_key(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            out.push(*first);
+            continue;
+        }
+        let digit = |at: usize| after.get(at).and_then(|b| char::from(*b).to_digit(16));
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else { return text.to_owned() };
+        out.extend(u8::try_from(high << 4 | low));
+        rest = &after[2..];
+    }
+    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
 }
 
 /// What authenticators look at.
@@ -222,6 +241,29 @@ mod tests {
         for (path, known) in [("/livez", true), ("/livez/etcd", false), ("/api", false)] {
             let request = Credentials { headers: &headers, certificates: &[], path };
             assert_eq!(chain.authenticate(&request).await.expect("no error").is_some(), known, "{path}");
+        }
+    }
+
+    #[test]
+    fn names_of_people_are_not_ascii() {
+        let mut headers = http::HeaderMap::new();
+        for bytes in [&b"m\xc3\xbcller"[..], b"m\xfcller"] {
+            headers.append("x-remote-user", http::HeaderValue::from_bytes(bytes).expect("a header"));
+        }
+        assert_eq!(headers.all("x-remote-user"), ["m\u{fc}ller", "m\u{fffd}ller"]);
+    }
+
+    #[test]
+    fn keys_are_percent_decoded() {
+        for (name, key) in [
+            ("example.com%2fkey", "example.com/key"),
+            ("a%25%2Fb", "a%/b"),
+            ("a%zz%2f", "a%zz%2f"),
+            ("a%+f", "a%+f"),
+            ("a%2", "a%2"),
+            ("a%ff", "a%ff"),
+        ] {
+            assert_eq!(unescaped_key(name), key);
         }
     }
 

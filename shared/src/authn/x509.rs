@@ -22,12 +22,22 @@ use crate::cert::{Authorities, Usage};
 use crate::metrics;
 
 const CACHE_LIMIT: usize = 1024;
+/// Seconds a good chain is remembered by its leaf: what else is in it may expire, or not be shown again.
+const REMEMBERED: u64 = 60;
 
-/// Checks chains against one set of roots and remembers the good ones until they expire.
+/// A chain that was good.
+struct Seen {
+    user: UserInfo,
+    not_after: u64,
+    /// Until then nothing of it is asked again.
+    until: u64,
+}
+
+/// Checks chains against one set of roots and remembers the good ones for a while.
 pub(super) struct Verifier {
     authorities: Authorities,
     trust: Arc<dyn ClientCertVerifier>,
-    seen: Mutex<HashMap<[u8; 32], (UserInfo, u64)>>,
+    seen: Mutex<HashMap<[u8; 32], Seen>>,
     /// How long certificates will still be good for.
     remaining: HistogramVec,
 }
@@ -67,18 +77,24 @@ impl Verifier {
     }
 
     pub(super) fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<UserInfo, AuthnError> {
+        self.verify_at(chain, UnixTime::now())
+    }
+
+    fn verify_at(&self, chain: &[CertificateDer<'static>], now: UnixTime) -> Result<UserInfo, AuthnError> {
         let (leaf, rest) = chain.split_first().ok_or_else(|| AuthnError("no certificate".into()))?;
-        let now = UnixTime::now();
         let key: [u8; 32] = Sha256::digest(leaf.as_ref()).into();
-        if let Some((user, not_after)) = self.seen.lock().get(&key)
-            && now.as_secs() <= *not_after
+        if let Some(seen) = self.seen.lock().get(&key)
+            && now.as_secs() <= seen.until
         {
-            self.measure(*not_after, now);
-            return Ok(user.clone());
+            self.measure(seen.not_after, now);
+            return Ok(seen.user.clone());
         }
         self.authorities
             .judge(leaf, now, Usage::Client)
-            .unwrap_or_else(|| self.trust.verify_client_cert(leaf, rest, now).map(|_| ()))
+            .unwrap_or_else(|| {
+                self.trust.verify_client_cert(leaf, rest, now)?;
+                self.authorities.in_force(chain, now)
+            })
             .map_err(|e| AuthnError(format!("x509: {e}")))?;
         let (user, not_after) = read(leaf)?;
         self.measure(not_after, now);
@@ -86,7 +102,8 @@ impl Verifier {
         if seen.len() >= CACHE_LIMIT {
             seen.clear();
         }
-        seen.insert(key, (user.clone(), not_after));
+        let until = not_after.min(now.as_secs() + REMEMBERED);
+        seen.insert(key, Seen { user: user.clone(), not_after, until });
         Ok(user)
     }
 
@@ -100,7 +117,7 @@ impl Verifier {
 fn read(leaf: &CertificateDer<'_>) -> Result<(UserInfo, u64), AuthnError> {
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|e| AuthnError(format!("x509: {e}")))?;
     let subject = parsed.subject();
-    let name = subject.iter_common_name().next().and_then(|a| a.as_str().ok()).unwrap_or("").to_owned();
+    let name = common_name(subject).to_owned();
     let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
     let uid = uid(subject)?;
     let id = Sha256::digest(leaf.as_ref()).iter().map(|b| format!("{b:02x}")).collect::<String>();
@@ -108,6 +125,12 @@ fn read(leaf: &CertificateDer<'_>) -> Result<(UserInfo, u64), AuthnError> {
         BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={id}")])]);
     let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
     Ok((UserInfo { name, uid, groups, extra }, not_after))
+}
+
+/// The name in a subject, or "". Of several the last one counts, as it does for Go: who signs and who believes must not
+/// read different ones.
+pub fn common_name<'s>(subject: &'s X509Name<'_>) -> &'s str {
+    subject.iter_common_name().last().and_then(|a| a.as_str().ok()).unwrap_or("")
 }
 
 /// Upstream's attribute of subjects for the uid of a user.
@@ -182,6 +205,48 @@ mod tests {
         assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.join(",").as_str()), ("jane", "u-1", "dev"));
         assert_eq!(user_of_certificate(&certificate(&[])).expect("a user").uid, "");
         assert_eq!(user_of_certificate(&certificate(&[""])).expect_err("refused").0, "UID cannot be an empty string");
+    }
+
+    #[test]
+    fn of_several_names_the_last_one_counts() {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "first");
+        params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), "last");
+        let certificate = params.self_signed(&KeyPair::generate().expect("a key")).expect("signed").der().clone();
+        assert_eq!(user_of_certificate(&certificate).expect("a user").name, "last");
+    }
+
+    #[test]
+    fn a_chain_is_good_no_longer_than_its_parts() {
+        use rcgen::{BasicConstraints, ExtendedKeyUsagePurpose, IsCa, Issuer, date_time_ymd};
+        let until = |name: &str, year: i32, authority: bool| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, name);
+            (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
+            match authority {
+                true => params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained),
+                false => params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth],
+            }
+            (params, KeyPair::generate().expect("a key"))
+        };
+        let (root, root_key) = until("root", 2030, true);
+        let (middle, middle_key) = until("middle", 2040, true);
+        let (leaf, leaf_key) = until("jane", 2050, false);
+        let root_pem = root.self_signed(&root_key).expect("signed").pem();
+        let root = Issuer::new(root, root_key);
+        let of_middle = middle.signed_by(&middle_key, &root).expect("signed").der().clone();
+        let leaf = leaf.signed_by(&leaf_key, &Issuer::new(middle, middle_key)).expect("signed").der().clone();
+        let chain = [leaf.clone(), of_middle];
+        let verifier = Verifier::new(root_pem.as_bytes()).expect("an authority");
+        let at = |seconds: u64| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        // In 2027.
+        let then = 1_800_000_000;
+        assert_eq!(verifier.verify_at(&chain, at(then)).expect("good").name, "jane");
+        assert!(verifier.verify_at(&chain[..1], at(then + REMEMBERED)).is_ok());
+        assert!(verifier.verify_at(&chain[..1], at(then + REMEMBERED + 1)).is_err(), "nobody says who signed it");
+        // In 2031.
+        assert!(verifier.verify_at(&chain, at(1_930_000_000)).is_err(), "the authority has expired");
     }
 
     #[test]

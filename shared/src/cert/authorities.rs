@@ -73,6 +73,16 @@ impl Authorities {
         trusted.then(|| may_be_used(&leaf, now, usage))
     }
 
+    /// Whether an authority that may stand behind a chain has not expired: webpki does not ask that of those it trusts.
+    pub(crate) fn in_force(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
+        let roots: Vec<_> = self.certificates.iter().filter_map(parsed).collect();
+        let chain: Vec<_> = chain.iter().filter_map(parsed).collect();
+        let behind = |root: &&X509Certificate<'_>| chain.iter().any(|c| c.issuer().as_raw() == root.subject().as_raw());
+        let mut judged = roots.iter().filter(behind).map(|root| in_time(root, now));
+        let first = judged.next().unwrap_or(Ok(()));
+        if first.is_ok() || judged.any(|other| other.is_ok()) { Ok(()) } else { first }
+    }
+
     /// Whether one of the authorities signed it. Those that may speak for some names only are webpki's to judge.
     fn issued(&self, leaf: &X509Certificate<'_>, now: UnixTime) -> bool {
         self.certificates.iter().filter_map(|root| X509Certificate::from_der(root).ok()).any(|(_, root)| {
@@ -106,6 +116,10 @@ fn may_be_used(leaf: &X509Certificate<'_>, now: UnixTime, usage: Usage) -> Resul
         stated.any || if usage == Usage::Server { stated.server_auth } else { stated.client_auth }
     });
     if fits { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::InvalidPurpose)) }
+}
+
+fn parsed<'c>(certificate: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
+    X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed)
 }
 
 fn in_time(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<(), Error> {

@@ -8,6 +8,7 @@ mod families;
 mod gathered;
 mod kubeconfig;
 mod measured;
+mod overload;
 mod patience;
 mod plugin;
 mod remote;

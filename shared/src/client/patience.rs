@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::Throttle;
 use super::measured::{Measures, UnderWay};
+use super::overload::Overload;
 
 /// How often a request is sent again at most.
 const RETRIES: u32 = 10;
@@ -42,6 +43,7 @@ pub struct Once;
 /// How the requests of a client are sent.
 pub(super) struct Patience {
     throttle: Throttle,
+    overload: Option<Overload>,
     measures: Arc<Measures>,
     /// When it last said that requests have to wait.
     complained: Mutex<Option<Instant>>,
@@ -49,7 +51,7 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new(throttle: Throttle, measures: Arc<Measures>) -> Self {
-        Self { throttle, measures, complained: Mutex::default() }
+        Self { throttle, overload: Overload::from_env(), measures, complained: Mutex::default() }
     }
 
     /// Whether it is time to say again that requests have to wait.
@@ -89,10 +91,17 @@ impl Patience {
                         "Waited before sending request");
                 }
             }
+            if let Some(wait) = self.overload.as_ref().map(Overload::wait).filter(|wait| !wait.is_zero()) {
+                tokio::time::sleep(wait).await;
+            }
             let spare = copy(&next).filter(|_| under_way.attempts() < RETRIES);
             under_way.sent();
             let result = attempt(next).await;
-            under_way.answered(result.as_ref().ok().map(Response::status));
+            let status = result.as_ref().ok().map(Response::status);
+            under_way.answered(status);
+            if let Some(overload) = &self.overload {
+                overload.answered(status, Instant::now());
+            }
             let wait = match &result {
                 Ok(response) => asked_to_wait(response.status(), response.headers()),
                 Err(error) => breakage(error).filter(|what| asked.survives(*what)).map(|_| BROKEN),

@@ -21,6 +21,7 @@ use crate::flags::{FeatureGates, FlagSet};
 use allow::AllowList;
 pub use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter};
 pub use summary::{Summary, SummaryVec};
+pub(crate) use workqueue::{InProgress, watch};
 pub use workqueue::{WorkqueueMetrics, workqueue};
 
 enum Made {
@@ -163,6 +164,7 @@ pub fn default_buckets() -> Vec<f64> {
 
 /// Everything as Prometheus text, families sorted by name.
 pub fn gather() -> String {
+    workqueue::refresh();
     let mut out = String::with_capacity(16 * 1024);
     let disabled = global().disabled.read();
     let allowed = global().allowed.read();

@@ -1,8 +1,51 @@
 //! The `workqueue_*` families, one series per queue.
 
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 use prometheus::{Counter, Gauge, Histogram};
 
 use super::{counter, gauge, histogram};
+
+/// A queue, as far as the gauges of its unfinished work need it.
+pub(crate) trait InProgress: Send + Sync {
+    /// For how long each item has been worked on.
+    fn in_progress(&self) -> Vec<Duration>;
+}
+
+struct Watched {
+    name: String,
+    metrics: WorkqueueMetrics,
+    queue: Weak<dyn InProgress>,
+}
+
+/// The queues there are.
+static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+
+/// Has the work in progress of a queue measured whenever somebody asks for metrics.
+pub(crate) fn watch(name: &str, metrics: &WorkqueueMetrics, queue: Weak<dyn InProgress>) {
+    WATCHED.lock().push(Watched { name: name.to_owned(), metrics: metrics.clone(), queue });
+}
+
+/// Sets the gauges of work in progress. Queues of one name are measured as one; what is left of one that is gone is 0.
+pub(super) fn refresh() {
+    let mut watched = WATCHED.lock();
+    let mut all: BTreeMap<&str, (&WorkqueueMetrics, Duration, Duration)> = BTreeMap::new();
+    for w in &*watched {
+        let (_, sum, longest) = all.entry(&w.name).or_insert((&w.metrics, Duration::ZERO, Duration::ZERO));
+        for taken in w.queue.upgrade().iter().flat_map(|queue| queue.in_progress()) {
+            *sum += taken;
+            *longest = taken.max(*longest);
+        }
+    }
+    for (metrics, sum, longest) in all.into_values() {
+        metrics.unfinished.set(sum.as_secs_f64());
+        metrics.longest_running.set(longest.as_secs_f64());
+    }
+    watched.retain(|w| w.queue.strong_count() > 0);
+}
 
 /// The metrics of one queue.
 #[derive(Clone, Debug)]

@@ -274,7 +274,11 @@ fn look_up(
 fn take_over(map: &ConfigMap, x509: &DynamicX509, proxy: Option<&DynamicFrontProxy>) -> Result<(), AuthnError> {
     let data = map.data.clone().unwrap_or_default();
     let text = |key: &str| data.get(key).map_or("", String::as_str);
-    let list = |key: &str| serde_json::from_str::<Vec<String>>(text(key)).unwrap_or_default();
+    // An empty list of names is every name: one that cannot be read is not empty.
+    let list = |key: &str| match text(key) {
+        "" => Ok(Vec::new()),
+        text => serde_json::from_str::<Vec<String>>(text).map_err(|e| AuthnError(format!("{key}: {e}"))),
+    };
     if !text("client-ca-file").is_empty() {
         x509.set(text("client-ca-file").as_bytes())?;
     }
@@ -282,12 +286,32 @@ fn take_over(map: &ConfigMap, x509: &DynamicX509, proxy: Option<&DynamicFrontPro
     if let (Some(proxy), false) = (proxy, ca.is_empty()) {
         proxy.set(&FrontProxy {
             ca: ca.to_owned(),
-            allowed_names: list("requestheader-allowed-names"),
-            username: list("requestheader-username-headers"),
-            uid: list("requestheader-uid-headers"),
-            group: list("requestheader-group-headers"),
-            extra_prefix: list("requestheader-extra-headers-prefix"),
+            allowed_names: list("requestheader-allowed-names")?,
+            username: list("requestheader-username-headers")?,
+            uid: list("requestheader-uid-headers")?,
+            group: list("requestheader-group-headers")?,
+            extra_prefix: list("requestheader-extra-headers-prefix")?,
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_read_let_nobody_in() {
+        let ca = crate::cert::self_signed("front", &[], &[]).expect("a pair").certificate;
+        let map = |names: &str| {
+            let data = [("requestheader-client-ca-file", ca.as_str()), ("requestheader-allowed-names", names)];
+            let data = data.into_iter().map(|(key, text)| (key.to_owned(), text.to_owned())).collect();
+            ConfigMap { data: Some(data), ..ConfigMap::default() }
+        };
+        let (x509, proxy) = (DynamicX509::default(), DynamicFrontProxy::default());
+        assert!(take_over(&map("[\"front-proxy\""), &x509, Some(&proxy)).is_err());
+        assert!(proxy.0.load().is_none());
+        assert!(take_over(&map("[\"front-proxy\"]"), &x509, Some(&proxy)).is_ok());
+        assert!(proxy.0.load().is_some());
+    }
 }

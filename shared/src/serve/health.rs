@@ -195,7 +195,8 @@ fn answer_all(probe: Probe, checks: &[Arc<Check>], query: &str) -> Answer {
     Answer { code: 200, body: if verbose { format!("{text}{word} check passed\n") } else { "ok".to_owned() } }
 }
 
-fn parameters(query: &str) -> Vec<(String, String)> {
+/// The pairs of a query.
+pub(super) fn parameters(query: &str) -> Vec<(String, String)> {
     actix_web::web::Query::<Vec<(String, String)>>::from_query(query).map(|q| q.into_inner()).unwrap_or_default()
 }
 

@@ -24,7 +24,7 @@ use actix_web::web::ServiceConfig;
 use actix_web::{App, HttpServer};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::authn::Authenticator;
@@ -37,14 +37,16 @@ pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
 pub use logs::{Found, logs};
-pub use pages::{Configz, flagz, set_verbosity, statusz};
+pub use pages::{Configz, Debugging, Query, flagz, set_verbosity, statusz};
 pub use secure::{SecureOptions, Tls, hostname};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);
 const DRAIN: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 4096;
+/// Streams of an HTTP/2 connection unless a flag says otherwise.
 const MAX_STREAMS: u32 = 100;
+const BACKLOG: u32 = 1024;
 
 /// Why a port cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -82,12 +84,24 @@ pub struct Server {
     pages: pages::Pages,
     routes: Vec<Routes>,
     workers: usize,
+    streams: u32,
+    shares_port: bool,
 }
 
 impl Server {
     /// Plain HTTP that anybody may ask.
     pub fn plain(name: &'static str, address: SocketAddr) -> Self {
-        Self { name, address, tls: None, access: None, pages: pages::Pages::default(), routes: Vec::new(), workers: 1 }
+        Self {
+            name,
+            address,
+            tls: None,
+            access: None,
+            pages: pages::Pages::default(),
+            routes: Vec::new(),
+            workers: 1,
+            streams: MAX_STREAMS,
+            shares_port: false,
+        }
     }
 
     /// HTTPS.
@@ -152,6 +166,14 @@ impl Server {
     #[must_use]
     pub fn flags(mut self, flags: &FlagSet) -> Self {
         self.pages.flags = Some(flags.clone());
+        self.pages.debug_flags = !flags.knows("profiling") || flags.boolean("profiling");
+        self
+    }
+
+    /// Serves pages for debugging.
+    #[must_use]
+    pub fn debugging(mut self, debugging: &Debugging) -> Self {
+        self.pages.debugging = Some(debugging.clone());
         self
     }
 
@@ -159,6 +181,16 @@ impl Server {
     #[must_use]
     pub fn routes(mut self, routes: impl Fn(&mut ServiceConfig) + Send + Sync + 'static) -> Self {
         self.routes.push(Arc::new(routes));
+        self
+    }
+
+    /// How connections are made, beyond address and certificates.
+    #[must_use]
+    pub fn listening(mut self, options: &SecureOptions) -> Self {
+        if options.streams > 0 {
+            self.streams = options.streams;
+        }
+        self.shares_port = options.shares_port;
         self
     }
 
@@ -171,7 +203,7 @@ impl Server {
 
     /// Binds and serves until the shutdown. The answer is the address in force, for port 0.
     pub fn start(self, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<SocketAddr, ServeError> {
-        let listener = TcpListener::bind(self.address).map_err(|e| ServeError::Listen(self.address, e))?;
+        let listener = listener(self.address, self.shares_port).map_err(|e| ServeError::Listen(self.address, e))?;
         let address = listener.local_addr().map_err(|e| ServeError::Listen(self.address, e))?;
         let tls = self.tls.as_ref().map(Tls::server_config).transpose()?;
         let secure = tls.is_some();
@@ -194,7 +226,7 @@ impl Server {
                     name: self.name,
                     workers: self.workers,
                     connections: MAX_CONNECTIONS,
-                    streams: MAX_STREAMS,
+                    streams: self.streams,
                     keep_alive: IDLE,
                     head_deadline: HEADER_DEADLINE,
                     drain: DRAIN,
@@ -235,6 +267,18 @@ impl Server {
         }
         Ok(address)
     }
+}
+
+/// A port that listens, also for others if they want.
+fn listener(address: SocketAddr, shares_port: bool) -> std::io::Result<TcpListener> {
+    if !shares_port {
+        return TcpListener::bind(address);
+    }
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?.into_std()
 }
 
 /// Keeps the client's certificates and address where requests find them.

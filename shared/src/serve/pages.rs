@@ -28,12 +28,45 @@ impl Configz {
     }
 }
 
+/// The pairs of a query.
+pub type Query = [(String, String)];
+
+type Page = Arc<dyn Fn(&Query) -> String + Send + Sync>;
+
+/// Pages for debugging, by path below `/debug/controllers`; they may be added while the process is asked.
+#[derive(Clone, Default)]
+pub struct Debugging(Arc<RwLock<BTreeMap<&'static str, (&'static str, Page)>>>);
+
+impl Debugging {
+    /// Shows what `page` makes of a query, as `content_type`, under `path`.
+    pub fn add(
+        &self,
+        path: &'static str,
+        content_type: &'static str,
+        page: impl Fn(&Query) -> String + Send + Sync + 'static,
+    ) {
+        self.0.write().insert(path, (content_type, Arc::new(page)));
+    }
+
+    async fn answer(self, request: HttpRequest) -> HttpResponse {
+        let found = self.0.read().get(request.path()).cloned();
+        let Some((content_type, page)) = found else { return not_found().await };
+        HttpResponse::Ok()
+            .insert_header((header::CONTENT_TYPE, content_type))
+            .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+            .body(page(&super::health::parameters(request.query_string())))
+    }
+}
+
 #[derive(Clone, Default)]
 pub(super) struct Pages {
     pub(super) health: Option<Health>,
     pub(super) metrics: bool,
     pub(super) configz: Option<Configz>,
     pub(super) flags: Option<FlagSet>,
+    /// Whether flags may be changed: where `--profiling` is not turned off.
+    pub(super) debug_flags: bool,
+    pub(super) debugging: Option<Debugging>,
 }
 
 pub(super) async fn not_found() -> HttpResponse {
@@ -81,6 +114,10 @@ impl Pages {
             };
             config.route("/configz", web::to(page));
         }
+        if let Some(debugging) = self.debugging.clone() {
+            let page = move |request: HttpRequest| debugging.clone().answer(request);
+            config.route("/debug/controllers/{rest:.*}", web::get().to(page));
+        }
         if let Some(flags) = &self.flags {
             flag_pages(config, flags, self);
         }
@@ -99,7 +136,9 @@ async fn answer(health: Health, request: HttpRequest) -> HttpResponse {
 
 fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     config.route("/version", web::get().to(|| async { json(&crate::version::info()) }));
-    config.route("/debug/flags/v", web::put().to(set_verbosity));
+    if pages.debug_flags {
+        config.route("/debug/flags/v", web::put().to(set_verbosity));
+    }
     if flags.enabled("ComponentFlagz") {
         let flags = flags.clone();
         let page = move || {

@@ -16,12 +16,13 @@ use crate::flags::FlagSet;
 pub struct Tls {
     key: Arc<dyn ResolvesServerCert>,
     options: TlsOptions,
+    http2: bool,
 }
 
 impl Tls {
     /// With a key that may change while serving.
     pub fn new(key: Arc<dyn ResolvesServerCert>) -> Self {
-        Self { key, options: TlsOptions::default() }
+        Self { key, options: TlsOptions::default(), http2: true }
     }
 
     /// From files, read again when they change.
@@ -40,11 +41,14 @@ impl Tls {
         Self { options, ..self }
     }
 
+    /// Whether HTTP/2 is spoken with those who want to.
+    #[must_use]
+    pub fn with_http2(self, http2: bool) -> Self {
+        Self { http2, ..self }
+    }
+
     pub(super) fn server_config(&self) -> Result<ServerConfig, CertError> {
-        let mut config = cert::server_config_with(Arc::clone(&self.key), true, &self.options)?;
-        // The server adds the protocols it speaks.
-        config.alpn_protocols.clear();
-        Ok(config)
+        cert::server_config_with(Arc::clone(&self.key), self.http2, &self.options)
     }
 }
 
@@ -69,11 +73,19 @@ pub struct SecureOptions {
     pub min_version: String,
     /// `--tls-cipher-suites`
     pub suites: Vec<String>,
+    /// Unless `--disable-http2-serving`.
+    pub http2: bool,
+    /// `--http2-max-streams-per-connection`; 0 is the usual.
+    pub streams: u32,
+    /// `--permit-port-sharing`: other processes may listen there, too.
+    pub shares_port: bool,
 }
 
 impl SecureOptions {
     /// As the flags say.
     pub fn from_flags(flags: &FlagSet) -> Result<Self, ServeError> {
+        // What it asks for is so for every socket that listens.
+        flags.boolean("permit-address-sharing");
         let port = flags.integer("secure-port");
         let port = u16::try_from(port).map_err(|_| {
             ServeError::Setup(format!(
@@ -90,6 +102,9 @@ impl SecureOptions {
             named: flags.named_keys("tls-sni-cert-key"),
             min_version: flags.string("tls-min-version"),
             suites: flags.list("tls-cipher-suites"),
+            http2: !flags.boolean("disable-http2-serving"),
+            streams: u32::try_from(flags.integer("http2-max-streams-per-connection")).unwrap_or(0),
+            shares_port: flags.boolean("permit-port-sharing"),
         })
     }
 
@@ -107,7 +122,7 @@ impl SecureOptions {
         };
         let key: Arc<dyn ResolvesServerCert> =
             if self.named.is_empty() { default } else { Arc::new(SniKeys::new(default, &self.named)?) };
-        Ok(Tls::new(key).with_options(TlsOptions::new(&self.min_version, &self.suites)?))
+        Ok(Tls::new(key).with_options(TlsOptions::new(&self.min_version, &self.suites)?).with_http2(self.http2))
     }
 
     fn generated(&self, addresses: &[IpAddr], names: &[String]) -> Result<ReloadingKey, CertError> {

@@ -28,7 +28,7 @@ impl Running {
     }
 }
 
-async fn get(config: Option<rustls::ClientConfig>, url: String) -> (u16, String, String) {
+async fn ask(config: Option<rustls::ClientConfig>, url: String) -> hyper::Response<hyper::body::Incoming> {
     let uri: hyper::Uri = url.parse().expect("uri");
     let response = match config {
         Some(tls) => {
@@ -41,7 +41,11 @@ async fn get(config: Option<rustls::ClientConfig>, url: String) -> (u16, String,
         }
         None => Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>().get(uri).await,
     };
-    let response = response.expect("response");
+    response.expect("response")
+}
+
+async fn get(config: Option<rustls::ClientConfig>, url: String) -> (u16, String, String) {
+    let response = ask(config, url).await;
     let code = response.status().as_u16();
     let kind = response.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
     let body = response.into_body().collect().await.expect("body").to_bytes();
@@ -52,8 +56,11 @@ async fn get(config: Option<rustls::ClientConfig>, url: String) -> (u16, String,
 async fn plain_port() {
     let flags = FlagSet::of("kube-scheduler", &["--feature-gates=ComponentFlagz=true,ComponentStatusz=true"]);
     let flags = flags.expect("flags");
+    let debugging = Debugging::default();
+    debugging.add("/debug/controllers/a/graph", "text/vnd.graphviz", |query| format!("{query:?}"));
     let running = start(|address| {
         Server::plain("test", address)
+            .debugging(&debugging)
             .health(&Health::with_ping())
             .metrics()
             .config("componentconfig", serde_json::json!({"a": 1}))
@@ -70,6 +77,8 @@ async fn plain_port() {
         ("/readyz/nothing", 404, "text/plain; charset=utf-8", "404 page not found\n"),
         ("/nothing", 404, "text/plain; charset=utf-8", "404 page not found\n"),
         ("/configz", 200, "application/json", r#"{"componentconfig":{"a":1}}"#),
+        ("/debug/controllers/a/graph?uid=x&uid=y", 200, "text/vnd.graphviz", r#"[("uid", "x"), ("uid", "y")]"#),
+        ("/debug/controllers/b/graph", 404, "text/plain; charset=utf-8", "404 page not found\n"),
         ("/mine", 200, "text/plain; charset=utf-8", "yes"),
         ("/flagz", 200, "text/plain; charset=utf-8", "\nkube-scheduler flagz\nWarning: "),
         ("/statusz", 200, "text/plain; charset=utf-8", "\nkube-scheduler statusz\nWarning: "),
@@ -118,6 +127,28 @@ async fn secure_port_knows_its_clients() {
     let foreign = get(Some(config(Some(&stranger))), format!("{base}/healthz")).await;
     assert_eq!(foreign.0, 401, "{}", foreign.2);
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secure_ports_speak_http2_unless_told_not_to() {
+    for (flag, version) in [
+        ("--disable-http2-serving=false", hyper::Version::HTTP_2),
+        ("--disable-http2-serving", hyper::Version::HTTP_11),
+    ] {
+        let flags = FlagSet::of("kube-scheduler", &[flag, "--permit-port-sharing"]).expect("flags");
+        let options = SecureOptions { cert_dir: String::new(), ..SecureOptions::from_flags(&flags).expect("options") };
+        let tls = options.tls(&[], &[]).expect("a pair");
+        let server =
+            |address| Server::secure("test", address, tls.clone()).listening(&options).health(&Health::with_ping());
+        let running = start(server);
+        let other = server(running.address).start(&running.tasks, &running.shutdown);
+        assert_eq!(other.expect("both listen"), running.address);
+        let config = crate::cert::client_tls(crate::cert::Trust::Anybody, None).expect("config");
+        let response = ask(Some(config), format!("https://localhost:{}/healthz", running.address.port())).await;
+        assert_eq!((response.status().as_u16(), response.version()), (200, version), "{flag}");
+        drop(response);
+        running.stop().await;
+    }
 }
 
 #[test]

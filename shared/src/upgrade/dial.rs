@@ -1,7 +1,6 @@
 //! Asking another server to switch: the request's head is written and the response's head read by hand, since what
 //! follows is no longer HTTP.
 
-use std::fmt::Write as _;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -51,14 +50,14 @@ pub enum Dialed<S> {
 /// # Errors
 /// The connection breaks, or what comes back is not HTTP.
 pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, head: &RequestHead) -> io::Result<Dialed<S>> {
-    let mut text = format!("{} {} HTTP/1.1\r\n", head.method, head.path_and_query);
+    let mut text = format!("{} {} HTTP/1.1\r\n", head.method, head.path_and_query).into_bytes();
     for (name, value) in &head.headers {
-        let value = value.to_str().map_err(io::Error::other)?;
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{name}: {value}\r\n");
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            text.extend_from_slice(part);
+        }
     }
-    text.push_str("\r\n");
-    stream.write_all(text.as_bytes()).await?;
+    text.extend_from_slice(b"\r\n");
+    stream.write_all(&text).await?;
     stream.flush().await?;
     let mut buffer = BytesMut::with_capacity(4 << 10);
     let (response, length) = read_head(&mut stream, &mut buffer).await?;

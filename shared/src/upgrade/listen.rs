@@ -16,6 +16,7 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Extensions, Service};
 use actix_web::http::KeepAlive;
 use rustls::ServerConfig;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -26,6 +27,9 @@ use crate::metrics::{self, Counter};
 use crate::run::Shutdown;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Peers that are silent for so long are asked whether they are there, as upstream's are.
+const SILENCE: Duration = Duration::from_secs(3 * 60);
+const BETWEEN_PROBES: Duration = Duration::from_secs(15);
 
 /// Handshakes that failed.
 static FAILED: LazyLock<Counter> = LazyLock::new(|| {
@@ -149,8 +153,16 @@ where
     Ok(built.run())
 }
 
-async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(TlsStream<TcpStream>, Option<SocketAddr>)> {
+/// Small answers are not waited with, and peers that have vanished are found out although nothing is said to them. What
+/// the system does not know it does without.
+fn prepare(socket: &TcpStream) {
     socket.set_nodelay(true).ok();
+    let alive = TcpKeepalive::new().with_time(SILENCE).with_interval(BETWEEN_PROBES);
+    SockRef::from(socket).set_tcp_keepalive(&alive).ok();
+}
+
+async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(TlsStream<TcpStream>, Option<SocketAddr>)> {
+    prepare(&socket);
     let peer = socket.peer_addr().ok();
     match tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await {
         Ok(Ok(stream)) => return Some((stream, peer)),
@@ -159,4 +171,20 @@ async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(TlsStream<
     }
     FAILED.inc();
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_peers_are_asked_whether_they_are_there() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (ours, _theirs) = tokio::join!(listener.accept(), TcpStream::connect(address));
+        let (ours, _) = ours.expect("a connection");
+        prepare(&ours);
+        assert!(SockRef::from(&ours).keepalive().expect("known"));
+        assert!(ours.nodelay().expect("known"));
+    }
 }

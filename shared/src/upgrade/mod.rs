@@ -38,8 +38,9 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
     if !wanted.split(',').any(|option| option.trim().eq_ignore_ascii_case("upgrade")) {
         return None;
     }
-    let asked = headers.get(ASKED).or_else(|| headers.get(UPGRADE))?;
-    asked.to_str().ok().map(str::to_owned)
+    // What was really asked for counts only where something was asked for.
+    let upgrade = headers.get(UPGRADE)?;
+    headers.get(ASKED).unwrap_or(upgrade).to_str().ok().map(str::to_owned)
 }
 
 /// What was noted of a request's connection when it was made.

@@ -35,14 +35,18 @@ impl<S> Rewriting<S> {
     }
 }
 
-/// Where the head ends, if it is complete.
-fn head_end(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+const END: &[u8] = b"\r\n\r\n";
+
+/// Where the head ends, if it is complete. So many bytes of it were looked at before.
+fn head_end(bytes: &[u8], seen: usize) -> Option<usize> {
+    let from = seen.saturating_sub(END.len() - 1);
+    let found = bytes.get(from..)?.windows(END.len()).position(|window| window == END)?;
+    Some(from + found + END.len())
 }
 
 /// The bytes as the server should see them.
 pub(super) fn rewrite(bytes: &[u8]) -> Bytes {
-    let Some(end) = head_end(bytes) else { return Bytes::copy_from_slice(bytes) };
+    let Some(end) = head_end(bytes, 0) else { return Bytes::copy_from_slice(bytes) };
     let mut out = Vec::with_capacity(bytes.len() + 64);
     for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {
         match upgrade_value(line) {
@@ -90,9 +94,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewriting<S> {
                     let mut chunk = [0; CHUNK];
                     let mut read = ReadBuf::new(&mut chunk);
                     ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
+                    let seen = collected.len();
                     collected.extend_from_slice(read.filled());
                     let ended = read.filled().is_empty();
-                    if ended || collected.len() > LONGEST_HEAD || head_end(collected).is_some() {
+                    if ended || collected.len() > LONGEST_HEAD || head_end(collected, seen).is_some() {
                         let bytes = rewrite(collected);
                         this.state = if bytes.is_empty() { State::Passing } else { State::Replaying(bytes) };
                         if ended && matches!(this.state, State::Passing) {
@@ -128,5 +133,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewriting<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_where_it_ends_however_it_comes() {
+        let head = b"GET / HTTP/1.1\r\nA: b\r\n\r\nrest";
+        for first in 0..=head.len() {
+            let found = head_end(&head[..first], 0).or_else(|| head_end(head, first));
+            assert_eq!(found, Some(head.len() - 4), "{first}");
+        }
+        // What was seen is not looked at again.
+        assert_eq!(head_end(head, head.len()), None);
     }
 }

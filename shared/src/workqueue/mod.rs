@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::metrics::WorkqueueMetrics;
+use crate::metrics::{InProgress, WorkqueueMetrics};
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +55,12 @@ struct State<T> {
     closed: bool,
 }
 
+impl<T: Item> InProgress for Inner<T> {
+    fn in_progress(&self) -> Vec<Duration> {
+        self.state.lock().processing.values().map(Instant::elapsed).collect()
+    }
+}
+
 impl<T: Item> Queue<T> {
     /// A queue whose metrics carry `name`, with client-go's default back-off (5 ms to 1000 s).
     pub fn new(name: &str) -> Self {
@@ -74,7 +80,10 @@ impl<T: Item> Queue<T> {
             closed: false,
         };
         let metrics = crate::metrics::workqueue(name);
-        Self(Arc::new(Inner { state: Mutex::new(state), wake: Notify::new(), base, max, metrics }))
+        let inner = Arc::new(Inner { state: Mutex::new(state), wake: Notify::new(), base, max, metrics });
+        let watched: Weak<Inner<T>> = Arc::downgrade(&inner);
+        crate::metrics::watch(name, &inner.metrics, watched);
+        Self(inner)
     }
 
     /// Adds an item; no effect while it already waits.

@@ -91,3 +91,26 @@ async fn queues_of_one_name_are_measured_as_one() {
     assert_eq!(one.get().await, Some("a"));
     assert_eq!(depth(), 0.0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn work_in_progress_is_measured_when_somebody_asks() {
+    let queues = [(); 2].map(|()| Queue::new("test_in_progress"));
+    let shown = || {
+        let text = crate::metrics::gather();
+        ["unfinished_work", "longest_running_processor"].map(|family| {
+            let start = format!("workqueue_{family}_seconds{{name=\"test_in_progress\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+        })
+    };
+    let seconds = |sum: &str, longest: &str| [sum, longest].map(|text| Some(text.to_owned()));
+    for (queue, item) in queues.iter().zip(["a", "b"]) {
+        queue.add(item);
+        assert_eq!(queue.get().await, Some(item));
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
+    assert_eq!(shown(), seconds("6", "4"), "queues of one name are one");
+    queues[0].done(&"a");
+    assert_eq!(shown(), seconds("2", "2"));
+    drop(queues);
+    assert_eq!(shown(), seconds("0", "0"));
+}

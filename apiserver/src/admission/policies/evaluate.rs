@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value;
+use shared::cel;
 
 use super::super::asker::Asker;
 use super::super::{NOTHING, measure};
@@ -26,8 +27,6 @@ pub(super) struct Finding {
     pub(super) reason: String,
     /// The place of the validation in its policy.
     pub(super) at: usize,
-    /// It could not be evaluated.
-    pub(super) broken: bool,
 }
 
 /// An annotation for the audit log.
@@ -41,9 +40,9 @@ pub(super) enum Annotation {
 /// Everything a policy says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judgement {
-    /// Its match conditions let the request come before it.
-    pub(super) asked: bool,
     pub(super) findings: Vec<Finding>,
+    /// What could not be evaluated and does not matter.
+    pub(super) overlooked: Vec<String>,
     pub(super) annotations: Vec<Annotation>,
 }
 
@@ -103,10 +102,10 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
     let params = has_parameters(policy);
     let mut scope = scope(Dialect::Policy { params }, matter, parameter);
     let open = fails_open(policy);
-    let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at, broken: true };
+    let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at };
     let mut judgement = Judgement::default();
     match conditions_hold(policy, &mut scope, "validate", tree::text(&matter.request, "/operation")) {
-        Ok(true) => judgement.asked = true,
+        Ok(true) => {}
         Ok(false) => return judgement,
         Err(why) => {
             judgement.findings.push(broken(why, 0));
@@ -125,12 +124,16 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
                     reason => reason.to_owned(),
                 },
                 at,
-                broken: false,
             }),
-            Err(_) if open => {}
+            Err(why) if open => judgement.overlooked.push(why),
             Err(why) => judgement.findings.push(broken(why, at)),
         }
     }
+    if scope.is_exhausted() {
+        return exhausted(open, broken);
+    }
+    // Notes have means of their own.
+    scope.spend_from(cel::RUNTIME_BUDGET);
     for annotation in tree::list(policy, "/spec/auditAnnotations") {
         match scope.text(tree::text(annotation, "/valueExpression").trim(), Wanted::TextOrNull) {
             Ok(Some(value)) if !value.trim().is_empty() => {
@@ -142,12 +145,16 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             Err(why) => judgement.annotations.push(Annotation::Broken(why)),
         }
     }
-    if scope.is_exhausted() {
-        // Nothing of what was found counts.
-        judgement.findings = if open { Vec::new() } else { vec![broken(EXHAUSTED.to_owned(), 0)] };
-        judgement.annotations.clear();
+    if scope.is_exhausted() { exhausted(open, broken) } else { judgement }
+}
+
+/// The judgement where the means to find one were spent: nothing of what was found counts.
+fn exhausted(open: bool, broken: impl Fn(String, usize) -> Finding) -> Judgement {
+    let why = EXHAUSTED.to_owned();
+    match open {
+        true => Judgement { overlooked: vec![why], ..Judgement::default() },
+        false => Judgement { findings: vec![broken(why, 0)], ..Judgement::default() },
     }
-    judgement
 }
 
 /// The text a validation gives for its failure.

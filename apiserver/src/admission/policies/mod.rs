@@ -11,16 +11,16 @@ mod validating;
 
 use std::sync::Arc;
 
+use proto::resources::Row;
 use serde_json::Value;
 use shared::status::Status;
 
 use super::asker::Asker;
-use super::matching::{self, Scene, Shown};
+use super::matching::Scene;
+use super::views::Views;
+use super::webhooks::Means;
 use super::{Attributes, NOTHING};
 use crate::access::tree;
-use crate::api::Reader;
-use crate::authz::Authorization;
-use crate::registry::Rows;
 use evaluate::Matter;
 pub(super) use mutating::MutatingPolicies;
 pub(super) use permission::check as check_parameters;
@@ -43,9 +43,7 @@ const MUTATING: Plurals = ("mutatingadmissionpolicies", "mutatingadmissionpolicy
 
 /// Policies of one kind, from the cache.
 struct Policies {
-    reader: Arc<dyn Reader>,
-    rows: Rows,
-    authorization: Arc<Authorization>,
+    means: Means,
     plurals: Plurals,
 }
 
@@ -54,7 +52,7 @@ struct Bound {
     policy: Arc<Value>,
     binding: Arc<Value>,
     /// The request's resource as the policy's rules know it.
-    shown: Shown,
+    shown: Row,
     /// What it is asked under, one after the other.
     parameters: Result<Vec<Arc<Value>>, Unusable>,
 }
@@ -86,23 +84,24 @@ impl Policies {
         if a.resource.group == GROUP || QUESTIONS.iter().any(|(group, plural)| a.of(group, plural)) {
             return Ok((Vec::new(), None));
         }
-        let mut bindings = self.reader.list(GROUP, self.plurals.1, None);
+        let (reader, rows) = (self.means.reader.as_ref(), &self.means.rows);
+        let mut bindings = reader.list(GROUP, self.plurals.1, None);
         if bindings.is_empty() {
             return Ok((Vec::new(), None));
         }
         bindings.sort_by_cached_key(|b| (tree::text(b, "/spec/policyName").to_owned(), tree::name(b).to_owned()));
-        let scene = Scene::of(a, self.reader.as_ref(), &self.rows);
+        let scene = Scene::of(a, a.object(), reader, rows);
         let mut all = Vec::new();
         for binding in bindings {
             let name = tree::text(&binding, "/spec/policyName");
-            let Some(policy) = self.reader.get(GROUP, self.plurals.0, "", name) else { continue };
+            let Some(policy) = reader.get(GROUP, self.plurals.0, "", name) else { continue };
             let Some(shown) = matched(&scene, policy.pointer("/spec/matchConstraints"))? else { continue };
             if let Some(more) = binding.pointer("/spec/matchResources").filter(|m| m.is_object())
                 && matched(&scene, Some(more))?.is_none()
             {
                 continue;
             }
-            let parameters = params::find(self.reader.as_ref(), &self.rows, a, &policy, &binding).await;
+            let parameters = params::find(reader, rows, a, &policy, &binding).await;
             all.push(Bound { policy, binding, shown, parameters });
         }
         // A namespace is not in itself.
@@ -110,20 +109,24 @@ impl Policies {
         Ok((all, namespace))
     }
 
-    /// What expressions see of the request as it is now.
-    fn matter(&self, a: &Attributes<'_>, shown: &Shown, namespace: Option<Arc<Value>>) -> Matter {
-        let mut request = matching::request(shown, a);
+    fn views(&self) -> Views<'_> {
+        Views::new(&self.means.caller)
+    }
+
+    /// What expressions see of the request as it is shown now.
+    fn matter(&self, a: &Attributes<'_>, views: &Views<'_>, namespace: Option<Arc<Value>>) -> Matter {
+        let mut request = views.request(a);
         let [object, old] = ["object", "oldObject"].map(|field| request[field].take());
         if let Some(fields) = request.as_object_mut() {
             fields.remove("object");
             fields.remove("oldObject");
         }
-        Matter { request, object, old, namespace, asker: Asker::of(&self.authorization, a) }
+        Matter { request, object, old, namespace, asker: Asker::of(&self.means.authorization, a) }
     }
 }
 
 /// Whether match constraints cover the request, and in which version.
-fn matched(scene: &Scene<'_>, constraints: Option<&Value>) -> Result<Option<Shown>, Status> {
+fn matched(scene: &Scene<'_>, constraints: Option<&Value>) -> Result<Option<Row>, Status> {
     let constraints = constraints.unwrap_or(NOTHING);
     let policy = tree::text(constraints, "/matchPolicy");
     if !scene.selected(constraints)?

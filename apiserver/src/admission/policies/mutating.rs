@@ -12,17 +12,14 @@ use shared::cel::{self, Fuel};
 use shared::metrics;
 use shared::status::Status;
 
-use super::super::matching;
 use super::super::reinvocation::Who;
+use super::super::views::Views;
 use super::super::{Attributes, Plugin};
 use super::evaluate::{self, Matter};
-use super::{Bound, MUTATING, Policies};
+use super::{Bound, MUTATING, Means, Policies, Unusable};
 use crate::access::tree;
-use crate::api::Reader;
-use crate::authz::Authorization;
 use crate::crd;
 use crate::expressions::{Dialect, EXHAUSTED, Wanted};
-use crate::registry::Rows;
 
 /// The plugin.
 pub struct MutatingPolicies(Policies);
@@ -72,12 +69,25 @@ impl Plugin for MutatingPolicies {
         let object = a.object.as_deref();
         a.reinvocation.begin(Who::Policies, object);
         // What cannot be configured is told before what fails.
-        let mut refusals: Vec<Refusal> = all.iter().filter_map(misconfigured).collect();
+        let (mut usable, mut refusals) = (Vec::new(), Vec::new());
+        let mut views = self.0.views();
         for bound in &all {
-            for parameter in bound.parameters.iter().flatten() {
-                self.invoke(bound, parameter, namespace.as_ref(), a, &mut refusals)?;
+            let unshown = views.show(&bound.shown, a).await.err().map(|why| Unusable::Policy(why.message));
+            match (&unshown, &bound.parameters) {
+                (Some(why), _) | (None, Err(why)) => refusals.extend(misconfigured(bound, why)),
+                (None, Ok(parameters)) => usable.extend(parameters.iter().map(|parameter| (bound, parameter))),
             }
         }
+        let mut acted = false;
+        for (bound, parameter) in usable {
+            views.show(&bound.shown, a).await.map_err(|why| unconverted(&why))?;
+            acted |= self.invoke(bound, parameter, namespace.as_ref(), (&mut views, a), &mut refusals)?;
+        }
+        if acted {
+            // As upstream has it: a mutation that changes nothing counts as one.
+            a.reinvocation.again(Who::Policies);
+        }
+        views.settle(a).await.map_err(|why| unconverted(&why))?;
         let object = a.object.as_deref();
         a.reinvocation.end(Who::Policies, object);
         match refused(a, &refusals) {
@@ -89,31 +99,32 @@ impl Plugin for MutatingPolicies {
 
 impl MutatingPolicies {
     /// Policies from the cache.
-    pub fn new(reader: Arc<dyn Reader>, rows: Rows, authorization: Arc<Authorization>) -> Self {
-        Self(Policies { reader, rows, authorization, plurals: MUTATING })
+    pub fn new(means: Means) -> Self {
+        Self(Policies { means, plurals: MUTATING })
     }
 
     /// Asks one policy under one parameter: its mutations one after the other, each about what the one before it left.
+    /// Whether one of them came to something.
     fn invoke(
         &self,
         bound: &Bound,
         parameter: &Value,
         namespace: Option<&Arc<Value>>,
-        a: &mut Attributes<'_>,
+        (views, a): (&mut Views<'_>, &mut Attributes<'_>),
         refusals: &mut Vec<Refusal>,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
         let policy = &bound.policy;
         let params = evaluate::has_parameters(policy);
-        let mut matter = self.0.matter(a, &bound.shown, namespace.cloned());
+        let mut matter = self.0.matter(a, views, namespace.cloned());
         let mut scope = evaluate::scope(Dialect::Policy { params }, &matter, parameter);
         let asked = evaluate::conditions_hold(policy, &mut scope, "admit", a.operation.as_str());
         drop(scope);
         match asked {
             Ok(true) => {}
-            Ok(false) => return Ok(()),
+            Ok(false) => return Ok(false),
             Err(why) => {
                 refusals.push(failed(bound, &why));
-                return Ok(());
+                return Ok(false);
             }
         }
         let id = format!(
@@ -124,9 +135,9 @@ impl MutatingPolicies {
             tree::name(parameter)
         );
         if !a.reinvocation.asks(Who::Policies, &id) {
-            return Ok(());
+            return Ok(false);
         }
-        let mut changed = false;
+        let (mut changed, mut acted) = (false, false);
         for mutation in tree::list(policy, "/spec/mutations") {
             if a.object.is_none() {
                 continue;
@@ -134,13 +145,14 @@ impl MutatingPolicies {
             let since = Instant::now();
             let outcome = change(policy, mutation, &matter, parameter)
                 .map_err(Failed::Policy)
-                .and_then(|change| self.apply(bound, change, a));
+                .and_then(|change| self.apply(bound, change, (views, a)));
             measure(bound, &outcome, since);
+            acted |= outcome.is_ok();
             match outcome {
                 Ok(false) => {}
                 Ok(true) => {
                     changed = true;
-                    matter = self.0.matter(a, &bound.shown, namespace.cloned());
+                    matter = self.0.matter(a, views, namespace.cloned());
                 }
                 Err(Failed::Request(status)) => return Err(*status),
                 Err(Failed::Policy(_)) if evaluate::fails_open(policy) => {}
@@ -149,15 +161,20 @@ impl MutatingPolicies {
         }
         let willing = tree::text(policy, "/spec/reinvocationPolicy") == "IfNeeded";
         a.reinvocation.asked(Who::Policies, &id, changed, willing);
-        Ok(())
+        Ok(acted)
     }
 
     /// Makes a change; whether the object is another one then.
-    fn apply(&self, bound: &Bound, change: Change, a: &mut Attributes<'_>) -> Result<bool, Failed> {
+    fn apply(
+        &self,
+        bound: &Bound,
+        change: Change,
+        (views, a): (&mut Views<'_>, &mut Attributes<'_>),
+    ) -> Result<bool, Failed> {
         let shown = &bound.shown;
-        let row = self.0.rows.find(&shown.group, &shown.version, &shown.plural);
+        let row = self.0.means.rows.find(&shown.group, &shown.version, &shown.plural);
         let custom = crd::served(a.resource).is_some();
-        matching::amend(shown, a, |object| {
+        views.amend(a, |object| {
             let own = proto::schema::kind_of(tree::text(object, "/apiVersion"), tree::text(object, "/kind"));
             let schema = own.or_else(|| row.as_ref().and_then(|r| r.schema())).ok_or_else(|| {
                 Failed::from(Status::service_unavailable(&format!(
@@ -247,10 +264,14 @@ fn patch(schema: &Message, custom: bool, object: &mut Value, patch: Value) -> Re
     Ok(())
 }
 
-fn misconfigured(bound: &Bound) -> Option<Refusal> {
-    let why = bound.parameters.as_ref().err().filter(|_| !evaluate::fails_open(&bound.policy))?;
-    let message = denied(bound, why.binding(bound), &why.message());
-    Some(Refusal { message, reason: "Forbidden" })
+fn misconfigured(bound: &Bound, why: &Unusable) -> Option<Refusal> {
+    let refusal = || Refusal { message: denied(bound, why.binding(bound), &why.message()), reason: "Forbidden" };
+    (!evaluate::fails_open(&bound.policy)).then(refusal)
+}
+
+/// What a policy made of an object does not go back into the version of the request.
+fn unconverted(why: &Status) -> Status {
+    Status::internal(&format!("failed to convert object: {}", why.message))
 }
 
 fn failed(bound: &Bound, why: &str) -> Refusal {
@@ -282,7 +303,7 @@ fn measure(bound: &Bound, outcome: &Result<bool, Failed>, since: Instant) {
     let fault = match outcome {
         Ok(_) => "no_error",
         Err(Failed::Policy(why)) if why == EXHAUSTED => "out_of_budget",
-        Err(Failed::Policy(why)) if why.starts_with("compilation failed: ") => "compile_error",
+        Err(Failed::Policy(why)) if why.starts_with("compilation") => "compile_error",
         Err(_) => "invalid_error",
     };
     let labels = ["policy", "policy_binding", "error_type"];

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::admission::testing::{Fixed, Write};
-use crate::authz::Mode;
 use serde_json::json;
 
 fn cluster(spec: &Value, binding: &Value) -> ValidatingPolicies {
@@ -19,11 +18,7 @@ fn cluster(spec: &Value, binding: &Value) -> ValidatingPolicies {
     cluster.put(GROUP, "validatingadmissionpolicybindings", bound);
     cluster.put("", "namespaces", json!({"metadata": {"name": "e", "labels": {"team": "a"}}}));
     cluster.put("", "configmaps", json!({"metadata": {"name": "limits", "namespace": "e"}, "data": {"max": "2"}}));
-    ValidatingPolicies::new(
-        cluster.clone(),
-        Rows::default(),
-        Arc::new(Authorization::new(&[Mode::AlwaysAllow], cluster, Vec::new())),
-    )
+    ValidatingPolicies::new(cluster.means())
 }
 
 async fn create(spec: Value, binding: Value) -> Result<(), (u16, String)> {

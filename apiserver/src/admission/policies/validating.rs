@@ -11,11 +11,9 @@ use shared::status::Status;
 
 use super::super::{Attributes, Plugin};
 use super::evaluate::{self, Annotation, Finding, Judgement};
-use super::{Bound, Policies, VALIDATING};
+use super::{Bound, Means, Policies, Unusable, VALIDATING};
 use crate::access::tree;
-use crate::api::Reader;
-use crate::authz::Authorization;
-use crate::registry::Rows;
+use crate::expressions::EXHAUSTED;
 
 /// Longest value of an audit annotation, in bytes.
 const LONGEST_VALUE: usize = 10 * 1024;
@@ -49,7 +47,7 @@ impl Plugin for ValidatingPolicies {
         if bound.is_empty() {
             return Ok(());
         }
-        let verdict = self.judge(a, &bound, namespace.as_ref());
+        let verdict = self.judge(a, &bound, namespace.as_ref()).await;
         a.warnings.extend(verdict.warnings);
         // Annotations are not overwritten: one failure is noted.
         if let Some(first) = verdict.failures.first() {
@@ -68,18 +66,25 @@ impl Plugin for ValidatingPolicies {
 
 impl ValidatingPolicies {
     /// Policies from the cache.
-    pub fn new(reader: Arc<dyn Reader>, rows: Rows, authorization: Arc<Authorization>) -> Self {
-        Self(Policies { reader, rows, authorization, plurals: VALIDATING })
+    pub fn new(means: Means) -> Self {
+        Self(Policies { means, plurals: VALIDATING })
     }
 
-    fn judge(&self, a: &Attributes<'_>, all: &[Bound], namespace: Option<&Arc<Value>>) -> Verdict {
+    async fn judge(&self, a: &mut Attributes<'_>, all: &[Bound], namespace: Option<&Arc<Value>>) -> Verdict {
         let mut verdict = Verdict::default();
+        let mut views = self.0.views();
         for bound in all {
             let Bound { policy, binding, .. } = bound;
             let name = tree::name(policy);
-            let parameters = match &bound.parameters {
-                Ok(parameters) => parameters,
-                Err(why) if evaluate::fails_open(policy) => {
+            let unshown = match &bound.parameters {
+                Ok(parameters) if !parameters.is_empty() => views.show(&bound.shown, a).await.err(),
+                _ => None,
+            };
+            let unshown =
+                unshown.map(|why| Unusable::Binding(format!("failed to convert object version: {}", why.message)));
+            let parameters = match (&bound.parameters, &unshown) {
+                (Ok(parameters), None) => parameters,
+                (Err(why), _) | (_, Some(why)) if evaluate::fails_open(policy) => {
                     tracing::warn!(
                         policy = name,
                         why = why.message(),
@@ -87,7 +92,7 @@ impl ValidatingPolicies {
                     );
                     continue;
                 }
-                Err(why) => {
+                (Err(why), _) | (_, Some(why)) => {
                     verdict.refusals.push(Refusal {
                         policy: name.to_owned(),
                         binding: why.binding(bound).map(str::to_owned),
@@ -97,7 +102,7 @@ impl ValidatingPolicies {
                     continue;
                 }
             };
-            let matter = self.0.matter(a, &bound.shown, namespace.cloned());
+            let matter = self.0.matter(a, &views, namespace.cloned());
             for parameter in parameters {
                 let since = Instant::now();
                 let judgement = evaluate::evaluate(policy, &matter, parameter);
@@ -112,13 +117,12 @@ impl Verdict {
     fn take(&mut self, policy: &Value, binding: &Value, judgement: Judgement, since: Instant) {
         let (name, bound) = (tree::name(policy), tree::name(binding));
         let actions = tree::strings(binding, "/spec/validationActions");
-        if judgement.findings.is_empty() && judgement.asked {
-            measure(name, bound, "allow", "no_error", since);
+        for why in &judgement.overlooked {
+            measure(name, bound, "allow", fault(why), since);
         }
-        for Finding { message, reason, at, broken } in judgement.findings {
+        for Finding { message, reason, at } in judgement.findings {
             for action in &actions {
-                let fault = if broken { "invalid_error" } else { "no_error" };
-                measure(name, bound, &action.to_lowercase(), fault, since);
+                measure(name, bound, &action.to_lowercase(), fault(&message), since);
                 match action.as_str() {
                     "Deny" => self.refusals.push(Refusal {
                         policy: name.to_owned(),
@@ -143,12 +147,15 @@ impl Verdict {
                         values.push(value);
                     }
                 }
-                Annotation::Broken(message) => self.refusals.push(Refusal {
-                    policy: name.to_owned(),
-                    binding: Some(bound.to_owned()),
-                    message,
-                    reason: "Invalid".to_owned(),
-                }),
+                Annotation::Broken(message) => {
+                    measure(name, bound, "deny", fault(&message), since);
+                    self.refusals.push(Refusal {
+                        policy: name.to_owned(),
+                        binding: Some(bound.to_owned()),
+                        message,
+                        reason: "Invalid".to_owned(),
+                    });
+                }
             }
         }
     }
@@ -161,6 +168,15 @@ fn shortened(mut value: String) -> String {
     }
     value.truncate(end);
     value
+}
+
+/// The kind of a failure. A validation that says no is one as well.
+fn fault(message: &str) -> &'static str {
+    match message {
+        EXHAUSTED => "out_of_budget",
+        _ if message.starts_with("compilation") => "compile_error",
+        _ => "invalid_error",
+    }
 }
 
 /// Counts a judgement and how long it took.

@@ -17,6 +17,7 @@ use shared::run::{Shutdown, TaskGroup};
 use tokio_rustls::TlsConnector;
 
 use super::credentials::{Credentials, Identity};
+use super::redirect::Step;
 use super::target::Target;
 use crate::api::Reader;
 use crate::egress::{Egress, Refused, go_words};
@@ -54,6 +55,14 @@ pub(in super::super) struct Call<'a> {
     pub(in super::super) path: String,
     pub(in super::super) body: Bytes,
     pub(in super::super) timeout: Duration,
+}
+
+/// What a server says to one request.
+struct Answer {
+    code: u16,
+    text: bool,
+    location: Option<String>,
+    body: Bytes,
 }
 
 /// A call that brought no answer.
@@ -107,18 +116,23 @@ impl Caller {
         self.post(Call { target: &target, bundle: &bundle, identity, path, body, timeout }).await
     }
 
-    /// Posts; the body of the answer.
+    /// Posts, and follows where that leads; the body of the answer.
     pub(in super::super) async fn post(&self, call: Call<'_>) -> Result<Vec<u8>, Failed> {
-        let url = format!("https://{}{}", call.target.host, call.path);
         let trust = self.trust(call.bundle, &call.identity)?;
-        let failed = |why: String| Failed { why: format!("Post {url:?}: {why}"), code: None };
-        match tokio::time::timeout(call.timeout, self.exchange(&call, trust)).await {
-            Ok(Ok((code, text, body))) if !(200..300).contains(&code) => {
-                Err(Failed { why: unsuccessful(code, text, &body), code: Some(code) })
+        let until = tokio::time::Instant::now() + call.timeout;
+        let mut step = Step::first(call.target, &call.path);
+        loop {
+            let failed = |why: String| Failed { why: format!("Post {:?}: {why}", step.url()), code: None };
+            let answered = tokio::time::timeout_at(until, self.exchange(&call, &step, trust.clone())).await;
+            let answer = answered.map_err(|_| failed("context deadline exceeded".to_owned()))?.map_err(failed)?;
+            match step.next(answer.code, answer.location.as_deref()).map_err(failed)? {
+                Some(next) => step = next,
+                None if (200..300).contains(&answer.code) => return Ok(answer.body.to_vec()),
+                None => {
+                    let why = unsuccessful(answer.code, answer.text, &answer.body);
+                    return Err(Failed { why, code: Some(answer.code) });
+                }
             }
-            Ok(Ok((_, _, body))) => Ok(body.to_vec()),
-            Ok(Err(why)) => Err(failed(why)),
-            Err(_) => Err(failed("context deadline exceeded".to_owned())),
         }
     }
 
@@ -142,19 +156,26 @@ impl Caller {
         Ok(config)
     }
 
-    /// Code, whether it is text, and the body.
-    async fn exchange(&self, call: &Call<'_>, trust: Arc<rustls::ClientConfig>) -> Result<(u16, bool, Bytes), String> {
-        let key = format!("{}|{:p}", call.target.host, Arc::as_ptr(&trust));
+    async fn exchange(&self, call: &Call<'_>, step: &Step, trust: Arc<rustls::ClientConfig>) -> Result<Answer, String> {
+        let key = format!("{}|{:p}", step.target.host, Arc::as_ptr(&trust));
         let request = || {
-            let mut request = http::Request::post(&call.path)
-                .header("host", &call.target.host)
-                .header("content-type", "application/json")
+            let mut request = http::Request::builder()
+                .method(if step.get { http::Method::GET } else { http::Method::POST })
+                .uri(&step.path)
+                .header("host", &step.target.host)
                 .header("accept", "application/json, */*")
                 .header("user-agent", "kube-apiserver-admission");
-            if let Some(authorization) = &call.identity.authorization {
+            // Who is led elsewhere does not take the secret along.
+            let secret = call.identity.authorization.as_ref().filter(|_| step.target.host == call.target.host);
+            if let Some(authorization) = secret {
                 request = request.header("authorization", authorization);
             }
-            request.body(Full::new(call.body.clone())).map_err(|e| e.to_string())
+            let mut body = Bytes::new();
+            if !step.get {
+                request = request.header("content-type", "application/json");
+                body = call.body.clone();
+            }
+            request.body(Full::new(body)).map_err(|e| e.to_string())
         };
         // A kept connection may have been closed meanwhile; then a new one is opened, once.
         let kept = self.idle.lock().get_mut(&key).and_then(Vec::pop);
@@ -164,7 +185,7 @@ impl Caller {
         {
             return self.finish(key, connection, response).await;
         }
-        let mut connection = self.connect(call.target, trust).await?;
+        let mut connection = self.connect(&step.target, trust).await?;
         let response = connection.send_request(request()?).await.map_err(|e| cut_off(&e))?;
         self.finish(key, connection, response).await
     }
@@ -174,10 +195,11 @@ impl Caller {
         key: String,
         connection: Connection,
         response: http::Response<hyper::body::Incoming>,
-    ) -> Result<(u16, bool, Bytes), String> {
+    ) -> Result<Answer, String> {
         let code = response.status().as_u16();
-        let kind = response.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("text/plain");
-        let text = kind.starts_with("text/");
+        let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok());
+        let text = header("content-type").unwrap_or("text/plain").starts_with("text/");
+        let location = header("location").map(str::to_owned);
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?;
         let mut idle = self.idle.lock();
         if idle.len() >= HOSTS {
@@ -187,7 +209,7 @@ impl Caller {
         if kept.len() < IDLE {
             kept.push(connection);
         }
-        Ok((code, text, body.to_bytes()))
+        Ok(Answer { code, text, location, body: body.to_bytes() })
     }
 
     async fn connect(&self, target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {

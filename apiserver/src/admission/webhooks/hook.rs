@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::resources::Row;
 use serde_json::Value;
 use shared::status::Status;
 
 use super::super::NOTHING;
-use super::super::matching::{Scene, Shown};
+use super::super::matching::Scene;
 use crate::access::tree;
 
 /// One webhook that wants to see a request, and the version it wants to see it in.
@@ -15,7 +16,7 @@ pub(super) struct Hook {
     configuration: Arc<Value>,
     at: usize,
     /// The resource as the webhook's rules know it.
-    pub(super) shown: Shown,
+    pub(super) shown: Row,
 }
 
 impl Hook {
@@ -43,6 +44,10 @@ impl Hook {
     /// Tells it from all others.
     pub(super) fn id(&self) -> String {
         format!("{}/{}/{}", self.configuration_name(), self.name(), self.at)
+    }
+
+    pub(super) fn has_conditions(&self) -> bool {
+        !tree::list(self.spec(), "/matchConditions").is_empty()
     }
 
     pub(super) fn ignores_failures(&self) -> bool {

@@ -5,11 +5,12 @@ mod caller;
 mod conditions;
 mod credentials;
 mod hook;
+mod redirect;
 mod review;
 mod target;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,9 +19,10 @@ use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::asker::Asker;
-use super::matching::{self, Scene};
+use super::matching::Scene;
 use super::reinvocation::Who;
-use super::{Attributes, Error, Plugin, measure};
+use super::views::Views;
+use super::{Attributes, Error, Operation, Plugin, measure};
 use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
@@ -41,16 +43,29 @@ struct Phase {
     plural: &'static str,
     /// In metrics.
     kind: &'static str,
-    /// In annotations.
+    /// In metrics of those that were not asked.
+    step: &'static str,
+    /// In annotations of what failed open.
     word: &'static str,
     /// They may answer with a patch.
     mutates: bool,
 }
 
 const MUTATING: Phase =
-    Phase { plural: "mutatingwebhookconfigurations", kind: "admit", word: "mutating", mutates: true };
-const VALIDATING: Phase =
-    Phase { plural: "validatingwebhookconfigurations", kind: "validating", word: "validating", mutates: false };
+    Phase { plural: "mutatingwebhookconfigurations", kind: "admit", step: "admit", word: "mutation", mutates: true };
+const VALIDATING: Phase = Phase {
+    plural: "validatingwebhookconfigurations",
+    kind: "validating",
+    step: "validate",
+    word: "validating",
+    mutates: false,
+};
+
+/// What begins the annotations with the patches of webhooks. They show what requests hold.
+pub(crate) const PATCHES: &str = "patch.webhook.admission.k8s.io/";
+/// Codes that are counted where no answer has one.
+const OK: u16 = 200;
+const UNAVAILABLE: u16 = 503;
 
 /// What webhooks are asked with.
 pub struct Means {
@@ -91,12 +106,14 @@ impl ValidatingWebhooks {
     }
 }
 
-/// Outcome of one webhook.
-enum Outcome {
-    /// It let the request through, or did not.
-    Answered(Box<Answer>),
-    /// It could not be asked, and that is to be overlooked.
-    Overlooked,
+/// Why a webhook did not let a request through.
+enum Trouble {
+    /// It could not be asked, or its answer makes no sense.
+    Calling(Failed),
+    /// It says no.
+    Refused(Status),
+    /// The server's own.
+    Own(Status),
 }
 
 impl Webhooks {
@@ -118,61 +135,83 @@ impl Webhooks {
     }
 
     /// The webhook at a place, if it wants to see the request as it is now.
-    fn wanted(&self, configuration: &Arc<Value>, at: usize, a: &Attributes<'_>) -> Result<Option<Hook>, Status> {
-        let scene = Scene::of(a, self.means.reader.as_ref(), &self.means.rows);
+    fn wanted(
+        &self,
+        (configuration, at): (&Arc<Value>, usize),
+        object: Option<&Value>,
+        a: &Attributes<'_>,
+    ) -> Result<Option<Hook>, Status> {
+        let scene = Scene::of(a, object, self.means.reader.as_ref(), &self.means.rows);
         Hook::matching(configuration, at, &scene)
     }
 
+    fn views(&self) -> Views<'_> {
+        Views::new(&self.means.caller)
+    }
+
     /// What a webhook is asked, if its conditions let it be asked at all.
-    fn question(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Option<Value>, Status> {
-        let request = review::request(hook, a);
+    fn question(&self, hook: &Hook, views: &Views<'_>, a: &Attributes<'_>) -> Result<Option<Value>, Status> {
+        let request = review::request(views, a);
         let since = Instant::now();
         let held = conditions::hold(hook, &request, &Asker::of(&self.means.authorization, a));
         let of = [hook.name(), "webhook", self.phase.kind, a.operation.as_str()];
         measure::conditions(of, tree::list(hook.spec(), "/matchConditions"), since, &held);
         match held {
             Ok(true) => Ok(Some(request)),
-            Ok(false) => Ok(None),
-            Err(_) if hook.ignores_failures() => Ok(None),
-            Err(why) => Err(a.forbidden(why)),
+            Err(why) if !hook.ignores_failures() => Err(a.forbidden(why)),
+            Ok(false) | Err(_) => {
+                measure::exclusion([hook.name(), "webhook", self.phase.step, a.operation.as_str()]);
+                Ok(None)
+            }
         }
     }
 
     /// Asks one webhook.
-    async fn ask(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<Outcome, Status> {
-        let name = hook.name();
+    async fn ask(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<Answer, Trouble> {
         if a.dry_run && !hook.harmless() {
-            return Err(Status::bad_request(&format!("admission webhook {name:?} does not support dry run")));
+            let why = format!("admission webhook {:?} does not support dry run", hook.name());
+            return Err(Trouble::Own(Status::bad_request(&why)));
         }
-        let since = Instant::now();
         let body = Bytes::from(review::envelope(hook, request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
         let answered = match self.means.caller.review(client, &self.credentials, hook.timeout(), body).await {
             Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(Failed::from),
             Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };
-        match answered {
-            Ok(answer) => {
-                let code = answer.code();
-                measure::webhook(name, self.phase.kind, a.operation, since, !answer.allowed, code);
-                if !answer.allowed {
-                    measure::rejection(name, self.phase.kind, a.operation, "no_error", code);
-                }
-                Ok(Outcome::Answered(Box::new(answer)))
+        answered.map_err(Trouble::Calling)
+    }
+
+    /// Counts how it went with a webhook, and says what follows: nothing where a failure is overlooked.
+    fn conclude<T>(
+        &self,
+        hook: &Hook,
+        operation: Operation,
+        took: Duration,
+        outcome: Result<T, Trouble>,
+    ) -> Result<Option<T>, Status> {
+        let (name, kind) = (hook.name(), self.phase.kind);
+        let (fault, code, refused) = match outcome {
+            Ok(done) => {
+                measure::webhook(name, kind, operation, took, false, OK);
+                return Ok(Some(done));
             }
-            Err(Failed { why, code }) => {
-                let ignored = hook.ignores_failures();
-                let code = code.unwrap_or(0);
-                measure::webhook(name, self.phase.kind, a.operation, since, !ignored, code);
-                if ignored {
-                    measure::fail_open(name, self.phase.kind);
-                    tracing::warn!(webhook = name, kind = self.phase.kind, why, "failed calling webhook, failing open");
-                    return Ok(Outcome::Overlooked);
+            Err(Trouble::Calling(Failed { why, code })) => {
+                let code = code.unwrap_or(UNAVAILABLE);
+                if hook.ignores_failures() {
+                    measure::webhook(name, kind, operation, took, false, code);
+                    measure::fail_open(name, kind);
+                    tracing::warn!(webhook = name, kind, why, "failed calling webhook, failing open");
+                    return Ok(None);
                 }
-                measure::rejection(name, self.phase.kind, a.operation, "calling_webhook_error", code);
-                Err(Status::internal(&format!("failed calling webhook {name:?}: {why}")))
+                let why = format!("failed calling webhook {name:?}: {why}");
+                ("calling_webhook_error", code, Status::internal(&why))
             }
-        }
+            Err(Trouble::Refused(status)) => ("no_error", status.code, status),
+            Err(Trouble::Own(status)) => ("apiserver_internal_error", 0, status),
+        };
+        measure::webhook(name, kind, operation, took, true, code);
+        measure::rejection(name, kind, operation, fault, code);
+        Err(refused)
     }
 
     /// Says in the audit log that a webhook was passed over.
@@ -183,13 +222,18 @@ impl Webhooks {
     }
 }
 
+/// A webhook cannot be shown what it wants to see.
+fn unshown(why: &Status) -> Status {
+    Status::internal(&why.message)
+}
+
 /// Webhooks may not lock anybody out of repairing webhooks.
 fn exempt(a: &Attributes<'_>) -> bool {
     a.resource.group == GROUP
 }
 
 /// Passes on what a webhook says, whatever its verdict is. What was noted under a key stays.
-fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Status> {
+fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Trouble> {
     a.warnings.extend(answer.warnings.iter().cloned());
     for (key, value) in &answer.annotations {
         let key = format!("{}/{key}", hook.name());
@@ -197,7 +241,7 @@ fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Stat
             a.annotations.entry(key).or_insert_with(|| value.clone());
         }
     }
-    if answer.allowed { Ok(()) } else { Err(answer.refusal(hook.name())) }
+    if answer.allowed { Ok(()) } else { Err(Trouble::Refused(answer.refusal(hook.name()))) }
 }
 
 #[async_trait]
@@ -209,17 +253,21 @@ impl Plugin for MutatingWebhooks {
         }
         let object = a.object.as_deref();
         a.reinvocation.begin(Who::Webhooks, object);
+        let mut views = self.0.views();
         for (order, (configuration, at)) in all.iter().enumerate() {
             // Each sees what those before it left, and is chosen by that.
-            let Some(hook) = self.0.wanted(configuration, *at, a)? else { continue };
+            let Some(hook) = self.0.wanted((configuration, *at), views.object(a), a)? else { continue };
             let id = hook.id();
-            if !a.reinvocation.asks(Who::Webhooks, &id) {
+            let asks = a.reinvocation.asks(Who::Webhooks, &id);
+            if !asks && !hook.has_conditions() {
                 continue;
             }
-            let Some(request) = self.0.question(&hook, a)? else { continue };
-            let changed = self.mutate(&hook, &request, order, a).await?;
+            views.show(&hook.shown, a).await.map_err(|why| unshown(&unshown(&why)))?;
+            let Some(request) = self.0.question(&hook, &views, a)?.filter(|_| asks) else { continue };
+            let changed = self.mutate(&hook, &request, order, (&mut views, a)).await?;
             a.reinvocation.asked(Who::Webhooks, &id, changed, hook.wants_reinvocation());
         }
+        views.settle(a).await?;
         let object = a.object.as_deref();
         a.reinvocation.end(Who::Webhooks, object);
         Ok(())
@@ -228,33 +276,41 @@ impl Plugin for MutatingWebhooks {
 
 impl MutatingWebhooks {
     /// Asks one webhook and applies its patch; whether that changed the object. That is noted however it goes.
-    async fn mutate(&self, hook: &Hook, request: &Value, order: usize, a: &mut Attributes<'_>) -> Result<bool, Status> {
-        let place = format!("webhook.admission.k8s.io/round_{}_index_{order}", a.reinvocation.round());
+    async fn mutate(
+        &self,
+        hook: &Hook,
+        request: &Value,
+        order: usize,
+        (views, a): (&mut Views<'_>, &mut Attributes<'_>),
+    ) -> Result<bool, Status> {
+        let place = format!("round_{}_index_{order}", a.reinvocation.round());
         let by = format!("\"configuration\":{},\"webhook\":{}", json!(hook.configuration_name()), json!(hook.name()));
-        let outcome = match self.0.ask(hook, request, a).await {
-            Ok(Outcome::Answered(answer)) => match note(a, hook, &answer) {
-                Ok(()) => patched(hook, a, answer.patch.as_ref()).map(|changed| (changed, answer.patch)),
-                Err(refused) => Err(refused),
-            },
-            Ok(Outcome::Overlooked) => {
-                self.0.note_open(a, hook, order);
-                Ok((false, None))
-            }
-            Err(failed) => Err(failed),
-        };
+        let since = Instant::now();
+        let outcome = self.0.ask(hook, request, a).await.and_then(|answer| {
+            note(a, hook, &answer)?;
+            let changed = patched(hook, (views, a), answer.patch.as_ref()).map_err(Trouble::Own)?;
+            Ok((changed, answer.patch))
+        });
         if let Ok((_, Some(patch))) = &outcome {
             let about = format!("{{{by},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}");
-            a.annotations.insert(format!("patch.{place}"), about);
+            a.annotations.insert(format!("{PATCHES}{place}"), about);
         }
-        let changed = outcome.map(|(changed, _)| changed);
-        let mutated = matches!(changed, Ok(true));
-        a.annotations.insert(format!("mutation.{place}"), format!("{{{by},\"mutated\":{mutated}}}"));
-        changed
+        let mutated = matches!(outcome, Ok((true, _)));
+        a.annotations
+            .insert(format!("mutation.webhook.admission.k8s.io/{place}"), format!("{{{by},\"mutated\":{mutated}}}"));
+        if self.0.conclude(hook, a.operation, since.elapsed(), outcome)?.is_none() {
+            self.0.note_open(a, hook, order);
+        }
+        Ok(mutated)
     }
 }
 
 /// Applies a webhook's patch to the object, in the version the webhook knows.
-fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Option<&Value>) -> Result<bool, Status> {
+fn patched(
+    hook: &Hook,
+    (views, a): (&mut Views<'_>, &mut Attributes<'_>),
+    patch: Option<&Value>,
+) -> Result<bool, Status> {
     let Some(patch) = patch else { return Ok(false) };
     if a.object().is_none() {
         let name = hook.name();
@@ -263,28 +319,36 @@ fn patched(hook: &Hook, a: &mut Attributes<'_>, patch: Option<&Value>) -> Result
         )));
     }
     let patch = Patch::decode(patch.clone()).map_err(|e| Status::internal(&e.to_string()))?;
-    matching::amend(&hook.shown, a, |object| patch.apply(object).map_err(|e| Status::internal(&e.to_string())))
+    views.amend(a, |object| patch.apply(object).map_err(|e| Status::internal(&e.to_string())))
 }
 
 #[async_trait]
 impl Plugin for ValidatingWebhooks {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let mut asked = Vec::new();
+        let mut views = self.0.views();
         for (configuration, at) in self.0.all(a) {
-            let Some(hook) = self.0.wanted(&configuration, at, a)? else { continue };
-            if let Some(request) = self.0.question(&hook, a)? {
+            let Some(hook) = self.0.wanted((&configuration, at), a.object(), a)? else { continue };
+            views.show(&hook.shown, a).await.map_err(|why| unshown(&why))?;
+            if let Some(request) = self.0.question(&hook, &views, a)? {
                 asked.push((hook, request));
             }
         }
         let outcomes = {
             let shared: &Attributes<'_> = a;
-            futures::future::join_all(asked.iter().map(|(hook, request)| self.0.ask(hook, request, shared))).await
+            let ask = async |(hook, request): &(Hook, Value)| {
+                let since = Instant::now();
+                let answer = self.0.ask(hook, request, shared).await;
+                (answer, since.elapsed())
+            };
+            futures::future::join_all(asked.iter().map(ask)).await
         };
         let mut refused = None;
-        for (order, ((hook, _), outcome)) in asked.iter().zip(outcomes).enumerate() {
-            match outcome {
-                Ok(Outcome::Answered(answer)) => refused = refused.or(note(a, hook, &answer).err()),
-                Ok(Outcome::Overlooked) => self.0.note_open(a, hook, order),
+        for (order, ((hook, _), (answer, took))) in asked.iter().zip(outcomes).enumerate() {
+            let outcome = answer.and_then(|answer| note(a, hook, &answer));
+            match self.0.conclude(hook, a.operation, took, outcome) {
+                Ok(Some(())) => {}
+                Ok(None) => self.0.note_open(a, hook, order),
                 Err(status) => refused = refused.or(Some(status)),
             }
         }

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use shared::status::Status;
 
-use super::super::{Attributes, matching};
+use super::super::Attributes;
+use super::super::views::Views;
 use super::hook::Hook;
 use crate::access::tree;
 
@@ -22,8 +23,8 @@ pub(super) struct Answer {
 }
 
 /// The `request` of the review.
-pub(super) fn request(hook: &Hook, a: &Attributes<'_>) -> Value {
-    let mut request = matching::request(&hook.shown, a);
+pub(super) fn request(views: &Views<'_>, a: &Attributes<'_>) -> Value {
+    let mut request = views.request(a);
     request["uid"] = json!(uuid::Uuid::new_v4().to_string());
     request
 }
@@ -97,15 +98,6 @@ fn decoded(encoded: &str, kind: &str) -> Result<Option<Value>, String> {
 }
 
 impl Answer {
-    /// The code of a refusal, 200 for a yes.
-    pub(super) fn code(&self) -> u16 {
-        let own = self.status.as_ref().and_then(|s| tree::int(s, "/code")).and_then(|c| u16::try_from(c).ok());
-        match (self.allowed, own) {
-            (true, code) => code.filter(|c| *c > 0).unwrap_or(200),
-            (false, code) => code.unwrap_or(0).max(400),
-        }
-    }
-
     /// The refusal a client sees.
     pub(super) fn refusal(&self, webhook: &str) -> Status {
         let given = self.status.clone().unwrap_or_default();

@@ -73,6 +73,12 @@ impl Target {
         })
     }
 
+    /// Where an answer of this one leads. A service's certificate is asked for everywhere.
+    pub(super) fn elsewhere(&self, to: Self) -> Self {
+        let server = if self.service.is_some() { self.server.clone() } else { to.server };
+        Self { server, ..to }
+    }
+
     /// Which network it is in.
     pub(super) fn network(&self) -> To {
         if self.service.is_some() { To::Cluster } else { To::ControlPlane }

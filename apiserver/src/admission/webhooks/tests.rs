@@ -9,10 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::admission::testing::{Fixed, Write};
-use crate::egress::Egress;
-use crate::registry::Rows;
 
-/// Answers reviews in turn with what it was given, and keeps what it was asked.
+/// Answers reviews in turn with what it was given, and keeps what it was asked. A text sends elsewhere.
 struct Server {
     port: u16,
     bundle: String,
@@ -46,6 +44,13 @@ async fn serve(answers: Vec<Value>) -> Server {
                     let Some(review) = body(&buffer) else { continue };
                     buffer.clear();
                     let mut response = answers.lock().pop_front().unwrap_or_else(|| json!({"allowed": true}));
+                    if let Some(elsewhere) = response.as_str() {
+                        let head = "HTTP/1.1 307 Elsewhere\r\ncontent-length: 0\r\nlocation: ";
+                        if stream.write_all(format!("{head}{elsewhere}\r\n\r\n").as_bytes()).await.is_err() {
+                            return;
+                        }
+                        continue;
+                    }
                     response["uid"] = review["request"]["uid"].clone();
                     log.lock().push(review);
                     let answer =
@@ -94,27 +99,14 @@ fn cluster(plural: &str, hooks: &[Value]) -> Arc<Fixed> {
     cluster
 }
 
-fn caller(cluster: Arc<Fixed>) -> Caller {
-    Caller::new(cluster, shared::run::TaskGroup::new(), shared::run::Shutdown::new(), false, Egress::default())
-}
-
-fn anybody(cluster: &Arc<Fixed>) -> Arc<Authorization> {
-    Arc::new(Authorization::new(&[crate::authz::Mode::AlwaysAllow], cluster.clone(), Vec::new()))
-}
-
-fn means(cluster: Arc<Fixed>) -> Means {
-    let (authorization, caller) = (anybody(&cluster), Arc::new(caller(cluster.clone())));
-    Means { reader: cluster, rows: Rows::default(), authorization, caller }
-}
-
 fn mutating(hooks: &[Value]) -> MutatingWebhooks {
     let cluster = cluster("mutatingwebhookconfigurations", hooks);
-    MutatingWebhooks::new(means(cluster), &Value::Null).expect("no credentials to read")
+    MutatingWebhooks::new(cluster.means(), &Value::Null).expect("no credentials to read")
 }
 
 fn validating(hooks: &[Value]) -> ValidatingWebhooks {
     let cluster = cluster("validatingwebhookconfigurations", hooks);
-    ValidatingWebhooks::new(means(cluster), &Value::Null).expect("no credentials to read")
+    ValidatingWebhooks::new(cluster.means(), &Value::Null).expect("no credentials to read")
 }
 
 fn config_map() -> Write<'static> {
@@ -148,6 +140,19 @@ async fn a_webhook_that_asks_for_it_is_asked_again() {
     let object = config_map().admit_twice(&plugin).await.expect("admitted");
     assert_eq!(object["metadata"], json!({"name": "x", "one": "1", "two": "1", "three": "1"}));
     assert_eq!(server.asked.lock().len(), 3);
+}
+
+#[tokio::test]
+async fn who_is_sent_elsewhere_asks_there() {
+    let server =
+        serve(vec![json!("/there"), patch(&json!([{"op": "add", "path": "/data", "value": {"a": "b"}}]))]).await;
+    let object = config_map().admit(&mutating(&[server.hook(json!({}))])).await.expect("admitted");
+    assert_eq!(object["data"], json!({"a": "b"}));
+    let server = serve(vec![json!("/there"); 11]).await;
+    let refused = config_map().admit(&mutating(&[server.hook(json!({}))])).await.expect_err("no end");
+    let why =
+        format!("failed to call webhook: Post \"https://127.0.0.1:{}/there\": stopped after 10 redirects", server.port);
+    assert!(refused.message.ends_with(&why), "{}", refused.message);
 }
 
 #[tokio::test]

@@ -2,10 +2,15 @@
 //!
 //! Pure data and comparisons; answers for upstream's RBAC evaluation helpers.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 use shared::authz::Attributes;
 
 use crate::access::tree;
+
+/// Most atoms that rules are split into: four lists of a body's size have more than there is memory.
+const MOST_ATOMS: usize = 100_000;
 
 /// A policy rule of a Role or ClusterRole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -128,8 +133,15 @@ impl Rule {
         })
     }
 
+    /// How many atoms it has.
+    fn size(&self) -> usize {
+        let lists = [&self.api_groups, &self.resources, &self.verbs].map(Vec::len);
+        let on_resources = lists.iter().fold(self.resource_names.len().max(1), |n, more| n.saturating_mul(*more));
+        on_resources.saturating_add(self.non_resource_urls.len().saturating_mul(self.verbs.len()))
+    }
+
     /// Splits the rule into rules of one verb on one resource (and name) or one URL.
-    pub fn atoms(&self) -> Vec<Rule> {
+    fn atoms(&self) -> Vec<Rule> {
         let mut atoms = Vec::new();
         for group in &self.api_groups {
             for resource in &self.resources {
@@ -157,7 +169,7 @@ impl Rule {
         atoms
     }
 
-    /// Whether everything `other` (an atom) grants is granted by this rule.
+    /// Whether everything `other` grants is granted by this rule alone.
     pub fn covers(&self, other: &Rule) -> bool {
         let set = |own: &[String], sub: &[String]| has(own, "*") || has_all(own, sub);
         let resources = has(&self.resources, "*")
@@ -197,30 +209,27 @@ pub fn quoted_list<S: AsRef<str>>(list: &[S]) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
-/// What of `wanted` no rule of `held` covers, as atoms.
+/// What of `wanted` no rule of `held` covers, as atoms. Lists that make too many of them are looked at as a whole: then
+/// one rule has to cover all that another grants.
 pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    wanted.iter().flat_map(Rule::atoms).filter(|atom| !held.iter().any(|own| own.covers(atom))).collect()
+    let size = wanted.iter().fold(0_usize, |size, rule| size.saturating_add(rule.size()));
+    let split = |rule: &Rule| if size > MOST_ATOMS { vec![rule.clone()] } else { rule.atoms() };
+    wanted.iter().flat_map(split).filter(|atom| !held.iter().any(|own| own.covers(atom))).collect()
 }
 
 /// Merges rules on the same single resource (and name) by joining their verbs.
 pub fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     let mut merged: Vec<Rule> = Vec::new();
+    let mut places: HashMap<(String, String, Option<String>), usize> = HashMap::new();
     for rule in rules {
-        let simple = rule.api_groups.len() == 1
-            && rule.resources.len() == 1
-            && rule.resource_names.len() <= 1
-            && rule.non_resource_urls.is_empty();
-        let twin = simple
-            .then(|| {
-                merged.iter_mut().find(|m| {
-                    m.api_groups == rule.api_groups
-                        && m.resources == rule.resources
-                        && m.resource_names == rule.resource_names
-                        && m.non_resource_urls.is_empty()
-                })
-            })
-            .flatten();
-        match twin {
+        let place = match (&*rule.api_groups, &*rule.resources, &*rule.resource_names) {
+            ([group], [resource], names @ ([] | [_])) if rule.non_resource_urls.is_empty() => {
+                let about = (group.clone(), resource.clone(), names.first().cloned());
+                *places.entry(about).or_insert(merged.len())
+            }
+            _ => merged.len(),
+        };
+        match merged.get_mut(place) {
             Some(twin) => twin.verbs.extend(rule.verbs),
             None => merged.push(rule),
         }
@@ -298,6 +307,20 @@ mod tests {
             let reaches = Reach::of(std::slice::from_ref(*rule)).meets(Reach::wanted(request));
             assert!(reaches || !wanted, "{rule:?} was passed over for {request:?}");
         }
+    }
+
+    #[test]
+    fn rules_of_more_than_can_be_looked_at_are_looked_at_as_a_whole() {
+        let many = |what: &str| (0..100_000).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
+        let large = Rule {
+            verbs: many("v"),
+            api_groups: many("g"),
+            resources: many("r"),
+            resource_names: many("n"),
+            non_resource_urls: Vec::new(),
+        };
+        assert_eq!(missing(&[rule("get", "core", "pods", "", "")], std::slice::from_ref(&large)).len(), 1);
+        assert!(missing(&[rule("*", "*", "*", "", "")], &[large]).is_empty());
     }
 
     #[test]

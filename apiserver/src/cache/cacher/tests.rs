@@ -106,11 +106,11 @@ fn ring_is_bounded_and_moves_its_floor() {
 fn lists_by_scope_with_limit() {
     let c = cacher();
     c.put(entry("a/z", 7, "1"));
-    let s = c.list(&Scope { prefix: "a/", ..Scope::default() }, 9);
+    let s = c.list(&Scope { prefix: "a/", ..Scope::default() }, 9).expect("ready");
     assert_eq!((s.items.len(), s.revision, s.more), (2, 9, false));
-    let s = c.list(&Scope { limit: 1, ..Scope::default() }, 0);
+    let s = c.list(&Scope { limit: 1, ..Scope::default() }, 0).expect("ready");
     assert_eq!((s.items.len(), s.revision, s.more, s.remaining), (1, 7, true, 2));
-    let s = c.list(&Scope { start: "a/x\0", ..Scope::default() }, 0);
+    let s = c.list(&Scope { start: "a/x\0", ..Scope::default() }, 0).expect("ready");
     assert_eq!(s.items.len(), 2);
 }
 
@@ -149,11 +149,44 @@ fn history_is_added_before_what_is_known() {
         Change { revision: 3, after: Some(second), before: Some(first) },
         Change { revision: 5, after: Some(Arc::new(entry("b/y", 5, "1"))), before: None },
     ];
-    c.recall(1, changes);
+    c.recall(1, 6, changes);
     let w = watch(&c, Start::After(2), all()).expect("known now");
     assert_eq!(w.replay.iter().map(|c| c.revision).collect::<Vec<_>>(), [3, 5, 7]);
     assert_eq!(shown(&c.list_at(&Scope::default(), 2).expect("known now")), [("a/x", 2)]);
     assert_eq!(watch(&c, Start::After(0), all()).err(), Some(CacheError::TooOld { asked: 0, oldest: 1 }));
+}
+
+#[test]
+fn history_that_leaves_a_gap_is_not_added() {
+    let c = cacher();
+    let history = vec![Change { revision: 4, after: Some(Arc::new(entry("a/x", 4, "1"))), before: None }];
+    // It was read up to where this began; meanwhile this knows no more from there.
+    let ring = i64::try_from(RING).expect("small");
+    for i in 7..=10 + ring {
+        c.put(entry("a/x", i, "1"));
+    }
+    let floor = c.floor();
+    assert!(floor > 6);
+    c.recall(3, 6, history);
+    assert_eq!(c.floor(), floor);
+}
+
+#[test]
+fn what_may_lack_changes_is_shown_to_nobody_who_asks_for_now() {
+    let c = cacher();
+    let mut open = watch(&c, Start::After(6), all()).expect("in the ring");
+    c.invalidate();
+    assert_eq!(open.receiver.try_recv().expect_err("it ended"), mpsc::error::TryRecvError::Disconnected);
+    let again = Some(CacheError::Restarting);
+    assert_eq!(c.list(&Scope::default(), 9).err(), again);
+    assert_eq!(c.list_at(&Scope::default(), 9).err(), again);
+    assert_eq!(c.current("a/x").err(), again);
+    assert_eq!(watch(&c, Start::State, all()).err(), again);
+    // Policies go by what was known.
+    assert_eq!((c.get("a/x").is_some(), c.known("").len()), (true, 2));
+    c.reset(vec![Arc::new(entry("a/x", 9, "1"))], 9);
+    assert_eq!(c.current("a/x").map(|e| e.map(|e| e.revision)), Ok(Some(9)));
+    assert!(watch(&c, Start::State, all()).is_ok());
 }
 
 #[test]
@@ -166,9 +199,9 @@ fn lists_through_an_index_are_those_without() {
         let filter: Filter = Arc::new(move |e| e.label("l").is_some_and(|v| wanted.iter().any(|w| w == v)));
         let term = Term { by: By::Label("l".into()), values };
         let plain = Scope { prefix: "n1/", start: "n1/100", limit: 20, filter: Some(&filter), term: None };
-        let expected = c.list(&plain, 0);
+        let expected = c.list(&plain, 0).expect("ready");
         for _ in 0..3 {
-            let found = c.list(&Scope { term: Some(&term), ..plain }, 0);
+            let found = c.list(&Scope { term: Some(&term), ..plain }, 0).expect("ready");
             assert_eq!((shown(&found), found.more), (shown(&expected), expected.more));
         }
     }
@@ -195,6 +228,6 @@ fn followers_get_what_is_new() {
     assert_eq!(seen(between), (c.sequence(), false, "-a/x -b/y".to_owned()));
     assert_eq!(seen(half), (c.sequence(), false, "-b/y".to_owned()));
     c.reset(vec![Arc::new(entry("a/n", 9, "1"))], 9);
-    c.recall(7, vec![Change { revision: 8, after: None, before: Some(Arc::new(entry("b/y", 5, "1"))) }]);
+    c.recall(7, 9, vec![Change { revision: 8, after: None, before: Some(Arc::new(entry("b/y", 5, "1"))) }]);
     assert_eq!(seen(half), (c.sequence(), true, "a/n".to_owned()), "a new list replaces everything");
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use ipnet::IpNet;
-use shared::metrics::{self, CounterVec, Gauge, GaugeVec, HistogramVec};
+use shared::metrics::{self, Counter, CounterVec, Gauge, GaugeVec, HistogramVec};
 
 struct Addresses {
     allocated: GaugeVec,
@@ -50,6 +50,8 @@ struct Ports {
     available: Gauge,
     taken: CounterVec,
     failed: CounterVec,
+    repaired: CounterVec,
+    unrepaired: Counter,
 }
 
 static PORTS: LazyLock<Ports> = LazyLock::new(|| {
@@ -66,6 +68,17 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
             "kube_apiserver_nodeport_allocator_allocation_errors_total",
             "[ALPHA] Node ports that could not be taken, by whether somebody chose them.",
         ),
+        repaired: metrics::counter(
+            "apiserver_nodeport_repair_port_errors_total",
+            "[ALPHA] Node ports that were not taken by whom they should be, by what was wrong.",
+            &["type"],
+        ),
+        unrepaired: metrics::counter(
+            "apiserver_nodeport_repair_reconcile_errors_total",
+            "[ALPHA] Failed attempts to bring the taken node ports in line with the services.",
+            &[],
+        )
+        .with_label_values::<&str>(&[]),
     }
 });
 
@@ -116,4 +129,22 @@ pub(super) fn port(chosen: Chosen, taken: bool) {
 pub(super) fn ports(taken: usize, free: usize) {
     PORTS.allocated.set(taken as f64);
     PORTS.available.set(free as f64);
+}
+
+/// Shows what is counted of repairs before there is any.
+pub(super) fn begin_repairs() {
+    PORTS.unrepaired.inc_by(0.0);
+}
+
+/// So many ports were not taken by whom they should be.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn port_repaired(what: &str, count: usize) {
+    if count > 0 {
+        PORTS.repaired.with_label_values(&[what]).inc_by(count as f64);
+    }
+}
+
+/// The taken ports could not be brought in line.
+pub(super) fn port_repair_failed() {
+    PORTS.unrepaired.inc();
 }

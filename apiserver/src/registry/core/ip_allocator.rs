@@ -1,5 +1,5 @@
 //! Cluster addresses. An address is taken by creating an IPAddress object of its name: etcd decides who was first, so
-//! any number of servers may allocate from the same range.
+//! any number of servers may allocate from the same ranges ([`super::address_ranges`]).
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,22 +12,24 @@ use rand::Rng;
 use serde_json::json;
 use shared::address;
 
+use super::address_ranges::{self, Range, holds};
 use super::allocator_meters::{self, Chosen};
 use crate::cache::Since;
 use crate::negotiate::Media;
 use crate::registry::{builtin, meta};
 use crate::storage::{Written, codec};
 use crate::verbs::engine::Engine;
-
-/// Attempts to hit a free address by chance before giving up.
-const ATTEMPTS: usize = 4096;
+use crate::verbs::{MANAGER, get, managers};
 
 /// Why an address was not allocated. The texts end up in the `spec.clusterIPs` error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpError {
-    /// Outside the range.
+    /// In no range.
     #[error("the provided network does not match the current range")]
     Range,
+    /// Outside the range that a dry run looks at.
+    #[error("the provided IP ({0}) is not in the valid range. The range of valid IPs is {1}")]
+    Outside(IpAddr, IpNet),
     /// Taken.
     #[error("provided IP is already allocated")]
     Taken,
@@ -59,19 +61,23 @@ fn nth(net: &IpNet, n: u64) -> IpAddr {
     }
 }
 
-/// True when an address may be given out of a range.
-fn contains(net: &IpNet, ip: IpAddr) -> bool {
-    net.contains(&ip) && ip != net.network() && !(ip.is_ipv4() && ip == net.broadcast())
+/// The name of an address's family.
+pub(super) fn family(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
-    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+/// Label with the family of an address.
+pub(super) const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+/// Label with who looks after an address.
+pub(super) const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+/// Who looks after those of services.
+pub(super) const ALLOCATOR: &str = "ipallocator.k8s.io";
+
+/// An address that a service has.
+pub(super) fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
-        "metadata": {
-            "name": ip.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": meta::now(),
-            "labels": {"ipaddress.kubernetes.io/ip-family": family, "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"},
-        },
+        "metadata": {"name": ip.to_string(), "labels": {FAMILY: family(ip), MANAGED_BY: ALLOCATOR}},
         "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
     })
 }
@@ -79,8 +85,10 @@ fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
 async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
     let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
-    let bytes =
-        codec::encode(&row, &object(ip, namespace, name), Media::default()).map_err(|e| storage(e.to_string()))?;
+    let mut object = object(ip, namespace, name);
+    managers::created(&row, "", &mut object, MANAGER);
+    meta::fill(&mut object);
+    let bytes = codec::encode(&row, &object, Media::default()).map_err(|e| storage(e.to_string()))?;
     let written = engine
         .store
         .create(&engine.key(&row, "", &ip.to_string()), bytes, None)
@@ -98,40 +106,78 @@ async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Resul
     }
 }
 
+/// The ranges to look at; what nothing is found in is read anew before anybody is refused.
+async fn ranges(engine: &Engine, now: bool) -> Result<Vec<Range>, IpError> {
+    let all = address_ranges::known(engine, now).await.map_err(|e| IpError::Storage(e.message))?;
+    Ok(all.into_iter().filter(|range| range.ready).collect())
+}
+
 /// Takes a given address.
-pub async fn allocate(engine: &Engine, net: &IpNet, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
-    let since = Instant::now();
-    let taken = if contains(net, ip) { take(engine, ip, namespace, name).await } else { Err(IpError::Range) };
-    allocator_meters::address(net, Chosen::Static, since, taken == Ok(true));
-    if taken? { Ok(()) } else { Err(IpError::Taken) }
+pub async fn allocate(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
+    for now in [false, true] {
+        let since = Instant::now();
+        let Some(range) = ranges(engine, now).await?.into_iter().find(|r| holds(&r.net, ip)) else { continue };
+        let taken = take(engine, ip, namespace, name).await;
+        allocator_meters::address(&range.net, Chosen::Static, since, taken == Ok(true));
+        return if taken? { Ok(()) } else { Err(IpError::Taken) };
+    }
+    Err(IpError::Range)
 }
 
-/// Takes any address, from above the static band first.
-pub async fn allocate_next(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
-    let since = Instant::now();
-    let found = free(engine, net, namespace, name).await;
-    allocator_meters::address(net, Chosen::Dynamic, since, found.is_ok());
-    found
-}
-
-async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
-    let size = size(net);
-    let band = static_band(size);
-    for attempt in 0..ATTEMPTS {
-        // Half of the attempts in the upper part; then anywhere, in order when the range is small.
-        let n = if attempt < ATTEMPTS / 2 && size > band {
-            rand::rng().random_range(band..size)
-        } else if size <= ATTEMPTS as u64 / 2 {
-            attempt as u64 % size.max(1)
-        } else {
-            rand::rng().random_range(0..size)
-        };
-        let ip = nth(net, n + 1);
-        if contains(net, ip) && take(engine, ip, namespace, name).await? {
-            return Ok(ip);
+/// Takes any address of a family, from the first range that has one.
+pub async fn allocate_next(engine: &Engine, of: &str, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
+    let mut full: Vec<Range> = Vec::new();
+    for now in [false, true] {
+        for range in ranges(engine, now).await?.into_iter().filter(|r| family(r.net.addr()) == of) {
+            if full.contains(&range) {
+                continue;
+            }
+            let since = Instant::now();
+            let found = free(engine, &range.net, namespace, name).await;
+            allocator_meters::address(&range.net, Chosen::Dynamic, since, found.is_ok());
+            match found {
+                Err(IpError::Full) => full.push(range),
+                other => return other,
+            }
         }
     }
     Err(IpError::Full)
+}
+
+/// Any address of a range, from above the static band first: the first after one chosen by chance that is free.
+async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
+    let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let known = engine.hub.cacher(&row);
+    get::ready(&known).await.map_err(|e| IpError::Storage(e.message))?;
+    let size = size(net);
+    let band = static_band(size);
+    for (first, count) in [(band, size - band), (0, band)] {
+        let chance = if count > 0 { rand::rng().random_range(0..count) } else { 0 };
+        for i in 0..count {
+            let ip = nth(net, first + (chance + i) % count + 1);
+            if known.get(&ip.to_string()).is_none() && take(engine, ip, namespace, name).await? {
+                return Ok(ip);
+            }
+        }
+    }
+    Err(IpError::Full)
+}
+
+/// What a dry run says to an address, which it does not look for among those that are taken.
+pub async fn would_allocate(engine: &Engine, ip: IpAddr) -> Result<(), IpError> {
+    let all = ranges(engine, true).await?;
+    let same = |r: &&Range| r.net.addr().is_ipv4() == ip.is_ipv4();
+    match all.iter().filter(same).collect::<Vec<_>>().as_slice() {
+        [] => Err(IpError::Range),
+        some if some.iter().any(|r| holds(&r.net, ip)) => Ok(()),
+        [first, ..] => Err(IpError::Outside(ip, first.net)),
+    }
+}
+
+/// The address that a dry run shows of a family: that of the network, which no service ever has.
+pub async fn would_allocate_next(engine: &Engine, of: &str) -> Result<IpAddr, IpError> {
+    let all = ranges(engine, true).await?;
+    all.iter().find(|r| family(r.net.addr()) == of).map(|r| r.net.network()).ok_or(IpError::Full)
 }
 
 /// The addresses that are taken, as far as the cache has told.
@@ -164,7 +210,7 @@ impl Taken {
 }
 
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
-pub fn publish(engine: &Engine, ranges: &[IpNet], taken: &Mutex<Taken>) {
+pub fn publish(engine: &Engine, taken: &Mutex<Taken>) {
     let Some(cacher) = builtin("networking.k8s.io", "ipaddresses").and_then(|row| engine.hub.running(&row)) else {
         return;
     };
@@ -174,20 +220,14 @@ pub fn publish(engine: &Engine, ranges: &[IpNet], taken: &Mutex<Taken>) {
         return;
     }
     taken.follow(news);
-    for range in ranges {
-        allocator_meters::addresses(range, taken.within(range), size(range));
+    for Range { net, .. } in address_ranges::cached(engine) {
+        allocator_meters::addresses(&net, taken.within(&net), size(&net));
     }
 }
 
 /// The first address of a range: that of the Service `kubernetes`.
 pub fn first(net: &IpNet) -> IpAddr {
     nth(net, 1)
-}
-
-/// An address as dry runs show it: plausible, not taken.
-pub fn preview(net: &IpNet) -> IpAddr {
-    let size = size(net).max(1);
-    nth(net, rand::rng().random_range(static_band(size).min(size - 1)..size) + 1)
 }
 
 /// Gives an address back, however it is spelled.
@@ -211,11 +251,7 @@ mod tests {
         assert_eq!(size(&net), (1 << 20) - 2);
         assert_eq!(static_band(size(&net)), 256);
         assert_eq!(nth(&net, 1).to_string(), "10.96.0.1");
-        assert!(!contains(&net, "10.96.0.0".parse().expect("ip")) && !contains(&net, "1.2.3.4".parse().expect("ip")));
         assert_eq!(static_band(14), 0);
-        for _ in 0..100 {
-            assert!(contains(&net, preview(&net)));
-        }
     }
 
     #[test]

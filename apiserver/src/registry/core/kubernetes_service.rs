@@ -149,8 +149,7 @@ impl Reconciler {
         same: impl Fn(&Value) -> bool,
     ) -> Result<(), Status> {
         let user = server_user();
-        let namespace = if plural == "servicecidrs" { "" } else { NAMESPACE };
-        match self.api.get(group, plural, namespace, NAME).await {
+        match self.api.get(group, plural, NAMESPACE, NAME).await {
             Ok(there) if same(&there) => Ok(()),
             Ok(there) => {
                 let mut object = object;
@@ -159,7 +158,7 @@ impl Reconciler {
                 }
                 self.api.update(&user, group, plural, "", object).await.map(|_| ())
             }
-            Err(e) if e.is_not_found() => match self.api.create(&user, group, plural, namespace, object).await {
+            Err(e) if e.is_not_found() => match self.api.create(&user, group, plural, NAMESPACE, object).await {
                 Err(e) if !e.is_already_exists() => Err(e),
                 _ => Ok(()),
             },
@@ -178,21 +177,6 @@ impl Reconciler {
         there["spec"]["type"] = kind.into();
         there["spec"]["ports"] = ports;
         self.api.update(&server_user(), "", "services", "", there).await.map(|_| ())
-    }
-
-    /// Creates the default ServiceCIDR and marks it ready.
-    pub async fn ensure_cidr(&self) -> Result<(), Status> {
-        let cidrs: Vec<String> = self.engine.services.ranges.iter().map(ToString::to_string).collect();
-        let (group, plural) = ("networking.k8s.io", "servicecidrs");
-        self.ensure(group, plural, json!({"metadata": {"name": NAME}, "spec": {"cidrs": cidrs}}), |_| true).await?;
-        let mut there = self.api.get(group, plural, "", NAME).await?;
-        if there["status"]["conditions"].as_array().is_some_and(|c| !c.is_empty()) {
-            return Ok(());
-        }
-        there["status"] = json!({"conditions": [{
-            "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": meta::now(),
-        }]});
-        self.api.update(&server_user(), group, plural, "status", there).await.map(|_| ())
     }
 
     fn lease_key(&self) -> String {

@@ -1,10 +1,12 @@
 //! The core group: what pods, services, namespaces and volumes do beyond the generic path.
 
+mod address_ranges;
 mod addresses;
 mod allocator_meters;
 mod app_armor;
 pub mod binding;
 mod conditions;
+pub mod default_range;
 pub mod eviction;
 pub mod ip_allocator;
 pub mod kubernetes_service;
@@ -13,6 +15,7 @@ pub mod namespace;
 pub mod node;
 pub mod node_ports;
 pub mod pod;
+pub mod repair;
 pub mod secret;
 pub mod service;
 pub mod service_account;

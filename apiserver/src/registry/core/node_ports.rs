@@ -1,5 +1,7 @@
 //! Node ports: one bitmap in etcd (`/registry/ranges/servicenodeports`), changed under its revision.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use proto::resources::Resource;
@@ -8,7 +10,7 @@ use rand::Rng;
 use serde_json::json;
 
 use super::allocator_meters::{self, Chosen};
-use crate::storage::Written;
+use crate::storage::{Stored, Written};
 use crate::verbs::engine::Engine;
 
 /// Rounds of a change that keeps losing races.
@@ -18,8 +20,8 @@ const ROUNDS: usize = 32;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// Outside the range.
-    #[error("provided port is not in the valid range. The range of valid ports is {0}-{1}")]
-    Range(u16, u16),
+    #[error("provided port is not in the valid range. The range of valid ports is {0}")]
+    Range(PortRange),
     /// Taken.
     #[error("provided port is already allocated")]
     Taken,
@@ -57,6 +59,25 @@ impl PortRange {
     fn len(self) -> usize {
         usize::from(self.last - self.first) + 1
     }
+
+    /// One of its ports.
+    pub(super) fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    fn index(self, port: u16) -> usize {
+        usize::from(port.saturating_sub(self.first))
+    }
+
+    fn port(self, index: usize) -> u16 {
+        self.first.saturating_add(u16::try_from(index).unwrap_or(u16::MAX))
+    }
+}
+
+impl std::fmt::Display for PortRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
 }
 
 /// Which ports of a range are taken. Bit `i` of the number stands for port `first + i`.
@@ -80,72 +101,118 @@ impl Bitmap {
         out.reverse();
         out
     }
-
-    /// A free bit, from above the static band first.
-    fn pick(&self) -> Option<usize> {
-        let band = match self.0.len() {
-            n if n <= 16 => 0,
-            n => (n / 32).clamp(16, 128),
-        };
-        for range in [band..self.0.len(), 0..band] {
-            let free = range.clone().filter(|i| !self.0[*i]).count();
-            if free > 0 {
-                let n = rand::rng().random_range(0..free);
-                return range.filter(|i| !self.0[*i]).nth(n);
-            }
-        }
-        None
-    }
 }
 
-fn decode(stored: &[u8], len: usize) -> Result<(Bitmap, Value), PortError> {
-    let fail = |e: String| PortError::Storage(e);
-    let schema = schema::kind("", "v1", "RangeAllocation").ok_or_else(|| fail("no RangeAllocation".to_owned()))?;
-    let value = if stored.starts_with(b"k8s\0") {
-        let envelope = protobuf::unwrap(stored).map_err(|e| fail(e.to_string()))?;
-        protobuf::decode(schema, envelope.raw).map_err(|e| fail(e.to_string()))?
-    } else {
-        serde_json::from_slice(stored).map_err(|e| fail(e.to_string()))?
+/// A free port, from above the static band first.
+fn pick(taken: &BTreeSet<u16>, range: PortRange) -> Option<u16> {
+    let band = match range.len() {
+        n if n <= 16 => 0,
+        n => (n / 32).clamp(16, 128),
     };
-    let data = BASE64.decode(value["data"].as_str().unwrap_or("")).map_err(|e| fail(e.to_string()))?;
-    Ok((Bitmap::parse(&data, len), value))
+    for part in [band..range.len(), 0..band] {
+        let free = || part.clone().map(|i| range.port(i)).filter(|port| !taken.contains(port));
+        let count = free().count();
+        if count > 0 {
+            return free().nth(rand::rng().random_range(0..count));
+        }
+    }
+    None
+}
+
+/// The ports that are taken, as they are stored.
+pub(super) struct Stock {
+    pub(super) taken: BTreeSet<u16>,
+    /// The object that says so, as it was.
+    object: Value,
+    /// Its revision; 0 where there is none yet.
+    revision: i64,
+}
+
+fn failed(why: impl ToString) -> PortError {
+    PortError::Storage(why.to_string())
+}
+
+fn schema() -> Result<&'static schema::Message, PortError> {
+    schema::kind("", "v1", "RangeAllocation").ok_or_else(|| failed("no RangeAllocation"))
+}
+
+/// What an object says of its own range, which is `ours` unless it says otherwise.
+fn ports_in(object: &Value, ours: PortRange) -> Result<BTreeSet<u16>, PortError> {
+    let range = object["range"].as_str().and_then(PortRange::parse).unwrap_or(ours);
+    let data = BASE64.decode(object["data"].as_str().unwrap_or("")).map_err(failed)?;
+    let bitmap = Bitmap::parse(&data, range.len());
+    Ok(bitmap.0.iter().enumerate().filter(|(_, taken)| **taken).map(|(i, _)| range.port(i)).collect())
+}
+
+fn read(stored: Option<&Stored>, ours: PortRange) -> Result<Stock, PortError> {
+    let Some(stored) = stored else {
+        return Ok(Stock { taken: BTreeSet::new(), object: json!({}), revision: 0 });
+    };
+    let object = if stored.value.starts_with(b"k8s\0") {
+        let envelope = protobuf::unwrap(&stored.value).map_err(failed)?;
+        protobuf::decode(schema()?, envelope.raw).map_err(failed)?
+    } else {
+        serde_json::from_slice(&stored.value).map_err(failed)?
+    };
+    Ok(Stock { taken: ports_in(&object, ours)?, object, revision: stored.revision })
+}
+
+fn key(engine: &Engine) -> String {
+    engine.store.key("/registry/ranges/servicenodeports")
+}
+
+/// What is taken now.
+pub(super) async fn stock(engine: &Engine, ours: PortRange) -> Result<Stock, PortError> {
+    let (found, _) = engine.store.get(&key(engine)).await.map_err(failed)?;
+    read(found.as_ref(), ours)
+}
+
+/// Stores that these of our ports are taken, unless somebody else wrote since the stock was read: then what there is is
+/// returned.
+pub(super) async fn restock(
+    engine: &Engine,
+    ours: PortRange,
+    stock: Stock,
+    taken: &BTreeSet<u16>,
+) -> Result<Option<Stock>, PortError> {
+    let mut bitmap = Bitmap::parse(&[], ours.len());
+    taken.iter().filter(|port| ours.contains(**port)).for_each(|port| bitmap.0[ours.index(*port)] = true);
+    let mut object = stock.object.clone();
+    object["range"] = Value::from(ours.to_string());
+    object["data"] = Value::from(BASE64.encode(bitmap.bytes()));
+    if object != stock.object || stock.revision == 0 {
+        let bytes = protobuf::wrap("v1", "RangeAllocation", &protobuf::encode(schema()?, &object));
+        let written = engine.store.put_if(&key(engine), bytes, stock.revision, None).await.map_err(failed)?;
+        if let Written::Lost(there) = written {
+            return read(there.as_ref(), ours).map(Some);
+        }
+    }
+    let count = bitmap.0.iter().filter(|taken| **taken).count();
+    allocator_meters::ports(count, ours.len() - count);
+    Ok(None)
 }
 
 async fn change<T>(
     engine: &Engine,
-    range: PortRange,
-    mut f: impl FnMut(&mut Bitmap) -> Result<T, PortError>,
+    ours: PortRange,
+    mut f: impl FnMut(&mut BTreeSet<u16>) -> Result<T, PortError>,
 ) -> Result<T, PortError> {
-    let fail = |e: String| PortError::Storage(e);
-    let schema = schema::kind("", "v1", "RangeAllocation").ok_or_else(|| fail("no RangeAllocation".to_owned()))?;
-    let key = engine.store.key("/registry/ranges/servicenodeports");
-    let (mut found, _) = engine.store.get(&key).await.map_err(|e| fail(e.to_string()))?;
+    let mut there = stock(engine, ours).await?;
     for _ in 0..ROUNDS {
-        let (mut bitmap, mut value, revision) = match &found {
-            Some(s) => {
-                let (b, v) = decode(&s.value, range.len())?;
-                (b, v, s.revision)
-            }
-            None => (Bitmap::parse(&[], range.len()), json!({}), 0),
-        };
-        let before = bitmap.clone();
-        let result = f(&mut bitmap)?;
-        if bitmap == before && found.is_some() {
-            return Ok(result);
-        }
-        value["range"] = Value::from(format!("{}-{}", range.first, range.last));
-        value["data"] = Value::from(BASE64.encode(bitmap.bytes()));
-        let bytes = protobuf::wrap("v1", "RangeAllocation", &protobuf::encode(schema, &value));
-        match engine.store.put_if(&key, bytes, revision, None).await.map_err(|e| fail(e.to_string()))? {
-            Written::Done(_) => {
-                let taken = bitmap.0.iter().filter(|taken| **taken).count();
-                allocator_meters::ports(taken, range.len() - taken);
-                return Ok(result);
-            }
-            Written::Lost(there) => found = there,
+        let mut taken = there.taken.clone();
+        let result = f(&mut taken)?;
+        match restock(engine, ours, there, &taken).await? {
+            None => return Ok(result),
+            Some(now) => there = now,
         }
     }
-    Err(fail("the node port range is too busy".to_owned()))
+    Err(failed("the node port range is too busy"))
+}
+
+/// Somebody has a port of the range.
+pub(super) async fn is_taken(engine: &Engine, range: PortRange, port: i64) -> Result<bool, PortError> {
+    let Some(port) = u16::try_from(port).ok().filter(|port| range.contains(*port)) else { return Ok(false) };
+    Ok(stock(engine, range).await?.taken.contains(&port))
 }
 
 /// Takes a given port.
@@ -156,22 +223,18 @@ pub async fn allocate(engine: &Engine, range: PortRange, port: u16) -> Result<()
 }
 
 async fn take(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
-    if !(range.first..=range.last).contains(&port) {
-        return Err(PortError::Range(range.first, range.last));
+    if !range.contains(port) {
+        return Err(PortError::Range(range));
     }
-    change(engine, range, |b| {
-        let i = usize::from(port - range.first);
-        if std::mem::replace(&mut b.0[i], true) { Err(PortError::Taken) } else { Ok(()) }
-    })
-    .await
+    change(engine, range, |taken| if taken.insert(port) { Ok(()) } else { Err(PortError::Taken) }).await
 }
 
 /// Takes any port.
 pub async fn allocate_next(engine: &Engine, range: PortRange) -> Result<u16, PortError> {
-    let taken = change(engine, range, |b| {
-        let i = b.pick().ok_or(PortError::Full)?;
-        b.0[i] = true;
-        Ok(range.first + u16::try_from(i).unwrap_or(0))
+    let taken = change(engine, range, |taken| {
+        let port = pick(taken, range).ok_or(PortError::Full)?;
+        taken.insert(port);
+        Ok(port)
     })
     .await;
     allocator_meters::port(Chosen::Dynamic, taken.is_ok());
@@ -183,10 +246,8 @@ pub async fn release(engine: &Engine, range: PortRange, ports: &[u16]) {
     if ports.is_empty() {
         return;
     }
-    let outcome = change(engine, range, |b| {
-        for p in ports.iter().filter(|p| (range.first..=range.last).contains(p)) {
-            b.0[usize::from(p - range.first)] = false;
-        }
+    let outcome = change(engine, range, |taken| {
+        taken.retain(|port| !ports.contains(port));
         Ok(())
     })
     .await;
@@ -222,12 +283,22 @@ mod tests {
 
     #[test]
     fn picks_above_the_band_until_it_is_full() {
-        let mut b = Bitmap::parse(&[], 100);
+        let (range, mut taken) = (PortRange { first: 100, last: 199 }, BTreeSet::new());
         for _ in 0..84 {
-            let i = b.pick().expect("free");
-            assert!(i >= 16);
-            b.0[i] = true;
+            let port = pick(&taken, range).expect("free");
+            assert!(port >= 116 && taken.insert(port));
         }
-        assert!(b.pick().expect("free") < 16);
+        assert!(pick(&taken, range).expect("free") < 116);
+        taken.extend(100..=199);
+        assert_eq!(pick(&taken, range), None);
+    }
+
+    #[test]
+    fn ports_of_another_range_are_the_same_ports() {
+        let ours = PortRange { first: 30010, last: 30020 };
+        let object = json!({"range": "30000-32767", "data": BASE64.encode([0x18, 0x01])});
+        assert_eq!(ports_in(&object, ours), Ok([30000, 30011, 30012].into()));
+        assert_eq!(ports_in(&json!({"data": BASE64.encode([0x01])}), ours), Ok([30010].into()));
+        assert_eq!(ports_in(&json!({}), ours), Ok(BTreeSet::new()));
     }
 }

@@ -26,7 +26,7 @@ use crate::verbs::query::WriteOptions;
 /// Ranges services are allocated from.
 #[derive(Debug)]
 pub struct Services {
-    /// Cluster address ranges, the first family is the default one.
+    /// The first cluster address ranges; that of the first is the default family. Administrators may add more.
     pub ranges: Vec<IpNet>,
     /// Node ports.
     pub ports: PortRange,
@@ -59,7 +59,12 @@ impl From<String> for Refused {
 pub struct Allocation {
     ips: Vec<String>,
     ports: Vec<u16>,
+    /// Ports that a dry run shows; nobody has to give them back.
+    shown: Vec<i64>,
 }
+
+/// The first port that dry runs show.
+const SHOWN_FIRST: i64 = 32_769;
 
 pub(super) type Spec = Map<String, Value>;
 
@@ -104,9 +109,13 @@ pub(super) fn number(v: &Value) -> u16 {
     v.as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
 }
 
+fn ports_of(spec: &Spec) -> Vec<u16> {
+    spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect()
+}
+
+/// The node ports that a service has, that of its health among them.
 pub(super) fn node_ports_of(spec: &Spec) -> Vec<u16> {
-    let mut out: Vec<u16> =
-        spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect();
+    let mut out = ports_of(spec);
     out.push(spec.get("healthCheckNodePort").map_or(0, number));
     out.retain(|p| *p != 0);
     out.sort_unstable();
@@ -114,7 +123,8 @@ pub(super) fn node_ports_of(spec: &Spec) -> Vec<u16> {
     out
 }
 
-fn ips_of(spec: &Spec) -> Vec<String> {
+/// The cluster addresses that a service has.
+pub(super) fn ips_of(spec: &Spec) -> Vec<String> {
     let mut ips = strings(spec, "clusterIPs");
     if ips.is_empty() && !text(spec, "clusterIP").is_empty() {
         ips.push(text(spec, "clusterIP").to_owned());
@@ -172,40 +182,31 @@ impl Services {
             field::Error::invalid(field::Path::of(&["spec", "clusterIPs"]), json!(given), &why)
         };
         for (i, name) in strings(spec, "ipFamilies").iter().enumerate().filter(|(i, _)| wanted.contains(i)) {
-            let Some(range) = self.ranges.iter().find(|r| family(&r.addr()) == name) else { continue };
             ips.resize(ips.len().max(i + 1), String::new());
             let ip = ips[i].clone();
             if ip.is_empty() {
-                ips[i] = if dry_run {
-                    ip_allocator::preview(range).to_string()
-                } else {
-                    let next = ip_allocator::allocate_next(engine, range, who.0, who.1).await;
-                    next.map_err(|e| format!("failed to allocate a serviceIP: {e}"))?.to_string()
+                let next = match dry_run {
+                    true => ip_allocator::would_allocate_next(engine, name).await,
+                    false => ip_allocator::allocate_next(engine, name, who.0, who.1).await,
                 };
-                if !dry_run {
-                    taken.ips.push(ips[i].clone());
-                }
+                ips[i] = next.map_err(|e| format!("failed to allocate a serviceIP: {e}"))?.to_string();
+                taken.ips.extend((!dry_run).then(|| ips[i].clone()));
                 continue;
             }
             let parsed = address::ip(&ip).ok_or_else(|| format!("failed to parse service IP {ip:?}"))?;
-            if !dry_run {
-                ip_allocator::allocate(engine, range, parsed, who.0, who.1).await.map_err(|e| wrong(&ip, e))?;
-                taken.ips.push(ip);
-            } else if !range.contains(&parsed) {
-                return Err(wrong(&ip, IpError::Range).into());
-            }
+            let outcome = match dry_run {
+                true => ip_allocator::would_allocate(engine, parsed).await,
+                false => ip_allocator::allocate(engine, parsed, who.0, who.1).await,
+            };
+            outcome.map_err(|e| wrong(&ip, e))?;
+            taken.ips.extend((!dry_run).then_some(ip));
         }
         spec.insert("clusterIP".to_owned(), json!(ips.first()));
         spec.insert("clusterIPs".to_owned(), json!(ips));
         Ok(())
     }
 
-    /// A port is none of those that are given out.
-    fn beyond(&self) -> node_ports::PortError {
-        node_ports::PortError::Range(self.ports.first, self.ports.last)
-    }
-
-    /// A port that nobody has. A dry run takes none and shows the last of the range.
+    /// A port that nobody has. A dry run takes none, and shows one that is in no usual range.
     async fn free_port(
         &self,
         engine: &Engine,
@@ -213,7 +214,9 @@ impl Services {
         taken: &mut Allocation,
     ) -> Result<u16, node_ports::PortError> {
         if dry_run {
-            return Ok(self.ports.last);
+            let next = taken.shown.iter().max().map_or(SHOWN_FIRST, |last| last + 1);
+            taken.shown.push(next);
+            return Ok(u16::try_from(next).unwrap_or(u16::MAX));
         }
         let port = node_ports::allocate_next(engine, self.ports).await?;
         taken.ports.push(port);
@@ -228,10 +231,15 @@ impl Services {
         dry_run: bool,
         taken: &mut Allocation,
     ) -> Result<(), node_ports::PortError> {
-        let port = u16::try_from(asked).map_err(|_| self.beyond())?;
         if dry_run {
-            return if (self.ports.first..=self.ports.last).contains(&port) { Ok(()) } else { Err(self.beyond()) };
+            // Whether it is one of the range is not looked at.
+            if taken.shown.contains(&asked) || node_ports::is_taken(engine, self.ports, asked).await? {
+                return Err(node_ports::PortError::Taken);
+            }
+            taken.shown.push(asked);
+            return Ok(());
         }
+        let port = u16::try_from(asked).map_err(|_| node_ports::PortError::Range(self.ports))?;
         node_ports::allocate(engine, self.ports, port).await?;
         taken.ports.push(port);
         Ok(())
@@ -250,7 +258,7 @@ impl Services {
         if !may_have_node_ports(spec) {
             return Ok(());
         }
-        let (allocates, mut have) = (needs_node_ports(spec), old.map(node_ports_of).unwrap_or_default());
+        let (allocates, mut have) = (needs_node_ports(spec), old.map(ports_of).unwrap_or_default());
         let mut shared: BTreeMap<i64, i64> = BTreeMap::new();
         let mut used = BTreeSet::new();
         let asked = |port: &Value| port["nodePort"].as_i64().unwrap_or(0);
@@ -387,14 +395,14 @@ impl Services {
     /// Releases what a deleted Service had. Its endpoints go with it.
     pub async fn after_delete(&self, engine: &Engine, row: &Resource, object: &Value) {
         if let Some(spec) = object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)) {
-            self.undo(engine, Allocation { ips: ips_of(spec), ports: node_ports_of(spec) }).await;
+            self.undo(engine, Allocation { ips: ips_of(spec), ports: node_ports_of(spec), shown: Vec::new() }).await;
             drop_endpoints(engine, object).await;
         }
     }
 
     /// Shows how much of the ranges is taken.
     pub fn publish(&self, engine: &Engine) {
-        ip_allocator::publish(engine, &self.ranges, &self.taken);
+        ip_allocator::publish(engine, &self.taken);
     }
 
     /// Gives back what was taken.
@@ -427,5 +435,5 @@ pub fn freed(row: &Resource, new: &Value, old: &Value) -> Allocation {
     let (kept_ips, kept_ports) = (ips_of(&new), node_ports_of(&new));
     ips.retain(|ip| !kept_ips.contains(ip));
     ports.retain(|p| !kept_ports.contains(p));
-    Allocation { ips, ports }
+    Allocation { ips, ports, shown: Vec::new() }
 }

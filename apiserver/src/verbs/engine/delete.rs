@@ -46,6 +46,10 @@ impl Engine {
             let Some(stored) = found else { return Err(Status::not_found(&t.row.group, &t.row.plural, t.name)) };
             let mut object = self.decode(storage, &stored).await?;
             check_preconditions(t, options, &object)?;
+            // Nobody is asked about a delete that changes nothing.
+            if strategy.grace.is_some() && meta::is_waiting(&object, options.grace_period_seconds) {
+                return Ok(Deleted { object, gone: false });
+            }
             let before = object.clone();
             self.admit_and_judge(t, Operation::Delete, None, Some(&before)).await?;
             let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
@@ -53,7 +57,9 @@ impl Engine {
             let default =
                 if strategy.orphans_by_default && !decided { Propagation::Orphan } else { Propagation::Unset };
             let asked = options.propagation.unwrap_or(default);
-            let propagation = if self.policy.collects_garbage { asked } else { Propagation::Unset };
+            // What expires has no dependents.
+            let collected = self.policy.collects_garbage && !strategy.expires;
+            let propagation = if collected { asked } else { Propagation::Unset };
             let held = strategy.holds.is_some_and(|f| f(&object));
             let step = meta::mark_deleted(&mut object, grace, options.grace_period_seconds, propagation, held);
             if step == Deletion::Marked

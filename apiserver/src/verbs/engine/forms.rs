@@ -30,7 +30,7 @@ impl Engine {
     }
 
     /// What etcd is to hold of an object.
-    pub(super) async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
+    pub(in crate::verbs) async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
         if row.custom.is_none() || object["apiVersion"] == row.storage_api_version() {
             return codec::encode(row, object, self.policy.media).map_err(failed);

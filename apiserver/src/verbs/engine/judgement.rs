@@ -6,6 +6,7 @@ use proto::Value;
 use proto::resources::Row;
 use shared::status::{Status, field};
 
+use super::super::scale;
 use super::{Engine, Target};
 use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::registry::{builtin, meta};
@@ -40,6 +41,36 @@ impl Engine {
         old: Option<&Value>,
     ) -> Result<(), Status> {
         self.ask(Round::Validating, t, operation, object, old).await
+    }
+
+    /// Whether the user may create at all where that is not what was asked for, and validating admission.
+    pub(super) async fn judge_creation(&self, t: &mut Target<'_>, object: &mut Value) -> Result<(), Status> {
+        if let (Some(question), Some(permits)) = (&t.creation, self.permits.get()) {
+            let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);
+            permits.ask(question).await.map_err(refused)?;
+        }
+        self.judge(t, Operation::Create, Some(object), None).await
+    }
+
+    /// Mutating admission of a change.
+    pub(super) async fn admit_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
+        if t.subresource != "scale" {
+            return self.admit(t, Operation::Update, Some(new), Some(old)).await;
+        }
+        // It is about the Scale, not the object behind it.
+        let (mut scale, before) = (scale::owned(t.row, new), scale::owned(t.row, old));
+        let sent = scale.clone();
+        self.admit(t, Operation::Update, Some(&mut scale), Some(&before)).await?;
+        if scale != sent { scale::put_back(t.row, new, &scale) } else { Ok(()) }
+    }
+
+    /// Validating admission of a change.
+    pub(super) async fn judge_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
+        if t.subresource != "scale" {
+            return self.judge(t, Operation::Update, Some(new), Some(old)).await;
+        }
+        let (mut scale, before) = (scale::of(t.row, new), scale::of(t.row, old));
+        self.judge(t, Operation::Update, Some(&mut scale), Some(&before)).await
     }
 
     /// Both rounds, where nothing comes between them.

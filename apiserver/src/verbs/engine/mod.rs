@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use proto::Value;
 use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
+use shared::authz::Attributes;
 use shared::status::Status;
 
 use super::Noted;
@@ -29,7 +30,7 @@ use crate::registry::core::service::Services;
 use crate::registry::meta;
 use crate::registry::strategy::{self, StrategyCx};
 use crate::registry::{Gated, Rows, owners, qualified, working};
-use crate::storage::{self, Store, Stored, Written};
+use crate::storage::{self, Store, Stored, Written, codec};
 use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
 
@@ -109,6 +110,12 @@ pub struct Target<'a> {
     pub of_collection: bool,
     /// Admission was asked about this under another name: the eviction that a delete is part of.
     pub admitted: bool,
+    /// What the authorisers are asked before an object is created by a request that is not a create.
+    pub creation: Option<Attributes>,
+    /// The request is server-side apply.
+    pub applies: bool,
+    /// Nobody owns what is written: with its owners the object was too large.
+    pub unowned: bool,
     /// What the kind's conversion webhook made of the object, where there is one and ownership is kept.
     pub conversions: Option<Arc<Conversions>>,
 }
@@ -133,8 +140,24 @@ impl<'a> Target<'a> {
             noted: Noted::default(),
             of_collection: false,
             admitted: false,
+            creation: None,
+            applies: false,
+            unowned: false,
             conversions: None,
         }
+    }
+}
+
+impl Target<'_> {
+    /// Whether a write was refused for the object's size and may be tried again without owners, which may be large. What
+    /// is applied is about owners.
+    fn too_large(&mut self, refused: &Status) -> bool {
+        let said = &refused.message;
+        let large = said == "etcdserver: request is too large"
+            || (said.contains("ResourceExhausted") && said.contains("trying to send message larger than max"));
+        let again = large && !self.applies && !self.unowned;
+        self.unowned |= again;
+        again
     }
 }
 
@@ -216,7 +239,7 @@ impl Engine {
         }
         t.warnings.extend(validation::warnings(storage, "", &object, None));
         let name = meta::text(&object, "name").to_owned();
-        if let Err(refused) = self.judge(t, Operation::Create, Some(&mut object), None).await {
+        if let Err(refused) = self.judge_creation(t, &mut object).await {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }
@@ -227,43 +250,41 @@ impl Engine {
             self.services.undo(self, allocation).await;
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
-        let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
+        let mut waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
         if t.options.dry_run {
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
-            if there.is_some() {
-                return Err(Status::already_exists(&t.row.group, &t.row.plural, &name));
+            if let Some(there) = there {
+                return Err(taken(t.row, storage, &name, Some(&there)));
             }
             let mut object = waiting.at(self, storage, 0).await?.tree(self, t.row)?;
             meta::set_text(&mut object, "resourceVersion", given);
             return Ok(Outcome::Tree(object));
         }
         let ttl = strategy.expires.then_some(self.event_ttl);
-        let refused = match self.store.create(&key, waiting.bytes().to_vec(), ttl).await {
+        let mut written = self.store.create(&key, waiting.bytes().to_vec(), ttl).await;
+        if written.as_ref().is_err_and(|e| t.too_large(&storage_status(e))) {
+            waiting = waiting.disowned(self, storage).await?;
+            written = self.store.create(&key, waiting.bytes().to_vec(), ttl).await;
+        }
+        let refused = match written {
             Ok(Written::Done(revision)) => return waiting.at(self, storage, revision).await,
-            Ok(Written::Lost(_)) => Status::already_exists(&t.row.group, &t.row.plural, &name),
-            Err(e) => storage_status(&e),
+            Ok(Written::Lost(there)) => taken(t.row, storage, &name, there.as_ref()),
+            // It may have been written all the same: what nobody has is found later.
+            Err(e) => return Err(storage_status(&e)),
         };
         self.services.undo(self, allocation).await;
         Err(refused)
     }
+}
 
-    /// Whether the user of a PUT may also create.
-    pub async fn may_create(&self, r: &super::Request, row: &Resource) -> bool {
-        let Some(permits) = self.permits.get() else { return true };
-        let attributes = shared::authz::Attributes {
-            user: r.user.clone(),
-            verb: "create".to_owned(),
-            namespace: r.info.namespace.clone(),
-            api_group: row.group.to_string(),
-            api_version: row.version.to_string(),
-            resource: row.plural.to_string(),
-            name: r.info.name.clone(),
-            path: r.info.path.clone(),
-            resource_request: true,
-            ..shared::authz::Attributes::default()
-        };
-        permits.allows(&attributes).await
+/// `409`: the name is that of another object, which may be about to go.
+fn taken(row: &Resource, storage: &Resource, name: &str, there: Option<&Stored>) -> Status {
+    let mut status = Status::already_exists(&row.group, &row.plural, name);
+    let there = there.and_then(|there| codec::decode(storage, &there.value, there.revision).ok());
+    if there.is_some_and(|there| !meta::text(&there, "deletionTimestamp").is_empty()) {
+        status.message = format!("object is being deleted: {}", status.message);
     }
+    status
 }
 
 /// `409`: somebody else wrote first.

@@ -10,7 +10,6 @@ use super::super::outcome::{Outcome, Waiting};
 use super::super::preconditions::check_revision;
 use super::super::update_meters;
 use super::{Change, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
-use crate::admission::Operation;
 use crate::crd;
 use crate::registry::core::service::{Allocation, freed};
 use crate::registry::strategy::{self, Strategy};
@@ -39,26 +38,31 @@ impl Engine {
         }
     }
 
-    /// Changes an object. True when it was created instead. `unset_revision_wins` is for patches, whose result always
-    /// carries the revision they were computed on.
-    pub async fn update(
-        &self,
-        t: &mut Target<'_>,
-        may_create: bool,
-        change: &mut Change<'_>,
-    ) -> Result<(Outcome, bool), Status> {
+    /// Changes an object, or creates it where there is none and the target says so: then the answer is true.
+    pub async fn update(&self, t: &mut Target<'_>, change: &mut Change<'_>) -> Result<(Outcome, bool), Status> {
+        match self.update_in_rounds(t, change).await {
+            Err(refused) if t.too_large(&refused) => self.update_in_rounds(t, change).await,
+            other => other,
+        }
+    }
+
+    async fn update_in_rounds(&self, t: &mut Target<'_>, change: &mut Change<'_>) -> Result<(Outcome, bool), Status> {
         let storage = &working(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let mut found = self.base(storage, t.namespace, t.name, &key).await?;
         for _ in 0..UPDATE_ROUNDS {
             let Some(base) = found else {
-                let new = change(None)?;
-                if !may_create {
+                let mut new = change(None)?;
+                if t.creation.is_none() {
                     return Err(Status::not_found(&t.row.group, &t.row.plural, t.name));
                 }
-                let mut new = new;
                 meta::metadata(&mut new).remove("resourceVersion");
-                return Ok((self.create(t, new).await?, true));
+                match self.create(t, new).await {
+                    // Somebody else created it meanwhile: what is there is changed.
+                    Err(refused) if refused.is_already_exists() => found = self.fetch(&key).await?,
+                    other => return other.map(|created| (created, true)),
+                }
+                continue;
             };
             found = match self.update_once(t, storage, &key, &base, change).await {
                 Ok(Ok(outcome)) => return Ok((outcome, false)),
@@ -89,12 +93,12 @@ impl Engine {
             }
             for (api_version, object) in wanted {
                 let version = api_version.rsplit('/').next().unwrap_or_default();
-                let converted = match self.rows.find(&t.row.group, version, &t.row.plural) {
-                    Some(row) => crd::convert::to(self.caller.get(), &row, vec![object.clone()]).await,
-                    None => Ok(Vec::new()),
+                let converted = match crd::version(&self.rows, t.row, version) {
+                    Some(row) => crd::convert::between(self.caller.get(), &row, vec![object.clone()]).await,
+                    None => Err(Status::not_found(&t.row.group, &t.row.plural, t.name)),
                 };
-                let converted = converted.inspect_err(|why| tracing::warn!(why = why.message, "no conversion"));
-                conversions.tell(&object, api_version, converted.ok().and_then(|mut all| all.pop()));
+                let converted = converted.map(|mut all| all.pop().unwrap_or_default()).map_err(|why| why.message);
+                conversions.tell(&object, api_version, converted);
             }
         }
         change(Some(old))
@@ -115,8 +119,11 @@ impl Engine {
         let new =
             if own { self.changed(t, &old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
         let mut new = self.to_storage(t.row, new);
-        self.admit(t, Operation::Update, Some(&mut new), Some(&old)).await?;
+        self.admit_change(t, &mut new, &old).await?;
         owners::dedup(&mut new, owners::When::Admitted, &mut t.warnings);
+        if t.unowned {
+            meta::metadata(&mut new).remove("managedFields");
+        }
         check_revision(t, strategy, &new, base.revision())?;
         meta::set_text(&mut new, "namespace", t.namespace);
         meta::set_text(&mut new, "name", t.name);
@@ -136,7 +143,7 @@ impl Engine {
             return Err(refused);
         }
         t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
-        if let Err(refused) = self.judge(t, Operation::Update, Some(&mut new), Some(&old)).await {
+        if let Err(refused) = self.judge_change(t, &mut new, &old).await {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }

@@ -49,15 +49,11 @@ fn from_cache(
     selection: &Selection,
     at_least: i64,
 ) -> Result<(Found, usize), CacheError> {
-    if o.limit == 0
-        && !matches!(o.moment, Moment::Exact(_))
-        && let Some(name) = selection.name()
+    if let Some(name) = selection.name()
+        && !o.continued
         && (!row.namespaced || !scope.is_empty())
     {
-        let there = cacher.get(&format!("{scope}{name}"));
-        let fetched = usize::from(there.is_some());
-        let items: Vec<_> = there.into_iter().filter(|e| selection.matches(e)).collect();
-        return Ok((Found { items, revision: at_least, rest: None }, fetched));
+        return one_of_that_name(cacher, &format!("{scope}{name}"), o, selection, at_least);
     }
     let plain = selection.is_everything();
     let filter = (!plain).then(|| selection.clone().filter());
@@ -65,13 +61,33 @@ fn from_cache(
     let wanted = Scope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
     let snapshot = match o.moment {
         Moment::Exact(n) => cacher.list_at(&wanted, n)?,
-        _ => cacher.list(&wanted, at_least),
+        _ => cacher.list(&wanted, at_least)?,
     };
     let rest = match (snapshot.more, snapshot.items.last()) {
         (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
         _ => None,
     };
     Ok((Found { items: snapshot.items, revision: snapshot.revision, rest }, snapshot.fetched))
+}
+
+/// A list that can but have one object is never cut.
+fn one_of_that_name(
+    cacher: &Cacher,
+    key: &str,
+    o: &Options,
+    selection: &Selection,
+    at_least: i64,
+) -> Result<(Found, usize), CacheError> {
+    let (there, revision) = match o.moment {
+        Moment::Exact(n) => {
+            let snapshot = cacher.list_at(&Scope { prefix: key, start: key, limit: 1, ..Scope::default() }, n)?;
+            (snapshot.items.into_iter().find(|e| &*e.key == key), snapshot.revision)
+        }
+        _ => (cacher.current(key)?, at_least),
+    };
+    let fetched = usize::from(there.is_some());
+    let items = there.into_iter().filter(|e| selection.matches(e)).collect();
+    Ok((Found { items, revision, rest: None }, fetched))
 }
 
 async fn from_etcd(
@@ -168,6 +184,7 @@ async fn find(
             let found = from_etcd(engine, storage, &scope, o, selection, asked).await;
             found.map_err(|e| expired(e, o, &scope, &o.start))
         }
+        Err(error) => Err(get::again(error)),
     }
 }
 
@@ -198,7 +215,11 @@ async fn find_converted(
 
 /// The objects that a request for a collection is about, in the row's version.
 pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: &Selection) -> Result<Found, Status> {
-    let namespace = namespace_of(&r.info, row);
+    let namespace = match namespace_of(&r.info, row) {
+        // Who selects one namespace out of all asks for that one.
+        "" if row.namespaced => selection.namespace().unwrap_or(""),
+        namespace => namespace,
+    };
     let scope = scope(namespace);
     find_converted(engine, row, namespace, options::read(&r.query, &scope)?, selection).await
 }

@@ -111,7 +111,8 @@ pub(super) fn read(query: &Query, scope: &str) -> Result<Options, Status> {
     }
     let moment = match (rv, text("resourceVersionMatch")) {
         (None, _) => Moment::Now,
-        (Some(0), _) => Moment::Any,
+        // Whoever takes what is known takes all of it.
+        (Some(0), _) => return Ok(Options { moment: Moment::Any, limit: 0, start: String::new(), continued: false }),
         (Some(n), "Exact") => Moment::Exact(n),
         (Some(n), "") if limit > 0 => Moment::Exact(n),
         (Some(n), _) => Moment::NotOlder(n),
@@ -147,6 +148,13 @@ mod tests {
             let found = check(&Query::parse(query), true).err().and_then(|s| s.details).map_or(0, |d| d.causes.len());
             assert_eq!(found, causes, "{query}");
         }
-        assert_eq!(read(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(), Some(Moment::Exact(7)));
+        for (query, want) in [
+            ("resourceVersion=7&limit=5", (Moment::Exact(7), 5)),
+            ("resourceVersion=7&limit=5&resourceVersionMatch=NotOlderThan", (Moment::NotOlder(7), 5)),
+            ("resourceVersion=0&limit=5", (Moment::Any, 0)),
+            ("limit=5", (Moment::Now, 5)),
+        ] {
+            assert_eq!(read(&Query::parse(query), "").map(|o| (o.moment, o.limit)).ok(), Some(want), "{query}");
+        }
     }
 }

@@ -19,8 +19,9 @@ pub(super) fn read_token(token: &str, scope: &str) -> Result<(i64, String), Stat
         .decode(token.trim_end_matches('='))
         .map_err(|_| bad(format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))))?;
     let v = json::decode_any(&bytes).map_err(|e| bad(e.to_string()))?;
-    if v["v"] != "meta.k8s.io/v1" {
-        return Err(bad(format!("server does not recognize this encoded version {}", v["v"])));
+    let version = v["v"].as_str().unwrap_or_default();
+    if version != "meta.k8s.io/v1" {
+        return Err(bad(format!("server does not recognize this encoded version {version}")));
     }
     let revision = v["rv"].as_i64().unwrap_or(0);
     if revision == 0 {
@@ -28,12 +29,13 @@ pub(super) fn read_token(token: &str, scope: &str) -> Result<(i64, String), Stat
     }
     let start = v["start"].as_str().unwrap_or("");
     if start.is_empty() {
-        return Err(bad("encoded start key is empty (version meta.k8s.io/v1)".to_owned()));
+        return Err(bad("encoded start key empty (version meta.k8s.io/v1)".to_owned()));
     }
-    if start.starts_with('/') || start.split('/').any(|p| p == "..") {
-        return Err(bad(format!("{start}: not a valid key")));
+    let below = start.strip_prefix('/').unwrap_or(start);
+    if below.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(bad(start.to_owned()));
     }
-    Ok((revision, format!("{scope}{start}")))
+    Ok((revision, format!("{scope}{below}")))
 }
 
 #[cfg(test)]
@@ -45,6 +47,23 @@ mod tests {
         let t = token(5, "e/", "e/a");
         assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
         assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
+        let made = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let wrong = "invalid continue token: continue key is not valid: ";
+        for (text, want) in [
+            (r#"{"v":"meta.k8s.io/v1","rv":5,"start":"/a/b"}"#, Ok((5, "e/a/b".to_owned()))),
+            (r#"{"v":"meta.k8s.io/v1","rv":5,"start":"a/../b"}"#, Err("a/../b")),
+            (r#"{"v":"meta.k8s.io/v1","rv":5,"start":"//a"}"#, Err("//a")),
+            (r#"{"v":"meta.k8s.io/v1","rv":5,"start":"a/"}"#, Err("a/")),
+            (r#"{"v":"meta.k8s.io/v1","rv":5}"#, Err("encoded start key empty (version meta.k8s.io/v1)")),
+            (
+                r#"{"v":"meta.k8s.io/v1","start":"a"}"#,
+                Err("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"),
+            ),
+            (r#"{"v":"v2","rv":5,"start":"a"}"#, Err("server does not recognize this encoded version v2")),
+        ] {
+            let got = read_token(&made(text), "e/").map_err(|e| e.message);
+            assert_eq!(got, want.map_err(|why| format!("{wrong}{why}")), "{text}");
+        }
         let e = read_token("abc", "").expect_err("garbage");
         assert_eq!(
             e.message,

@@ -346,6 +346,7 @@ impl Versions for Scalers {
     fn find(&self, api_version: &str) -> Version<'_> {
         match api_version {
             "autoscaling/v1" | "autoscaling/v2" => Version::Other(message(api_version, "HorizontalPodAutoscaler")),
+            "autoscaling/v0" => Version::Lost("no way to autoscaling/v0".to_owned()),
             _ => Version::Gone,
         }
     }
@@ -416,4 +417,39 @@ fn owners_are_asked_in_their_version() {
     let names: Vec<String> = fields(&new).into_iter().map(|(manager, _)| manager).collect();
     assert_eq!(names, ["old", "updater"]);
     assert_eq!(fields(&new)[0].1["f:spec"].get("f:targetCPUUtilizationPercentage"), None);
+}
+
+#[test]
+fn who_cannot_be_told_is_in_the_way() {
+    let ownable = Ownable::Except(Set::new());
+    let v2 = message("autoscaling/v2", "HorizontalPodAutoscaler");
+    let entry = |version: &str| {
+        json!({"manager": "other", "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:maxReplicas": {}}}})
+    };
+    let live = |version: &str, more: Value| {
+        let mut spec = json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"}});
+        spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "a", "uid": "u", "managedFields": [entry(version)]}, "spec": spec})
+    };
+    let config = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
+        "spec": {"minReplicas": 2}});
+    let write = Write { versions: &Scalers, ..write("m", "autoscaling/v2", "2026-01-01T00:00:00Z", &ownable) };
+    let plain = json!({});
+    let unknown = json!({"behavior": {"scaleDown": {"stabilizationWindowSeconds": 1}}});
+    for (version, more, why) in [
+        ("autoscaling/v1", &plain, None),
+        ("autoscaling/v2beta1", &plain, None),
+        ("autoscaling/v0", &plain, Some("no way to autoscaling/v0")),
+        ("autoscaling/v1", &unknown, Some(".spec.behavior: field not declared in schema")),
+    ] {
+        let live = live(version, more.clone());
+        let applied = apply(v2, &live, &config, &write, false);
+        assert_eq!(applied.err(), why.map(|why| Error::Unknown(why.to_owned())), "{version} {more}");
+        let mut new = live.clone();
+        new["spec"]["minReplicas"] = json!(2);
+        update(v2, &live, &mut new, &write);
+        assert_eq!(fields(&new).is_empty(), why.is_some(), "{version} {more}: who writes otherwise makes an end of it");
+    }
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::admission::testing::{Fixed, Write};
-use crate::authz::Mode;
 use serde_json::json;
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -28,8 +27,7 @@ fn cluster(policies: &[(&str, Value, Value)]) -> MutatingPolicies {
         let map = json!({"metadata": {"name": name, "namespace": "e", "labels": {"tier": tier}}, "data": {"v": value}});
         cluster.put("", "configmaps", map);
     }
-    let allowed = Arc::new(Authorization::new(&[Mode::AlwaysAllow], cluster.clone(), Vec::new()));
-    MutatingPolicies::new(cluster, Rows::default(), allowed)
+    MutatingPolicies::new(cluster.means())
 }
 
 fn merge(expression: &str) -> Value {
@@ -149,6 +147,18 @@ async fn atomic_parts_cannot_be_set_by_configurations() {
 }
 
 #[tokio::test]
+async fn what_has_no_keys_of_its_own_cannot_be_merged_into() {
+    let twice = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "e"},
+        "spec": {"containers": [{"name": "main", "image": "a", "env": twice}]}});
+    let mutation = merge("Object{spec: Object.spec{hostname: 'h'}}");
+    let plugin = cluster(&[("p", json!({"mutations": [mutation]}), json!({}))]);
+    let refused = Write::create("", "pods", "e", pod).admit(&plugin).await.expect_err("refused");
+    let why = "error applying patch: failed to convert original object to typed object: .spec.containers";
+    assert!(refused.message.contains(why) && refused.message.contains("duplicate entries"), "{}", refused.message);
+}
+
+#[tokio::test]
 async fn a_patch_that_makes_nonsense_fails_the_request_whatever_the_policy_says() {
     let spec =
         json!({"mutations": [patch("[JSONPatch{op: 'add', path: '/nope', value: 1}]")], "failurePolicy": "Ignore"});
@@ -207,6 +217,17 @@ async fn policies_act_in_the_order_of_their_names_and_again_when_they_want() {
         ]);
         let made = Write::create("", "configmaps", "e", map()).admit_twice(&plugin).await.expect("let through");
         assert_eq!(made["data"], want, "{again}");
+    }
+}
+
+#[tokio::test]
+async fn who_wants_to_see_more_is_asked_twice_even_alone() {
+    for (again, want) in [("Never", "1!"), ("IfNeeded", "1!!")] {
+        let spec =
+            json!({"mutations": [merge("Object{data: {'a': object.data.a + '!'}}")], "reinvocationPolicy": again});
+        let plugin = cluster(&[("p", spec, json!({}))]);
+        let made = Write::create("", "configmaps", "e", map()).admit_twice(&plugin).await.expect("let through");
+        assert_eq!(made["data"]["a"], want, "{again}");
     }
 }
 

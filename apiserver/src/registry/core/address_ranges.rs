@@ -1,0 +1,121 @@
+//! The ranges that cluster addresses are given out of: those of the ServiceCIDRs that are ready. The server makes the
+//! first one of `--service-cluster-ip-range`; administrators add more where it is full.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proto::Value;
+use shared::status::Status;
+
+use crate::access::tree;
+use crate::registry::{builtin, meta};
+use crate::storage::codec;
+use crate::verbs::engine::{Engine, storage_status};
+use crate::verbs::get;
+
+/// Group and plural of the objects.
+pub(super) const RESOURCE: (&str, &str) = ("networking.k8s.io", "servicecidrs");
+/// The one that the server makes.
+pub(super) const DEFAULT: &str = "kubernetes";
+
+/// A range, and whether addresses may be taken of it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) net: IpNet,
+    pub(super) ready: bool,
+}
+
+/// True when an address may be given out of a range: neither the network's own nor, of IPv4, that for all of it.
+pub(super) fn holds(net: &IpNet, ip: IpAddr) -> bool {
+    net.contains(&ip) && ip != net.network() && !(ip.is_ipv4() && ip == net.broadcast())
+}
+
+/// Nobody says that it is not: it does not go, and who looks after it has not objected.
+fn is_ready(object: &Value) -> bool {
+    let ready = tree::list(object, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "Ready");
+    meta::text(object, "deletionTimestamp").is_empty() && ready.is_none_or(|c| tree::text(c, "/status") == "True")
+}
+
+/// The ranges of ServiceCIDRs, the default one's first. A range that several have is ready when it is with any.
+pub(super) fn of<'o>(objects: impl Iterator<Item = &'o Value>) -> Vec<Range> {
+    let mut objects: Vec<&Value> = objects.collect();
+    objects.sort_by_key(|o| (meta::text(o, "name") != DEFAULT, meta::text(o, "name")));
+    let mut all: Vec<Range> = Vec::new();
+    for object in objects {
+        let ready = is_ready(object);
+        for net in tree::list(object, "/spec/cidrs").iter().filter_map(|c| c.as_str()?.parse::<IpNet>().ok()) {
+            match all.iter_mut().find(|known| known.net == net) {
+                Some(known) => known.ready |= ready,
+                None => all.push(Range { net, ready }),
+            }
+        }
+    }
+    all
+}
+
+/// The ranges as the cache knows them, or as they are now.
+pub(super) async fn known(engine: &Engine, now: bool) -> Result<Vec<Range>, Status> {
+    let row = builtin(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
+    let cacher = engine.hub.cacher(&row);
+    get::ready(&cacher).await?;
+    if now {
+        get::catch_up(engine, &cacher, &row).await.map_err(|e| storage_status(&e))?;
+    }
+    Ok(cached(engine))
+}
+
+/// The ranges as far as the cache has told; none while it has not been asked for.
+pub(super) fn cached(engine: &Engine) -> Vec<Range> {
+    let Some(row) = builtin(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
+    let Some(cacher) = engine.hub.running(&row) else { return Vec::new() };
+    let entries = cacher.known("");
+    let objects: Vec<Value> = entries.iter().filter_map(|e| codec::value(&row, &e.raw).ok()).collect();
+    of(objects.iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ranges_that_are_ready() {
+        let object = |name: &str, cidrs: Value, ready: Option<&str>, going: bool| {
+            let conditions = ready.map(|status| json!([{"type": "Ready", "status": status}]));
+            let gone = going.then_some("2020-01-01T00:00:00Z");
+            json!({"metadata": {"name": name, "deletionTimestamp": gone}, "spec": {"cidrs": cidrs}, "status": {"conditions": conditions}})
+        };
+        let objects = [
+            object("b", json!(["10.2.0.0/24"]), Some("False"), false),
+            object("a", json!(["10.1.0.0/24", "fd00:1::/64"]), None, false),
+            object("c", json!(["10.3.0.0/24"]), Some("True"), true),
+            object("d", json!(["10.2.0.0/24", "nonsense"]), Some("True"), false),
+            object("kubernetes", json!(["10.0.0.0/24"]), Some("True"), false),
+        ];
+        let shown: Vec<(String, bool)> = of(objects.iter()).iter().map(|r| (r.net.to_string(), r.ready)).collect();
+        let want = [
+            ("10.0.0.0/24", true),
+            ("10.1.0.0/24", true),
+            ("fd00:1::/64", true),
+            ("10.2.0.0/24", true),
+            ("10.3.0.0/24", false),
+        ];
+        assert_eq!(shown, want.map(|(net, ready)| (net.to_owned(), ready)));
+    }
+
+    #[test]
+    fn ends_of_a_range_are_not_given_out() {
+        for (net, ip, want) in [
+            ("10.96.0.0/12", "10.96.0.0", false),
+            ("10.96.0.0/12", "10.96.0.1", true),
+            ("10.96.0.0/12", "10.111.255.255", false),
+            ("10.96.0.0/12", "1.2.3.4", false),
+            ("fd00::/64", "fd00::", false),
+            ("fd00::/64", "fd00::ffff:ffff:ffff:ffff", true),
+        ] {
+            let (net, ip): (IpNet, IpAddr) = (net.parse().expect("net"), ip.parse().expect("ip"));
+            assert_eq!(holds(&net, ip), want, "{net} {ip}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The ServiceCIDR of `--service-cluster-ip-range`, which this server makes, lets have a second family, and marks ready.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use proto::Value;
+use serde_json::json;
+use shared::status::Status;
+
+use super::address_ranges::{DEFAULT, RESOURCE};
+use super::repair::{Complaint, Teller};
+use crate::access::tree;
+use crate::api::Api;
+use crate::bootstrap::server_user;
+use crate::registry::meta;
+
+/// Time between two looks at it.
+const EVERY: Duration = Duration::from_secs(10);
+const COMPONENT: &str = "kubernetes-service-cidr-controller";
+
+/// What is to be done about it.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    Create,
+    /// It gets the second range.
+    Widen,
+    /// It is ready.
+    Approve,
+    /// Something is wrong with it that an administrator has to see to.
+    Tell(String, String),
+}
+
+fn step(there: Option<&Value>, ours: &[String]) -> Step {
+    let Some(there) = there else { return Step::Create };
+    let cidrs = tree::strings(there, "/spec/cidrs");
+    if ours.len() == 2 && cidrs.len() == 1 && ours[0] == cidrs[0] {
+        return Step::Widen;
+    }
+    if !meta::text(there, "deletionTimestamp").is_empty() {
+        return Step::Nothing;
+    }
+    if cidrs != ours {
+        let message = format!(
+            "The default ServiceCIDR [{}] does not match the controller flag configurations [{}]",
+            cidrs.join(" "),
+            ours.join(" ")
+        );
+        return Step::Tell("KubernetesDefaultServiceCIDRInconsistent".to_owned(), message);
+    }
+    let ready = tree::list(there, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "Ready");
+    match ready.map(|c| (c, tree::text(c, "/status"))) {
+        Some((_, "True")) => Step::Nothing,
+        Some((condition, "False")) => {
+            let message = format!("Configuration matches, but {}", tree::text(condition, "/message"));
+            Step::Tell(tree::text(condition, "/reason").to_owned(), message)
+        }
+        _ => Step::Approve,
+    }
+}
+
+/// Says that it is ready, beside what else is said of it.
+fn approve(object: &mut Value) {
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes default Service CIDR is ready",
+        "lastTransitionTime": meta::now(),
+    });
+    if let Some(conditions) = tree::list_mut(object, &["status", "conditions"]) {
+        conditions.retain(|c| tree::text(c, "/type") != "Ready");
+        conditions.push(condition);
+    }
+}
+
+/// See the module.
+pub struct DefaultRange {
+    api: Api,
+    ours: Vec<String>,
+    teller: Teller,
+    /// What was told of already: it is not told again in other words.
+    told: HashSet<String>,
+}
+
+impl DefaultRange {
+    /// Over these ranges.
+    pub fn new(api: Api, ours: Vec<String>) -> Self {
+        Self { teller: Teller::new(api.clone(), COMPONENT), api, ours, told: HashSet::new() }
+    }
+
+    async fn tell(&mut self, about: &Value, reason: &str, message: String) {
+        if self.told.insert(reason.to_owned()) {
+            let complaint = Complaint { reason: reason.to_owned().into(), action: None, message };
+            self.teller.tell(("networking.k8s.io/v1", "ServiceCIDR"), about, &complaint).await;
+        }
+    }
+
+    /// One look.
+    ///
+    /// # Errors
+    /// It is not there, and could not be made.
+    pub async fn look(&mut self) -> Result<(), Status> {
+        let (group, plural) = RESOURCE;
+        let found = match self.api.get(group, plural, "", DEFAULT).await {
+            Err(e) if !e.is_not_found() => return Err(e),
+            found => found.ok(),
+        };
+        let (mut next, mut object) = (step(found.as_ref(), &self.ours), found.unwrap_or_default());
+        if next == Step::Create {
+            let new = json!({"metadata": {"name": DEFAULT}, "spec": {"cidrs": self.ours}});
+            object = match self.api.create(&server_user(), group, plural, "", new).await {
+                Err(e) if e.is_already_exists() => return Ok(()),
+                made => made?,
+            };
+            next = Step::Approve;
+        }
+        match next {
+            Step::Widen => {
+                object["spec"]["cidrs"] = json!(self.ours);
+                if let Err(why) = self.api.update(&server_user(), group, plural, "", object.clone()).await {
+                    let (one, all) = (self.ours[0].clone(), self.ours.join(" "));
+                    let message = format!(
+                        "The default ServiceCIDR can not be upgraded from {one} to dual stack [{all}] : {}",
+                        why.message
+                    );
+                    self.tell(&object, "KubernetesDefaultServiceCIDRError", message).await;
+                }
+            }
+            Step::Approve => {
+                approve(&mut object);
+                if self.api.update(&server_user(), group, plural, "status", object.clone()).await.is_err() {
+                    let message = "The default ServiceCIDR Status can not be set to Ready=True".to_owned();
+                    self.tell(&object, "KubernetesDefaultServiceCIDRError", message).await;
+                }
+            }
+            Step::Tell(reason, message) => self.tell(&object, &reason, message).await,
+            Step::Create | Step::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// Looks until dropped.
+    pub async fn keep(mut self) {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            if let Err(error) = self.look().await {
+                tracing::warn!(%error, "the default ServiceCIDR could not be looked after");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::admission::testing::Fixed;
+    use crate::api::Reader as _;
+
+    #[tokio::test]
+    async fn it_is_made_widened_and_said_to_be_ready() {
+        let cluster = Arc::new(Fixed::default());
+        let range = |ours: &[&str]| DefaultRange::new(cluster.api(), ours.iter().map(|r| (*r).to_owned()).collect());
+        let shown = || {
+            let there = cluster.get(RESOURCE.0, RESOURCE.1, "", DEFAULT).expect("there");
+            (
+                tree::strings(&there, "/spec/cidrs").join(" "),
+                tree::text(&there, "/status/conditions/0/status").to_owned(),
+            )
+        };
+        let messages = || -> Vec<String> {
+            cluster.list("", "events", None).iter().map(|e| tree::text(e, "/message").to_owned()).collect()
+        };
+        range(&["10.0.0.0/24"]).look().await.expect("made");
+        assert_eq!(shown(), ("10.0.0.0/24".to_owned(), "True".to_owned()));
+        let mut two = range(&["10.0.0.0/24", "fd00::/64"]);
+        two.look().await.expect("widened");
+        two.look().await.expect("nothing to do");
+        assert_eq!(shown(), ("10.0.0.0/24 fd00::/64".to_owned(), "True".to_owned()));
+        assert!(messages().is_empty());
+        // What was configured otherwise stays, and is told of once.
+        let mut other = range(&["10.1.0.0/24"]);
+        for _ in 0..2 {
+            other.look().await.expect("told");
+        }
+        let want = "The default ServiceCIDR [10.0.0.0/24 fd00::/64] does not match the controller flag configurations [10.1.0.0/24]";
+        assert_eq!((shown().0.as_str(), messages()), ("10.0.0.0/24 fd00::/64", vec![want.to_owned()]));
+    }
+
+    #[test]
+    fn what_others_said_stays() {
+        let object = |status: &str, going: Option<&str>| {
+            json!({"metadata": {"deletionTimestamp": going}, "spec": {"cidrs": ["10.0.0.0/24"]},
+                "status": {"conditions": [{"type": "Ready", "status": status, "reason": "R", "message": "m"}]}})
+        };
+        let ours = ["10.0.0.0/24".to_owned()];
+        for (there, want) in [
+            (object("True", None), Step::Nothing),
+            (object("Unknown", None), Step::Approve),
+            (object("Unknown", Some("2020-01-01T00:00:00Z")), Step::Nothing),
+            (object("False", None), Step::Tell("R".to_owned(), "Configuration matches, but m".to_owned())),
+        ] {
+            assert_eq!(step(Some(&there), &ours), want, "{there}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What services have and what is noted as taken are brought in line again: after a crash between the two, after an
+//! upgrade from a cluster that noted it elsewhere, after somebody tampered with it.
+//!
+//! Each file decides purely what is wrong and what mends it; here is what both have in common.
+
+pub mod addresses;
+pub mod ports;
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::time::Duration;
+
+use proto::Value;
+use serde_json::json;
+use shared::status::Status;
+
+use crate::access::tree;
+use crate::api::Api;
+use crate::bootstrap::server_user;
+use crate::registry::meta;
+use crate::verbs::engine::Engine;
+
+/// Time between two looks at everything.
+const EVERY: Duration = Duration::from_secs(3 * 60);
+/// Time until something that failed is tried again, doubled each time.
+const RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+/// Complaints that are remembered, so that they are told once and not with every look.
+const REMEMBERED: usize = 1000;
+
+/// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
+/// nobody's.
+fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status> {
+    let tallies = engine.hub.tallies();
+    let mut its_own = tallies.iter().filter(|tally| tally.row.group == group && tally.row.plural == plural);
+    match its_own.any(|tally| tally.unreadable > 0) {
+        true => Err(Status::internal(&format!("some {plural} in etcd cannot be read"))),
+        false => Ok(()),
+    }
+}
+
+/// Something that is wrong with an object, as its event says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::registry::core) struct Complaint {
+    /// What upstream calls it.
+    pub(in crate::registry::core) reason: Cow<'static, str>,
+    /// What was tried; none for an event of the core group.
+    pub(in crate::registry::core) action: Option<&'static str>,
+    /// In words.
+    pub(in crate::registry::core) message: String,
+}
+
+/// Tells of complaints as events of one component.
+pub(in crate::registry::core) struct Teller {
+    api: Api,
+    component: &'static str,
+    told: HashSet<(String, String)>,
+}
+
+impl Teller {
+    pub(in crate::registry::core) fn new(api: Api, component: &'static str) -> Self {
+        Self { api, component, told: HashSet::new() }
+    }
+
+    /// Tells of a complaint about an object, unless it has.
+    pub(in crate::registry::core) async fn tell(&mut self, kind: (&str, &str), about: &Value, complaint: &Complaint) {
+        tracing::warn!(
+            object = meta::text(about, "name"),
+            namespace = meta::text(about, "namespace"),
+            "{}",
+            complaint.message
+        );
+        if self.told.len() >= REMEMBERED {
+            self.told.clear();
+        }
+        if !self.told.insert((meta::text(about, "uid").to_owned(), complaint.message.clone())) {
+            return;
+        }
+        let event = event(self.component, kind, about, complaint);
+        let namespace = tree::namespace(&event).to_owned();
+        if let Err(error) = self.api.create(&server_user(), "", "events", &namespace, event).await {
+            tracing::debug!(%error, "an event was not written");
+        }
+    }
+}
+
+/// The event of a complaint about an object of a kind (`apiVersion`, `kind`).
+fn event(component: &str, (api_version, kind): (&str, &str), about: &Value, complaint: &Complaint) -> Value {
+    let (name, namespace) = (meta::text(about, "name"), meta::text(about, "namespace"));
+    let nanoseconds = jiff::Timestamp::now().as_nanosecond();
+    // What is no name of an event gives it none.
+    let own = if name.contains(':') { uuid::Uuid::new_v4().to_string() } else { format!("{name}.{nanoseconds:x}") };
+    let mut event = json!({
+        "metadata": {"name": own, "namespace": if namespace.is_empty() { "default" } else { namespace }},
+        "involvedObject": {
+            "apiVersion": api_version, "kind": kind, "name": name, "namespace": namespace,
+            "uid": meta::text(about, "uid"), "resourceVersion": meta::text(about, "resourceVersion"),
+        },
+        "type": "Warning", "reason": complaint.reason, "message": complaint.message, "reportingComponent": component,
+    });
+    let more = match complaint.action {
+        Some(action) => json!({
+            "action": action, "eventTime": meta::now_micro(),
+            "reportingInstance": format!("{component}-{}", shared::serve::hostname()),
+        }),
+        None => json!({
+            "source": {"component": component}, "count": 1, "firstTimestamp": meta::now(), "lastTimestamp": meta::now(),
+        }),
+    };
+    proto::merge::merge_patch::apply(&mut event, more);
+    event
+}

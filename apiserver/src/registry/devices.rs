@@ -1,0 +1,63 @@
+//! Slices of devices, and rules that taint them.
+
+use proto::Value;
+use serde_json::json;
+
+use super::meta::now;
+use super::strategy::StrategyCx;
+
+/// Taints that do not say since when they are there are there since now.
+fn date<'a>(taints: impl Iterator<Item = &'a mut Value>) {
+    for taint in taints.filter_map(Value::as_object_mut) {
+        if taint.get("timeAdded").is_none_or(Value::is_null) {
+            taint.insert("timeAdded".to_owned(), json!(now()));
+        }
+    }
+}
+
+fn date_slice(slice: &mut Value) {
+    let devices = slice.pointer_mut("/spec/devices").and_then(Value::as_array_mut).into_iter().flatten();
+    date(devices.filter_map(|device| device.get_mut("taints")?.as_array_mut()).flatten());
+}
+
+fn date_rule(rule: &mut Value) {
+    date(rule.pointer_mut("/spec/taint").into_iter());
+}
+
+/// Dates the taints of a slice.
+pub(super) fn create_slice(slice: &mut Value, _: &mut StrategyCx<'_>) {
+    date_slice(slice);
+}
+
+/// The same for a change.
+pub(super) fn update_slice(slice: &mut Value, _: &Value) {
+    date_slice(slice);
+}
+
+/// Dates the taint of a rule.
+pub(super) fn create_rule(rule: &mut Value, _: &mut StrategyCx<'_>) {
+    date_rule(rule);
+}
+
+/// The same for a change.
+pub(super) fn update_rule(rule: &mut Value, _: &Value) {
+    date_rule(rule);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taints_are_dated_once() {
+        let mut slice = json!({"spec": {"devices": [
+            {"name": "a", "taints": [{"key": "k"}, {"key": "l", "timeAdded": "2026-01-01T00:00:00Z"}]}, {"name": "b"}]}});
+        date_slice(&mut slice);
+        let taints = &slice["spec"]["devices"][0]["taints"];
+        assert!(taints[0]["timeAdded"].is_string());
+        assert_eq!(taints[1]["timeAdded"], "2026-01-01T00:00:00Z");
+        let mut rule = json!({"spec": {"taint": {"key": "k"}}});
+        date_rule(&mut rule);
+        assert!(rule["spec"]["taint"]["timeAdded"].is_string());
+    }
+}
