@@ -260,7 +260,7 @@ async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<
 async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Authorization>, Error> {
     let parts = config::Parts {
         reader: cx.reader.clone(),
-        node_rules: bootstrap::node_rules(),
+        node_rules: bootstrap::node_rules(&cx.flags.feature_gates()),
         policy_file: cx.flags.string("authorization-policy-file"),
         dialer: cx.egress.proxied(To::ControlPlane),
     };

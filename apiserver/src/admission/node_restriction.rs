@@ -13,7 +13,7 @@ use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const LEASES: &str = "kube-node-lease";
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -43,7 +43,7 @@ pub struct NodeRestriction {
     pub requests: bool,
 }
 
-type Verdict = Result<(), String>;
+pub(super) type Verdict = Result<(), String>;
 
 #[async_trait]
 impl Plugin for NodeRestriction {
@@ -73,6 +73,7 @@ impl Plugin for NodeRestriction {
             {
                 signing_request(a, node)
             }
+            ("certificates.k8s.io", "podcertificaterequests", _) => self.pod_certificate(a, node).await?,
             _ => Ok(()),
         };
         verdict.map_err(|why| a.forbidden(why))
@@ -217,7 +218,7 @@ fn signing_request(a: &Attributes<'_>, node: &str) -> Verdict {
 
 impl NodeRestriction {
     /// From the cache, else from storage.
-    async fn find(&self, plural: &str, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
+    pub(super) async fn find(&self, plural: &str, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
         match self.reader.get("", plural, namespace, name) {
             Some(object) => Ok(object),
             None => self.api.get("", plural, namespace, name).await.map(Arc::new),

@@ -282,7 +282,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         true,
         Validates,
         UPDATE,
-        &[(CERTIFICATES, "certificatesigningrequests/status")],
+        &[(CERTIFICATES, "certificatesigningrequests/status"), (CERTIFICATES, "podcertificaterequests/status")],
         &[],
         |p| Ok(Arc::new(SignerPermission::signing(p.authorization()))),
     ),

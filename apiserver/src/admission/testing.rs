@@ -196,7 +196,7 @@ pub struct Write<'a> {
 }
 
 fn row(group: &str, plural: &str) -> Row {
-    let all = proto::resources::all().iter();
+    let all = proto::resources::optional().iter().chain(proto::resources::all());
     all.rev().find(|r| r.group == group && r.plural == plural).map(Row::from).expect("a resource of that name")
 }
 

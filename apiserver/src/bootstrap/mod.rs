@@ -18,6 +18,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
+use shared::flags::FeatureGates;
 use shared::status::Status;
 
 use crate::access::tree;
@@ -82,8 +83,8 @@ pub fn server_user() -> UserInfo {
 }
 
 /// The rules every node has, for the node authoriser.
-pub fn node_rules() -> Vec<Rule> {
-    let roles = plan::rbac().remove("clusterroles").unwrap_or_default();
+pub fn node_rules(gates: &FeatureGates) -> Vec<Rule> {
+    let roles = plan::rbac(gates).remove("clusterroles").unwrap_or_default();
     roles.iter().find(|r| tree::name(r) == "system:node").map(Rule::list_of).unwrap_or_default()
 }
 
@@ -95,18 +96,19 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
     if let Some(versions) = versions {
         storage_versions::start(cx, versions);
     }
+    let gates = cx.flags.feature_gates();
     let jobs = [(RBAC, rbac), (PRIORITY, true), (FLOW, true)];
     for (hook, wanted) in jobs {
         if !wanted {
             continue;
         }
         let (api, progress, shutdown) = (cx.api.clone(), progress.clone(), cx.shutdown.clone());
-        let fine = cx.flags.enabled("KubeletFineGrainedAuthz");
+        let gates = gates.clone();
         cx.tasks.spawn(hook, async move {
             tokio::select! {
                 () = shutdown.wait() => {}
                 () = async {
-                    until_done(&api, hook, fine).await;
+                    until_done(&api, hook, &gates).await;
                     progress.finish(hook);
                     // Those of flow control are looked after for as long as the server runs.
                     if hook != FLOW {
@@ -114,7 +116,7 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
                     }
                     loop {
                         tokio::time::sleep(LOOK_AGAIN).await;
-                        until_done(&api, hook, fine).await;
+                        until_done(&api, hook, &gates).await;
                     }
                 } => {}
             }
@@ -144,10 +146,10 @@ fn publish(cx: &Context) {
     });
 }
 
-async fn until_done(api: &Api, hook: &str, fine: bool) {
+async fn until_done(api: &Api, hook: &str, gates: &FeatureGates) {
     let mut pause = PAUSE;
     loop {
-        match reconcile(api, hook, fine).await {
+        match reconcile(api, hook, gates).await {
             Ok(()) => return,
             Err(error) => tracing::warn!(hook, %error, "writing bootstrap objects failed, will try again"),
         }
@@ -156,14 +158,10 @@ async fn until_done(api: &Api, hook: &str, fine: bool) {
     }
 }
 
-/// `fine`: kubelets ask about each of their paths.
-async fn reconcile(api: &Api, hook: &str, fine: bool) -> Result<(), Status> {
+async fn reconcile(api: &Api, hook: &str, gates: &FeatureGates) -> Result<(), Status> {
     match hook {
         RBAC => {
-            let (group, mut wanted) = (crate::authz::rbac::GROUP, plan::rbac());
-            if !fine {
-                plan::make_coarse(&mut wanted);
-            }
+            let (group, wanted) = (crate::authz::rbac::GROUP, plan::rbac(gates));
             let has_namespaces = async {
                 for namespace in ["kube-system", "kube-public"] {
                     ensure_namespace(api, namespace).await?;
@@ -294,7 +292,7 @@ mod tests {
         let cluster = Arc::new(Fixed::default());
         let api = cluster.api();
         for hook in HOOKS {
-            reconcile(&api, hook, true).await.expect("written");
+            reconcile(&api, hook, &FeatureGates::default()).await.expect("written");
         }
         let count = |group: &str, plural: &str| cluster.list(group, plural, None).len();
         let rbac = crate::authz::rbac::GROUP;
@@ -311,7 +309,7 @@ mod tests {
         }
         let before = cluster.version("", "");
         for hook in HOOKS {
-            reconcile(&api, hook, true).await.expect("nothing to do");
+            reconcile(&api, hook, &FeatureGates::default()).await.expect("nothing to do");
         }
         assert_eq!(cluster.version("", ""), before, "a second start writes nothing");
     }
@@ -328,6 +326,6 @@ mod tests {
 
     #[test]
     fn nodes_have_their_static_rules() {
-        assert!(!node_rules().is_empty());
+        assert!(!node_rules(&FeatureGates::default()).is_empty());
     }
 }

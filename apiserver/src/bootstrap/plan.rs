@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use shared::flags::FeatureGates;
 
 use crate::access::tree;
 use crate::authz::rbac::{Rule, missing};
 
 const RBAC_TABLE: &str = include_str!("rbac.json");
+/// What roles have, or what roles there are, where features are on that are off by default.
+const GATED_TABLE: &str = include_str!("gated.json");
 const FLOW_TABLE: &str = include_str!("flowcontrol.json");
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -36,41 +39,67 @@ fn table(text: &str) -> Table {
 }
 
 /// Roles and bindings by plural.
-pub(super) fn rbac() -> BTreeMap<String, Vec<Value>> {
-    let kind = |plural: &str| match plural {
+pub(super) fn rbac(gates: &FeatureGates) -> BTreeMap<String, Vec<Value>> {
+    let mut all: BTreeMap<String, Vec<Value>> = table(RBAC_TABLE)
+        .into_iter()
+        .map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect()))
+        .collect();
+    let gated: Vec<Value> = serde_json::from_str(GATED_TABLE).expect("the table is part of the program and tested");
+    let is_on = |entry: &&Value| tree::strings(entry, "/gates").iter().all(|gate| gates.enabled(gate));
+    for entry in gated.iter().filter(is_on) {
+        add(&mut all, entry);
+    }
+    if !gates.enabled("KubeletFineGrainedAuthz") {
+        make_coarse(&mut all);
+    }
+    all
+}
+
+/// Gives a cluster role more rules; one that is not there is made, and bound to whom it is for.
+fn add(all: &mut BTreeMap<String, Vec<Value>>, entry: &Value) {
+    let name = tree::text(entry, "/role");
+    let roles = all.entry("clusterroles".to_owned()).or_default();
+    if let Some(rules) = roles.iter_mut().find(|r| tree::name(r) == name).and_then(|r| tree::list_mut(r, &["rules"])) {
+        rules.extend(tree::list(entry, "/rules").iter().cloned());
+        return;
+    }
+    let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let object = |plural: &str, fields: Value| whole(plural, fields.as_object().cloned().unwrap_or_default());
+    roles.push(object("clusterroles", json!({"name": name, "rules": entry["rules"]})));
+    let binding = json!({"name": name, "roleRef": reference, "subjects": [entry["subject"]]});
+    all.entry("clusterrolebindings".to_owned()).or_default().push(object("clusterrolebindings", binding));
+}
+
+/// An object of one of the plurals, from what is particular about it.
+fn whole(plural: &str, mut entry: Map<String, Value>) -> Value {
+    let kind = match plural {
         "clusterroles" => "ClusterRole",
         "roles" => "Role",
         "rolebindings" => "RoleBinding",
         _ => "ClusterRoleBinding",
     };
-    let whole = |plural: &str, mut entry: Map<String, Value>| {
-        let mut labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
-        if let (Some(Value::Object(more)), Some(labels)) = (entry.remove("labels"), labels.as_object_mut()) {
-            labels.extend(more);
+    let mut labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
+    if let (Some(Value::Object(more)), Some(labels)) = (entry.remove("labels"), labels.as_object_mut()) {
+        labels.extend(more);
+    }
+    let mut metadata = json!({"annotations": {AUTOUPDATE: "true"}, "labels": labels});
+    for field in ["name", "namespace"] {
+        if let Some(value) = entry.remove(field) {
+            metadata[field] = value;
         }
-        let mut metadata = json!({"annotations": {AUTOUPDATE: "true"}, "labels": labels});
-        for field in ["name", "namespace"] {
-            if let Some(value) = entry.remove(field) {
-                metadata[field] = value;
-            }
-        }
-        let mut object = json!({"apiVersion": RBAC_VERSION, "kind": kind(plural), "metadata": metadata});
-        if plural.ends_with("roles") {
-            object["rules"] = Value::Null;
-        }
-        if let Some(fields) = object.as_object_mut() {
-            fields.extend(entry);
-        }
-        object
-    };
-    table(RBAC_TABLE)
-        .into_iter()
-        .map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect()))
-        .collect()
+    }
+    let mut object = json!({"apiVersion": RBAC_VERSION, "kind": kind, "metadata": metadata});
+    if plural.ends_with("roles") {
+        object["rules"] = Value::Null;
+    }
+    if let Some(fields) = object.as_object_mut() {
+        fields.extend(entry);
+    }
+    object
 }
 
 /// Takes out the rules about paths of kubelets that these ask about with `KubeletFineGrainedAuthz` alone.
-pub(super) fn make_coarse(wanted: &mut BTreeMap<String, Vec<Value>>) {
+fn make_coarse(wanted: &mut BTreeMap<String, Vec<Value>>) {
     let fine = |rule: &Value| tree::strings(rule, "/resources").iter().any(|of| of == "nodes/configz");
     for role in wanted.get_mut("clusterroles").into_iter().flatten() {
         if let Some(rules) = role["rules"].as_array_mut() {
@@ -259,7 +288,11 @@ mod tests {
     use super::*;
 
     fn admin() -> Value {
-        rbac()["clusterroles"].iter().find(|r| tree::name(r) == "cluster-admin").expect("a role").clone()
+        rbac(&FeatureGates::default())["clusterroles"]
+            .iter()
+            .find(|r| tree::name(r) == "cluster-admin")
+            .expect("a role")
+            .clone()
     }
 
     #[test]
@@ -277,9 +310,9 @@ mod tests {
 
     #[test]
     fn coarse_rules_name_no_paths_of_kubelets() {
-        let mut coarse = rbac();
-        make_coarse(&mut coarse);
-        for (plural, all) in rbac() {
+        let off = [("KubeletFineGrainedAuthz".to_owned(), false)].into();
+        let coarse = rbac(&FeatureGates::default().with(&off).expect("a gate"));
+        for (plural, all) in rbac(&FeatureGates::default()) {
             for (before, after) in all.iter().zip(&coarse[&plural]) {
                 let rules = |role: &Value| tree::list(role, "/rules").len();
                 let fewer = usize::from(tree::name(before) == "system:kubelet-api-admin");
@@ -290,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_binding_to_another_role_is_made_anew() {
-        let wanted = rbac()["clusterrolebindings"][0].clone();
+        let wanted = rbac(&FeatureGates::default())["clusterrolebindings"][0].clone();
         let mut other = wanted.clone();
         other["roleRef"]["name"] = json!("view");
         assert_eq!(step("clusterrolebindings", &wanted, Some(&other)), Step::Replace(wanted.clone()));
@@ -333,5 +366,31 @@ mod tests {
         assert!(outdated(wanted, &stored("workload-leader-election", "true")));
         assert!(!outdated(wanted, &stored("workload-leader-election", "false")));
         assert!(!outdated(wanted, &stored("catch-all", "true")));
+    }
+
+    #[test]
+    fn features_that_are_on_have_their_roles() {
+        let on = |gates: &[&str]| {
+            let changes = gates.iter().map(|gate| ((*gate).to_owned(), true)).collect();
+            FeatureGates::default().with(&changes).expect("gates")
+        };
+        let rules = |gates: &[&str], name: &str| {
+            let all = rbac(&on(gates));
+            let bound = all["clusterrolebindings"].iter().any(|b| tree::name(b) == name);
+            let role = all["clusterroles"].iter().find(|r| tree::name(r) == name);
+            role.map(|role| (Rule::list_of(role).len(), bound))
+        };
+        let node = rules(&[], "system:node").expect("a role").0;
+        assert_eq!(rules(&["ClusterTrustBundle", "PodCertificateRequest"], "system:node"), Some((node + 2, true)));
+        let controller = "system:controller:device-taint-eviction-controller";
+        for (gates, name, want) in [
+            (&[][..], "system:cluster-trust-bundle-discovery", None),
+            (&["ClusterTrustBundle"], "system:cluster-trust-bundle-discovery", Some((1, true))),
+            (&["DRADeviceTaintRules"], controller, None),
+            (&["DRADeviceTaints"], controller, Some((6, true))),
+            (&["DRADeviceTaints", "DRADeviceTaintRules"], controller, Some((8, true))),
+        ] {
+            assert_eq!(rules(gates, name), want, "{gates:?} {name}");
+        }
     }
 }

@@ -38,7 +38,9 @@ const ROWS: &[(&str, &str, Cells)] = &[
     ("storage.k8s.io", "volumeattachments", cluster::volume_attachment),
     ("storage.k8s.io", "volumeattributesclasses", cluster::volume_attributes_class),
     ("coordination.k8s.io", "leases", cluster::lease),
+    ("coordination.k8s.io", "leasecandidates", cluster::lease_candidate),
     ("apiregistration.k8s.io", "apiservices", cluster::api_service),
+    ("storagemigration.k8s.io", "storageversionmigrations", cluster::storage_migration),
     ("node.k8s.io", "runtimeclasses", cluster::runtime_class),
     ("scheduling.k8s.io", "priorityclasses", cluster::priority_class),
     ("", "services", network::service),
@@ -55,6 +57,8 @@ const ROWS: &[(&str, &str, Cells)] = &[
     ("rbac.authorization.k8s.io", "rolebindings", policy::binding),
     ("rbac.authorization.k8s.io", "clusterrolebindings", policy::binding),
     ("certificates.k8s.io", "certificatesigningrequests", policy::signing_request),
+    ("certificates.k8s.io", "clustertrustbundles", policy::trust_bundle),
+    ("certificates.k8s.io", "podcertificaterequests", policy::pod_certificate_request),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", policy::webhooks),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", policy::webhooks),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies", policy::mutating_policy),
@@ -66,6 +70,7 @@ const ROWS: &[(&str, &str, Cells)] = &[
     ("internal.apiserver.k8s.io", "storageversions", cluster::storage_version),
     ("resource.k8s.io", "resourceclaims", cluster::resource_claim),
     ("resource.k8s.io", "resourceslices", cluster::resource_slice),
+    ("resource.k8s.io", "devicetaintrules", cluster::device_taint_rule),
 ];
 
 /// The cells of an object.
@@ -104,7 +109,7 @@ mod tests {
     fn every_row_has_a_cell_per_column() {
         let empty =
             json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}, "status": {}});
-        for r in resources::all().iter().filter(|r| r.is_stored()) {
+        for r in resources::all().iter().chain(resources::optional()).filter(|r| r.is_stored()) {
             let columns = super::super::columns(r);
             let cells = of(r, &empty, columns, Timestamp::UNIX_EPOCH);
             assert_eq!(cells.len(), columns.len(), "{}/{}", r.group, r.plural);

@@ -276,6 +276,19 @@ pub(super) fn storage_version(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(common), json!(shown), age(o, now)]
 }
 
+pub(super) fn lease_candidate(o: &Value, now: Timestamp) -> Vec<Value> {
+    let of = |field: &str| json!(text(o, &format!("/spec/{field}")));
+    vec![name(o), of("leaseName"), of("binaryVersion"), of("emulationVersion"), age(o, now)]
+}
+
+pub(super) fn storage_migration(o: &Value, _: Timestamp) -> Vec<Value> {
+    let (group, plural) = (text(o, "/spec/resource/group"), text(o, "/spec/resource/resource"));
+    let migrated = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+    let mut held = list(o, "/status/conditions").iter().filter(|c| c["status"] == "True").map(|c| text(c, "/type"));
+    let state = held.rfind(|kind| matches!(*kind, "Running" | "Succeeded" | "Failed")).unwrap_or("");
+    vec![name(o), json!(migrated), json!(state)]
+}
+
 pub(super) fn api_service(o: &Value, now: Timestamp) -> Vec<Value> {
     let service = match o.pointer("/spec/service").filter(|s| s.is_object()) {
         Some(s) => format!("{}/{}", text(s, "/namespace"), text(s, "/name")),
@@ -323,4 +336,10 @@ pub(super) fn resource_slice(o: &Value, now: Timestamp) -> Vec<Value> {
         json!(text(o, "/spec/pool/name")),
         age(o, now),
     ]
+}
+
+pub(super) fn device_taint_rule(o: &Value, now: Timestamp) -> Vec<Value> {
+    let of = |field: &str| json!(text(o, &format!("/spec/taint/{field}")));
+    let since = since(o.pointer("/spec/taint/timeAdded"), now);
+    vec![name(o), of("key"), of("value"), of("effect"), json!(since), age(o, now)]
 }

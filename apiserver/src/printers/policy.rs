@@ -5,7 +5,7 @@ use proto::Value;
 use serde_json::json;
 
 use super::cells::{age, name};
-use super::text::{condition, duration, int, list, some, text, text_or};
+use super::text::{condition, duration, int, labels, list, some, text, text_or};
 
 pub(super) fn resource_quota(o: &Value, now: Timestamp) -> Vec<Value> {
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
@@ -130,6 +130,25 @@ pub(super) fn signing_request(o: &Value, now: Timestamp) -> Vec<Value> {
         json!(text(o, "/spec/username")),
         json!(asked),
         json!(status),
+    ]
+}
+
+pub(super) fn trust_bundle(o: &Value, _: Timestamp) -> Vec<Value> {
+    vec![name(o), json!(text_or(o, "/spec/signerName", "<none>"))]
+}
+
+pub(super) fn pod_certificate_request(o: &Value, _: Timestamp) -> Vec<Value> {
+    let of = |field: &str| json!(text(o, &format!("/spec/{field}")));
+    let ends = ["Issued", "Denied", "Failed"];
+    let state = ends.into_iter().find(|kind| condition(o, kind) == "True").unwrap_or("Pending");
+    vec![
+        name(o),
+        of("podName"),
+        of("serviceAccountName"),
+        of("nodeName"),
+        of("signerName"),
+        json!(state),
+        json!(labels(o.pointer("/spec/unverifiedUserAnnotations"))),
     ]
 }
 

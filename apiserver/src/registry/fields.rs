@@ -59,6 +59,11 @@ const SECRETS: &[Selectable] = &[text("type", &["/type"])];
 const SERVICES: &[Selectable] = &[text("spec.clusterIP", &["/spec/clusterIP"]), text("spec.type", &["/spec/type"])];
 const JOBS: &[Selectable] = &[Selectable { label: "status.successful", pointers: &["/status/succeeded"], absent: "0" }];
 const CSRS: &[Selectable] = &[text("spec.signerName", &["/spec/signerName"])];
+const POD_CERTIFICATES: &[Selectable] = &[
+    text("spec.signerName", &["/spec/signerName"]),
+    text("spec.podName", &["/spec/podName"]),
+    text("spec.nodeName", &["/spec/nodeName"]),
+];
 const SLICES: &[Selectable] = &[text("spec.driver", &["/spec/driver"]), text("spec.nodeName", &["/spec/nodeName"])];
 
 /// The selectable fields of a resource beyond its name and namespace.
@@ -72,7 +77,8 @@ pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
         ("", "secrets") => SECRETS,
         ("", "services") => SERVICES,
         ("batch", "jobs") => JOBS,
-        ("certificates.k8s.io", "certificatesigningrequests") => CSRS,
+        ("certificates.k8s.io", "certificatesigningrequests" | "clustertrustbundles") => CSRS,
+        ("certificates.k8s.io", "podcertificaterequests") => POD_CERTIFICATES,
         ("resource.k8s.io", "resourceslices") => SLICES,
         _ => &[],
     }
@@ -145,7 +151,10 @@ pub fn resolve(
     match label_here {
         "metadata.name" => return Ok(Place::Name),
         // Kinds with fields of their own list `metadata.namespace` only when they are namespaced.
-        "metadata.namespace" if namespaced || table.is_empty() => return Ok(Place::Namespace),
+        // Requests of pods for certificates were forgotten there.
+        "metadata.namespace" if table.is_empty() || namespaced && plural != "podcertificaterequests" => {
+            return Ok(Place::Namespace);
+        }
         _ => {}
     }
     if let Some(i) = table.iter().position(|f| f.label == label_here) {
@@ -190,6 +199,11 @@ mod tests {
             r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#
         );
         assert_eq!(r("", "pods", "Pod"), "field label not supported: zz.zz");
+        let (group, plural) = ("certificates.k8s.io", "podcertificaterequests");
+        let asked = |label: &str| resolve(group, "v1beta1", plural, "PodCertificateRequest", true, label);
+        assert_eq!(asked("spec.nodeName"), Ok(Place::Value(2)));
+        let missing = "field label not supported: metadata.namespace";
+        assert_eq!(asked("metadata.namespace"), Err(missing.to_owned()));
         assert_eq!(r("batch", "jobs", "Job"), r#"field label "zz.zz" not supported for Job"#);
         assert_eq!(
             r("resource.k8s.io", "resourceslices", "ResourceSlice"),

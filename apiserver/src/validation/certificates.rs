@@ -8,7 +8,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
-use super::names::dns1123_subdomain;
+use super::names::{dns1123_label, dns1123_subdomain};
 use super::tree::{get, int, list, same, text, texts};
 
 const USAGES: &[&str] = &[
@@ -85,21 +85,38 @@ fn check(request: &str) -> Result<(), String> {
 
 /// The name of a signer: a domain and what it signs.
 pub(super) fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+    /// Longest domain; and longest name, which ends with a namespace and the name of something in it.
+    const MAX_DOMAIN: usize = 253;
+    const MAX: usize = MAX_DOMAIN + 1 + 63 + 1 + 253;
     if name.is_empty() {
         out.push(Error::required(path, ""));
         return;
     }
-    let Some((domain, rest)) = name.split_once('/') else {
+    let [domain, rest] = *name.split('/').collect::<Vec<_>>() else {
         let message = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
         out.push(Error::invalid(path, name, message));
         return;
     };
-    let qualified = domain.contains('.');
-    super::names::complain(out, path, domain, dns1123_subdomain(domain));
-    if !qualified {
+    if domain.len() > MAX_DOMAIN {
+        out.push(Error::too_long(path, MAX_DOMAIN));
+    }
+    parts_are(dns1123_label, domain, path, out);
+    if !domain.contains('.') {
         out.push(Error::invalid(path, domain, "should be a domain with at least two segments separated by dots"));
     }
-    super::names::complain(out, path, rest, dns1123_subdomain(rest));
+    parts_are(dns1123_subdomain, rest, path, out);
+    if name.len() > MAX {
+        out.push(Error::too_long(path, MAX));
+    }
+}
+
+/// What is wrong with the first part between dots that is not well shaped.
+fn parts_are(shape: fn(&str) -> Vec<String>, text: &str, path: &Path, out: &mut Vec<Error>) {
+    let wrong = text.split('.').map(|part| (part, shape(part))).find(|(_, wrong)| !wrong.is_empty());
+    for (part, why) in wrong.into_iter().flat_map(|(part, wrong)| wrong.into_iter().map(move |why| (part, why))) {
+        let part = shared::status::go_quote(part);
+        out.push(Error::invalid(path, text, &format!("validating label {part}: {why}")));
+    }
 }
 
 fn conditions(object: &Value, out: &mut Vec<Error>) {

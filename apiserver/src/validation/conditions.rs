@@ -25,6 +25,11 @@ pub(super) fn conditions(status: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// Whether a status says that a condition holds.
+pub(super) fn is_true(status: &Value, kind: &str) -> bool {
+    list(status, "conditions").iter().find(|c| text(c, "type") == kind).is_some_and(|c| text(c, "status") == "True")
+}
+
 fn one(condition: &Value, path: &Path, out: &mut Vec<Error>) {
     let kind = text(condition, "type");
     complain(out, &path.child("type"), kind, label_key(kind));

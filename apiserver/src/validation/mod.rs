@@ -13,6 +13,7 @@ mod bundle;
 mod certificates;
 mod conditions;
 mod config;
+mod coordination;
 mod core;
 mod cron;
 mod definition;
@@ -22,6 +23,7 @@ mod discovery;
 mod events;
 mod flowcontrol;
 mod internal;
+mod issuance;
 mod lines;
 mod meta;
 mod mutating_policy;
@@ -29,8 +31,11 @@ mod names;
 mod networking;
 mod node;
 mod old_annotations;
+mod pem;
 mod pod;
+mod pod_certificate;
 mod policy;
+mod possession;
 mod privileged;
 mod quota;
 mod rbac;
@@ -41,9 +46,11 @@ pub mod service;
 mod shown;
 mod signature;
 mod storage;
+mod storage_migration;
 mod storage_version;
 pub mod strict_addresses;
 mod tree;
+mod trust_bundle;
 mod volume;
 mod warnings;
 mod workloads;
@@ -111,7 +118,7 @@ impl Rules {
     }
 }
 
-use NameRule::{Label, PathSegment, Service, StorageVersion};
+use NameRule::{ConfigKey, Label, PathSegment, Service, StorageVersion};
 
 const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -120,6 +127,8 @@ const NETWORKING: &str = "networking.k8s.io";
 const WEBHOOKS: &str = "admissionregistration.k8s.io";
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 const DEVICES: &str = "resource.k8s.io";
+const CERTIFICATES: &str = "certificates.k8s.io";
+const COORDINATION: &str = "coordination.k8s.io";
 
 /// Rules by group and plural. Kinds without a row have the generic rules only.
 static RULES: &[Rules] = &[
@@ -157,10 +166,17 @@ static RULES: &[Rules] = &[
     rules("batch", "jobs", batch::job).update(batch::job_update).status(batch::status::update),
     rules("batch", "cronjobs", batch::cron_job).update_only(batch::cron_job_update),
     rules("discovery.k8s.io", "endpointslices", discovery::slice).update(discovery::slice_update),
-    rules("coordination.k8s.io", "leases", core::lease),
+    rules(COORDINATION, "leases", coordination::lease),
+    rules(COORDINATION, "leasecandidates", coordination::candidate)
+        .named(ConfigKey)
+        .update(coordination::candidate_update),
     rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).status(policy::status),
     rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler).status(autoscaling::status),
     rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
+    rules("scheduling.k8s.io", "workloads", scheduling::workload).update(scheduling::workload_update),
+    rules("storagemigration.k8s.io", "storageversionmigrations", storage_migration::migration)
+        .update(storage_migration::migration_update)
+        .status(storage_migration::migration_status),
     rules("node.k8s.io", "runtimeclasses", node::runtime_class).update_only(node::runtime_class_update),
     rules(STORAGE, "storageclasses", storage::class).update_only(storage::class_update),
     rules(STORAGE, "volumeattributesclasses", storage::attributes_class).update(storage::attributes_class_update),
@@ -183,7 +199,13 @@ static RULES: &[Rules] = &[
     rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment),
     rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays),
     rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding).named(PathSegment).update(rbac::reference_stays),
-    rules("certificates.k8s.io", "certificatesigningrequests", certificates::request)
+    rules(CERTIFICATES, "clustertrustbundles", trust_bundle::bundle)
+        .named(PathSegment)
+        .update_only(trust_bundle::bundle_update),
+    rules(CERTIFICATES, "podcertificaterequests", pod_certificate::request)
+        .update_only(pod_certificate::request_update)
+        .status(issuance::status),
+    rules(CERTIFICATES, "certificatesigningrequests", certificates::request)
         .named(PathSegment)
         .update_only(certificates::request_update)
         .status(certificates::request_status),
@@ -205,6 +227,9 @@ static RULES: &[Rules] = &[
     rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
     rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
     rules(DEVICES, "resourceclaimtemplates", devices::template).update_only(devices::spec_stays),
+    rules(DEVICES, "devicetaintrules", devices::taint_rule::rule)
+        .update_only(devices::taint_rule::update)
+        .status(devices::taint_rule::status),
     rules(DEVICES, "resourceslices", devices::slice::slice).update_only(devices::slice::update),
 ];
 

@@ -19,6 +19,7 @@ pub(super) enum NameRule {
     PathSegment,
     /// A group, a dot, a plural.
     StorageVersion,
+    ConfigKey,
 }
 
 impl NameRule {
@@ -38,6 +39,7 @@ impl NameRule {
             Self::Service => service(name),
             Self::PathSegment => path_segment(name, prefix),
             Self::StorageVersion => storage_version(name),
+            Self::ConfigKey => config_key(name),
         }
     }
 }
@@ -185,6 +187,19 @@ pub(super) fn percent(text: &str) -> Option<i64> {
 /// What a malformed percentage is told.
 pub(super) fn percent_complaint() -> String {
     pattern("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])
+}
+
+/// `1.2.3-rc.1+build` of semver.org.
+pub(super) fn is_semver(text: &str) -> bool {
+    let number = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()) && (p == "0" || !p.starts_with('0'));
+    let word = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let (rest, build) = text.split_once('+').map_or((text, None), |(r, b)| (r, Some(b)));
+    let (core, early) = rest.split_once('-').map_or((rest, None), |(c, e)| (c, Some(e)));
+    let digits = |p: &str| p.bytes().all(|b| b.is_ascii_digit());
+    core.split('.').count() == 3
+        && core.split('.').all(number)
+        && early.is_none_or(|e| e.split('.').all(|p| word(p) && (!digits(p) || number(p))))
+        && build.is_none_or(|b| b.split('.').all(word))
 }
 
 #[cfg(test)]

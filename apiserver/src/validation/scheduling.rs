@@ -1,10 +1,13 @@
-//! Priority classes.
+//! Priority classes, and workloads whose pods are scheduled together.
+
+use std::collections::BTreeSet;
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
-use super::tree::{get, int, text};
+use super::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
+use super::tree::{get, has, int, list, text};
 
 /// Highest value users may define.
 const HIGHEST: i64 = 1_000_000_000;
@@ -42,4 +45,73 @@ pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         out.push(Error::forbidden("value", "may not be changed in an update."));
     }
     immutable(get(new, "preemptionPolicy"), get(old, "preemptionPolicy"), &Path::new("preemptionPolicy"), out);
+}
+
+const MAX_GROUPS: usize = 8;
+
+/// A workload.
+pub(super) fn workload(object: &Value, out: &mut Vec<Error>) {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    if has(spec, "controllerRef") {
+        controller(get(spec, "controllerRef"), &path.child("controllerRef"), out);
+    }
+    let (groups, path) = (list(spec, "podGroups"), path.child("podGroups"));
+    if groups.is_empty() {
+        out.push(Error::required(path, "must have at least one item"));
+        return;
+    }
+    if groups.len() > MAX_GROUPS {
+        out.push(Error::too_many(path, groups.len(), MAX_GROUPS));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (i, group) in groups.iter().enumerate() {
+        let (name, path) = (text(group, "name"), path.index(i));
+        complain(out, &path.child("name"), name, dns1123_label(name));
+        if !seen.insert(name) {
+            out.push(Error::duplicate(path.child("name"), name));
+        }
+        scheduled(get(group, "policy"), &path.child("policy"), out);
+    }
+}
+
+/// Who made it.
+fn controller(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+    let group = text(reference, "apiGroup");
+    if !group.is_empty() {
+        complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
+    }
+    for field in ["kind", "name"] {
+        match text(reference, field) {
+            "" => out.push(Error::required(path.child(field), "")),
+            value => complain(out, &path.child(field), value, path_segment(value, false)),
+        }
+    }
+}
+
+/// How the pods of a group are scheduled.
+fn scheduled(policy: &Value, path: &Path, out: &mut Vec<Error>) {
+    match (has(policy, "basic"), has(policy, "gang")) {
+        (false, false) => out.push(Error::required(path, "exactly one of `basic`, `gang` is required")),
+        (true, true) => {
+            let why = "exactly one of `basic`, `gang` is required, but multiple fields are set";
+            out.push(Error::invalid(path, "{`basic`, `gang`}", why));
+        }
+        (true, false) => {}
+        (false, true) => {
+            let least = int(get(policy, "gang"), "minCount").unwrap_or_default();
+            if least <= 0 {
+                out.push(Error::invalid(path.child("gang").child("minCount"), least, "must be greater than zero"));
+            }
+        }
+    }
+}
+
+/// A workload keeps its groups, and its maker once it has one. (Upstream's paths begin inside of the specification.)
+pub(super) fn workload_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    if has(before, "controllerRef") {
+        immutable(get(spec, "controllerRef"), get(before, "controllerRef"), &Path::new("controllerRef"), out);
+    }
+    immutable(get(spec, "podGroups"), get(before, "podGroups"), &Path::new("podGroups"), out);
 }

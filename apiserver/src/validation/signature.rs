@@ -178,7 +178,8 @@ macro_rules! on_curve {
     }};
 }
 
-fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signature: &[u8]) -> Result<bool, String> {
+/// Whether a digest was signed with a key of a curve.
+pub(super) fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signature: &[u8]) -> Result<bool, String> {
     let curve = key.algorithm.parameters.as_ref().and_then(|p| p.as_oid().ok()).map(|oid| oid.to_id_string());
     let point = &*key.subject_public_key.data;
     // A digest is a number: one shorter than what the curve counts in begins with zeros, which the library asks for.
@@ -195,7 +196,8 @@ fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signature: &[u8]) 
     }
 }
 
-fn ed25519(key: &SubjectPublicKeyInfo<'_>, text: &[u8], signature: &[u8]) -> Option<()> {
+/// Whether a text was signed with a key of Ed25519.
+pub(super) fn ed25519(key: &SubjectPublicKeyInfo<'_>, text: &[u8], signature: &[u8]) -> Option<()> {
     let bytes = key.subject_public_key.data.as_ref().try_into().ok()?;
     let key = ed25519_dalek::VerifyingKey::from_bytes(bytes).ok()?;
     key.verify(text, &ed25519_dalek::Signature::from_slice(signature).ok()?).ok()

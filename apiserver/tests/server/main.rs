@@ -30,6 +30,7 @@ mod impersonation;
 mod lifecycle;
 mod mutations;
 mod objects;
+mod optional;
 mod ownership;
 mod plugins;
 mod policies;

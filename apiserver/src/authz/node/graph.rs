@@ -32,6 +32,8 @@ pub enum Kind {
     ResourceSlice,
     /// VolumeAttachment.
     VolumeAttachment,
+    /// PodCertificateRequest.
+    PodCertificateRequest,
 }
 
 type Vertex = (Kind, String, String);
@@ -52,8 +54,8 @@ pub struct Graph {
     volumes: HashMap<String, (Option<Vertex>, Vec<Vertex>)>,
     /// Secret → volumes that use it.
     volume_secrets: HashMap<Vertex, HashSet<String>>,
-    /// Attachments and slices → node.
-    direct: HashMap<(Kind, String), String>,
+    /// What names its node itself → node.
+    direct: HashMap<Vertex, String>,
 }
 
 impl Observer for Graph {
@@ -62,34 +64,42 @@ impl Observer for Graph {
         match plural {
             "pods" => self.pod(namespace, name, object),
             "persistentvolumes" => self.volume(name, object),
-            "volumeattachments" => {
-                self.direct(Kind::VolumeAttachment, name, object.map(|o| tree::text(o, "/spec/nodeName")));
+            _ => {
+                if let Some(kind) = direct(plural) {
+                    self.direct((kind, namespace.to_owned(), name.to_owned()), object);
+                }
             }
-            "resourceslices" => {
-                self.direct(Kind::ResourceSlice, name, object.map(|o| tree::text(o, "/spec/nodeName")));
-            }
-            _ => {}
         }
     }
 
     fn known(&self, plural: &str) -> Vec<(String, String)> {
         let bare = |name: &String| (String::new(), name.clone());
-        let direct = |kind: Kind| self.direct.keys().filter(|(k, _)| *k == kind).map(|(_, name)| bare(name)).collect();
         match plural {
             "pods" => self.pods.keys().cloned().collect(),
             "persistentvolumes" => self.volumes.keys().map(bare).collect(),
-            "volumeattachments" => direct(Kind::VolumeAttachment),
-            "resourceslices" => direct(Kind::ResourceSlice),
-            _ => Vec::new(),
+            _ => {
+                let own = self.direct.keys().filter(|(kind, ..)| direct(plural) == Some(*kind));
+                own.map(|(_, namespace, name)| (namespace.clone(), name.clone())).collect()
+            }
         }
     }
 }
 
+/// Of what names its node itself.
+fn direct(plural: &str) -> Option<Kind> {
+    match plural {
+        "volumeattachments" => Some(Kind::VolumeAttachment),
+        "resourceslices" => Some(Kind::ResourceSlice),
+        "podcertificaterequests" => Some(Kind::PodCertificateRequest),
+        _ => None,
+    }
+}
+
 impl Graph {
-    fn direct(&mut self, kind: Kind, name: &str, node: Option<&str>) {
-        match node {
-            Some(node) if !node.is_empty() => self.direct.insert((kind, name.to_owned()), node.to_owned()),
-            _ => self.direct.remove(&(kind, name.to_owned())),
+    fn direct(&mut self, vertex: Vertex, object: Option<&Value>) {
+        match object.map_or("", |o| tree::text(o, "/spec/nodeName")) {
+            "" => self.direct.remove(&vertex),
+            node => self.direct.insert(vertex, node.to_owned()),
         };
     }
 
@@ -143,8 +153,8 @@ impl Graph {
     pub fn related(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
         match kind {
             Kind::Pod => self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node),
-            Kind::VolumeAttachment | Kind::ResourceSlice => {
-                self.direct.get(&(kind, name.to_owned())).is_some_and(|n| n == node)
+            Kind::VolumeAttachment | Kind::ResourceSlice | Kind::PodCertificateRequest => {
+                self.direct.get(&(kind, namespace.to_owned(), name.to_owned())).is_some_and(|n| n == node)
             }
             Kind::Volume => self.volume_related(node, name),
             _ => {
@@ -304,6 +314,7 @@ mod tests {
             "csi": {"nodeStageSecretRef": {"name": "stage", "namespace": "drivers"}}}});
         graph.observe("persistentvolumes", "", "pv1", Some(&volume));
         graph.observe("volumeattachments", "", "va1", Some(&json!({"spec": {"nodeName": "n1"}})));
+        graph.observe("podcertificaterequests", "a", "pcr", Some(&json!({"spec": {"nodeName": "n1"}})));
         graph
     }
 
@@ -323,6 +334,7 @@ mod tests {
             (Kind::Secret, "drivers", "stage"),
             (Kind::ServiceAccount, "a", "sa"),
             (Kind::VolumeAttachment, "", "va1"),
+            (Kind::PodCertificateRequest, "a", "pcr"),
         ] {
             assert!(graph.related("n1", kind, namespace, name), "{kind:?} {namespace}/{name}");
             assert!(!graph.related("n2", kind, namespace, name), "{kind:?} {namespace}/{name} from another node");

@@ -40,6 +40,8 @@ fn no(text: impl Into<String>) -> Answer {
 pub struct NodeAuthorizer {
     graph: Follower<Graph>,
     rules: Vec<Rule>,
+    /// Whether the static rules, which follow feature gates, know of pods' requests for certificates.
+    certifies: bool,
 }
 
 /// Resources the graph is made of.
@@ -48,13 +50,15 @@ const SOURCES: &[(&str, &str)] = &[
     ("", "persistentvolumes"),
     ("storage.k8s.io", "volumeattachments"),
     ("resource.k8s.io", "resourceslices"),
+    ("certificates.k8s.io", "podcertificaterequests"),
 ];
 
 impl NodeAuthorizer {
     /// An authoriser with the static rules every node has.
     pub fn new(reader: Arc<dyn Reader>, rules: Vec<Rule>) -> NodeAuthorizer {
         meters::show();
-        NodeAuthorizer { graph: Follower::new(reader, SOURCES), rules }
+        let certifies = rules.iter().any(|rule| rule.resources.iter().any(|r| r == "podcertificaterequests"));
+        NodeAuthorizer { graph: Follower::new(reader, SOURCES), rules, certifies }
     }
 
     /// Whether what relates objects to nodes has been read.
@@ -82,6 +86,7 @@ impl NodeAuthorizer {
                 ("coordination.k8s.io", "leases") => return ask.lease(),
                 ("storage.k8s.io", "csinodes") => return ask.csi_node(),
                 ("resource.k8s.io", "resourceslices") => return ask.resource_slice(),
+                ("certificates.k8s.io", "podcertificaterequests") if self.certifies => return ask.pod_certificate(),
                 ("", "nodes") => return ask.node(),
                 ("", "pods") => return ask.pod(),
                 _ => {}
@@ -205,6 +210,19 @@ impl Ask<'_> {
             _ => no(
                 "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection",
             ),
+        }
+    }
+
+    fn pod_certificate(&self) -> Answer {
+        if !self.request.subresource.is_empty() {
+            return no("nodes may not access the status subresource of PodCertificateRequests");
+        }
+        match self.verb() {
+            "create" => allow(),
+            "get" => self.named(Kind::PodCertificateRequest),
+            "list" | "watch" if self.selects("spec.nodeName") => allow(),
+            "list" | "watch" => no("can only list/watch podcertificaterequests with nodeName field selector"),
+            verb => no(format!("nodes may not {verb} podcertificaterequests")),
         }
     }
 

@@ -5,6 +5,7 @@ mod configuration;
 mod names;
 pub(super) mod slice;
 pub(super) mod status;
+pub(super) mod taint_rule;
 
 use std::collections::BTreeSet;
 

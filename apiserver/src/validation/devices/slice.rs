@@ -4,9 +4,10 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::names::{pool_name, qualified};
-use super::{EFFECTS, binding_conditions, each, unique};
+use super::taint_rule::taint;
+use super::{binding_conditions, each, unique};
 use crate::validation::meta::immutable;
-use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
+use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, is_semver};
 use crate::validation::selectors::node_selector;
 use crate::validation::tree::{entries, flag, get, has, has_entries, int, list, same, text};
 use crate::validation::volume::driver_name;
@@ -141,7 +142,7 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
         }
     }
     if old.is_none_or(|old| !same(get(old, "taints"), get(device, "taints"))) {
-        each(device, "taints", MAX_TAINTS, path, out, taint);
+        each(device, "taints", MAX_TAINTS, path, out, |t, path, out| taint(t, "", path, out));
     }
     let sets = each(device, "consumesCounters", MAX_CONSUMPTIONS, path, out, |set, path, out| {
         counters(set, "counterSet", path, out);
@@ -182,22 +183,9 @@ fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// `1.2.3-rc.1+build` of semver.org.
-fn is_version(text: &str) -> bool {
-    let number = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()) && (p == "0" || !p.starts_with('0'));
-    let word = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    let (rest, build) = text.split_once('+').map_or((text, None), |(r, b)| (r, Some(b)));
-    let (core, early) = rest.split_once('-').map_or((rest, None), |(c, e)| (c, Some(e)));
-    let digits = |p: &str| p.bytes().all(|b| b.is_ascii_digit());
-    core.split('.').count() == 3
-        && core.split('.').all(number)
-        && early.is_none_or(|e| e.split('.').all(|p| word(p) && (!digits(p) || number(p))))
-        && build.is_none_or(|b| b.split('.').all(word))
-}
-
 fn attribute(value: &Value, path: &Path, out: &mut Vec<Error>) {
     let set = ["bool", "int", "string", "version"].into_iter().filter(|k| has(value, k)).count();
-    if has(value, "version") && !is_version(text(value, "version")) {
+    if has(value, "version") && !is_semver(text(value, "version")) {
         let why = "must be a string compatible with semver.org spec 2.0.0";
         out.push(Error::invalid(path.child("version"), text(value, "version"), why));
     }
@@ -222,17 +210,6 @@ fn shown(value: &Value) -> String {
     let fields = [("IntValue", "int"), ("BoolValue", "bool"), ("StringValue", "string"), ("VersionValue", "version")];
     let fields = fields.map(|(name, key)| format!("{name:?}:{}", get(value, key)));
     format!("{{{}}}", fields.join(","))
-}
-
-fn taint(taint: &Value, path: &Path, out: &mut Vec<Error>) {
-    let (key, value, effect) = (text(taint, "key"), text(taint, "value"), text(taint, "effect"));
-    complain(out, &path.child("key"), key, label_key(key));
-    complain(out, &path.child("value"), value, label_value(value));
-    if effect.is_empty() {
-        out.push(Error::required(path.child("effect"), ""));
-    } else if !EFFECTS.contains(&effect) {
-        out.push(Error::not_supported(path.child("effect"), effect, &EFFECTS));
-    }
 }
 
 /// A named set of counters.

@@ -2,7 +2,7 @@
 
 use proto::Value;
 use proto::json::{self, Strictness};
-use proto::resources::{Resource, find};
+use proto::resources::{Resource, find, optional as off};
 use proto::{defaulting, schema};
 use serde_json::{Map, json};
 use shared::status::field::Error;
@@ -13,6 +13,7 @@ mod changed_pods;
 mod core;
 mod devices;
 mod groups;
+mod optional;
 mod pod_parts;
 mod pods;
 mod relaxed;
@@ -35,7 +36,9 @@ fn target(path: &str) -> (&'static Resource, String) {
         [plural, ..] => ("", *plural),
         [] => ("", ""),
     };
-    (find(group, version, plural).unwrap(), namespace.to_owned())
+    let is_meant = |row: &&Resource| row.group == group && row.version == version && row.plural == plural;
+    let row = find(group, version, plural).or_else(|| off().iter().find(is_meant));
+    (row.unwrap(), namespace.to_owned())
 }
 
 fn prepared(row: &Resource, namespace: &str, mut body: Value) -> Value {
