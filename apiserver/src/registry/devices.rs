@@ -39,9 +39,13 @@ pub(super) fn create_rule(rule: &mut Value, _: &mut StrategyCx<'_>) {
     date_rule(rule);
 }
 
-/// The same for a change.
-pub(super) fn update_rule(rule: &mut Value, _: &Value) {
+/// The same for a change; who changes the effect and not its time taints anew.
+pub(super) fn update_rule(rule: &mut Value, old: &Value) {
     date_rule(rule);
+    let same = |field: &str| rule.pointer(field) == old.pointer(field);
+    if !same("/spec/taint/effect") && same("/spec/taint/timeAdded") {
+        rule["spec"]["taint"]["timeAdded"] = json!(now());
+    }
 }
 
 #[cfg(test)]
@@ -59,5 +63,21 @@ mod tests {
         let mut rule = json!({"spec": {"taint": {"key": "k"}}});
         date_rule(&mut rule);
         assert!(rule["spec"]["taint"]["timeAdded"].is_string());
+    }
+
+    #[test]
+    fn another_effect_is_another_taint() {
+        let rule = |effect: &str, time: &str| json!({"spec": {"taint": {"effect": effect, "timeAdded": time}}});
+        let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+        for (effect, time, kept) in [
+            ("NoSchedule", first, true),
+            ("NoSchedule", second, true),
+            ("NoExecute", second, true),
+            ("NoExecute", first, false),
+        ] {
+            let mut changed = rule(effect, time);
+            update_rule(&mut changed, &rule("NoSchedule", first));
+            assert_eq!(changed == rule(effect, time), kept, "{effect} {time}: {changed}");
+        }
     }
 }
