@@ -2,6 +2,7 @@
 
 mod blocks;
 mod log;
+mod memory;
 mod tasks;
 
 use std::process::ExitCode;
@@ -13,14 +14,11 @@ use tokio_util::sync::CancellationToken;
 use crate::flags::{FlagSet, Stop};
 pub use blocks::Blocks;
 pub use log::{set_verbosity, verbosity};
+pub use memory::release_memory;
 pub use tasks::TaskGroup;
 
 const BLOCKING_THREADS: usize = 32;
 const BLOCKING_IDLE: Duration = Duration::from_secs(5);
-/// How often freed memory goes back to the system.
-const TIDY: Duration = Duration::from_secs(30);
-/// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
-const TIDY_LIMIT: usize = 128 << 20;
 
 /// Tells everything that runs when to stop. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +84,7 @@ where
         eprintln!("Error: {e}");
         return ExitCode::FAILURE;
     }
-    settle_allocator();
+    memory::settle_allocator();
     // Fails only when one is installed already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Err(e) = crate::metrics::start(&flags) {
@@ -107,7 +105,7 @@ where
     let shutdown = Shutdown::new();
     let result = runtime.block_on(async {
         tokio::spawn(signals(shutdown.clone()));
-        tokio::spawn(tidy());
+        tokio::spawn(memory::tidy());
         work(flags, shutdown).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -174,50 +172,6 @@ async fn signals(shutdown: Shutdown) {
         }
         tracing::info!("Shutting down on a signal");
         shutdown.trigger();
-    }
-}
-
-/// Two malloc arenas are plenty for a few threads and keep freed memory in few places. Large blocks go back to the system
-/// when they are freed: left alone, malloc takes the first of them for a habit and keeps the next ones, with holes between
-/// what stays.
-#[allow(unsafe_code)]
-fn settle_allocator() {
-    #[cfg(target_env = "gnu")]
-    const LARGE: libc::c_int = 128 << 10;
-    #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-    }
-}
-
-/// Bursts leave holes that the allocator keeps; a component that is idle again gives them back. Outlives everything.
-async fn tidy() {
-    loop {
-        tokio::time::sleep(TIDY).await;
-        if heap_in_use() < TIDY_LIMIT {
-            release_memory();
-        }
-    }
-}
-
-#[allow(unsafe_code)]
-fn heap_in_use() -> usize {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: mallinfo2 only reads the allocator's counters, under its own locks.
-    return unsafe { libc::mallinfo2() }.uordblks;
-    #[cfg(not(target_env = "gnu"))]
-    0
-}
-
-/// Gives freed memory back to the system; worth calling once after a big initial load.
-#[allow(unsafe_code)]
-pub fn release_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim takes the allocator's own locks and touches only free memory.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -1,0 +1,107 @@
+//! What a process keeps of its memory.
+
+use std::time::Duration;
+
+/// How often freed memory goes back to the system.
+const TIDY: Duration = Duration::from_secs(30);
+/// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
+const TIDY_LIMIT: usize = 128 << 20;
+
+/// Two malloc arenas are plenty for a few threads and keep freed memory in few places. Large blocks go back to the system
+/// when they are freed: left alone, malloc takes the first of them for a habit and keeps the next ones, with holes between
+/// what stays.
+#[allow(unsafe_code)]
+pub(super) fn settle_allocator() {
+    #[cfg(target_env = "gnu")]
+    const LARGE: libc::c_int = 128 << 10;
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
+}
+
+/// Bursts leave holes that the allocator keeps; a component that is idle again gives them back, and once the code that
+/// only its start has run. Outlives everything.
+pub(super) async fn tidy() {
+    tokio::time::sleep(TIDY).await;
+    release_code();
+    loop {
+        if heap_in_use() < TIDY_LIMIT {
+            release_memory();
+        }
+        tokio::time::sleep(TIDY).await;
+    }
+}
+
+#[allow(unsafe_code)]
+fn heap_in_use() -> usize {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallinfo2 only reads the allocator's counters, under its own locks.
+    return unsafe { libc::mallinfo2() }.uordblks;
+    #[cfg(not(target_env = "gnu"))]
+    0
+}
+
+/// Gives freed memory back to the system; worth calling once after a big initial load.
+#[allow(unsafe_code)]
+pub fn release_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes the allocator's own locks and touches only free memory.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Unmaps the pages of the program's code. What runs again is mapped again as it runs, from the page cache.
+#[allow(unsafe_code)]
+fn release_code() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let Ok(program) = std::env::current_exe() else { return };
+    for (start, size) in code(&maps, &program.to_string_lossy()) {
+        // SAFETY: these pages hold what is in the file: they are not writable, and nothing is relocated in code that is
+        // position independent. Read anew they are the same.
+        unsafe {
+            libc::madvise(std::ptr::with_exposed_provenance_mut(start), size, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+/// Where the code of a program is mapped, in the words of `/proc/self/maps`: starts and sizes.
+fn code(maps: &str, program: &str) -> Vec<(usize, usize)> {
+    let mapping = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        if !rest.starts_with("r-xp ") || !rest.ends_with(program) {
+            return None;
+        }
+        let (start, end) = range.split_once('-')?;
+        let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16));
+        let start = start.ok()?;
+        Some((start, end.ok()?.checked_sub(start)?))
+    };
+    maps.lines().filter_map(mapping).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_code_of_the_program_itself() {
+        let maps = "\
+            55d0c0000000-55d0c0100000 r--p 00000000 fe:00 7   /bin/kubelet\n\
+            55d0c0100000-55d0c0300000 r-xp 00100000 fe:00 7   /bin/kubelet\n\
+            55d0c0300000-55d0c0310000 rw-p 00300000 fe:00 7   /bin/kubelet\n\
+            7f0000000000-7f0000001000 r-xp 00000000 fe:00 9   /lib/libc.so.6\n\
+            7ffd00000000-7ffd00001000 r-xp 00000000 00:00 0   [vdso]\n";
+        assert_eq!(code(maps, "/bin/kubelet"), [(0x55d0_c010_0000, 0x20_0000)]);
+        assert!(code("nonsense\n-\nx-y r-xp /bin/kubelet", "/bin/kubelet").is_empty());
+    }
+
+    #[test]
+    fn code_that_was_released_runs() {
+        release_code();
+        only_code_of_the_program_itself();
+    }
+}
