@@ -75,9 +75,7 @@ impl<'c> Views<'c> {
         self.new.clear();
         let Some(shown) = shown else { return Ok(()) };
         let mut object = brought(self.caller, &working(a.resource), &shown).await?.unwrap_or(shown);
-        // A subresource may have a kind of its own.
-        let own = tree::text(&object, "/kind") == &*a.resource.kind;
-        if let Some(served) = crd::served(a.resource).filter(|_| own) {
+        if let Some(served) = served(a.resource, &object) {
             // What is wrong with it is found when it is judged.
             let _ = crd::objects::settle(served, &mut object);
         }
@@ -181,11 +179,14 @@ async fn brought(caller: &Arc<Caller>, row: &Row, object: &Value) -> Result<Opti
     Ok(Some(conversion::convert(object.clone(), group, kind, &row.group, &row.version)))
 }
 
+/// The definition of a custom resource, if it is also that of an object: a subresource may have a kind of its own.
+fn served<'r>(row: &'r Row, object: &Value) -> Option<&'r crd::Served> {
+    crd::served(row).filter(|_| tree::text(object, "/kind") == &*row.kind)
+}
+
 /// Fills in what a changed object lacks in the version it is shown in.
 fn complete(row: &Row, own: &Row, object: &mut Value, before: &Value) {
-    // A subresource may have a kind of its own.
-    let whole = tree::text(object, "/kind") == &*row.kind;
-    match crd::served(row).filter(|_| whole) {
+    match served(row, object) {
         Some(served) if row.version == own.version => {
             // What is wrong with it is found when it is judged.
             let _ = crd::objects::settle(served, object);

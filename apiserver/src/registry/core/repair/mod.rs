@@ -17,7 +17,7 @@ use shared::status::Status;
 use crate::access::tree;
 use crate::api::Api;
 use crate::bootstrap::server_user;
-use crate::registry::meta;
+use crate::registry::{builtin, meta};
 use crate::verbs::engine::Engine;
 
 /// Time between two looks at everything.
@@ -31,9 +31,7 @@ const REMEMBERED: usize = 1000;
 /// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
 /// nobody's.
 fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status> {
-    let tallies = engine.hub.tallies();
-    let mut its_own = tallies.iter().filter(|tally| tally.row.group == group && tally.row.plural == plural);
-    match its_own.any(|tally| tally.unreadable > 0) {
+    match builtin(group, plural).is_some_and(|row| engine.hub.has_unreadable(&row)) {
         true => Err(Status::internal(&format!("some {plural} in etcd cannot be read"))),
         false => Ok(()),
     }
