@@ -21,6 +21,7 @@ use crate::connect::Connect;
 use crate::crd;
 use crate::egress::{Egress, To};
 use crate::negotiate::Media;
+use crate::peers::Peers;
 use crate::registry::core::default_range::DefaultRange;
 use crate::registry::core::kubernetes_service::{self, Reconciler, Way};
 use crate::registry::core::node_ports::PortRange;
@@ -258,6 +259,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         tasks.spawn("custom-resources", until(&shutdown, controller.run(ready)));
     }
     let aggregator = Aggregator::new(&cx, &closed)?;
+    let peers = Peers::from_flags(&cx, &aggregator, store.clone()).map_err(anyhow::Error::msg)?;
+    if let Some(peers) = peers.clone() {
+        tasks.spawn("peers", until(&shutdown, peers.keep()));
+    }
     let m = milestones.clone();
     let registering = aggregator.clone().run(rows.clone(), async move { registrable.notified().await }, move || {
         m.registered.store(true, Ordering::Release)
@@ -283,7 +288,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let audit = Audit::from_flags(&flags, &cx.egress, &tasks, &shutdown).await.map_err(anyhow::Error::msg)?;
     let ending = Arc::new(Ending::from_flags(&flags));
     let server =
-        Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, ending.clone(), address);
+        Server::new(engine.clone(), Some(access), audit, aggregator, connect, health, conduct, ending.clone(), address)
+            .beside(peers.clone());
     let names: Vec<String> =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
             .map(str::to_owned)
@@ -306,6 +312,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     milestones.stopping.store(true, Ordering::Release);
     reconciler.leave().await;
+    if let Some(peers) = peers {
+        peers.leave().await;
+    }
     tokio::time::sleep(flags.duration("shutdown-delay-duration")).await;
     ending.begin();
     if ending.sends_away() {
