@@ -114,7 +114,7 @@ mod tests {
         let trail = audit.expect("wanted").begin(&Attributes::default(), &origin);
         let mut kept = Kept(trail);
         let work = async { std::panic::resume_unwind(Box::new("an index")) };
-        let panic = caught(work).await.err().expect("a panic");
+        let panic = caught(work).await.expect_err("a panic");
         assert!(AssertUnwindSafe(panic.pass(&mut kept)).catch_unwind().await.is_err());
         assert!(caught(async { HttpResponse::Ok().finish() }).await.is_ok());
         tasks.drain(Duration::from_secs(5)).await;

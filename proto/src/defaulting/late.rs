@@ -27,14 +27,7 @@ const LATE: &[(&str, &[Path])] = &[
     ("api.core.v1.Namespace", &[&["metadata", "labels", "kubernetes.io/metadata.name"]]),
     ("api.core.v1.PersistentVolume", &[&["spec", "volumeMode"]]),
     ("api.core.v1.PersistentVolumeClaim", &[&["spec", "volumeMode"]]),
-    (
-        "api.core.v1.Service",
-        &[
-            &["spec", "internalTrafficPolicy"],
-            &["spec", "allocateLoadBalancerNodePorts"],
-            &["status", "loadBalancer", "ingress", "ipMode"],
-        ],
-    ),
+    ("api.core.v1.Service", &[&["spec", "internalTrafficPolicy"], &["status", "loadBalancer", "ingress", "ipMode"]]),
     ("api.flowcontrol.v1.PriorityLevelConfiguration", &[&["spec", "limited", "lendablePercent"]]),
     ("api.networking.v1.IngressClass", &[&["spec", "parameters", "scope"]]),
     ("api.scheduling.v1.PriorityClass", &[&["preemptionPolicy"]]),

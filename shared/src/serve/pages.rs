@@ -259,7 +259,7 @@ mod tests {
         let body = |method: Method| {
             let answer = exposition(&method, || health.reset(), || health.metrics());
             let kind = answer.headers().get(header::CONTENT_TYPE).expect("a type").to_str().expect("text").to_owned();
-            let body = actix_web::body::MessageBody::try_into_bytes(answer.into_body()).ok().expect("all of it");
+            let body = actix_web::body::MessageBody::try_into_bytes(answer.into_body()).expect("all of it");
             (kind, String::from_utf8_lossy(&body).into_owned())
         };
         let passed = "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 1\n";
