@@ -129,6 +129,15 @@ pub trait Pipeline: Send + Sync {
     async fn create(&self, user: &UserInfo, resource: &Row, namespace: &str, object: Value) -> Result<Value, Status>;
     /// Replaces; `subresource` may be empty or `status`.
     async fn update(&self, user: &UserInfo, resource: &Row, subresource: &str, object: Value) -> Result<Value, Status>;
+    /// Server-side apply of what a field manager says of an object, whoever else says something of it.
+    async fn apply(
+        &self,
+        user: &UserInfo,
+        resource: &Row,
+        subresource: &str,
+        manager: &str,
+        object: Value,
+    ) -> Result<Value, Status>;
     /// Deletes.
     async fn delete(
         &self,
@@ -194,6 +203,17 @@ impl Api {
         object: Value,
     ) -> Result<Value, Status> {
         self.pipeline.update(user, &self.resource(group, plural)?, subresource, object).await
+    }
+
+    /// Applies what a field manager says of an object, by force.
+    pub async fn apply(
+        &self,
+        user: &UserInfo,
+        (group, plural, subresource): (&str, &str, &str),
+        manager: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
+        self.pipeline.apply(user, &self.resource(group, plural)?, subresource, manager, object).await
     }
 
     /// Deletes an object.

@@ -23,6 +23,7 @@ pub mod expressions;
 pub mod flowcontrol;
 pub mod negotiate;
 pub mod openapi;
+pub mod peers;
 pub mod printers;
 pub mod registry;
 mod run;

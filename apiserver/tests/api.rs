@@ -355,5 +355,13 @@ async fn caches_that_differ_from_etcd_are_read_anew() {
         );
         assert!(metrics.contains(&line), "{status}");
     }
+
+    let answer = c.delete("/metrics").await;
+    assert_eq!((answer.code, answer.text().as_str()), (200, "metrics reset\n"));
+    assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    assert!(!c.get("/metrics").await.text().contains("apiserver_storage_consistency_checks_total"));
+    assert!(c.get("/metrics/slis").await.text().contains("kubernetes_healthchecks_total{"));
+    assert_eq!(c.delete("/metrics/slis").await.text(), "metrics reset\n");
+    assert!(!c.get("/metrics/slis").await.text().contains("kubernetes_healthchecks_total{"));
     followers.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -122,3 +122,17 @@ fn the_protobuf_form_holds_paths_and_definitions() {
     assert!(contains("/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"));
     assert!(contains("x-kubernetes-group-version-kind"));
 }
+
+#[test]
+fn words_that_fields_may_have_can_be_left_out() {
+    let rows = rows();
+    let of = |enums| openapi::Content { rows: &rows, enums };
+    let count = |text: Vec<u8>| String::from_utf8(text).expect("text").matches("\"enum\":[").count();
+    for path in ["api/v1", "apis/apps/v1"] {
+        let both = [true, false].map(|enums| count(openapi::v3(of(enums), path).expect("a document")));
+        assert!(both[0] > 0 && both[1] == 0, "{path}: {both:?}");
+    }
+    assert_eq!(count(openapi::v2(of(false))), 0);
+    assert!(openapi::v2_protobuf(of(false)).len() < openapi::v2_protobuf(of(true)).len());
+    assert_ne!(openapi::v3_hashes(of(false)), openapi::v3_hashes(of(true)));
+}

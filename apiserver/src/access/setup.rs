@@ -77,6 +77,7 @@ fn account_config(cx: &Context) -> tokens::Config {
         lookup: flags.boolean("service-account-lookup"),
         any_uid: !flags.enabled("TokenRequestServiceAccountUIDValidation"),
         signing_endpoint,
+        signs_elsewhere: flags.enabled("ExternalServiceAccountTokenSigner"),
         longest_extended: None,
     }
 }
@@ -186,6 +187,7 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
         move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks)
     };
     let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
+    let egress = jwt::config::Terms::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
     let reloads = files::Reloads::new("authentication", &identity::server_id());
     let content = std::fs::read(&path).unwrap_or_default();
@@ -200,7 +202,7 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
         let mut last = configured;
         let ended = shutdown.clone();
         let changed = async move |content: &[u8]| {
-            let fresh = match jwt::config::load(content, &own) {
+            let fresh = match jwt::config::load(content, jwt::config::Terms { own: &own, egress }) {
                 Ok(same) if same == last => return,
                 Ok(fresh) => fresh,
                 Err(error) => {
@@ -313,7 +315,7 @@ fn gate(cx: &Context) -> Result<Gate, Error> {
         return Err(Error::NoSeats(reading, changing));
     }
     let timeout = cx.flags.duration("request-timeout");
-    Ok(Gate::Fair(FlowControl::new(total, timeout, cx.reader.clone())))
+    Ok(Gate::Fair(FlowControl::new(total, timeout, cx.reader.clone(), cx.flags.enabled("SizeBasedListCostEstimate"))))
 }
 
 impl Access {

@@ -40,7 +40,7 @@ fn access() -> Access {
             paths: Vec::new(),
         }),
         authorization,
-        gate: Gate::Fair(FlowControl::new(8, std::time::Duration::from_secs(60), cluster.clone())),
+        gate: Gate::Fair(FlowControl::new(8, std::time::Duration::from_secs(60), cluster.clone(), true)),
         accounts,
         issuer: Arc::new(issuer),
         reviews: Arc::new(reviews),

@@ -165,6 +165,20 @@ impl Pipeline for Objects {
         Ok(object)
     }
 
+    /// As if nobody else had said anything of it.
+    async fn apply(
+        &self,
+        user: &UserInfo,
+        resource: &Row,
+        subresource: &str,
+        _: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
+        let mut there = self.get(resource, tree::namespace(&object), tree::name(&object)).await?;
+        proto::merge::merge_patch::apply(&mut there, object);
+        self.update(user, resource, subresource, there).await
+    }
+
     async fn delete(
         &self,
         _: &UserInfo,

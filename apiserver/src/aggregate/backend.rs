@@ -88,14 +88,14 @@ fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
     })
 }
 
-fn http(tls: ClientConfig, name: &ServerName<'static>, aggregator: &Aggregator) -> Http {
+fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&Egress, &Aggregator)) -> Http {
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_only()
         .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
         .enable_http1()
         .enable_http2()
-        .wrap_connector(aggregator.egress.dialer(To::Cluster));
+        .wrap_connector(egress.dialer(To::Cluster));
     Client::builder(Tasks(aggregator.tasks.clone(), aggregator.closed.clone()))
         .pool_max_idle_per_host(IDLE)
         .pool_idle_timeout(IDLE_FOR)
@@ -103,12 +103,14 @@ fn http(tls: ClientConfig, name: &ServerName<'static>, aggregator: &Aggregator) 
         .build(https)
 }
 
-/// A request of the server itself.
-fn own(address: &str, path: &str, headers: &[(&str, &str)]) -> Result<http::Request<Body>, String> {
+/// A request of the server itself, as a user.
+fn own(address: &str, path: &str, user: &UserInfo, headers: &[(&str, &str)]) -> Result<http::Request<Body>, String> {
     let mut head = http::Request::get(format!("https://{address}{path}"))
-        .header("x-remote-user", aggregator().name)
-        .header("x-remote-group", SYSTEM_MASTERS)
+        .header("x-remote-user", &user.name)
         .header("user-agent", "kube-aggregator");
+    for group in &user.groups {
+        head = head.header("x-remote-group", group);
+    }
     for (name, value) in headers {
         head = head.header(*name, *value);
     }
@@ -124,10 +126,22 @@ impl Backend {
         let tls = trust(behind).and_then(tls).map_err(unusable)?;
         let target = Target::service(&behind.namespace, &behind.name, behind.port);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-        let client = http(tls.clone(), &name, aggregator);
-        let probe = http(anybody, &name, aggregator);
         let (direct, egress) = (aggregator.direct, aggregator.egress.clone());
+        let client = http(tls.clone(), &name, (&egress, aggregator));
+        let probe = http(anybody, &name, (&egress, aggregator));
         Ok(Self { target, direct, tls: Arc::new(tls), name, egress, client, probe })
+    }
+
+    /// Other servers of this kind, at any address.
+    pub(super) fn peers(trust: Trust, aggregator: &Aggregator) -> Result<Self, String> {
+        let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone()).map_err(|e| e.to_string());
+        let (anybody, tls) = (tls(Trust::Anybody)?, tls(trust)?);
+        let target = Target::service("default", "kubernetes", 443);
+        let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
+        let egress = Egress::default();
+        let client = http(tls.clone(), &name, (&egress, aggregator));
+        let probe = http(anybody, &name, (&egress, aggregator));
+        Ok(Self { target, direct: true, tls: Arc::new(tls), name, egress, client, probe })
     }
 
     /// Where the server is now: `host:port`.
@@ -197,8 +211,18 @@ impl Backend {
         headers: &[(&str, &str)],
         limit: usize,
     ) -> Result<Fetched, String> {
-        let address = self.address(reader)?;
-        let answer = self.exchange(own(&address, path, headers)?, &address).await?;
+        self.fetch_as((&self.address(reader)?, path), &aggregator(), headers, limit).await
+    }
+
+    /// The same from an address, as a user.
+    pub(super) async fn fetch_as(
+        &self,
+        (address, path): (&str, &str),
+        user: &UserInfo,
+        headers: &[(&str, &str)],
+        limit: usize,
+    ) -> Result<Fetched, String> {
+        let answer = self.exchange(own(address, path, user, headers)?, address).await?;
         let text = |name: &str| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         let (code, kind, etag) = (answer.status().as_u16(), text("content-type"), text("etag"));
         if answer.size_hint().lower() > limit as u64 {
@@ -211,7 +235,7 @@ impl Backend {
     /// The code of the answer to a request of the server itself, from whoever is there.
     pub(super) async fn probe(&self, reader: &dyn Reader, path: &str) -> Result<u16, String> {
         let address = self.address(reader)?;
-        let answer = self.probe.request(own(&address, path, &[])?).await;
+        let answer = self.probe.request(own(&address, path, &aggregator(), &[])?).await;
         answer.map(|answer| answer.status().as_u16()).map_err(|error| self.words(&address, &error))
     }
 

@@ -4,13 +4,13 @@ use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use shared::authn::UserInfo;
 use shared::flags::FlagSet;
 
+use crate::authn::FrontProxyHeaders;
+
 /// Which headers are a front proxy's.
 #[derive(Debug, Clone)]
 pub(super) struct Headers {
-    /// Names in lower case that callers may not set.
-    names: Vec<String>,
-    /// Beginnings of such names.
-    prefixes: Vec<String>,
+    /// Such as callers may not set.
+    pub(super) own: FrontProxyHeaders,
     /// The uid is told, too.
     uid: bool,
 }
@@ -21,27 +21,13 @@ const GROUP: &str = "x-remote-group";
 const EXTRA: &str = "x-remote-extra-";
 
 impl Headers {
-    /// The names upstream sends, and those this server itself believes a front proxy before it.
     pub(super) fn from_flags(flags: &FlagSet) -> Self {
-        let mut names: Vec<String> = [USER, UID, GROUP].map(str::to_owned).into();
-        for flag in ["requestheader-username-headers", "requestheader-uid-headers", "requestheader-group-headers"] {
-            names.extend(flags.list(flag).iter().map(|n| n.to_ascii_lowercase()));
-        }
-        let mut prefixes = vec![EXTRA.to_owned()];
-        prefixes.extend(flags.list("requestheader-extra-headers-prefix").iter().map(|n| n.to_ascii_lowercase()));
-        Self { names, prefixes, uid: flags.enabled("RemoteRequestHeaderUID") }
+        Self { own: FrontProxyHeaders::from_flags(flags), uid: flags.enabled("RemoteRequestHeaderUID") }
     }
 
     /// Takes away what the caller says of itself, and says who it is.
     pub(super) fn set(&self, headers: &mut HeaderMap, user: &UserInfo) {
-        let theirs: Vec<HeaderName> = headers
-            .keys()
-            .filter(|n| {
-                self.names.iter().any(|own| own == n.as_str())
-                    || self.prefixes.iter().any(|p| n.as_str().starts_with(p.as_str()))
-            })
-            .cloned()
-            .collect();
+        let theirs: Vec<HeaderName> = headers.keys().filter(|name| self.own.has(name.as_str())).cloned().collect();
         for name in theirs {
             headers.remove(name);
         }
@@ -86,9 +72,9 @@ mod tests {
 
     #[test]
     fn callers_do_not_say_who_they_are() {
+        let flags = ["--requestheader-client-ca-file=f", "--requestheader-username-headers=X-Other-User"];
         let own = Headers {
-            names: vec![USER.into(), GROUP.into(), "x-other-user".into()],
-            prefixes: vec![EXTRA.into()],
+            own: FrontProxyHeaders::from_flags(&FlagSet::of("kube-apiserver", &flags).expect("flags")),
             uid: true,
         };
         let mut headers = HeaderMap::new();

@@ -21,8 +21,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use serde_json::Value;
-use shared::cert::ReloadingKey;
+use shared::authn::UserInfo;
+use shared::cert::{Authorities, ReloadingKey, Trust};
 use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
@@ -132,6 +134,31 @@ impl Aggregator {
     /// The server that answers a group version, unless it is this one. Asked of every request.
     pub fn remote(&self, group: &str, version: &str) -> Option<Arc<Remote>> {
         self.directory.load().remote(group, version).cloned()
+    }
+
+    /// Connections to other servers of this kind, whose authorities are in a file, or the system's.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn to_peers(&self, authorities: &str) -> Result<Backend, String> {
+        let read = || Authorities::from_pem(&shared::cert::read(authorities)?);
+        let trust = if authorities.is_empty() { Ok(Trust::System) } else { read().map(Trust::Authorities) };
+        Backend::peers(trust.map_err(|e| e.to_string())?, self)
+    }
+
+    /// Asks another server of this kind, as a user; code and body of the answer.
+    ///
+    /// # Errors
+    /// It cannot be reached, or says too much.
+    pub async fn ask_peer(
+        &self,
+        backend: &Backend,
+        place: (&str, &str),
+        user: &UserInfo,
+        headers: &[(&str, &str)],
+        limit: usize,
+    ) -> Result<(u16, Bytes), String> {
+        backend.fetch_as(place, user, headers, limit).await.map(|fetched| (fetched.code, fetched.body))
     }
 
     /// What is known now.

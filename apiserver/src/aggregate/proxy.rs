@@ -10,12 +10,21 @@ use http_body_util::BodyExt as _;
 use shared::authn::UserInfo;
 use shared::upgrade::{self, RequestHead};
 
-use super::backend::Sent;
+use super::backend::{Backend, Sent};
 use super::{Aggregator, Remote};
 use crate::connect::{HOP_BY_HOP, body, carried, forwarded};
+use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
 pub type Refused = (u16, String);
+
+/// What became of a request that was sent on.
+enum Passed {
+    /// The connection is the other server's.
+    Switched(HttpResponse),
+    /// It answers.
+    Sent(Sent),
+}
 
 const UNAVAILABLE: &str = "service unavailable";
 
@@ -40,28 +49,66 @@ impl Aggregator {
             tracing::warn!(service = remote.service.name, why, "cannot resolve an API service");
             (503, UNAVAILABLE.to_owned())
         })?;
-        let target = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
         let failed = |why: String| (503, format!("error trying to reach service: {why}"));
-        if upgrade::protocol(request).is_some() {
-            let mut headers = forwarded(&upgrade::headers(request), true);
-            self.dress(&mut headers, request, user, audit_id);
-            let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
-            let origin = backend.origin(&address);
-            return carried(request, payload, &origin, head).await.map_err(|e| failed(e.to_string()));
+        let sent = self.send_on((backend, &address), request, payload, |headers| {
+            self.dress(headers, request, user, audit_id);
+        });
+        match sent.await.map_err(failed)? {
+            Passed::Switched(response) => Ok(response),
+            Passed::Sent(sent) if self.keeps_redirects && redirects(&sent) => {
+                const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
+                Ok(HttpResponse::BadGateway().body(REFUSED))
+            }
+            Passed::Sent(sent) => Ok(passed_on(sent, audit_id)),
         }
-        let mut headers = forwarded(request.headers(), false);
-        self.dress(&mut headers, request, user, audit_id);
+    }
+
+    /// Sends a request on to another server of this kind.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub async fn pass_to_peer(
+        &self,
+        backend: &Backend,
+        address: &str,
+        request: &HttpRequest,
+        payload: web::Payload,
+        user: &UserInfo,
+        audit_id: &str,
+    ) -> Result<HttpResponse, String> {
+        let sent = self.send_on((backend, address), request, payload, |headers| {
+            self.dress(headers, request, user, audit_id);
+            headers.insert(HeaderName::from_static(PROXIED), HeaderValue::from_static("true"));
+        });
+        Ok(match sent.await? {
+            Passed::Switched(response) => response,
+            Passed::Sent(sent) => passed_on(sent, audit_id),
+        })
+    }
+
+    async fn send_on(
+        &self,
+        (backend, address): (&Backend, &str),
+        request: &HttpRequest,
+        payload: web::Payload,
+        dress: impl FnOnce(&mut HeaderMap),
+    ) -> Result<Passed, String> {
+        let target = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        if upgrade::protocol(request).is_some() {
+            let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
+            dress(&mut headers);
+            let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
+            let switched = carried(request, payload, &backend.origin(address), head).await;
+            return switched.map(Passed::Switched).map_err(|e| e.to_string());
+        }
+        let mut headers = forwarded(request.headers(), false, &self.headers.own);
+        dress(&mut headers);
         let mut head =
             http::Request::builder().method(request.method().as_str()).uri(format!("https://{address}{target}"));
         for (name, value) in &headers {
             head = head.header(name.as_str(), value.as_bytes());
         }
-        let sent = backend.send(head, body(payload), &address).await.map_err(failed)?;
-        if self.keeps_redirects && redirects(&sent) {
-            const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
-            return Ok(HttpResponse::BadGateway().body(REFUSED));
-        }
-        Ok(passed_on(sent, audit_id))
+        backend.send(head, body(payload), address).await.map(Passed::Sent)
     }
 
     fn dress(&self, headers: &mut HeaderMap, request: &HttpRequest, user: &UserInfo, audit_id: &str) {

@@ -316,6 +316,15 @@ impl Trail {
         self.event.response_status = Some(status);
     }
 
+    /// Writes down that the server failed while it worked on the answer, of which there will be none.
+    pub async fn panicked(mut self, why: &str) {
+        self.event.response_status = Some(json!({
+            "metadata": {}, "status": "Failure", "message": format!("APIServer panic'd: {why}"),
+            "reason": "InternalError", "code": 500,
+        }));
+        self.emit(Stage::Panic, false).await;
+    }
+
     /// Writes down that the answer begins.
     pub async fn started(&self) {
         self.emit(Stage::ResponseStarted, false).await;

@@ -3,6 +3,7 @@
 
 mod bootstrap_tokens;
 mod cache;
+mod front_proxy;
 pub mod jwt;
 mod static_tokens;
 mod webhook;
@@ -15,6 +16,7 @@ use shared::authn::{Authenticator, AuthnError, Credentials, Identity};
 
 pub use bootstrap_tokens::BootstrapTokens;
 pub use cache::Cached;
+pub use front_proxy::FrontProxyHeaders;
 pub use jwt::Jwt;
 pub use static_tokens::{StaticTokens, TokenFileError};
 pub use webhook::TokenWebhook;

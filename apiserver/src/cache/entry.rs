@@ -60,7 +60,7 @@ pub struct Entry {
     pub revision: i64,
     /// Lease the key hangs on, or 0.
     pub lease: i64,
-    /// The store would seal it differently now.
+    /// It would be stored in another form now: sealed otherwise, or with defaults that are younger than it.
     pub stale: bool,
     /// Bytes.
     pub raw: Raw,
@@ -97,7 +97,8 @@ impl Entry {
     /// With what the store says about it.
     #[must_use]
     pub fn stored_as(mut self, lease: i64, stale: bool) -> Self {
-        (self.lease, self.stale) = (lease, stale);
+        self.lease = lease;
+        self.stale |= stale;
         self
     }
 

@@ -16,8 +16,8 @@ const MOST: usize = 64 << 20;
 
 /// All events after a revision up to another.
 pub(super) async fn read(store: &Store, after: i64, upto: i64) -> Result<Vec<Event>, storage::Error> {
-    let options = WatchOptions::new().with_all_keys().with_start_revision(after + 1).with_prev_key();
-    let mut stream = store.watch_client().watch("", Some(options)).await?;
+    let options = WatchOptions::new().with_start_revision(after + 1).with_prev_key();
+    let mut stream = store.watch(options).await?;
     let (mut events, mut size) = (Vec::new(), 0);
     while let Some(response) = stream.message().await? {
         if response.compact_revision() > 0 {

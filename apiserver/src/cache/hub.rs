@@ -5,7 +5,7 @@
 //!
 //! Caches start at their first use: the list is read while changes queue up, then both are joined by revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,6 +92,8 @@ pub(super) struct Slot {
     initialized: AtomicU64,
     /// Values that could not be read.
     unreadable: AtomicU64,
+    /// The keys of those that etcd still holds.
+    missing: Mutex<BTreeSet<String>>,
     pub(super) cacher: Arc<Cacher>,
     phase: Mutex<Phase>,
 }
@@ -99,7 +101,7 @@ pub(super) struct Slot {
 impl Slot {
     /// Whether etcd holds values that are in no cache.
     pub(super) fn has_unreadable(&self) -> bool {
-        self.unreadable.load(Ordering::Relaxed) > 0
+        !self.missing.lock().is_empty()
     }
 }
 
@@ -178,7 +180,7 @@ impl Hub {
         &self.packs
     }
 
-    /// Whether the cache of a resource has seen objects that it could not read.
+    /// Whether etcd holds objects of a resource that could not be read.
     pub fn has_unreadable(&self, resource: &Row) -> bool {
         self.slots.read().get(&self.prefix(resource)).is_some_and(|slot| slot.has_unreadable())
     }
@@ -240,6 +242,7 @@ impl Hub {
                 received: AtomicU64::new(0),
                 initialized: AtomicU64::new(0),
                 unreadable: AtomicU64::new(0),
+                missing: Mutex::default(),
                 cacher: Arc::default(),
                 phase: Mutex::new(Phase::Loading(Queue::default())),
             });
@@ -272,6 +275,7 @@ impl Hub {
     async fn read_all(&self, prefix: &str, slot: &Slot) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
         let mut entries = Vec::new();
         let (mut start, mut revision) = (prefix.to_owned(), 0);
+        slot.missing.lock().clear();
         loop {
             let page = self.store.page(prefix, &start, PAGE, revision).await?;
             if revision == 0 {
@@ -331,8 +335,8 @@ impl Hub {
         if processed == 0 {
             processed = progress.store.revision().await?;
         }
-        let options = WatchOptions::new().with_all_keys().with_start_revision(processed + 1).with_progress_notify();
-        let mut stream = progress.store.watch_client().watch("", Some(options)).await?;
+        let options = WatchOptions::new().with_start_revision(processed + 1).with_progress_notify();
+        let mut stream = progress.store.watch(options).await?;
         while let Some(response) = stream.message().await? {
             if response.canceled() || response.compact_revision() > 0 {
                 return Err(if response.compact_revision() > 0 {
@@ -459,8 +463,14 @@ fn apply(prefix: usize, slot: &Slot, pending: Pending) {
     match pending {
         // Is never applied.
         Pending::Unknown => {}
-        Pending::Put(entry) => slot.cacher.put(*entry),
-        Pending::Delete { key, revision } => slot.cacher.delete(&key[prefix..], revision),
+        Pending::Put(entry) => {
+            slot.missing.lock().remove(&*entry.key);
+            slot.cacher.put(*entry);
+        }
+        Pending::Delete { key, revision } => {
+            slot.missing.lock().remove(&key[prefix..]);
+            slot.cacher.delete(&key[prefix..], revision);
+        }
     }
 }
 
@@ -473,6 +483,7 @@ fn entry(slot: &Slot, prefix: usize, stored: &Stored) -> Option<Entry> {
         Err(error) => {
             tracing::error!(%error, key, resource = %resource.plural, "unreadable object in etcd");
             slot.unreadable.fetch_add(1, Ordering::Relaxed);
+            slot.missing.lock().insert(key.to_owned());
             None
         }
     }

@@ -23,6 +23,7 @@ use tokio_tungstenite::WebSocketStream;
 use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::api::{Api, RequestInfo};
+use crate::authn::FrontProxyHeaders;
 use crate::egress::Egress;
 use kubelet::Kubelets;
 pub(crate) use pods::carried;
@@ -48,10 +49,9 @@ pub struct Connect {
     kubelets: Kubelets,
     /// `PodLogsQuerySplitStreams`
     splits_logs: bool,
-    /// `TranslateStreamCloseWebsocketRequests`: kubelets hear of sessions over WebSocket in SPDY.
-    translates: bool,
-    /// `PortForwardWebsockets`: the same of forwarded ports.
-    tunnels: bool,
+    front_proxy: FrontProxyHeaders,
+    /// In which form kubelets hear of sessions over WebSocket.
+    form: pods::Forms,
 }
 
 /// What all handlers of one request need.
@@ -71,8 +71,8 @@ impl Connect {
             api,
             kubelets: Kubelets::new(flags, egress)?,
             splits_logs: flags.enabled("PodLogsQuerySplitStreams"),
-            translates: flags.enabled("TranslateStreamCloseWebsocketRequests"),
-            tunnels: flags.enabled("PortForwardWebsockets"),
+            front_proxy: FrontProxyHeaders::from_flags(flags),
+            form: pods::Forms::from_flags(flags),
         })
     }
 

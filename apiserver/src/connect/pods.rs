@@ -4,6 +4,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use proto::Value;
+use shared::flags::FlagSet;
 use shared::status::Status;
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 
@@ -41,19 +42,57 @@ impl Connect {
         };
         let kubelet = self.kubelets.of(&self.api, node).await?;
         let offered = if protocol.eq_ignore_ascii_case("websocket") { subprotocols(call.request) } else { Vec::new() };
+        match self.form.of(kind, &offered) {
+            Form::Translated => translated(call, &kubelet, path, streams(&query)).await,
+            Form::Tunnelled => tunnelled(call, &kubelet, path).await,
+            Form::Relayed => {
+                let head = RequestHead {
+                    method: call.request.method().to_string(),
+                    path_and_query: path,
+                    headers: forwarded(&upgrade::headers(call.request), true, &self.front_proxy),
+                };
+                relayed(call, &kubelet, head).await
+            }
+        }
+    }
+}
+
+/// What becomes of a client's bytes on their way to the kubelet, which speaks SPDY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The streams of a WebSocket become such of SPDY.
+    Translated,
+    /// A WebSocket carries SPDY.
+    Tunnelled,
+    /// They stay as they are.
+    Relayed,
+}
+
+/// Which forms there are beside that of the client.
+#[derive(Clone, Copy)]
+pub(super) struct Forms {
+    /// `TranslateStreamCloseWebsocketRequests`
+    translates: bool,
+    /// `PortForwardWebsockets`
+    tunnels: bool,
+}
+
+impl Forms {
+    pub(super) fn from_flags(flags: &FlagSet) -> Self {
+        Self {
+            translates: flags.enabled("TranslateStreamCloseWebsocketRequests"),
+            tunnels: flags.enabled("PortForwardWebsockets"),
+        }
+    }
+
+    /// By the subprotocols that the client of a WebSocket offers.
+    fn of(self, kind: Kind, offered: &[String]) -> Form {
         let offers = |name: &str| offered.iter().any(|offer| offer == name);
-        if kind != Kind::PortForward && self.translates && offers(translate::SUBPROTOCOL) {
-            return translated(call, &kubelet, path, streams(&query)).await;
+        match kind {
+            Kind::Exec | Kind::Attach if self.translates && offers(translate::SUBPROTOCOL) => Form::Translated,
+            Kind::PortForward if self.tunnels && offers(tunnel::SUBPROTOCOL) => Form::Tunnelled,
+            _ => Form::Relayed,
         }
-        if kind == Kind::PortForward && self.tunnels && offers(tunnel::SUBPROTOCOL) {
-            return tunnelled(call, &kubelet, path).await;
-        }
-        let head = RequestHead {
-            method: call.request.method().to_string(),
-            path_and_query: path,
-            headers: forwarded(&upgrade::headers(call.request), true),
-        };
-        relayed(call, &kubelet, head).await
     }
 }
 
@@ -266,6 +305,32 @@ pub(super) fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_becomes_of_websockets() {
+        let forms = |gates: &str| {
+            Forms::from_flags(&FlagSet::of("kube-apiserver", &[&format!("--feature-gates={gates}")]).expect("flags"))
+        };
+        let (sessions, ports) = ("TranslateStreamCloseWebsocketRequests=false", "PortForwardWebsockets=false");
+        let (v4, v5, spdy) = ("v4.channel.k8s.io", translate::SUBPROTOCOL, tunnel::SUBPROTOCOL);
+        for (gates, kind, offered, want) in [
+            (ports, Kind::Exec, v5, Form::Translated),
+            (ports, Kind::Attach, v5, Form::Translated),
+            (ports, Kind::PortForward, spdy, Form::Relayed),
+            (sessions, Kind::Exec, v5, Form::Relayed),
+            (sessions, Kind::Attach, v5, Form::Relayed),
+            (sessions, Kind::PortForward, spdy, Form::Tunnelled),
+            (sessions, Kind::PortForward, v5, Form::Relayed),
+            (ports, Kind::Exec, v4, Form::Relayed),
+            (ports, Kind::Exec, spdy, Form::Relayed),
+        ] {
+            assert_eq!(
+                forms(gates).of(kind, &["x".to_owned(), offered.to_owned()]),
+                want,
+                "{gates} {kind:?} {offered}"
+            );
+        }
+    }
 
     #[test]
     fn which_container_is_meant() {

@@ -58,7 +58,7 @@ impl Connect {
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let target = if rest.is_empty() { format!("/{query}") } else { format!("{rest}{query}") };
         if upgrade::protocol(call.request).is_some() {
-            let headers = forwarded(&upgrade::headers(call.request), true);
+            let headers = forwarded(&upgrade::headers(call.request), true, &self.front_proxy);
             let head = RequestHead { method: method.to_owned(), path_and_query: target, headers };
             return pods::relayed(call, &origin, head).await;
         }
@@ -66,7 +66,7 @@ impl Connect {
             let location = format!("{prefix}/{query}");
             return Ok(HttpResponse::MovedPermanently().insert_header((LOCATION, location)).finish());
         }
-        let mut headers = forwarded(call.request.headers(), false);
+        let mut headers = forwarded(call.request.headers(), false, &self.front_proxy);
         add_forwarded(&mut headers, &call);
         let answered = origin.send(method, &target, &headers, body(call.payload)).await;
         let mut response = answered

@@ -19,7 +19,7 @@ use rustls_pki_types::ServerName;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
-use crate::authn::TOKEN_PROTOCOL;
+use crate::authn::{FrontProxyHeaders, TOKEN_PROTOCOL};
 use crate::egress::{BoxStream, Egress, Refused, To};
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -37,10 +37,9 @@ pub(crate) const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 /// Headers that are between the client and us.
-const OURS: [&str; 6] =
-    ["authorization", "host", "x-ironclad-upgrade", "x-remote-group", "x-remote-uid", "x-remote-user"];
-/// What the names of others that are begin with: whom to act as is for us, and who asks is not the client's to say.
-const OURS_BEGIN: [&str; 2] = ["impersonate-", "x-remote-extra-"];
+const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
+/// What the names of others that are begin with: whom to act as is for us.
+const OURS_BEGIN: &str = "impersonate-";
 
 /// A server behind the API server.
 #[derive(Clone)]
@@ -132,12 +131,12 @@ impl Origin {
     }
 }
 
-/// The client's headers without those that are not for the other side.
-pub(crate) fn forwarded(headers: &HeaderMap, upgrade: bool) -> HeaderMap {
+/// The client's headers without those that are not for the other side; who asks is not the client's to say.
+pub(crate) fn forwarded(headers: &HeaderMap, upgrade: bool, front_proxy: &FrontProxyHeaders) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
         let text = name.as_str();
-        let ours = OURS.contains(&text) || OURS_BEGIN.iter().any(|begin| text.starts_with(begin));
+        let ours = OURS.contains(&text) || text.starts_with(OURS_BEGIN) || front_proxy.has(text);
         let hop = HOP_BY_HOP.contains(&text) && !(upgrade && text == "upgrade");
         if ours || hop {
             continue;
@@ -188,6 +187,8 @@ pub(super) async fn collect(response: HttpResponse, limit: usize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use shared::flags::FlagSet;
+
     use super::*;
 
     fn sent_on(sent: &[(&'static str, &'static str)], upgrade: bool) -> Vec<String> {
@@ -196,7 +197,9 @@ mod tests {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let shown = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap_or("?"));
-        let mut shown: Vec<String> = forwarded(&headers, upgrade).iter().map(shown).collect();
+        let flags = ["--requestheader-client-ca-file=f", "--requestheader-username-headers=X-Who"];
+        let own = FrontProxyHeaders::from_flags(&FlagSet::of("kube-apiserver", &flags).expect("flags"));
+        let mut shown: Vec<String> = forwarded(&headers, upgrade, &own).iter().map(shown).collect();
         shown.sort();
         shown
     }
@@ -211,6 +214,7 @@ mod tests {
             ("x-remote-uid", "0"),
             ("x-remote-group", "system:masters"),
             ("x-remote-extra-scopes", "all"),
+            ("x-who", "root"),
             ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.YQ"),
         ];
         assert_eq!(sent_on(&ours, false), Vec::<String>::new());

@@ -107,6 +107,8 @@ pub struct FlowControl {
     state: RwLock<Arc<State>>,
     watchers: Watchers,
     reader: Arc<dyn Reader>,
+    /// `SizeBasedListCostEstimate`
+    sizes: bool,
     mix: Mix,
 }
 
@@ -134,8 +136,8 @@ fn changes(info: &RequestInfo) -> bool {
 }
 
 impl FlowControl {
-    /// With so many seats, and the mandatory objects until others are read.
-    pub fn new(total: u32, timeout: Duration, reader: Arc<dyn Reader>) -> Arc<Self> {
+    /// With so many seats, and the mandatory objects until others are read; `sizes`: lists cost by size, not by number.
+    pub fn new(total: u32, timeout: Duration, reader: Arc<dyn Reader>, sizes: bool) -> Arc<Self> {
         let clock = Arc::new(Clock { started: Instant::now(), bell: Notify::new() });
         let mix = std::array::from_fn(|_| (0.0, Timing::new(&READ_WRITE, Duration::ZERO)));
         let flow = Arc::new(Self {
@@ -145,6 +147,7 @@ impl FlowControl {
             state: RwLock::default(),
             watchers: Watchers::default(),
             reader,
+            sizes,
             mix: Mix(Mutex::new(mix)),
         });
         flow.reconfigure(Config::digest(&[], &[]));
@@ -159,7 +162,7 @@ impl FlowControl {
         let distinguisher = schema.spec.distinguish(&digest);
         let watchers = self.watchers.interested(info);
         let stored = |info: &RequestInfo| self.reader.stored(&info.api_group, &info.resource);
-        let work = estimate(info, query, &Facts { most: schema.widest, stored: &stored, watchers });
+        let work = estimate(info, query, &Facts { most: schema.widest, stored: &stored, watchers, sizes: self.sizes });
         schema.meters.seats.observe(f64::from(work.widest()));
         if changes(info) {
             schema.meters.watchers.observe(f64::from(watchers));

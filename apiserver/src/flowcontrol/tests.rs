@@ -27,7 +27,7 @@ fn level(name: &str, limited: Value) -> Value {
 
 /// One level for everybody, with so many seats of the server's ten.
 fn flow(queuing: Value) -> Arc<FlowControl> {
-    let flow = FlowControl::new(10, Duration::from_secs(60), empty());
+    let flow = FlowControl::new(10, Duration::from_secs(60), empty(), true);
     let response =
         if queuing.is_null() { json!({"type": "Reject"}) } else { json!({"type": "Queue", "queuing": queuing}) };
     let mine = level(
@@ -129,7 +129,7 @@ async fn requests_stay_in_a_level_that_goes_away() {
 /// What the filter costs: a few microseconds per request (printed; held to a loose bound for slow machines).
 #[tokio::test]
 async fn a_request_costs_little() {
-    let flow = FlowControl::new(600, Duration::from_secs(60), empty());
+    let flow = FlowControl::new(600, Duration::from_secs(60), empty(), true);
     let all = crate::bootstrap::flow_control();
     flow.reconfigure(Config::digest(&all["prioritylevelconfigurations"], &all["flowschemas"]));
     let (info, user) = (get(), user("alice"));

@@ -17,6 +17,9 @@ const STREAMED: u64 = 1_000_000;
 const LARGEST_OBJECT: u64 = 1_500_000;
 /// Most seats of a list, and of a write.
 const MOST_LIST_SEATS: u32 = 100;
+/// The same, and how many objects make a seat, where lists are not estimated by size.
+const MOST_COUNTED_SEATS: u32 = 10;
+const OBJECTS_PER_SEAT: u64 = 100;
 const MOST_WRITE_SEATS: u32 = 10;
 /// Watchers served by one seat, and how long a seat is busy with one event.
 const WATCHERS_PER_SEAT: u32 = 10;
@@ -125,6 +128,8 @@ pub(super) struct Facts<'a> {
     pub(super) stored: &'a dyn Fn(&RequestInfo) -> Option<Stored>,
     /// Watches that may hear of a write.
     pub(super) watchers: u32,
+    /// Lists cost what their objects take in memory (`SizeBasedListCostEstimate`), and not by their number.
+    pub(super) sizes: bool,
 }
 
 /// The estimate of a request.
@@ -141,7 +146,7 @@ fn bounded(most: u32, limit: u32) -> u32 {
 }
 
 fn list_seats(info: &RequestInfo, query: &Query, facts: &Facts<'_>) -> u32 {
-    let most = bounded(facts.most, MOST_LIST_SEATS);
+    let most = bounded(facts.most, if facts.sizes { MOST_LIST_SEATS } else { MOST_COUNTED_SEATS });
     let watch = info.verb == "watch";
     // A watch is as dear as a list only when it begins with one.
     if watch && !query.flag("sendInitialEvents") {
@@ -149,25 +154,54 @@ fn list_seats(info: &RequestInfo, query: &Query, facts: &Facts<'_>) -> u32 {
     }
     let Ok(limit) = query.int("limit") else { return most };
     let Some(stored) = (facts.stored)(info) else { return 1 };
-    let size = if stored.size == 0 && stored.objects > 0 { LARGEST_OBJECT } else { stored.size };
     let limited = match limit.and_then(|n| u64::try_from(n).ok()) {
         Some(n) if n > 0 => stored.objects.min(n),
         _ => stored.objects,
     };
-    let cached = watch || !from_storage(query);
     let selective = ["fieldSelector", "labelSelector"].iter().any(|s| query.get(s).is_some_and(|v| !v.is_empty()));
-    let loaded = if !info.name.is_empty() {
-        1
-    } else if !cached && selective {
-        limited.max(stored.objects / 2)
-    } else {
-        limited
+    let list = List {
+        objects: stored.objects,
+        limited,
+        single: !info.name.is_empty(),
+        cached: watch || !from_storage(query),
+        selective,
     };
-    let mut bytes = loaded.saturating_mul(size);
-    if cached {
-        bytes = bytes.min(STREAMED);
+    let seats = if facts.sizes { list.seats_by_size(stored.size) } else { list.seats_by_count() };
+    u32::try_from(seats).unwrap_or(u32::MAX).clamp(1, most.max(1))
+}
+
+/// What there is to list.
+struct List {
+    objects: u64,
+    /// As many as are wanted.
+    limited: u64,
+    /// It is about one object.
+    single: bool,
+    cached: bool,
+    selective: bool,
+}
+
+impl List {
+    fn seats_by_size(&self, size: u64) -> u64 {
+        let size = if size == 0 && self.objects > 0 { LARGEST_OBJECT } else { size };
+        let loaded = match self {
+            Self { single: true, .. } => 1,
+            Self { cached: false, selective: true, .. } => self.limited.max(self.objects / 2),
+            _ => self.limited,
+        };
+        let bytes = loaded.saturating_mul(size);
+        (if self.cached { bytes.min(STREAMED) } else { bytes }).div_ceil(BYTES_PER_SEAT)
     }
-    u32::try_from(bytes.div_ceil(BYTES_PER_SEAT)).unwrap_or(u32::MAX).clamp(1, most.max(1))
+
+    fn seats_by_count(&self) -> u64 {
+        let looked_at = match self {
+            Self { single: true, .. } => 1,
+            Self { cached: true, .. } => self.objects,
+            Self { selective: true, .. } => self.objects.saturating_add(self.limited),
+            _ => self.limited.saturating_mul(2),
+        };
+        looked_at.div_ceil(OBJECTS_PER_SEAT)
+    }
 }
 
 /// Lists at an exact older revision are the dear ones.
@@ -211,7 +245,7 @@ mod tests {
 
     fn seats(verb: &str, name: &str, query: &str, objects: u64, size: u64) -> u32 {
         let stored = |_: &RequestInfo| Some(Stored { objects, size });
-        estimate(&info(verb, name), query, &Facts { most: 0, stored: &stored, watchers: 0 }).seats
+        estimate(&info(verb, name), query, &Facts { most: 0, stored: &stored, watchers: 0, sizes: true }).seats
     }
 
     #[test]
@@ -237,24 +271,42 @@ mod tests {
     }
 
     #[test]
+    fn lists_by_count() {
+        for (name, query, objects, want) in [
+            ("", "", 0, 1),
+            ("", "", 399, 4),
+            ("", "limit=1", 399, 4),
+            ("", "", 100_000, 10),
+            ("p", "", 100_000, 1),
+            ("", "limit=101&continue=x", 100_000, 3),
+            ("", "limit=1&continue=x&labelSelector=a%3Db", 400, 5),
+        ] {
+            let stored = |_: &RequestInfo| Some(Stored { objects, size: 1_000_000 });
+            let facts = Facts { most: 0, stored: &stored, watchers: 0, sizes: false };
+            assert_eq!(estimate(&info("list", name), query, &facts).seats, want, "{query} of {objects}");
+        }
+    }
+
+    #[test]
     fn unknown_resources_cost_least() {
         let none = |_: &RequestInfo| None;
-        let facts = Facts { most: 0, stored: &none, watchers: 0 };
+        let facts = Facts { most: 0, stored: &none, watchers: 0, sizes: true };
         assert_eq!(estimate(&info("list", ""), "", &facts), Work::of(1));
     }
 
     #[test]
     fn writes_by_watchers() {
         let none = |_: &RequestInfo| None;
-        let of =
-            |watchers: u32, most: u32| estimate(&info("update", "p"), "", &Facts { most, stored: &none, watchers });
+        let of = |watchers: u32, most: u32| {
+            estimate(&info("update", "p"), "", &Facts { most, stored: &none, watchers, sizes: true })
+        };
         assert_eq!(of(9, 0), Work::of(1));
         assert_eq!(of(15, 0), Work { seats: 1, last_seats: 2, tail: EVENT });
         assert_eq!(of(200, 0), Work { seats: 1, last_seats: 10, tail: EVENT * 2 });
         assert_eq!(of(200, 5), Work { seats: 1, last_seats: 5, tail: EVENT * 4 });
         let token =
             RequestInfo { resource: "serviceaccounts".into(), subresource: "token".into(), ..info("create", "a") };
-        assert_eq!(estimate(&token, "", &Facts { most: 0, stored: &none, watchers: 50 }), Work::of(1));
+        assert_eq!(estimate(&token, "", &Facts { most: 0, stored: &none, watchers: 50, sizes: true }), Work::of(1));
     }
 
     #[test]

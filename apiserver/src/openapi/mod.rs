@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use proto::openapi;
+use proto::resources::Resource;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use shared::status::Status;
@@ -71,6 +72,8 @@ fn tag(body: &[u8]) -> String {
 /// The documents of a server, as far as they stay the same.
 #[derive(Default)]
 pub struct Documents {
+    /// `OpenAPIEnums` is off: the words that fields may have are not listed.
+    plain: bool,
     json: OnceLock<[Vec<u8>; 3]>,
     protobuf: OnceLock<Vec<u8>>,
     hashes: OnceLock<BTreeMap<String, String>>,
@@ -78,6 +81,15 @@ pub struct Documents {
 }
 
 impl Documents {
+    /// `enums`: the words that fields may have are listed.
+    pub fn new(enums: bool) -> Self {
+        Self { plain: !enums, ..Self::default() }
+    }
+
+    fn content<'a>(&self, rows: &'a [&'a Resource]) -> openapi::Content<'a> {
+        openapi::Content { rows, enums: !self.plain }
+    }
+
     /// `/openapi/v2`, with what other servers say of their groups.
     pub fn v2(&self, rows: &Rows, others: &[Arc<Schemas>], accept: Option<&str>) -> Result<Document, Status> {
         let types = media(accept);
@@ -107,7 +119,7 @@ impl Documents {
     }
 
     fn json(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {
-        let [paths, definitions, end] = self.json.get_or_init(|| openapi::v2_split(&rows.built_in()));
+        let [paths, definitions, end] = self.json.get_or_init(|| openapi::v2_split(self.content(&rows.built_in())));
         let mut parts: Vec<&[u8]> = vec![paths];
         parts.extend(pieces.iter().map(|p| p.paths.as_slice()));
         parts.push(definitions);
@@ -117,14 +129,14 @@ impl Documents {
     }
 
     fn protobuf(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {
-        let own = self.protobuf.get_or_init(|| openapi::v2_protobuf(&rows.built_in()));
+        let own = self.protobuf.get_or_init(|| openapi::v2_protobuf(self.content(&rows.built_in())));
         let mut parts: Vec<&[u8]> = vec![own];
         parts.extend(pieces.iter().map(|p| p.protobuf.as_slice()));
         parts.concat()
     }
 
     fn hashes(&self, rows: &Rows) -> &BTreeMap<String, String> {
-        self.hashes.get_or_init(|| openapi::v3_hashes(&rows.built_in()))
+        self.hashes.get_or_init(|| openapi::v3_hashes(self.content(&rows.built_in())))
     }
 
     /// `/openapi/v3`: where the documents are, those of other servers by path and address.
@@ -140,7 +152,7 @@ impl Documents {
 
     /// `/openapi/v3/<path>`; `None` when there is no such document.
     pub fn v3(&self, rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
-        let (hash, body) = match openapi::v3(&rows.built_in(), path) {
+        let (hash, body) = match openapi::v3(self.content(&rows.built_in()), path) {
             Some(body) => (self.hashes(rows).get(path).cloned(), body),
             None => {
                 let (hash, body) = self.custom.of(rows, path)?;

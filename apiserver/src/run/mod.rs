@@ -86,6 +86,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     work::follow_flow_control(&process, &access, &cx.api);
     let aggregator = work::follow_groups(&process, &cx, &engine)?;
+    let peers = work::follow_peers(&process, &cx, &aggregator, &engine.store)?;
     let bootstrap = bootstrap::start(&cx, access.rbac_enabled(), engine.versions.clone());
     let reconciler = Arc::new(Reconciler {
         engine: engine.clone(),
@@ -107,7 +108,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         Audit::from_flags(flags, &cx.egress, &process.tasks, &process.shutdown).await.map_err(anyhow::Error::msg)?;
     let ending = Arc::new(Ending::from_flags(flags));
     let conduct = settings.conduct;
-    let server = Server::new(engine, access, audit, aggregator, connect, health, conduct, ending.clone(), address);
+    let server = Server::new(engine, access, audit, aggregator, connect, health, conduct, ending.clone(), address)
+        .beside(peers.clone());
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
     flags.warn_unread();
@@ -117,7 +119,13 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         ended = &mut serving => return Ok(ended.context("serving")??),
         () = process.shutdown.wait() => {}
     }
-    go_down(&process, &reconciler, &ending, &handle).await;
+    let leave = async {
+        reconciler.leave().await;
+        if let Some(peers) = &peers {
+            peers.leave().await;
+        }
+    };
+    go_down(&process, leave, &ending, &handle).await;
     Ok(())
 }
 
@@ -154,10 +162,10 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Others are told to go elsewhere, what was begun is ended, and then nothing more is taken.
-async fn go_down(process: &Process, reconciler: &Reconciler, ending: &Ending, handle: &ServerHandle) {
+/// Others are told to go elsewhere, which is to `leave`; what was begun is ended, and then nothing more is taken.
+async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
     process.milestones.stopping.store(true, Ordering::Release);
-    reconciler.leave().await;
+    leave.await;
     tokio::time::sleep(process.flags.duration("shutdown-delay-duration")).await;
     ending.begin();
     if ending.sends_away() {

@@ -12,10 +12,12 @@ use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
 use crate::cache::Hub;
 use crate::crd::controller::Controller;
+use crate::peers::Peers;
 use crate::registry::builtin;
 use crate::registry::core::default_range::DefaultRange;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::{repair, system_namespaces};
+use crate::storage::Store;
 use crate::verbs::engine::Engine;
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -55,6 +57,20 @@ pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine
         reached();
     });
     Ok(aggregator)
+}
+
+/// Servers of other versions beside this one, where they are to answer for what only they serve.
+pub(super) fn follow_peers(
+    process: &Process,
+    cx: &Context,
+    aggregator: &Arc<Aggregator>,
+    store: &Store,
+) -> anyhow::Result<Option<Arc<Peers>>> {
+    let peers = Peers::from_flags(cx, aggregator, store.clone()).map_err(anyhow::Error::msg)?;
+    if let Some(peers) = peers.clone() {
+        process.until_shutdown("peers", peers.keep());
+    }
+    Ok(peers)
 }
 
 /// The caches every request may need.

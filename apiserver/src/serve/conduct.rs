@@ -25,6 +25,8 @@ pub struct Conduct {
     goaway: f64,
     /// `--profiling`, where it is given: what is for profilers is not shown to others.
     pub profiles: bool,
+    /// `--profiling`: metrics may be reset.
+    pub resets: bool,
     /// `--enable-logs-handler`: `/logs/` is served.
     pub logs: bool,
     /// `--etcd-count-metric-poll-period` is not 0: `/metrics` says how many objects there are.
@@ -37,6 +39,8 @@ pub struct Conduct {
     pub compresses: bool,
     /// `StorageVersionHash`: discovery says in which version objects are stored.
     pub hashes: bool,
+    /// `OpenAPIEnums`
+    pub enums: bool,
     /// `AuthorizePodWebsocketUpgradeCreatePermission`: who opens a session in a pod must be allowed to create one.
     pub sessions_are_made: bool,
     /// `UnauthenticatedHTTP2DOSMitigation`
@@ -121,12 +125,14 @@ impl Conduct {
             shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
             goaway: chance,
             profiles: flags.is_set("profiling") && flags.boolean("profiling"),
+            resets: flags.boolean("profiling"),
             logs: flags.boolean("enable-logs-handler"),
             counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
             flagz: flags.enabled("ComponentFlagz").then(|| flags.clone()),
             statusz: flags.enabled("ComponentStatusz"),
             compresses: flags.enabled("APIResponseCompression"),
             hashes: flags.enabled("StorageVersionHash"),
+            enums: flags.enabled("OpenAPIEnums"),
             sessions_are_made: flags.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
             sends_strangers_away: flags.enabled("UnauthenticatedHTTP2DOSMitigation"),
         })

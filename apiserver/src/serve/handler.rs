@@ -15,7 +15,7 @@ use super::answer::{self, Shape};
 use super::body::{held, read_body};
 use super::info::request_info;
 use super::server::Server;
-use super::traced::{Kept, written_down};
+use super::traced::{Kept, caught, written_down};
 use super::{passing, paths};
 use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
 use crate::aggregate::{Remote, holding};
@@ -67,7 +67,10 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let response = match enter(&server, &asked, &mut shape, trail).await {
         Ok(pass) => {
             let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail };
-            admitted.in_time(payload).await
+            match caught(admitted.in_time(payload)).await {
+                Ok(response) => response,
+                Err(panic) => panic.pass(&mut kept).await,
+            }
         }
         Err(refused) => refused,
     };
@@ -237,8 +240,23 @@ impl Admitted<'_> {
         answer::failure(status, self.shape)
     }
 
+    /// The answer of another server of this kind; gives the body back where there is none.
+    async fn beside(&mut self, payload: web::Payload) -> Result<HttpResponse, web::Payload> {
+        let (Some(peers), Asked { req, info, .. }) = (self.server.peers.clone(), *self.asked) else {
+            return Err(payload);
+        };
+        match peers.answer(info, req, payload, &self.pass.user, &self.shape.audit_id).await? {
+            Err(status) => Ok(self.failed(&status, false)),
+            Ok(response) => Ok(self.relayed(response)),
+        }
+    }
+
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
         let Asked { req, info, query, .. } = *self.asked;
+        let payload = match self.beside(payload).await {
+            Ok(response) => return response,
+            Err(payload) => payload,
+        };
         if !info.api_group.is_empty()
             && let Some(remote) = self.server.aggregator.remote(&info.api_group, &info.api_version)
         {
@@ -272,6 +290,11 @@ impl Admitted<'_> {
             Ok(response) => response,
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
+        self.relayed(response)
+    }
+
+    /// An answer of another server, which holds its seat until it is read.
+    fn relayed(&mut self, response: HttpResponse) -> HttpResponse {
         self.asked.count(self.server, false, response.status().as_u16());
         let response = self.passed_on(response);
         match self.pass.permit.take() {

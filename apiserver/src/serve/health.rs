@@ -158,6 +158,10 @@ impl Results {
         *last = passed;
     }
 
+    fn reset(&self) {
+        self.0.lock().clear();
+    }
+
     fn text(&self) -> String {
         let (mut gauges, mut counters) = (String::new(), String::new());
         for ((name, kind), (good, bad, last)) in self.0.lock().iter() {
@@ -212,6 +216,11 @@ impl Health {
     /// `/metrics/slis`
     pub fn slis(&self) -> String {
         self.results.text()
+    }
+
+    /// Forgets how checks went.
+    pub fn reset(&self) {
+        self.results.reset();
     }
 
     async fn check(&self, name: &str, endpoint: Endpoint) -> Result<(), String> {

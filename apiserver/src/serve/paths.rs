@@ -55,10 +55,13 @@ fn aggregated(server: &Server, rows: &[Row], directory: &Directory, core: bool, 
         let parts: Vec<&str> = clause.split(';').map(str::trim).collect();
         AGGREGATED.split(';').all(|part| parts.contains(&part))
     };
-    if !accept.split(',').any(wanted) {
-        return None;
-    }
-    let body = server.discovery.document(rows, directory, core);
+    let clause = accept.split(',').find(|clause| wanted(clause))?;
+    let alone = clause.split(';').any(|part| part.trim() == "profile=nopeer");
+    let own = server.discovery.document(rows, directory, core);
+    let body = match &server.peers {
+        Some(peers) if !core && !alone => peers.discovery(own),
+        _ => own,
+    };
     let mut response = answer::reply(Reply::new(200, AGGREGATED, body), shape);
     response
         .headers_mut()
@@ -160,7 +163,13 @@ fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
 }
 
 /// The pages that do not ask for the method.
-async fn for_any_method(server: &Server, path: &str, query: &Query, shape: &Shape) -> Option<HttpResponse> {
+async fn for_any_method(
+    server: &Server,
+    method: &str,
+    path: &str,
+    query: &Query,
+    shape: &Shape,
+) -> Option<HttpResponse> {
     let (first, rest) = path.strip_prefix('/')?.split_once('/').map_or((&path[1..], None), |(a, b)| (a, Some(b)));
     let endpoint = match first {
         "healthz" => Some(Endpoint::Healthz),
@@ -183,6 +192,14 @@ async fn for_any_method(server: &Server, path: &str, query: &Query, shape: &Shap
         ("statusz", None) if server.conduct.statusz => {
             let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
             Some(z_page(shared::serve::statusz("kube-apiserver", &paths, wanted), shape))
+        }
+        ("metrics", None | Some("slis")) if method == "DELETE" && server.conduct.resets => {
+            if rest.is_none() {
+                shared::metrics::reset()
+            } else {
+                server.health.reset()
+            }
+            Some(answer::said(shared::metrics::WAS_RESET, shape))
         }
         ("metrics", None) => Some(exposition(server.metrics(), shape)),
         ("metrics", Some("slis")) => Some(exposition(server.health.slis(), shape)),
@@ -223,7 +240,7 @@ pub(super) async fn serve(
     shape: &Shape,
 ) -> HttpResponse {
     let segments: Vec<&str> = info.path.split('/').filter(|s| !s.is_empty()).collect();
-    if let Some(response) = for_any_method(server, &info.path, query, shape).await {
+    if let Some(response) = for_any_method(server, method, &info.path, query, shape).await {
         return response;
     }
     if !matches!(method, "GET" | "HEAD") {

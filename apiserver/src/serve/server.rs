@@ -19,6 +19,7 @@ use crate::audit::Audit;
 use crate::connect::Connect;
 use crate::flowcontrol::FlowControl;
 use crate::openapi::Documents;
+use crate::peers::Peers;
 use crate::verbs::engine::Engine;
 
 /// What requests are served from.
@@ -31,6 +32,8 @@ pub struct Server {
     pub audit: Option<Arc<Audit>>,
     /// Groups that other servers answer.
     pub aggregator: Arc<Aggregator>,
+    /// Other servers of this kind, where they are asked.
+    pub peers: Option<Arc<Peers>>,
     /// OpenAPI documents.
     pub documents: Arc<Documents>,
     /// Aggregated discovery.
@@ -80,7 +83,8 @@ impl Server {
             access,
             audit,
             aggregator,
-            documents: Arc::default(),
+            peers: None,
+            documents: Arc::new(Documents::new(conduct.enums)),
             discovery: Aggregated::default(),
             connect,
             health,
@@ -92,6 +96,12 @@ impl Server {
             objects_of,
             caches: crate::cache::Meters::default(),
         }
+    }
+
+    /// With other servers of this kind.
+    #[must_use]
+    pub fn beside(self, peers: Option<Arc<Peers>>) -> Self {
+        Self { peers, ..self }
     }
 
     /// The text of `/metrics`.

@@ -1,11 +1,14 @@
 //! The audit trail of a request, to its end.
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use bytes::Bytes;
+use futures::FutureExt as _;
 
 use crate::audit::Trail;
 
@@ -33,6 +36,26 @@ pub(super) async fn written_down(mut trail: Trail, response: HttpResponse) -> Ht
     response
 }
 
+/// What comes of work on an answer, or the panic that it ended with.
+pub(super) async fn caught(work: impl Future<Output = HttpResponse>) -> Result<HttpResponse, Panic> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(Panic)
+}
+
+/// Why there will be no answer.
+pub(super) struct Panic(Box<dyn Any + Send>);
+
+impl Panic {
+    /// Writes it down, and goes on with it: the connection ends.
+    pub(super) async fn pass(self, kept: &mut Kept) -> ! {
+        let text = self.0.downcast_ref::<&str>().copied();
+        let why = text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown");
+        if let Some(trail) = kept.0.take() {
+            trail.panicked(why).await;
+        }
+        std::panic::resume_unwind(self.0)
+    }
+}
+
 /// A body that says when it has ended, or when nobody reads it any more.
 struct Traced {
     body: BoxBody,
@@ -55,6 +78,53 @@ impl Drop for Traced {
     fn drop(&mut self) {
         if let Some(trail) = self.trail.take() {
             trail.complete_later();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+    use shared::authz::Attributes;
+    use shared::flags::FlagSet;
+    use shared::run::{Shutdown, TaskGroup};
+
+    use super::*;
+    use crate::audit::{Audit, Origin};
+    use crate::egress::Egress;
+
+    #[tokio::test]
+    async fn a_panic_is_written_down_and_goes_on() {
+        let path = |what: &str| std::env::temp_dir().join(format!("{what}-{}", uuid::Uuid::new_v4()));
+        let (policy, log) = (path("policy"), path("log"));
+        let rules = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";
+        std::fs::write(&policy, rules).expect("written");
+        let flags = [
+            format!("--audit-policy-file={}", policy.display()),
+            format!("--audit-log-path={}", log.display()),
+            "--audit-log-mode=blocking".to_owned(),
+        ];
+        let flags = FlagSet::of("kube-apiserver", &flags.each_ref().map(String::as_str)).expect("flags");
+        let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
+        let audit = Audit::from_flags(&flags, &Egress::default(), &tasks, &shutdown).await.expect("flags");
+        let headers = http::HeaderMap::new();
+        let origin = Origin { audit_id: "1", uri: "/x", headers: &headers, peer: None, long_running: false };
+        let trail = audit.expect("wanted").begin(&Attributes::default(), &origin);
+        let mut kept = Kept(trail);
+        let work = async { std::panic::resume_unwind(Box::new("an index")) };
+        let panic = caught(work).await.expect_err("a panic");
+        assert!(AssertUnwindSafe(panic.pass(&mut kept)).catch_unwind().await.is_err());
+        assert!(caught(async { HttpResponse::Ok().finish() }).await.is_ok());
+        tasks.drain(Duration::from_secs(5)).await;
+        let text = std::fs::read_to_string(&log).expect("a log");
+        let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let want = json!({"metadata": {}, "status": "Failure", "message": "APIServer panic'd: an index",
+            "reason": "InternalError", "code": 500});
+        assert_eq!((events.len(), &events[0]["stage"], &events[0]["responseStatus"]), (1, &json!("Panic"), &want));
+        for path in [policy, log] {
+            std::fs::remove_file(path).expect("removed");
         }
     }
 }

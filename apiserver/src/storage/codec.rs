@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use proto::resources::Resource;
 use proto::schema::{self, Message};
-use proto::{Value, cbor, json, protobuf};
+use proto::{Value, cbor, defaulting, json, protobuf};
 
 use crate::cache::{Entry, Raw};
 use crate::crd;
@@ -132,14 +132,24 @@ fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Resul
 
 /// The cached form of stored bytes.
 pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecError> {
+    read(row, stored, revision).map(|(raw, _)| raw)
+}
+
+/// The same, and whether it would be stored in another form: an older release did not know all defaults.
+fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), CodecError> {
     if stored.starts_with(MAGIC) {
         let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
         let body = stamp(envelope.raw, &revision.to_string())
             .ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
-        return Ok(Raw::Proto(Bytes::from(body)));
+        let completed = completed(row, &body)?;
+        let stale = completed.is_some();
+        return Ok((Raw::Proto(Bytes::from(completed.unwrap_or(body))), stale));
     }
     let mut v = unpacked(stored)?;
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+    if let (None, Ok(schema)) = (&row.custom, storage_schema(row)) {
+        defaulting::apply(schema, &mut v);
+    }
     if let Some(served) = crd::served(row) {
         crd::objects::read(served, &mut v);
         // What a webhook converts stays as it is until somebody asks for it.
@@ -147,7 +157,19 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
             crd::objects::present(row, served, &mut v);
         }
     }
-    Ok(Raw::Json(Bytes::from(serde_json::to_vec(&v)?)))
+    Ok((Raw::Json(Bytes::from(serde_json::to_vec(&v)?)), false))
+}
+
+/// An object with today's defaults, where it lacks some.
+fn completed(row: &Resource, body: &[u8]) -> Result<Option<Vec<u8>>, CodecError> {
+    let schema = storage_schema(row)?;
+    if !defaulting::may_lack(schema, body) {
+        return Ok(None);
+    }
+    let before = protobuf::decode(schema, body).map_err(|e| CodecError::Protobuf(e.to_string()))?;
+    let mut object = before.clone();
+    defaulting::apply(schema, &mut object);
+    Ok((object != before).then(|| protobuf::encode(schema, &object)))
 }
 
 /// The tree of what is not stored as protobuf.
@@ -195,14 +217,15 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
 
 /// The cache's record of a stored value. Of protobuf only what requests select by is looked at.
 pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
-    let raw = raw(row, stored, revision)?;
+    let (raw, stale) = read(row, stored, revision)?;
     if let Raw::Proto(body) = &raw {
         let schema = storage_schema(row)?;
         let table = fields::of(&row.group, &row.plural);
         let values = fields::values(table, |pointer| protobuf::lookup(schema, body, pointer));
         let labels = proto_labels(body).ok_or_else(|| CodecError::Protobuf("broken labels".to_owned()))?;
         let labels = labels.iter().map(|(k, v)| (&**k, &**v)).collect();
-        return Ok(Entry::new(key, revision, raw.clone(), labels, values.iter().map(|v| &**v)));
+        let entry = Entry::new(key, revision, raw.clone(), labels, values.iter().map(|v| &**v));
+        return Ok(entry.stored_as(0, stale));
     }
     let tree = value(row, &raw)?;
     Ok(of_tree(row, key, raw, &tree, revision))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 
+use super::grpc::Call;
 use super::{Error, Store, timed};
 
 const KEY: &str = "compact_rev_key";
@@ -34,7 +35,7 @@ async fn step(store: &Store, round: Round) -> Result<Round, Error> {
         .when([Compare::version(KEY, CompareOp::Equal, round.version)])
         .and_then([TxnOp::put(KEY, round.revision.to_string(), None)])
         .or_else([TxnOp::get(KEY, None)]);
-    let r = timed(store.etcd().kv.clone().txn(txn)).await?;
+    let r = timed(Call::Txn, store.etcd().kv.clone().txn(txn)).await?;
     let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
     if !r.succeeded() {
         let moved = r.op_responses().into_iter().find_map(|op| match op {
@@ -49,7 +50,7 @@ async fn step(store: &Store, round: Round) -> Result<Round, Error> {
     }
     let next = Round { version: round.version + 1, revision };
     if round.revision != 0 {
-        match timed(store.etcd().kv.clone().compact(round.revision, None)).await {
+        match timed(Call::Compact, store.etcd().kv.clone().compact(round.revision, None)).await {
             Ok(_) | Err(Error::Compacted) => store.note_compacted(round.revision),
             Err(e) => return Err(e),
         }

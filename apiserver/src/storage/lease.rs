@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use etcd_client::LeaseClient;
 use tokio::sync::Mutex;
 
+use super::grpc::Call;
 use super::meters::LEASED;
 use super::{Error, timed};
 
@@ -39,7 +40,7 @@ impl Pool {
     pub(super) async fn lease(&self, ttl: i64) -> Result<i64, Error> {
         let reuse = reuse_seconds(ttl, self.reuse);
         if reuse == 0 {
-            return Ok(timed(self.client.clone().grant(ttl, None)).await?.id());
+            return Ok(timed(Call::LeaseGrant, self.client.clone().grant(ttl, None)).await?.id());
         }
         let mut current = self.current.lock().await;
         if let Some(c) = current.as_mut()
@@ -50,7 +51,7 @@ impl Pool {
             c.keys += 1;
             return Ok(c.id);
         }
-        let id = timed(self.client.clone().grant(ttl + reuse, None)).await?.id();
+        let id = timed(Call::LeaseGrant, self.client.clone().grant(ttl + reuse, None)).await?.id();
         if let Some(full) = current.take() {
             #[allow(clippy::cast_precision_loss)]
             LEASED.observe(full.keys as f64);

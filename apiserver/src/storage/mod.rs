@@ -9,6 +9,7 @@ mod choice;
 pub mod codec;
 mod compact;
 mod connect;
+mod grpc;
 mod lease;
 mod meters;
 mod near;
@@ -21,15 +22,18 @@ use std::time::Instant;
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
-    WatchClient,
+    WatchClient, WatchOptions,
 };
 
+use grpc::Call;
 use meters::{Meters, Operation};
 
 pub use choice::{ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
 pub use connect::{Options, Override, overrides};
+pub use grpc::Watch;
 pub use size::poll_size;
+use tonic::Code;
 pub use transform::Transformers;
 
 /// Why a storage call failed.
@@ -143,8 +147,16 @@ const PROBE: &str = "\u{1}ironclad-revision-probe";
 /// Deadline of one call.
 const CALL_DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
 
-async fn timed<T>(call: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, Error> {
-    match tokio::time::timeout(CALL_DEADLINE, call).await {
+/// A call, in time and counted.
+async fn timed<T>(what: Call, call: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, Error> {
+    what.begin();
+    let outcome = tokio::time::timeout(CALL_DEADLINE, call).await;
+    what.end(match &outcome {
+        Ok(Ok(_)) => Code::Ok,
+        Ok(Err(e)) => grpc::code(e),
+        Err(_) => Code::DeadlineExceeded,
+    });
+    match outcome {
         Ok(Ok(v)) => Ok(v),
         Ok(Err(e)) => Err(classify(e)),
         Err(_) => Err(Error::Timeout),
@@ -318,14 +330,25 @@ impl Store {
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, Error> {
         let since = Instant::now();
-        let outcome = timed(call).await;
+        let what = if matches!(operation, Operation::Get | Operation::List) { Call::Range } else { Call::Txn };
+        let outcome = timed(what, call).await;
         self.meters.asked(self.tail(key), operation, since, outcome.is_err());
         outcome
     }
 
-    /// The raw watch client, for the cache.
-    pub fn watch_client(&self) -> WatchClient {
-        self.etcd().watch.clone()
+    /// Follows all keys, for the cache.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub async fn watch(&self, options: WatchOptions) -> Result<Watch, Error> {
+        Call::Watch.begin();
+        match self.etcd().watch.clone().watch("", Some(options.with_all_keys())).await {
+            Ok(stream) => Ok(Watch::new(stream)),
+            Err(error) => {
+                Call::Watch.end(grpc::code(&error));
+                Err(error.into())
+            }
+        }
     }
 
     /// A linearizable read of one key, with the store's revision.
@@ -343,19 +366,21 @@ impl Store {
 
     /// The store's revision, agreed by a quorum. Reads no data.
     pub async fn revision(&self) -> Result<i64, Error> {
-        let r = timed(self.kv(self.at).get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
+        let r = timed(Call::Range, self.kv(self.at).get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
         Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
     }
 
     /// Fails with [`Error::Compacted`] when etcd no longer knows what was at a revision. Reads no data.
     pub async fn remembers(&self, revision: i64) -> Result<(), Error> {
         let options = GetOptions::new().with_count_only().with_revision(revision);
-        timed(self.kv(self.at).get(PROBE, Some(options))).await.map(drop)
+        timed(Call::Range, self.kv(self.at).get(PROBE, Some(options))).await.map(drop)
     }
 
     /// Number of keys below `prefix`.
     pub async fn count(&self, prefix: &str) -> Result<i64, Error> {
-        let r = timed(self.kv_of(prefix).get(prefix, Some(GetOptions::new().with_prefix().with_count_only()))).await?;
+        let r =
+            timed(Call::Range, self.kv_of(prefix).get(prefix, Some(GetOptions::new().with_prefix().with_count_only())))
+                .await?;
         Ok(r.count())
     }
 
@@ -392,7 +417,7 @@ impl Store {
             .with_limit(limit)
             .with_revision(revision)
             .with_keys_only();
-        let mut r = timed(self.kv_of(prefix).get(start, Some(options))).await?;
+        let mut r = timed(Call::Range, self.kv_of(prefix).get(start, Some(options))).await?;
         let more = r.more();
         let keys = r.take_kvs().into_iter().map(|kv| {
             let revision = kv.mod_revision();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use shared::metrics;
 
+use super::grpc::Call;
 use super::{Store, timed};
 
 /// Asks every `interval`, until dropped.
@@ -17,7 +18,7 @@ pub async fn poll_size(store: Store, interval: Duration) {
     let mut tick = tokio::time::interval(interval);
     loop {
         tick.tick().await;
-        match timed(store.etcd().maintenance.clone().status()).await {
+        match timed(Call::Status, store.etcd().maintenance.clone().status()).await {
             #[allow(clippy::cast_precision_loss)]
             Ok(status) => size.with_label_values(&[&cluster]).set(status.db_size() as f64),
             Err(error) => tracing::debug!(%error, "the size of etcd's database is not known"),

@@ -310,6 +310,7 @@ mod tests {
         let config = || Config {
             issuers: vec!["https://k".into()],
             signing_endpoint: path.display().to_string(),
+            signs_elsewhere: true,
             ..Config::default()
         };
         let accounts = ServiceAccounts::connect(config()).await.expect("connected");
@@ -326,6 +327,9 @@ mod tests {
         assert!(ServiceAccounts::connect(both).await.is_err(), "longer than the signer allows");
         let files = Config { signing_key_file: "/x".into(), ..config() };
         assert!(ServiceAccounts::connect(files).await.is_err(), "one of both");
+        let off = ServiceAccounts::connect(Config { signs_elsewhere: false, ..config() }).await;
+        let why = "setting `--service-account-signing-endpoint` requires enabling ExternalServiceAccountTokenSigner feature gate";
+        assert_eq!(off.err().map(|e| e.to_string()).as_deref(), Some(why));
         std::fs::remove_file(path).expect("removed");
     }
 

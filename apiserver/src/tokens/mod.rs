@@ -48,6 +48,8 @@ pub struct Config {
     pub any_uid: bool,
     /// `--service-account-signing-endpoint`: the socket of who signs instead of us.
     pub signing_endpoint: String,
+    /// `ExternalServiceAccountTokenSigner`: there may be one.
+    pub signs_elsewhere: bool,
     /// Seconds a token's life may be extended to at most, where a signer has a word in it.
     pub longest_extended: Option<i64>,
 }
@@ -161,6 +163,11 @@ impl ServiceAccounts {
     pub async fn connect(mut config: Config) -> Result<Self, Error> {
         if config.issuers.is_empty() || config.issuers.iter().any(String::is_empty) {
             return Err(Error::Flags("service-account-issuer is a required flag"));
+        }
+        if !config.signs_elsewhere {
+            return Err(Error::Flags(
+                "setting `--service-account-signing-endpoint` requires enabling ExternalServiceAccountTokenSigner feature gate",
+            ));
         }
         if !config.signing_key_file.is_empty() || !config.key_files.is_empty() {
             return Err(Error::Flags(

@@ -90,6 +90,28 @@ impl Pipeline for InProcess {
         self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)
     }
 
+    async fn apply(
+        &self,
+        user: &UserInfo,
+        resource: &Row,
+        subresource: &str,
+        manager: &str,
+        object: Value,
+    ) -> Result<Value, Status> {
+        count("PATCH", resource, subresource);
+        let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
+        let options = WriteOptions { field_manager: manager.to_owned(), force: true, ..WriteOptions::default() };
+        let target = Target::new(resource, (&namespace, &name), user, &options);
+        let mut t = Target { subresource, applies: true, ..target };
+        let mut change = |old: Option<&Value>| {
+            let kind = Kind { rows: &self.0.rows, row: resource, conversions: None };
+            let mut new = managers::applied(kind, subresource, old, &object, &options)?;
+            write::default(resource, &mut new)?;
+            Ok(new)
+        };
+        self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)
+    }
+
     async fn delete(
         &self,
         user: &UserInfo,

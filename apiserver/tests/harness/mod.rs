@@ -193,8 +193,13 @@ impl Cluster {
 
     /// A connection to the server, as the administrator, for what is not plain HTTP.
     pub async fn connection(&self) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+        self.connection_of(Identity::Admin).await
+    }
+
+    /// The same of somebody who has a certificate.
+    pub async fn connection_of(&self, whose: Identity) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
         let roots = shared::cert::root_store(self.pki.ca.as_bytes()).expect("roots");
-        let (certificate, key) = self.pki.pair(&Identity::Admin).expect("a pair");
+        let (certificate, key) = self.pki.pair(&whose).expect("a pair");
         let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_client_auth_cert(
             shared::cert::certificates(certificate.as_bytes()).expect("certificate"),
             shared::cert::private_key(key.as_bytes()).expect("key"),
@@ -299,8 +304,13 @@ impl Cluster {
         Member(Some(run(self.arguments(free_port(), flags))))
     }
 
-    pub async fn start_server(&mut self) {
+    /// Starts the server and does not wait for it.
+    pub fn launch_server(&mut self) {
         self.server = Some(run(self.arguments(self.port, &self.flags)));
+    }
+
+    pub async fn start_server(&mut self) {
+        self.launch_server();
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
             let seen = match self.admin.try_get("/readyz").await {

@@ -49,9 +49,8 @@ fn authority() -> (String, Issuer<'static, KeyPair>) {
 
 fn leaf(issuer: &Issuer<'static, KeyPair>, common: &str, group: Option<&str>, until: i32) -> Pair {
     let key = KeyPair::generate().expect("key");
-    let mut p =
-        CertificateParams::new(["localhost", "127.0.0.1", "api.wardle.svc", "metrics.default.svc"].map(str::to_owned))
-            .expect("names");
+    let names = ["localhost", "127.0.0.1", "api.wardle.svc", "metrics.default.svc", "kubernetes.default.svc"];
+    let mut p = CertificateParams::new(names.map(str::to_owned)).expect("names");
     p.distinguished_name.push(DnType::CommonName, common);
     if let Some(g) = group {
         p.distinguished_name.push(DnType::OrganizationName, g);

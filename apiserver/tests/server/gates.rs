@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Remote, etcd_is_missing};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{Cluster, Identity, Remote, etcd_is_missing, eventually};
 
 const NS: &str = "/api/v1/namespaces/default";
 
@@ -68,6 +70,33 @@ async fn what_a_gate_lets_pass_stays_without_it() {
     }
 }
 
+/// Lets Alice get sessions, and not create them.
+async fn sessions_by_get(c: &Cluster) {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let rules = json!([{"apiGroups": [""], "resources": ["pods/exec", "pods/attach"], "verbs": ["get"]}]);
+    c.post(&format!("{rbac}/roles"), json!({"metadata": {"name": "sessions"}, "rules": rules})).await.ok();
+    let user = json!({"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"});
+    let role = json!({"kind": "Role", "name": "sessions", "apiGroup": "rbac.authorization.k8s.io"});
+    let binding = json!({"metadata": {"name": "sessions"}, "subjects": [user], "roleRef": role});
+    c.post(&format!("{rbac}/rolebindings"), binding).await.ok();
+    let path = format!("{NS}/pods/none/attach");
+    eventually("the role is known", async || (c.client(Identity::Alice).get(&path).await.code != 403).then_some(()))
+        .await;
+}
+
+/// How Alice fares who opens a session by GET.
+async fn opened(c: &Cluster, pod: &str) -> u16 {
+    let mut connection = c.connection_of(Identity::Alice).await;
+    let ask = format!(
+        "GET {NS}/pods/{pod}/exec?command=id&stdout=1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    connection.write_all(ask.as_bytes()).await.expect("written");
+    let mut line = [0; 12];
+    connection.read_exact(&mut line).await.expect("an answer");
+    String::from_utf8_lossy(&line[9..]).parse().expect("a code")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_on_can_be_turned_off() {
     if etcd_is_missing() {
@@ -75,10 +104,13 @@ async fn what_is_on_can_be_turned_off() {
     }
     let gates = [
         "APIResponseCompression",
+        "AuthorizePodWebsocketUpgradeCreatePermission",
         "DeploymentReplicaSetTerminatingReplicas",
         "HostnameOverride",
         "KubeletFineGrainedAuthz",
         "MatchLabelKeysInPodTopologySpreadSelectorMerge",
+        "OpenAPIEnums",
+        "PodTopologyLabelsAdmission",
         "SELinuxMountReadWriteOncePod",
         "StorageVersionHash",
         "TokenRequestServiceAccountUIDValidation",
@@ -110,6 +142,17 @@ async fn what_is_on_can_be_turned_off() {
     let watch = format!("{NS}/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1");
     let admin = "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:kubelet-api-admin";
 
+    let node = json!({"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "z"}}});
+    c.post("/api/v1/nodes", node).await.ok();
+    let labelled = async |c: &Cluster, name: &str| {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!("n");
+        c.post(&format!("{NS}/pods"), pod).await.ok()["metadata"]["labels"].get("topology.kubernetes.io/zone").is_some()
+    };
+    let words = async |c: &Cluster| c.get("/openapi/v3/apis/apps/v1").await.text().contains("\"enum\":");
+    sessions_by_get(&c).await;
+    assert_eq!(opened(&c, "z").await, 404);
+    assert!(!labelled(&c, "y").await && !words(&c).await);
     assert_eq!(shown(&c.post(&format!("{NS}/pods"), pod("a")).await.ok()), [false; 3]);
     assert!(c.post(drivers, driver.clone()).await.ok()["spec"].get("seLinuxMount").is_none());
     c.post(deployments, workload(json!({}))).await.ok();
@@ -124,6 +167,8 @@ async fn what_is_on_can_be_turned_off() {
     assert!(!c.get(admin).await.text().contains("configz"));
 
     c.restart_with(Vec::new()).await;
+    assert_eq!(opened(&c, "z").await, 403);
+    assert!(labelled(&c, "z").await && words(&c).await);
     assert_eq!(shown(&c.post(&format!("{NS}/pods"), pod("b")).await.ok()), [true; 3]);
     let patched = c.patch(&format!("{drivers}/a.b"), "merge-patch+json", driver).await.ok();
     assert_eq!(patched["spec"]["seLinuxMount"], true);

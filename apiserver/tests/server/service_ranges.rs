@@ -27,7 +27,19 @@ async fn more_ranges_are_used_when_one_is_full() {
     let Some(c) = small().await else { return };
     let range = c.get(&format!("{RANGES}/kubernetes")).await.ok();
     assert_eq!(range["spec"]["cidrs"], json!(["192.168.0.0/29"]));
-    assert_eq!(range["status"]["conditions"][0]["status"], "True", "{range}");
+    let mut condition = range["status"]["conditions"][0].clone();
+    let since = condition["lastTransitionTime"].take();
+    let want = json!({"type": "Ready", "status": "True", "reason": "", "lastTransitionTime": null,
+        "message": "Kubernetes default Service CIDR is ready"});
+    assert!(since.is_string() && condition == want, "{range}");
+    let owners = range["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let ready = json!({"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}":
+        {".": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:status": {}, "f:type": {}}}}});
+    let told = owners.iter().find(|entry| entry["manager"] == "kubernetes-service-cidr-controller").expect("an owner");
+    assert_eq!(
+        (&told["operation"], &told["subresource"], &told["fieldsV1"]),
+        (&json!("Apply"), &json!("status"), &ready)
+    );
     for i in 0..5 {
         c.post(SERVICES, service(&format!("s{i}"), json!({}))).await.ok();
     }
@@ -147,4 +159,37 @@ async fn what_was_lost_is_found_at_the_start() {
             .to_owned(),
     ];
     assert_eq!(told, want);
+}
+
+/// What an unreadable service has would pass for nobody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_given_back_while_a_service_cannot_be_read() {
+    let Some(mut c) = small().await else { return };
+    let spec = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30007}]});
+    let made = c.post(SERVICES, service("s", spec)).await.ok();
+    let ip = made["spec"]["clusterIP"].as_str().expect("an address").to_owned();
+    let address = format!("{ADDRESSES}/{ip}");
+    let mut old = c.get(&address).await.ok();
+    c.stop_server();
+    let etcd = c.etcd_client().await;
+    etcd.kv_client()
+        .put("/registry/services/specs/default/s", b"k8s\0\xff\xff".as_slice(), None)
+        .await
+        .expect("written");
+    old["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    etcd.kv_client().put(format!("/registry/ipaddresses/{ip}"), old.to_string(), None).await.expect("written");
+    c.launch_server();
+    let hook = "/readyz/poststarthook/start-service-ip-repair-controllers";
+    let failures = eventually("ports are looked at again and again", async || {
+        let metrics = c.try_get("/metrics").await.ok()?.text();
+        let line = metrics.lines().find_map(|l| l.strip_prefix("apiserver_nodeport_repair_reconcile_errors_total "));
+        line?.parse::<u64>().ok().filter(|count| *count > 2)
+    });
+    assert!(failures.await > 2);
+    assert_eq!(c.get(&address).await.ok()["metadata"]["creationTimestamp"], "2020-01-01T00:00:00Z");
+    assert_eq!(c.get(hook).await.code, 500);
+
+    etcd.kv_client().delete("/registry/services/specs/default/s", None).await.expect("deleted");
+    eventually("all is in line", async || (c.get(hook).await.code == 200).then_some(())).await;
+    eventually("the address is given back", async || (c.get(&address).await.code == 404).then_some(())).await;
 }

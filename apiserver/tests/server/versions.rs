@@ -2,6 +2,7 @@
 //! conversion stands between them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use parking_lot::Mutex;
@@ -34,6 +35,7 @@ struct Scene {
     c: Cluster,
     webhook: Webhook,
     asked: Arc<Mutex<Vec<Value>>>,
+    conversions: Arc<AtomicUsize>,
 }
 
 async fn start() -> Option<Scene> {
@@ -44,9 +46,11 @@ async fn start() -> Option<Scene> {
         ["--feature-gates=MutatingAdmissionPolicy=true", "--runtime-config=admissionregistration.k8s.io/v1beta1=true"];
     let c = Cluster::start_with(|_, _| flags.map(str::to_owned).into()).await;
     let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let seen = asked.clone();
+    let conversions: Arc<AtomicUsize> = Arc::default();
+    let (seen, counted) = (asked.clone(), conversions.clone());
     let webhook = Webhook::start(c.pki(), move |path, request| {
         if path == "/convert" {
+            counted.fetch_add(1, Ordering::Relaxed);
             return convert(request);
         }
         seen.lock().push(request.clone());
@@ -63,7 +67,27 @@ async fn start() -> Option<Scene> {
     })
     .await;
     define(&c, hosts(GROUP, &webhook)).await;
-    Some(Scene { c, webhook, asked })
+    Some(Scene { c, webhook, asked, conversions })
+}
+
+/// However many want to see it in one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_is_converted_once_for_each_version() {
+    let Some(Scene { c, webhook, asked, conversions }) = start().await else { return };
+    let named = |i: usize| {
+        let mut hook = hook(&webhook, "/judge");
+        hook["name"] = json!(format!("hook{i}.test.io"));
+        hook
+    };
+    let three = json!({"webhooks": [named(1), named(2), named(3)]});
+    for (plural, name, want) in [("validatingwebhookconfigurations", "a", 1), ("mutatingwebhookconfigurations", "b", 2)]
+    {
+        set(&c, "v1", plural, three.clone()).await;
+        conversions.store(0, Ordering::Relaxed);
+        asked.lock().clear();
+        c.post(&path("v1"), host(name, "x")).await.ok();
+        assert_eq!((asked.lock().len(), conversions.load(Ordering::Relaxed)), (3 * want, want), "{plural}");
+    }
 }
 
 fn rule() -> Value {
@@ -97,7 +121,7 @@ fn host(name: &str, host: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhooks_are_shown_the_version_they_know() {
-    let Some(Scene { c, webhook, asked }) = start().await else { return };
+    let Some(Scene { c, webhook, asked, .. }) = start().await else { return };
     set(&c, "v1", "mutatingwebhookconfigurations", json!({"webhooks": [hook(&webhook, "/longer")]})).await;
     set(&c, "v1", "validatingwebhookconfigurations", json!({"webhooks": [hook(&webhook, "/judge")]})).await;
     let made = c.post(&path("v1"), host("a", "x")).await.ok();

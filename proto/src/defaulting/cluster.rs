@@ -11,7 +11,9 @@ pub(super) fn service(service: &mut Object) {
     if let Some(spec) = child_or_new(service, "spec") {
         service_spec(spec);
     }
-    let Some(status) = child(service, "status").and_then(|s| child(s, "loadBalancer")) else { return };
+    let balanced = child(service, "spec").is_some_and(|spec| text(spec, "type") == "LoadBalancer");
+    let status = child(service, "status").filter(|_| balanced).and_then(|s| child(s, "loadBalancer"));
+    let Some(status) = status else { return };
     for ingress in items(status, "ingress") {
         if !text(ingress, "ip").is_empty() {
             if_nil(ingress, "ipMode", "VIP");

@@ -6,6 +6,7 @@
 
 mod apps;
 mod cluster;
+mod late;
 mod pod;
 mod scaling;
 
@@ -14,6 +15,8 @@ use serde_json::{Map, Value};
 use crate::json::MAX_TREE_DEPTH;
 use crate::schema::{Card, Field, Kind, Message};
 use crate::zero;
+
+pub use late::may_lack;
 
 type Object = Map<String, Value>;
 type Rule = fn(&mut Object);

@@ -19,6 +19,21 @@ use crate::resources::{self, Resource};
 pub use operations::returns_deleted;
 pub use v2::{document as v2, split as v2_split};
 
+/// What documents tell of.
+#[derive(Clone, Copy)]
+pub struct Content<'a> {
+    /// What is served.
+    pub rows: &'a [&'a Resource],
+    /// Whether the words that a field may have are listed (`OpenAPIEnums`).
+    pub enums: bool,
+}
+
+impl<'a> From<&'a Vec<&'a Resource>> for Content<'a> {
+    fn from(rows: &'a Vec<&'a Resource>) -> Self {
+        Self { rows, enums: true }
+    }
+}
+
 /// Media type of [`v2_protobuf`] as clients ask for it.
 pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
@@ -27,15 +42,15 @@ pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0
 
 /// `openapi.v2.Document` in protobuf.
 #[must_use]
-pub fn v2_protobuf(rows: &[&Resource]) -> Vec<u8> {
-    gnostic::document(&v2::Parts::new(rows))
+pub fn v2_protobuf<'a>(content: impl Into<Content<'a>>) -> Vec<u8> {
+    gnostic::document(&v2::Parts::new(content.into()))
 }
 
 /// The types that the version 2 document defines of all rows that are on by default.
 #[must_use]
 pub fn v2_definitions() -> std::collections::BTreeSet<String> {
     let rows: Vec<&Resource> = resources::all().iter().collect();
-    v2::Parts::new(&rows).into_names()
+    v2::Parts::new((&rows).into()).into_names()
 }
 
 /// Members that follow others in an object of a document, as one of [`v2_split`]: each with a comma before it.
@@ -99,9 +114,10 @@ pub fn v3_paths(rows: &[&Resource]) -> Vec<String> {
 
 /// Hashes of the documents by their paths under `/openapi/v3/`, as in their addresses and ETags.
 #[must_use]
-pub fn v3_hashes(rows: &[&Resource]) -> BTreeMap<String, String> {
-    let hash = |path: String| v3(rows, &path).map(|document| (path, fingerprint(&document)));
-    v3_paths(rows).into_iter().filter_map(hash).collect()
+pub fn v3_hashes<'a>(content: impl Into<Content<'a>>) -> BTreeMap<String, String> {
+    let content = content.into();
+    let hash = |path: String| v3(content, &path).map(|document| (path, fingerprint(&document)));
+    v3_paths(content.rows).into_iter().filter_map(hash).collect()
 }
 
 /// A hash that names a document: collisions would only cost a client a stale cache entry.
@@ -113,8 +129,8 @@ fn fingerprint(bytes: &[u8]) -> String {
 
 /// The document at a path under `/openapi/v3/`, e.g. `apis/apps/v1`.
 #[must_use]
-pub fn v3(rows: &[&Resource], path: &str) -> Option<Vec<u8>> {
-    v3::document(rows, path)
+pub fn v3<'a>(content: impl Into<Content<'a>>, path: &str) -> Option<Vec<u8>> {
+    v3::document(content.into(), path)
 }
 
 /// Media type of [`v3_protobuf`] as clients ask for it; they may as well say what the answer says.

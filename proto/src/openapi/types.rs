@@ -89,8 +89,19 @@ fn message_of(published: &str) -> Option<&'static Message> {
     schema::message(&format!("k8s.io.{}", rest.replace("kube-aggregator", "kube_aggregator")))
 }
 
-/// The schema with a published name.
-pub(super) fn schema(published: &str, dialect: Dialect) -> Value {
+/// The schema with a published name; `enums` lists the words that fields may have.
+pub(super) fn schema(published: &str, dialect: Dialect, enums: bool) -> Value {
+    let mut schema = whole(published, dialect);
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut).filter(|_| !enums);
+    for property in properties.into_iter().flat_map(|all| all.values_mut()) {
+        for place in ["", "/items", "/additionalProperties"] {
+            property.pointer_mut(place).and_then(Value::as_object_mut).and_then(|words| words.remove("enum"));
+        }
+    }
+    schema
+}
+
+fn whole(published: &str, dialect: Dialect) -> Value {
     let v2 = dialect == Dialect::V2;
     let short = published.rsplit('.').next().unwrap_or_default();
     match short {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::Content;
 use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
 use super::types::{self, Dialect};
 use crate::discovery;
@@ -149,11 +150,12 @@ pub(super) struct Parts {
     pub parameters: Map<String, Value>,
     paths: Vec<Path>,
     names: BTreeSet<String>,
+    enums: bool,
 }
 
 impl Parts {
-    pub(super) fn new(rows: &[&Resource]) -> Self {
-        let paths = all_paths(rows);
+    pub(super) fn new(content: Content<'_>) -> Self {
+        let paths = all_paths(content.rows);
         let names = operations::mentioned(&paths);
         let mut parameters: Map<String, Value> = SHARED
             .iter()
@@ -166,7 +168,7 @@ impl Parts {
             let body = Body::Named(format!("{}{kind}", types::META));
             parameters.insert(name.to_owned(), body_parameter(&body, required));
         }
-        Self { head: head(), parameters, paths, names }
+        Self { head: head(), parameters, paths, names, enums: content.enums }
     }
 
     pub(super) fn into_names(self) -> BTreeSet<String> {
@@ -178,20 +180,20 @@ impl Parts {
     }
 
     pub(super) fn definitions(&self) -> impl Iterator<Item = (&str, Value)> {
-        self.names.iter().map(|name| (name.as_str(), types::schema(name, Dialect::V2)))
+        self.names.iter().map(|name| (name.as_str(), types::schema(name, Dialect::V2, self.enums)))
     }
 }
 
 /// The document as JSON.
 #[must_use]
-pub fn document(rows: &[&Resource]) -> Vec<u8> {
-    split(rows).concat()
+pub fn document<'a>(content: impl Into<Content<'a>>) -> Vec<u8> {
+    split(content).concat()
 }
 
 /// The document as JSON, in three parts: more paths may follow the first, more definitions the second.
 #[must_use]
-pub fn split(rows: &[&Resource]) -> [Vec<u8>; 3] {
-    let parts = Parts::new(rows);
+pub fn split<'a>(content: impl Into<Content<'a>>) -> [Vec<u8>; 3] {
+    let parts = Parts::new(content.into());
     let mut first = Vec::with_capacity(1024 * 1024);
     first.push(b'{');
     for (name, value) in &parts.head {

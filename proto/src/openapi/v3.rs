@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::Content;
 use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
 use super::types::{self, Dialect};
 use crate::discovery;
@@ -36,12 +37,12 @@ fn paths(rows: &[&Resource], path: &str) -> Option<Vec<Path>> {
 }
 
 /// The document at a path.
-pub(super) fn document(rows: &[&Resource], path: &str) -> Option<Vec<u8>> {
-    Some(write(&paths(rows, path)?))
+pub(super) fn document(content: Content<'_>, path: &str) -> Option<Vec<u8>> {
+    Some(write(&paths(content.rows, path)?, content.enums))
 }
 
 /// Writes a document piece by piece.
-fn write(paths: &[Path]) -> Vec<u8> {
+fn write(paths: &[Path], enums: bool) -> Vec<u8> {
     let names: BTreeSet<String> = operations::mentioned(paths);
     let mut out = Vec::with_capacity(64 * 1024);
     let info = json!({"title": "Kubernetes", "version": format!("v{}", env!("CARGO_PKG_VERSION"))});
@@ -53,7 +54,7 @@ fn write(paths: &[Path]) -> Vec<u8> {
     let security = json!({"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}});
     super::member("securitySchemes", &security, &mut out);
     if !names.is_empty() {
-        let schemas = names.iter().map(|name| (name.as_str(), types::schema(name, Dialect::V3)));
+        let schemas = names.iter().map(|name| (name.as_str(), types::schema(name, Dialect::V3, enums)));
         super::members("schemas", schemas, &mut out);
     }
     out.extend_from_slice(b"}}");

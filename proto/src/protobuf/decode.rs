@@ -84,7 +84,11 @@ fn follow<'p>(schema: &Message, data: &[u8], name: &str, mut path: impl Iterator
 }
 
 /// A field by its JSON name, and what the bytes hold of it.
-fn occurrences<'m, 'd>(schema: &'m Message, data: &'d [u8], name: &str) -> Option<(&'m Field, Vec<Wire<'d>>)> {
+pub(super) fn occurrences<'m, 'd>(
+    schema: &'m Message,
+    data: &'d [u8],
+    name: &str,
+) -> Option<(&'m Field, Vec<Wire<'d>>)> {
     let (mut found, mut field) = (Vec::new(), None);
     let mut reader = Reader::new(data);
     while let Some((number, wire)) = reader.next().ok()? {

@@ -5,6 +5,7 @@
 
 mod decode;
 mod encode;
+mod presence;
 mod transcode;
 pub(crate) mod wire;
 
@@ -15,6 +16,7 @@ use crate::schema::{self, Message};
 
 pub use decode::{decode, lookup};
 pub use encode::encode;
+pub use presence::lacks;
 pub use transcode::to_json;
 pub use wire::{Fields, KnownFields, Values, Wire, fields, known_fields, sign_parts, values};
 /// To write messages whose fields somebody knows by number.

@@ -5,6 +5,7 @@
 
 mod allow;
 mod process;
+mod reset;
 mod summary;
 mod workqueue;
 
@@ -20,6 +21,7 @@ use prometheus::{HistogramOpts, Opts, Registry};
 use crate::flags::{FeatureGates, FlagSet};
 use allow::AllowList;
 pub use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter};
+use reset::Baseline;
 pub use summary::{Summary, SummaryVec};
 pub(crate) use workqueue::{InProgress, watch};
 pub use workqueue::{WorkqueueMetrics, workqueue};
@@ -40,6 +42,8 @@ struct Global {
     disabled: RwLock<Vec<String>>,
     /// `--allow-metric-labels`.
     allowed: RwLock<AllowList>,
+    /// What is not shown any more.
+    baseline: RwLock<Baseline>,
 }
 
 fn global() -> &'static Global {
@@ -176,20 +180,33 @@ pub fn default_buckets() -> Vec<f64> {
     prometheus::DEFAULT_BUCKETS.to_vec()
 }
 
+/// The answer to `DELETE /metrics`.
+pub const WAS_RESET: &str = "metrics reset\n";
+
+/// Begins to count anew, as far as anybody can see.
+pub fn reset() {
+    let families = global().registry.gather();
+    *global().baseline.write() = Baseline::of(families);
+}
+
 /// Everything as Prometheus text, families sorted by name.
 pub fn gather() -> String {
     workqueue::refresh();
     let mut out = String::with_capacity(16 * 1024);
     let disabled = global().disabled.read();
     let allowed = global().allowed.read();
+    let baseline = global().baseline.read();
     let mut stages = BTreeMap::new();
     for mut family in global().registry.gather() {
         if disabled.iter().any(|name| name == family.name()) {
             continue;
         }
         *stages.entry(stage(family.help()).to_owned()).or_insert(0) += 1;
+        baseline.apply(&mut family);
         allowed.apply(&mut family);
-        render(&mut out, &family);
+        if !family.get_metric().is_empty() {
+            render(&mut out, &family);
+        }
     }
     families(&mut out, &stages, disabled.len());
     build_info(&mut out);

@@ -129,6 +129,15 @@ impl Health {
         self.answer(&format!("/{}", probe.word()), "").is_some_and(|a| a.code == 200)
     }
 
+    /// Forgets how checks went.
+    pub(super) fn reset(&self) {
+        for probe in Probe::ALL {
+            for check in self.0.checks[probe as usize].read().iter().flatten() {
+                [&check.good, &check.bad, &check.last].into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
+            }
+        }
+    }
+
     /// The `/metrics/slis` families.
     pub fn metrics(&self) -> String {
         let (mut gauges, mut counters) = (String::new(), String::new());

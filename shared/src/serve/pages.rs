@@ -85,6 +85,17 @@ fn json(value: &Value) -> HttpResponse {
     HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "application/json")).body(value.to_string())
 }
 
+/// A page of metrics, and how to begin them anew.
+fn exposition(method: &Method, reset: impl FnOnce(), text: impl FnOnce() -> String) -> HttpResponse {
+    let (kind, body) = if *method == Method::DELETE {
+        reset();
+        (PLAIN, crate::metrics::WAS_RESET.to_owned())
+    } else {
+        (METRICS, text())
+    };
+    HttpResponse::Ok().insert_header((header::CONTENT_TYPE, kind)).body(body)
+}
+
 impl Pages {
     pub(super) fn configure(&self, config: &mut ServiceConfig) {
         if let Some(health) = &self.health {
@@ -96,14 +107,13 @@ impl Pages {
             }
         }
         if self.metrics {
-            let exposition = || async {
-                HttpResponse::Ok().insert_header((header::CONTENT_TYPE, METRICS)).body(crate::metrics::gather())
-            };
-            config.service(web::resource("/metrics").wrap(Compress::default()).route(web::to(exposition)));
+            let page =
+                |method: Method| async move { exposition(&method, crate::metrics::reset, crate::metrics::gather) };
+            config.service(web::resource("/metrics").wrap(Compress::default()).route(web::to(page)));
             if let Some(health) = self.health.clone() {
-                let slis = move || {
-                    let body = health.metrics();
-                    async { HttpResponse::Ok().insert_header((header::CONTENT_TYPE, METRICS)).body(body) }
+                let slis = move |method: Method| {
+                    let health = health.clone();
+                    async move { exposition(&method, || health.reset(), || health.metrics()) }
                 };
                 config.route("/metrics/slis", web::to(slis));
             }
@@ -241,6 +251,22 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_begin_anew_for_who_deletes_them() {
+        let health = Health::with_ping();
+        health.answer("/healthz", "").expect("an answer");
+        let body = |method: Method| {
+            let answer = exposition(&method, || health.reset(), || health.metrics());
+            let kind = answer.headers().get(header::CONTENT_TYPE).expect("a type").to_str().expect("text").to_owned();
+            let body = actix_web::body::MessageBody::try_into_bytes(answer.into_body()).expect("all of it");
+            (kind, String::from_utf8_lossy(&body).into_owned())
+        };
+        let passed = "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 1\n";
+        assert!(body(Method::GET).1.contains(passed));
+        assert_eq!(body(Method::DELETE), (PLAIN.to_owned(), "metrics reset\n".to_owned()));
+        assert!(!body(Method::GET).1.contains("ping"));
+    }
 
     #[test]
     fn levels() {

@@ -118,6 +118,22 @@ const OIDC: [&str; 9] = [
     "oidc-required-claim",
 ];
 
+/// What is asked of a file.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// The issuers of this server's own tokens.
+    pub own: &'a [String],
+    /// Whether it may say by which way an issuer is reached (`StructuredAuthenticationConfigurationEgressSelector`).
+    pub egress: bool,
+}
+
+impl<'a> Terms<'a> {
+    /// Those of a server.
+    pub fn from_flags(flags: &FlagSet, own: &'a [String]) -> Self {
+        Self { own, egress: flags.enabled("StructuredAuthenticationConfigurationEgressSelector") }
+    }
+}
+
 /// From the command line; `own` are the issuers of this server's own tokens.
 pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String> {
     let file = flags.string("authentication-config");
@@ -127,7 +143,7 @@ pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String>
             return Err("authentication-config file and oidc-* flags are mutually exclusive".to_owned());
         }
         let content = std::fs::read(&file).map_err(|e| format!("open {file}: {e}"))?;
-        let configured = load(&content, own)?;
+        let configured = load(&content, Terms::from_flags(flags, own))?;
         if configured.anonymous.is_some() && flags.is_set("anonymous-auth") {
             return Err("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file".to_owned());
         }
@@ -191,7 +207,7 @@ fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
 }
 
 /// From the bytes of a file.
-pub fn load(content: &[u8], own: &[String]) -> Result<Configured, String> {
+pub fn load(content: &[u8], terms: Terms<'_>) -> Result<Configured, String> {
     let tree = config::decode(content, "AuthenticationConfiguration", Unknown::Refuse).map_err(|e| e.to_string())?;
     let mut errors = Vec::new();
     let root = Path::new("jwt");
@@ -203,7 +219,7 @@ pub fn load(content: &[u8], own: &[String]) -> Result<Configured, String> {
     let mut issuers: Vec<Issuer> = Vec::new();
     for (at, entry) in entries.iter().enumerate() {
         let path = root.index(at);
-        issuers.push(read_issuer(entry, own, &path, &mut errors));
+        issuers.push(read_issuer(entry, terms, &path, &mut errors));
         let url = tree::text(entry, "/issuer/url");
         if !urls.insert(url) {
             errors.push(Error::duplicate(path.child("issuer").child("url"), url));
@@ -228,9 +244,9 @@ pub fn load(content: &[u8], own: &[String]) -> Result<Configured, String> {
     if errors.is_empty() { Ok(Configured { issuers, anonymous }) } else { Err(aggregate(&errors)) }
 }
 
-fn read_issuer(entry: &Value, own: &[String], path: &Path, errors: &mut Vec<Error>) -> Issuer {
+fn read_issuer(entry: &Value, terms: Terms<'_>, path: &Path, errors: &mut Vec<Error>) -> Issuer {
     let text = |field: &str| tree::text(entry, field).to_owned();
-    check_issuer(entry, own, &path.child("issuer"), errors);
+    check_issuer(entry, terms, &path.child("issuer"), errors);
     let rules = read_rules(entry, &path.child("claimValidationRules"), errors);
     let mappings = path.child("claimMappings");
     let username = read_mapping(entry, "username", true, &mappings, errors);

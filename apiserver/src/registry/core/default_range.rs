@@ -59,16 +59,14 @@ fn step(there: Option<&Value>, ours: &[String]) -> Step {
     }
 }
 
-/// Says that it is ready, beside what else is said of it.
-fn approve(object: &mut Value) {
+/// What this server says of it.
+fn ready() -> Value {
     let condition = json!({
-        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes default Service CIDR is ready",
+        "type": "Ready", "status": "True", "message": "Kubernetes default Service CIDR is ready",
         "lastTransitionTime": meta::now(),
     });
-    if let Some(conditions) = tree::list_mut(object, &["status", "conditions"]) {
-        conditions.retain(|c| tree::text(c, "/type") != "Ready");
-        conditions.push(condition);
-    }
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": DEFAULT},
+        "status": {"conditions": [condition]}})
 }
 
 /// See the module.
@@ -125,8 +123,8 @@ impl DefaultRange {
                 }
             }
             Step::Approve => {
-                approve(&mut object);
-                if self.api.update(&server_user(), group, plural, "status", object.clone()).await.is_err() {
+                let applied = self.api.apply(&server_user(), (group, plural, "status"), COMPONENT, ready()).await;
+                if applied.is_err() {
                     let message = "The default ServiceCIDR Status can not be set to Ready=True".to_owned();
                     self.tell(&object, "KubernetesDefaultServiceCIDRError", message).await;
                 }

@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use serde_json::Value;
 use shared::status::field::{Error, Path};
 
+use super::Terms;
 use crate::access::tree;
 use crate::egress::To;
 
-pub(super) fn check_issuer(entry: &Value, own: &[String], path: &Path, errors: &mut Vec<Error>) {
+pub(super) fn check_issuer(entry: &Value, terms: Terms<'_>, path: &Path, errors: &mut Vec<Error>) {
     let text = |field: &str| tree::text(entry, &format!("/issuer/{field}"));
     let (url, discovery) = (text("url"), text("discoveryURL"));
-    check_url(url, own, &path.child("url"), errors);
+    check_url(url, terms.own, &path.child("url"), errors);
     if !discovery.is_empty() {
         let at = path.child("discoveryURL");
         if !url.is_empty() && url.trim_end_matches('/') == discovery.trim_end_matches('/') {
@@ -26,6 +27,10 @@ pub(super) fn check_issuer(entry: &Value, own: &[String], path: &Path, errors: &
         errors.push(Error::invalid(path.child("certificateAuthority"), "<omitted>", why));
     }
     let selector = text("egressSelectorType");
+    if !selector.is_empty() && !terms.egress {
+        let why = "egress selector is not supported when StructuredAuthenticationConfigurationEgressSelector feature gate is disabled";
+        errors.push(Error::invalid(path.child("egressSelectorType"), selector, why));
+    }
     if !selector.is_empty() && egress(entry).is_none() {
         let why = "egress selector must be either controlplane or cluster";
         errors.push(Error::invalid(path.child("egressSelectorType"), selector, why));

@@ -1,0 +1,63 @@
+//! The headers in which a front proxy says who asks. They are between it and us: nobody behind us is told what a caller
+//! put there.
+
+use shared::flags::FlagSet;
+
+/// Names in lower case.
+#[derive(Debug, Clone)]
+pub struct FrontProxyHeaders {
+    names: Vec<String>,
+    /// What names begin with.
+    prefixes: Vec<String>,
+}
+
+impl FrontProxyHeaders {
+    /// Those that every server sends to the ones behind it, and those that this one believes.
+    pub fn from_flags(flags: &FlagSet) -> Self {
+        let mut own = Self {
+            names: ["x-remote-user", "x-remote-uid", "x-remote-group"].map(str::to_owned).into(),
+            prefixes: vec!["x-remote-extra-".to_owned()],
+        };
+        if flags.string("requestheader-client-ca-file").is_empty() {
+            // It believes nobody.
+            return own;
+        }
+        let lower = |flag: &str| flags.list(flag).into_iter().map(|name| name.trim().to_ascii_lowercase());
+        for kind in ["username", "uid", "group"] {
+            own.names.extend(lower(&format!("requestheader-{kind}-headers")));
+        }
+        own.prefixes.extend(lower("requestheader-extra-headers-prefix"));
+        own
+    }
+
+    /// Whether a header is one of them; its name is in lower case.
+    pub fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|own| own == name) || self.prefixes.iter().any(|begin| name.starts_with(begin.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_front_proxy_says_is_known_by_its_names() {
+        let flags = [
+            "--requestheader-username-headers=X-Who",
+            "--requestheader-uid-headers=X-Number",
+            "--requestheader-group-headers=X-Of,X-Among",
+            "--requestheader-extra-headers-prefix=X-More-",
+        ];
+        let known =
+            |flags: &[&str]| FrontProxyHeaders::from_flags(&FlagSet::of("kube-apiserver", flags).expect("flags"));
+        let (unbelieved, believed) =
+            (known(&flags), known(&[&flags[..], &["--requestheader-client-ca-file=f"]].concat()));
+        for name in ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-a"] {
+            assert!(unbelieved.has(name) && believed.has(name), "{name}");
+        }
+        for name in ["x-who", "x-number", "x-of", "x-among", "x-more-a"] {
+            assert!(!unbelieved.has(name) && believed.has(name), "{name}");
+        }
+        assert!(!believed.has("accept") && !believed.has("x-remote-users"));
+    }
+}

@@ -1,0 +1,160 @@
+//! `grpc_client_*`: calls to etcd, as upstream's client of gRPC counts them.
+
+use std::sync::OnceLock;
+
+use etcd_client::{WatchResponse, WatchStream};
+use shared::metrics::{self, Counter};
+use tonic::Code;
+
+/// What etcd is called for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Call {
+    Range,
+    Txn,
+    Compact,
+    LeaseGrant,
+    Status,
+    Watch,
+}
+
+/// Service, method and type of each.
+const CALLS: [[&str; 3]; 6] = [
+    ["etcdserverpb.KV", "Range", "unary"],
+    ["etcdserverpb.KV", "Txn", "unary"],
+    ["etcdserverpb.KV", "Compact", "unary"],
+    ["etcdserverpb.Lease", "LeaseGrant", "unary"],
+    ["etcdserverpb.Maintenance", "Status", "unary"],
+    ["etcdserverpb.Watch", "Watch", "bidi_stream"],
+];
+
+/// A call's counters.
+struct Counts {
+    started: Counter,
+    sent: Counter,
+    received: Counter,
+    /// The usual end.
+    fine: OnceLock<Counter>,
+}
+
+/// Go's word for a code.
+fn word(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+impl Call {
+    fn counts(self) -> &'static Counts {
+        static ALL: [OnceLock<Counts>; CALLS.len()] = [const { OnceLock::new() }; CALLS.len()];
+        ALL[self as usize].get_or_init(|| {
+            let [service, method, kind] = CALLS[self as usize];
+            let of = |name: &str, help: &str| {
+                let labels = ["grpc_method", "grpc_service", "grpc_type"];
+                metrics::counter(name, help, &labels).with_label_values(&[method, service, kind])
+            };
+            Counts {
+                started: of("grpc_client_started_total", "Calls of gRPC that were begun."),
+                sent: of("grpc_client_msg_sent_total", "Messages of gRPC that were sent."),
+                received: of("grpc_client_msg_received_total", "Messages of gRPC that were received."),
+                fine: OnceLock::new(),
+            }
+        })
+    }
+
+    fn handled(self, code: Code) {
+        let [service, method, kind] = CALLS[self as usize];
+        let of = |code: &str| {
+            let labels = ["grpc_code", "grpc_method", "grpc_service", "grpc_type"];
+            let help = "Calls of gRPC that have ended, however they did.";
+            metrics::counter("grpc_client_handled_total", help, &labels)
+                .with_label_values(&[code, method, service, kind])
+        };
+        match code {
+            Code::Ok => self.counts().fine.get_or_init(|| of("OK")).inc(),
+            other => of(&word(other)).inc(),
+        }
+    }
+
+    /// A call begins.
+    pub(super) fn begin(self) {
+        let counts = self.counts();
+        counts.started.inc();
+        counts.sent.inc();
+    }
+
+    /// It has been answered, or has failed.
+    pub(super) fn end(self, code: Code) {
+        if code == Code::Ok {
+            self.counts().received.inc();
+        }
+        self.handled(code);
+    }
+}
+
+/// The code of an error.
+pub(super) fn code(error: &etcd_client::Error) -> Code {
+    match error {
+        etcd_client::Error::GRpcStatus(status) => status.code(),
+        etcd_client::Error::TransportError(_) => Code::Unavailable,
+        _ => Code::Unknown,
+    }
+}
+
+/// A watch. It is over when it is dropped.
+pub struct Watch {
+    stream: WatchStream,
+    ended: Code,
+}
+
+impl Watch {
+    pub(super) fn new(stream: WatchStream) -> Self {
+        Self { stream, ended: Code::Cancelled }
+    }
+
+    /// What happens next; nothing when etcd ends it.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub async fn message(&mut self) -> Result<Option<WatchResponse>, etcd_client::Error> {
+        let next = self.stream.message().await;
+        match &next {
+            Ok(Some(_)) => Call::Watch.counts().received.inc(),
+            Ok(None) => self.ended = Code::Ok,
+            Err(error) => self.ended = code(error),
+        }
+        next
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        Call::Watch.handled(self.ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_under_upstreams_names() {
+        for code in [Code::Ok, Code::Ok, Code::Cancelled, Code::DeadlineExceeded] {
+            Call::Compact.begin();
+            Call::Compact.end(code);
+        }
+        let text = metrics::gather();
+        let of = "grpc_method=\"Compact\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"";
+        for line in [
+            format!("grpc_client_started_total{{{of}}} 4"),
+            format!("grpc_client_msg_sent_total{{{of}}} 4"),
+            format!("grpc_client_msg_received_total{{{of}}} 2"),
+            format!("grpc_client_handled_total{{grpc_code=\"OK\",{of}}} 2"),
+            format!("grpc_client_handled_total{{grpc_code=\"Canceled\",{of}}} 1"),
+            format!("grpc_client_handled_total{{grpc_code=\"DeadlineExceeded\",{of}}} 1"),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
+    }
+}
