@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::plan::Phase;
@@ -32,6 +33,8 @@ const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;
 struct Migrator {
     executor: Executor,
     migrations: Store<StorageVersionMigration>,
+    /// Upstream has a controller of its own that looks up what is to be migrated.
+    versions: Passage,
 }
 
 /// Wire the migrator.
@@ -42,7 +45,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         }
         let Some(migrations) = cx.served::<StorageVersionMigration>().await? else { return Ok(Started::Skipped) };
         let queue: Queue<Key> = Queue::new(NAME);
-        let this = Arc::new(Migrator { executor: cx.executor(NAME, NAME), migrations: migrations.store() });
+        let this = Arc::new(Migrator {
+            executor: cx.executor(NAME, NAME),
+            migrations: migrations.store(),
+            versions: Passage::new("resource-version-controller"),
+        });
         let wake = queue.clone();
         migrations.add_handler(move |event: &Event<StorageVersionMigration>| {
             if !matches!(event, Event::Deleted(_)) {
@@ -70,6 +77,7 @@ impl Migrator {
         };
         let version = migration.status.as_ref().and_then(|s| s.resource_version.clone()).filter(|v| !v.is_empty());
         let Some(version) = version.filter(|_| Phase::Running.is(&migration)) else {
+            let _under_way = self.versions.begin();
             // Objects written after this moment are in today's version already.
             let list: Value = self.executor.rest.get_as(&format!("{}?limit=1", served.path(None)), LIST).await?;
             let mut copy = plan::in_phase(&migration, Phase::Running, "", clock::now());
