@@ -30,7 +30,7 @@ use self::cycle::Cycle;
 use self::extender::Objects;
 use self::failure::Reporter;
 use self::stores::Informers;
-use crate::framework::Cursor;
+use crate::framework::{Cursor, Features};
 use crate::metrics;
 use crate::model::Snapshot;
 use crate::queue::{Profiles, Queue, Timing};
@@ -53,7 +53,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         return Ok(());
     }
     crate::settings::validate(&settings.0)?;
-    let (configuration, profiles) = crate::settings::profiles(&settings.0)?;
+    let features = Features { consumable_capacity: flags.enabled("DRAConsumableCapacity") };
+    let (configuration, profiles) = crate::settings::profiles(&settings.0, features)?;
     let timing = Timing {
         initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
         max: Duration::from_secs(configuration.pod_max_backoff_seconds),
