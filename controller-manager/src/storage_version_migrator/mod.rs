@@ -37,6 +37,18 @@ struct Migrator {
     versions: Passage,
 }
 
+/// Why a migration does not go on.
+enum Stop {
+    ForNow(RestError),
+    ForGood(RestError),
+}
+
+impl Stop {
+    fn of(error: RestError, for_good: impl Fn(&RestError) -> bool) -> Self {
+        if for_good(&error) { Self::ForGood(error) } else { Self::ForNow(error) }
+    }
+}
+
 /// Wire the migrator.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
@@ -87,20 +99,23 @@ impl Migrator {
         };
         match self.migrate(served, &version).await {
             Ok(()) => self.enter(&migration, Phase::Succeeded, "").await,
-            // The objects of a kind that is not served any more cannot be reached.
-            Err(e) if e.missing() => self.enter(&migration, Phase::Failed, &e.to_string()).await,
-            Err(e) => Err(e),
+            Err(Stop::ForGood(e)) => {
+                let message = format!("migration encountered unhandled error: {e}");
+                self.enter(&migration, Phase::Failed, &message).await
+            }
+            Err(Stop::ForNow(e)) => Err(e),
         }
     }
 
-    async fn migrate(&self, served: &Served, version: &str) -> Result<(), RestError> {
+    async fn migrate(&self, served: &Served, version: &str) -> Result<(), Stop> {
         let mut next = String::new();
         loop {
             let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let page: Value =
-                self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await?;
+            let page = self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await;
+            // The objects of a kind that is not served any more cannot be reached.
+            let page: Value = page.map_err(|e| Stop::of(e, RestError::missing))?;
             for item in page["items"].as_array().into_iter().flatten() {
-                self.touch(served, &item["metadata"], version).await?;
+                self.touch(served, &item["metadata"], version).await.map_err(|e| Stop::of(e, plan::hopeless))?;
             }
             next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             if next.is_empty() {
