@@ -214,7 +214,8 @@ impl Eviction {
             }
         }
         self.pending.lock().remove(&uid);
-        for rule in due.rules {
+        let there = |rule: &Rule| self.rules.as_ref().is_some_and(|all| all.get("", &rule.0).is_some());
+        for rule in due.rules.into_iter().filter(there) {
             *self.evicted.lock().entry(rule.1.clone()).or_default() += 1;
             // The cache has to show that the pod is gone.
             self.queue.add_after(Item::Rule(rule), status::PERIOD);
