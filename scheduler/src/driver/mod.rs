@@ -53,7 +53,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         return Ok(());
     }
     crate::settings::validate(&settings.0)?;
-    let features = Features { consumable_capacity: flags.enabled("DRAConsumableCapacity") };
+    let features = Features {
+        consumable_capacity: flags.enabled("DRAConsumableCapacity"),
+        device_taints: flags.enabled("DRADeviceTaints"),
+    };
     let (configuration, profiles) = crate::settings::profiles(&settings.0, features)?;
     let timing = Timing {
         initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),

@@ -90,6 +90,8 @@ pub struct ProfileConfig {
 pub struct Features {
     /// DRAConsumableCapacity.
     pub consumable_capacity: bool,
+    /// DRADeviceTaints.
+    pub device_taints: bool,
 }
 
 impl Default for ProfileConfig {

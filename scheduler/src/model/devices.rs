@@ -105,6 +105,8 @@ pub struct Device {
     pub capacity: BTreeMap<String, BTreeMap<String, api::DeviceCapacity>>,
     /// It may be given to several claims at a time.
     pub multiple: bool,
+    /// What keeps claims away that do not tolerate it.
+    pub taints: Vec<api::DeviceTaint>,
     /// Devices with the same number are alike in everything but the name.
     pub kind: u64,
     /// It needs what is switched off: shared counters or binding conditions.
@@ -172,11 +174,22 @@ fn qualified<V: Clone>(map: Option<&BTreeMap<String, V>>, driver: &str) -> BTree
     out
 }
 
+/// Effects that are not known, and None, do nothing.
+fn keeps_away(taint: &api::DeviceTaint) -> bool {
+    matches!(taint.effect.as_str(), "NoExecute" | "NoSchedule")
+}
+
 fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device) -> u64 {
     let mut h = hasher.build_hasher();
     (&slice.spec.driver, &slice.spec.pool.name, &slice.spec.node_name, slice.spec.all_nodes).hash(&mut h);
     // The rest has no hash of its own; its text is as good.
-    let rest = (&slice.spec.node_selector, &device.attributes, &device.capacity, device.allow_multiple_allocations);
+    let rest = (
+        &slice.spec.node_selector,
+        &device.attributes,
+        &device.capacity,
+        device.allow_multiple_allocations,
+        &device.taints,
+    );
     serde_json::to_string(&rest).unwrap_or_default().hash(&mut h);
     h.finish()
 }
@@ -223,6 +236,7 @@ impl Inventory {
                 attributes: qualified(d.attributes.as_ref(), &spec.driver),
                 capacity: qualified(d.capacity.as_ref(), &spec.driver),
                 multiple: d.allow_multiple_allocations == Some(true),
+                taints: d.taints.iter().flatten().filter(|t| keeps_away(t)).cloned().collect(),
                 kind: likeness(hasher, slice, d),
                 unsupported: d.consumes_counters.as_ref().is_some_and(|c| !c.is_empty())
                     || d.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()),

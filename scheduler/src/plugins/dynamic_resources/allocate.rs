@@ -28,6 +28,8 @@ pub(super) struct Setup {
     pub(super) in_use: Arc<InUse>,
     /// Devices may be given to several claims.
     pub(super) sharing: bool,
+    /// Taints keep claims away from devices.
+    pub(super) taints: bool,
 }
 
 /// Why a search ended without an answer.
@@ -309,12 +311,16 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Whether a device is in use. Administrators look into devices in use, but not twice for one claim.
+    /// Whether a device is in use, or tainted. Administrators look into devices in use, but not twice for one claim.
     fn used(&self, at: At, want: &Want, device: &Device) -> bool {
+        if self.setup.taints && !want.tolerates(device) {
+            return true;
+        }
         if self.shared(device) {
             // One request gets as many devices as it wants, and not one of them twice.
-            let of_request = self.shares[at.claim].devices.iter().rev().take(at.got);
-            return of_request.into_iter().any(|p| p.device.id == device.id);
+            let mut of_request = self.shares[at.claim].devices.iter().rev().take(at.got);
+            let whole = !want.admin && self.setup.in_use.whole(&device.id);
+            return whole || of_request.any(|p| p.device.id == device.id);
         }
         let taken = self.taken.get(&device.id);
         if want.admin {

@@ -141,9 +141,15 @@ impl PreFilter for DynamicResources {
             }
             wanted.push(request::read(cx.listers, claim, self.features)?);
         }
-        let sharing = self.features.consumable_capacity;
-        let setup = (!wanted.is_empty())
-            .then(|| Arc::new(Setup { wanted, inventory: cx.listers.inventory(), in_use: ledger.in_use(), sharing }));
+        let setup = (!wanted.is_empty()).then(|| {
+            Arc::new(Setup {
+                wanted,
+                inventory: cx.listers.inventory(),
+                in_use: ledger.in_use(),
+                sharing: self.features.consumable_capacity,
+                taints: self.features.device_taints,
+            })
+        });
         state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
         Ok(PreFiltered::All)
     }

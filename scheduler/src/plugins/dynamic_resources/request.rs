@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint, DeviceToleration, ResourceClaim,
+};
 
 use super::claims::full_name;
 use crate::framework::{Features, Listers, Status};
-use crate::model::devices::{Amounts, quantity};
+use crate::model::devices::{Amounts, Device, quantity};
 
 /// The most devices one claim gets.
 pub(super) const MAX_RESULTS: usize = 32;
@@ -35,7 +37,27 @@ pub(super) struct Want {
     pub(super) amount: Amount,
     /// Amounts of capacities.
     pub(super) capacity: Amounts,
+    /// Of taints; empty where taints are nothing.
+    pub(super) tolerations: Vec<DeviceToleration>,
     pub(super) admin: bool,
+}
+
+impl Want {
+    /// Whether it goes with all taints of a device.
+    pub(super) fn tolerates(&self, device: &Device) -> bool {
+        device.taints.iter().all(|taint| self.tolerations.iter().any(|t| tolerates(t, taint)))
+    }
+}
+
+fn tolerates(t: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let any = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w.is_empty() || w == have);
+    if !any(&t.effect, &taint.effect) || !any(&t.key, &taint.key) {
+        return false;
+    }
+    match t.operator.as_deref().unwrap_or_default() {
+        "" | "Equal" => t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
+        operator => operator == "Exists",
+    }
 }
 
 /// A request: its alternatives, best first.
@@ -77,6 +99,7 @@ struct Parts<'a> {
     mode: Option<&'a str>,
     count: Option<i64>,
     capacity: Option<&'a CapacityRequirements>,
+    tolerations: Option<&'a Vec<DeviceToleration>>,
     admin: bool,
 }
 
@@ -123,6 +146,7 @@ fn read_request(
             mode: exactly.allocation_mode.as_deref(),
             count: exactly.count,
             capacity: exactly.capacity.as_ref(),
+            tolerations: exactly.tolerations.as_ref(),
             admin: exactly.admin_access == Some(true),
         });
     }
@@ -135,6 +159,7 @@ fn read_request(
             mode: sub.allocation_mode.as_deref(),
             count: sub.count,
             capacity: sub.capacity.as_ref(),
+            tolerations: sub.tolerations.as_ref(),
             admin: false,
         });
     }
@@ -174,5 +199,6 @@ fn want(listers: &dyn Listers, claim: &ResourceClaim, parts: Parts<'_>) -> Resul
     };
     let capacity = parts.capacity.and_then(|c| c.requests.as_ref()).into_iter().flatten();
     let capacity = capacity.map(|(name, amount)| (name.clone(), quantity(amount))).collect();
-    Ok(Want { short: short.to_owned(), name, class, selectors, amount, capacity, admin: parts.admin })
+    let tolerations = parts.tolerations.cloned().unwrap_or_default();
+    Ok(Want { short: short.to_owned(), name, class, selectors, amount, capacity, tolerations, admin: parts.admin })
 }

@@ -22,6 +22,7 @@ pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult
         device: p.device.name.clone(),
         admin_access: p.want.admin.then_some(true),
         share_id: p.share.is_some().then(|| uuid::Uuid::new_v4().to_string()),
+        tolerations: Some(p.want.tolerations.clone()).filter(|all| !all.is_empty()),
         consumed_capacity: p.share.as_ref().filter(|share| !share.is_empty()).map(stored),
         ..DeviceRequestAllocationResult::default()
     });
