@@ -19,6 +19,7 @@ use kube::Resource;
 use parking_lot::Mutex;
 use serde_json::json;
 use shared::informer::{Event, Store};
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
@@ -115,7 +116,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let (wake, state) = (queue.clone(), Arc::clone(&this));
         attachments.add_handler(move |event: &Event<VolumeAttachment>| state.observe(event, &wake));
         let (wake, all) = (queue.clone(), pods.store());
+        let changes = Passage::new("pvcs");
         claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
+            let _under_way = changes.begin();
             if bound_now(event) {
                 let meta = &event.object().metadata;
                 wake_users(&all, object::namespace(meta), object::name(meta), &wake);

@@ -3,7 +3,7 @@
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, ParsedExtension};
+use x509_parser::prelude::{AttributeTypeAndValue, FromDer, ParsedExtension, X509Name};
 
 use super::der;
 
@@ -68,12 +68,12 @@ pub fn parse(pem: &[u8]) -> Result<Request, RequestError> {
     let (_, csr) = X509CertificationRequest::from_der(&block.contents).map_err(|e| bad(&e))?;
     csr.verify_signature().map_err(|e| bad(&e))?;
     let info = &csr.certification_request_info;
-    let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().unwrap_or_default().to_owned();
+    let (common_name, organizations) = names(&info.subject);
     let mut out = Request {
         subject: info.subject.as_raw().to_vec(),
         public_key: info.subject_pki.raw.to_vec(),
-        common_name: info.subject.iter_common_name().next().map(&text).unwrap_or_default(),
-        organizations: info.subject.iter_organization().map(&text).collect(),
+        common_name,
+        organizations,
         ..Request::default()
     };
     for attribute in info.iter_attributes() {
@@ -93,6 +93,15 @@ pub fn parse(pem: &[u8]) -> Result<Request, RequestError> {
         }
     }
     Ok(out)
+}
+
+/// The common name, which is the last of several, and the organizations. What is no text is none.
+fn names(subject: &X509Name<'_>) -> (String, Vec<String>) {
+    fn texts<'s, 'x: 's>(all: impl Iterator<Item = &'s AttributeTypeAndValue<'x>>) -> Vec<String> {
+        all.filter_map(|a| a.as_str().ok()).map(str::to_owned).collect()
+    }
+    let common = texts(subject.iter_common_name()).pop();
+    (common.unwrap_or_default(), texts(subject.iter_organization()))
 }
 
 fn rule<T>(text: &str) -> Result<T, RequestError> {
@@ -231,6 +240,25 @@ mod tests {
     fn says(signer: &str, request: &Request, usages: &[&str]) -> String {
         let usages: Vec<String> = usages.iter().map(|u| (*u).to_owned()).collect();
         request.check(signer, &usages).err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_last_common_name_counts() {
+        let attribute = |n: u64, tag: u8, value: &[u8]| {
+            der::tlv(0x31, &der::sequence(&[&der::oid(&[2, 5, 4, n]), &der::tlv(tag, value)]))
+        };
+        let (utf8, printable, integer) = (0x0c, 0x13, 0x02);
+        let parts = [
+            attribute(3, utf8, b"system:node:a"),
+            attribute(10, printable, b"system:nodes"),
+            attribute(10, integer, &[7]),
+            attribute(3, printable, b"system:node:b"),
+            attribute(3, integer, &[7]),
+            attribute(10, utf8, b"others"),
+        ];
+        let subject = der::tlv(0x30, &parts.concat());
+        let (_, subject) = X509Name::from_der(&subject).expect("a name");
+        assert_eq!(names(&subject), ("system:node:b".to_owned(), vec!["system:nodes".to_owned(), "others".to_owned()]));
     }
 
     #[test]

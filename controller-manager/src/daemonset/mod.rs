@@ -12,6 +12,7 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
@@ -74,12 +75,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         };
         wake.listen(&pods);
         let (wake, all) = (queue.clone(), sets.store());
+        let changes = Passage::new("daemonset-node-updates");
         nodes.add_handler(move |event: &Event<Node>| {
             if let Event::Updated { old, new } = event
                 && placement_view(old) == placement_view(new)
             {
                 return;
             }
+            let _under_way = changes.begin();
             for set in all.list() {
                 wake.add(Key::of(&set.metadata));
             }

@@ -1,20 +1,22 @@
 //! Evicts pods that use devices which got a NoExecute taint. Answers for `device-taint-eviction`.
 
 pub mod plan;
+pub mod status;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
-use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
+use serde_json::json;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use crate::engine::action::Action;
+use self::plan::Rule;
+use crate::engine::action::{Action, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -25,14 +27,23 @@ use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
-use crate::resource_claim::plan::{Named, named};
+use crate::resource_claim::plan::{Named, belongs, named};
 use crate::taint_eviction::plan::disruption;
 
 const NAME: &str = "device-taint-eviction-controller";
 const EVENT: &str = "DeviceTaintManagerEviction";
 
+/// Pods and rules go through one queue, as upstream's metrics have it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Pod(Key),
+    /// Its status may have to be told anew.
+    Rule(Rule),
+}
+
 struct Eviction {
     executor: Executor,
+    queue: Queue<Item>,
     pods: Store<Pod>,
     claims: Store<ResourceClaim>,
     slices: Store<ResourceSlice>,
@@ -40,6 +51,8 @@ struct Eviction {
     rules: Option<Store<DeviceTaintRule>>,
     /// Pods whose eviction is due later, by uid. Bounded by the pods that use tainted devices.
     pending: Mutex<HashSet<String>>,
+    /// How many pods went because of a rule, by its uid. Bounded by the rules.
+    evicted: Mutex<HashMap<String, usize>>,
 }
 
 /// Wire device taint eviction.
@@ -54,14 +67,16 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         };
         let rules = if cx.gate("DRADeviceTaintRules") { cx.served::<DeviceTaintRule>().await? } else { None };
         let pods = cx.pods();
-        let queue: Queue<Key> = Queue::new(NAME);
+        let queue: Queue<Item> = Queue::new(NAME);
         let this = Arc::new(Eviction {
             executor: cx.executor(NAME, NAME),
+            queue: queue.clone(),
             pods: pods.store(),
             claims: claims.store(),
             slices: slices.store(),
             rules: rules.as_ref().map(shared::informer::Informer::store),
             pending: Mutex::default(),
+            evicted: Mutex::default(),
         });
         let (wake, state) = (queue.clone(), Arc::clone(&this));
         pods.add_handler(move |event: &Event<Pod>| {
@@ -69,7 +84,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             if let Event::Deleted(_) = event {
                 state.pending.lock().remove(object::uid(&pod.metadata));
             } else if pod.spec.as_ref().is_some_and(|s| s.resource_claims.is_some()) {
-                wake.add(Key::of(&pod.metadata));
+                wake.add(Item::Pod(Key::of(&pod.metadata)));
             }
         });
         let wake = queue.clone();
@@ -77,37 +92,94 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let (wake, all) = (queue.clone(), claims.store());
         slices.add_handler(move |_: &Event<ResourceSlice>| all.list().iter().for_each(|c| wake_users(c, &wake)));
         if let Some(rules) = rules {
-            let (wake, all) = (queue.clone(), claims.store());
-            rules.add_handler(move |_: &Event<DeviceTaintRule>| all.list().iter().for_each(|c| wake_users(c, &wake)));
+            let (state, all) = (Arc::clone(&this), claims.store());
+            rules.add_handler(move |event: &Event<DeviceTaintRule>| {
+                match event {
+                    Event::Added(rule) => state.queue.add(Item::Rule(plan::reference(rule))),
+                    Event::Updated { old, new } if old.spec == new.spec => return,
+                    Event::Updated { .. } => {}
+                    Event::Deleted(rule) => drop(state.evicted.lock().remove(object::uid(&rule.metadata))),
+                }
+                all.list().iter().for_each(|c| wake_users(c, &state.queue));
+            });
         }
         let workers = cx.settings().workers.device_taint_eviction;
-        worker::run(cx, "device-taint-eviction", workers, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(cx, "device-taint-eviction", workers, &queue, &this, |s, item| async move {
+            match item {
+                Item::Pod(key) => s.sync(&key).await,
+                Item::Rule(rule) => s.tell(&rule).await,
+            }
+        });
         Ok(Started::Yes)
     })
 }
 
-fn wake_users(claim: &ResourceClaim, queue: &Queue<Key>) {
+fn wake_users(claim: &ResourceClaim, queue: &Queue<Item>) {
     for user in claim.status.iter().flat_map(|s| s.reserved_for.iter().flatten()).filter(|r| r.resource == "pods") {
-        queue.add(Key::new(object::namespace(&claim.metadata), user.name.clone()));
+        queue.add(Item::Pod(Key::new(object::namespace(&claim.metadata), user.name.clone())));
     }
 }
 
 impl Eviction {
-    /// When the pod must go.
-    fn due(&self, pod: &Pod) -> Option<Timestamp> {
-        let (slices, rules) = (self.slices.list(), self.rules.as_ref().map(Store::list).unwrap_or_default());
+    /// The claims that a pod really uses.
+    fn claims_of(&self, pod: &Pod) -> Vec<Arc<ResourceClaim>> {
         let entries = pod.spec.iter().flat_map(|s| s.resource_claims.iter().flatten());
-        entries
-            .into_iter()
-            .filter_map(|entry| {
-                let Named::Claim { name, .. } = named(pod, entry) else { return None };
-                let claim = self.claims.get(object::namespace(&pod.metadata), &name)?;
-                if !plan::reserved_for(&claim, object::uid(&pod.metadata)) {
-                    return None;
-                }
-                plan::eviction(&claim, &|device| plan::taints(device, &slices, &rules))
-            })
-            .min()
+        let claims = entries.filter_map(|entry| {
+            let Named::Claim { name, own } = named(pod, entry) else { return None };
+            let claim = self.claims.get(object::namespace(&pod.metadata), &name)?;
+            let used = plan::reserved_for(&claim, object::uid(&pod.metadata)) && (!own || belongs(&claim, pod));
+            used.then_some(claim)
+        });
+        claims.collect()
+    }
+
+    /// When the pod must go, and why.
+    fn due(&self, pod: &Pod) -> Option<plan::Eviction> {
+        let (slices, rules) = (self.slices.list(), self.rules.as_ref().map(Store::list).unwrap_or_default());
+        let claims = self.claims_of(pod);
+        let each = claims.iter().filter_map(|c| plan::eviction(c, &|device| plan::taints(device, &slices, &rules)));
+        each.reduce(plan::Eviction::join)
+    }
+
+    /// What a rule does, or would do.
+    fn count(&self, rule: &Arc<DeviceTaintRule>) -> status::Counts {
+        let evicted = self.evicted.lock().get(object::uid(&rule.metadata)).copied().unwrap_or(0);
+        let mut counts = status::Counts { evicted, ..status::Counts::default() };
+        let mut evicting = DeviceTaintRule::clone(rule);
+        if status::simulated(rule) {
+            evicting.spec.taint.effect = plan::EFFECT.to_owned();
+            counts.published = plan::published(rule, &self.slices.list());
+            let claims = self.claims.list();
+            let devices = claims.iter().flat_map(|c| plan::allocated(c));
+            counts.allocated = devices.filter(|d| plan::selects(rule, &d.driver, &d.pool, &d.device)).count();
+        }
+        let (rules, slices): (_, [Arc<ResourceSlice>; 0]) = ([Arc::new(evicting)], []);
+        let goes = |pod: &Pod| {
+            let claims = self.claims_of(pod);
+            claims.iter().any(|c| plan::eviction(c, &|device| plan::taints(device, &slices, &rules)).is_some())
+        };
+        let stays = |pod: &Pod| !object::deleting(&pod.metadata) && !pods::node(pod).is_empty();
+        let pods = self.pods.select(|pod| stays(pod) && goes(pod));
+        counts.pods = pods.len();
+        counts.namespaces = pods.iter().map(|p| object::namespace(&p.metadata)).collect::<BTreeSet<_>>().len();
+        counts
+    }
+
+    /// Tell in the status of a rule what it does.
+    async fn tell(&self, (name, uid): &Rule) -> Synced {
+        let rule = self.rules.as_ref().and_then(|all| all.get("", name));
+        let Some(rule) = rule.filter(|r| object::uid(&r.metadata) == uid) else { return Ok(None) };
+        let now = clock::now();
+        if let Some(left) = status::wait(&rule, now) {
+            return Ok(Some(left));
+        }
+        if let Some(condition) = status::condition(&rule, self.count(&rule), now) {
+            let apply = json!({"apiVersion": "resource.k8s.io/v1alpha3", "kind": "DeviceTaintRule",
+                "metadata": {"name": name, "uid": uid}, "status": {"conditions": [condition]}});
+            let path = object_path::<DeviceTaintRule>(&rule.metadata);
+            self.executor.rest.apply(&format!("{path}/status?fieldManager={NAME}&force=true"), &apply).await?;
+        }
+        Ok(None)
     }
 
     async fn sync(&self, key: &Key) -> Synced {
@@ -123,9 +195,12 @@ impl Eviction {
             }
             return Ok(None);
         };
-        if due > now {
+        for rule in &due.rules {
+            self.queue.add(Item::Rule(rule.clone()));
+        }
+        if due.at > now {
             self.pending.lock().insert(uid);
-            return Ok(Duration::try_from(due.duration_since(now)).ok());
+            return Ok(Duration::try_from(due.at.duration_since(now)).ok());
         }
         self.executor.events.say(&about, false, EVENT, "Marking for deletion".into());
         let message = "Device Taint manager: deleting due to NoExecute taint";
@@ -139,7 +214,13 @@ impl Eviction {
             }
         }
         self.pending.lock().remove(&uid);
-        let late = now.duration_since(due).as_secs_f64();
+        let there = |rule: &Rule| self.rules.as_ref().is_some_and(|all| all.get("", &rule.0).is_some());
+        for rule in due.rules.into_iter().filter(there) {
+            *self.evicted.lock().entry(rule.1.clone()).or_default() += 1;
+            // The cache has to show that the pod is gone.
+            self.queue.add_after(Item::Rule(rule), status::PERIOD);
+        }
+        let late = now.duration_since(due.at).as_secs_f64();
         metrics::observe("device_taint_eviction_controller_pod_deletion_duration_seconds", &[], late);
         metrics::count("device_taint_eviction_controller_pod_deletions_total", &[]);
         Ok(None)

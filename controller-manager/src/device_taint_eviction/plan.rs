@@ -1,16 +1,45 @@
 //! When a pod must go because a device it uses is tainted.
 //!
-//! In: the allocation of a claim, the taints of devices. Out: the moment of eviction. No I/O here.
+//! In: the allocation of a claim, the taints of devices. Out: the moment of eviction, and the rules that are to blame.
+//! No I/O here.
+
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{
-    DeviceRequestAllocationResult, DeviceTaint, DeviceToleration, ResourceClaim, ResourceSlice,
+    Device, DeviceRequestAllocationResult, DeviceTaint, DeviceToleration, ResourceClaim, ResourceSlice,
+    ResourceSliceSpec,
 };
 use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::engine::object;
 
-const EFFECT: &str = "NoExecute";
+/// The effect that evicts.
+pub const EFFECT: &str = "NoExecute";
+
+/// A rule: name and uid.
+pub type Rule = (String, String);
+
+/// A taint and the rule that it comes from, if it is not the device's own.
+pub type Tracked = (DeviceTaint, Option<Rule>);
+
+/// That a pod must go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// When.
+    pub at: Timestamp,
+    /// Because of these.
+    pub rules: BTreeSet<Rule>,
+}
+
+impl Eviction {
+    /// The earlier of two, for the reasons of both.
+    #[must_use]
+    pub fn join(mut self, other: Self) -> Self {
+        self.rules.extend(other.rules);
+        Self { at: self.at.min(other.at), ..self }
+    }
+}
 
 /// The taints of an allocated device: its own, and those that rules put on it.
 #[must_use]
@@ -18,49 +47,82 @@ pub fn taints(
     device: &DeviceRequestAllocationResult,
     slices: &[impl AsRef<ResourceSlice>],
     rules: &[impl AsRef<DeviceTaintRule>],
-) -> Vec<DeviceTaint> {
-    let of_pool = || {
-        let all = slices.iter().map(|s| s.as_ref().spec.clone());
-        all.filter(|s| s.driver == device.driver && s.pool.name == device.pool)
-    };
+) -> Vec<Tracked> {
+    let specs = slices.iter().map(|s| &s.as_ref().spec);
+    let of_pool = specs.filter(|s| s.driver == device.driver && s.pool.name == device.pool);
     // Slices of earlier generations are leftovers.
-    let latest = of_pool().map(|s| s.pool.generation).max();
-    let own = of_pool()
+    let latest = of_pool.clone().map(|s| s.pool.generation).max();
+    let own = of_pool
         .filter(|s| Some(s.pool.generation) == latest)
-        .flat_map(|s| s.devices.unwrap_or_default())
+        .flat_map(|s| s.devices.iter().flatten())
         .filter(|d| d.name == device.device)
-        .flat_map(|d| d.taints.unwrap_or_default());
-    let ruled = rules.iter().map(AsRef::as_ref).filter(|r| selects(r, device)).map(|r| {
+        .flat_map(|d| d.taints.iter().flatten())
+        .map(|taint| (taint.clone(), None));
+    let about = |r: &&DeviceTaintRule| selects(r, &device.driver, &device.pool, &device.device);
+    let ruled = rules.iter().map(AsRef::as_ref).filter(about).map(|r| {
         let taint = &r.spec.taint;
-        DeviceTaint {
+        let taint = DeviceTaint {
             key: taint.key.clone(),
             value: taint.value.clone(),
             effect: taint.effect.clone(),
             time_added: taint.time_added.clone(),
-        }
+        };
+        (taint, Some(reference(r)))
     });
     own.chain(ruled).collect()
 }
 
-fn selects(rule: &DeviceTaintRule, device: &DeviceRequestAllocationResult) -> bool {
+/// How many devices in slices a rule is about.
+#[must_use]
+pub fn published(rule: &DeviceTaintRule, slices: &[impl AsRef<ResourceSlice>]) -> usize {
+    let specs = || slices.iter().map(|s| &s.as_ref().spec);
+    let last = |spec: &ResourceSliceSpec| {
+        let same = |s: &&ResourceSliceSpec| s.driver == spec.driver && s.pool.name == spec.pool.name;
+        specs().filter(same).all(|s| s.pool.generation <= spec.pool.generation)
+    };
+    let devices = |s: &ResourceSliceSpec| {
+        let about = |d: &&Device| selects(rule, &s.driver, &s.pool.name, &d.name);
+        s.devices.iter().flatten().filter(about).count()
+    };
+    specs().filter(|s| last(s)).map(devices).sum()
+}
+
+/// Name and uid of a rule.
+#[must_use]
+pub fn reference(rule: &DeviceTaintRule) -> Rule {
+    (object::name(&rule.metadata).to_owned(), object::uid(&rule.metadata).to_owned())
+}
+
+/// Whether a rule is about a device of a pool.
+#[must_use]
+pub fn selects(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> bool {
     let Some(selector) = &rule.spec.device_selector else { return false };
     let is = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w == have);
-    is(&selector.driver, &device.driver) && is(&selector.pool, &device.pool) && is(&selector.device, &device.device)
+    is(&selector.driver, driver) && is(&selector.pool, pool) && is(&selector.device, device)
+}
+
+/// The devices that a claim was given.
+#[must_use]
+pub fn allocated(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
+    let devices = claim.status.as_ref().and_then(|s| s.allocation.as_ref()?.devices.as_ref());
+    devices.and_then(|d| d.results.as_deref()).unwrap_or_default()
 }
 
 /// When a pod with this claim must go; None when it may stay.
 #[must_use]
 pub fn eviction(
     claim: &ResourceClaim,
-    taints: &dyn Fn(&DeviceRequestAllocationResult) -> Vec<DeviceTaint>,
-) -> Option<Timestamp> {
-    let allocation = claim.status.as_ref()?.allocation.as_ref()?;
-    let results = allocation.devices.as_ref().and_then(|d| d.results.as_deref()).unwrap_or_default();
+    taints: &dyn Fn(&DeviceRequestAllocationResult) -> Vec<Tracked>,
+) -> Option<Eviction> {
     let of_device = |device: &DeviceRequestAllocationResult| {
         let tolerations = device.tolerations.as_deref().unwrap_or_default();
-        taints(device).iter().filter(|t| t.effect == EFFECT).filter_map(|t| limit(t, tolerations)).min()
+        let evicting = taints(device).into_iter().filter(|(taint, _)| taint.effect == EFFECT);
+        let each = evicting.filter_map(|(taint, rule)| {
+            Some(Eviction { at: limit(&taint, tolerations)?, rules: rule.into_iter().collect() })
+        });
+        each.reduce(Eviction::join)
     };
-    results.iter().filter_map(of_device).min()
+    allocated(claim).iter().filter_map(of_device).reduce(Eviction::join)
 }
 
 /// The end of what tolerations allow; None when one of them allows it for good.
@@ -91,7 +153,7 @@ fn tolerates(t: &DeviceToleration, taint: &DeviceTaint) -> bool {
 #[must_use]
 pub fn reserved_for(claim: &ResourceClaim, uid: &str) -> bool {
     let reserved = claim.status.iter().flat_map(|s| s.reserved_for.iter().flatten());
-    !object::deleting(&claim.metadata) && reserved.into_iter().any(|r| r.uid == uid)
+    reserved.into_iter().any(|r| r.uid == uid)
 }
 
 #[cfg(test)]
@@ -117,7 +179,7 @@ mod tests {
     }
 
     fn look(tolerations: Value, slices: &[Arc<ResourceSlice>], rules: &[Arc<DeviceTaintRule>]) -> Option<String> {
-        eviction(&claim(tolerations), &|d| taints(d, slices, rules)).map(|t| t.to_string())
+        eviction(&claim(tolerations), &|d| taints(d, slices, rules)).map(|e| e.at.to_string())
     }
 
     #[test]
@@ -154,6 +216,24 @@ mod tests {
     }
 
     #[test]
+    fn published_devices() {
+        let rule = |selector: Value| -> DeviceTaintRule {
+            let spec = json!({"deviceSelector": selector, "taint": {"key": "k", "effect": "None"}});
+            serde_json::from_value(json!({"spec": spec})).expect("rule")
+        };
+        let slices = [slice(1, json!([])), slice(2, json!([]))];
+        for (selector, want) in
+            [(json!({}), 2), (json!({"device": "gpu-1"}), 1), (json!({"pool": "n2"}), 0), (Value::Null, 0)]
+        {
+            assert_eq!(
+                published(&rule(selector.clone()), &slices),
+                want,
+                "{selector}: those of an old generation are not"
+            );
+        }
+    }
+
+    #[test]
     fn rules_taint_devices() {
         let rule = |selector: Value| -> Arc<DeviceTaintRule> {
             Arc::new(
@@ -170,5 +250,19 @@ mod tests {
         ] {
             assert_eq!(look(json!([]), &[], &[rule(selector.clone())]).is_some(), evicts, "{selector}");
         }
+        let named = |name: &str, added: &str| {
+            let mut rule = DeviceTaintRule::clone(&rule(json!({})));
+            (rule.metadata.name, rule.metadata.uid) = (Some(name.into()), Some(format!("{name}-1")));
+            rule.spec.taint.time_added = Some(serde_json::from_value(json!(added)).expect("time"));
+            Arc::new(rule)
+        };
+        let rules = [named("b", "2026-01-01T00:00:05Z"), named("a", "2026-01-01T00:00:09Z")];
+        let broken = json!([{"key": "broken", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:07Z"}]);
+        let found = eviction(&claim(json!([])), &|d| taints(d, &[slice(1, broken.clone())], &rules)).expect("eviction");
+        let blamed: Vec<String> = found.rules.iter().map(|r| format!("{} {}", r.0, r.1)).collect();
+        assert_eq!(
+            (found.at.to_string().as_str(), blamed.join(", ").as_str()),
+            ("2026-01-01T00:00:05Z", "a a-1, b b-1")
+        );
     }
 }

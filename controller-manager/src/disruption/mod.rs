@@ -39,6 +39,9 @@ const STALE: Duration = Duration::from_mins(2);
 const BY_KUBELET: &str = "TerminationByKubelet";
 
 struct Budgets {
+    queue: Queue<Key>,
+    /// What is looked at again when its time has come.
+    recheck: Queue<Key>,
     executor: Executor,
     /// Reads; the role of the controller has only the writes.
     reads: Rest,
@@ -55,8 +58,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (budgets, pods) = (cx.informer::<PodDisruptionBudget>(), cx.pods());
         let queue: Queue<Key> = Queue::new("disruption");
+        let recheck: Queue<Key> = Queue::new("disruption_recheck");
         let stale: Queue<Key> = Queue::new("stale_pod_disruption");
         let this = Arc::new(Budgets {
+            queue: queue.clone(),
+            recheck: recheck.clone(),
             executor: cx.executor("disruption-controller", "controllermanager"),
             reads: cx.own_rest(),
             budgets: budgets.store(),
@@ -90,6 +96,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         worker::run(cx, "disruption", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
+        worker::run(cx, "disruption", 1, &recheck, &this, |s, key| async move {
+            s.queue.add(key);
+            Ok(None)
+        });
         worker::run(cx, "disruption", 1, &stale, &this, |s, key| async move { s.clear_mark(&key).await });
         Ok(Started::Yes)
     })
@@ -149,7 +159,10 @@ impl Budgets {
                 }
             }
         }
-        Ok(decision.again)
+        if let Some(after) = decision.again {
+            self.recheck.add_after(key.clone(), after);
+        }
+        Ok(None)
     }
 
     async fn report(&self, budget: &PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Result<(), RestError> {

@@ -194,6 +194,15 @@ pub struct PodStatus {
     pub container_statuses: Option<Box<[ContainerStatus]>>,
     pub init_container_statuses: Option<Box<[ContainerStatus]>>,
     pub resource_claim_statuses: Option<Box<[core::PodResourceClaimStatus]>>,
+    pub extended_resource_claim_status: Option<Box<ExtendedClaim>>,
+}
+
+/// The claim that the scheduler made for a pod's extended resources.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the API's names")]
+pub struct ExtendedClaim {
+    pub resource_claim_name: Box<str>,
 }
 
 /// One address.

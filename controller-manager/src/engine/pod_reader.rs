@@ -152,7 +152,7 @@ impl PodReader {
                 8 => containers.push(self.container(value)?),
                 10 => inits.push(self.container(value)?),
                 12 => ips.add(value)?,
-                15 => return Ok(false),
+                15 | 18 => return Ok(false),
                 _ => {}
             }
         }
@@ -363,13 +363,15 @@ mod tests {
         let bare = json!({"metadata": {"name": "bare", "namespace": "ns"}, "spec": {"containers": []}, "status": {}});
         let claims = with("/spec", "resourceClaims", json!([{"name": "gpu", "resourceClaimName": "claim"}]));
         let told = with("/status", "resourceClaimStatuses", json!([{"name": "gpu", "resourceClaimName": "claim"}]));
+        let extended =
+            with("/status", "extendedResourceClaimStatus", json!({"resourceClaimName": "c", "requestMappings": []}));
         let made = with(
             "/spec",
             "volumes",
             json!([{"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"resources": {}}}}}]),
         );
         let mut reader = PodReader::default();
-        for pod in [full(), with("/metadata", "name", json!("p-2")), bare, claims, told, made] {
+        for pod in [full(), with("/metadata", "name", json!("p-2")), bare, claims, told, extended, made] {
             for _ in 0..2 {
                 assert_eq!(reader.read(&bytes(&pod)), Ok(of_json(&pod)));
             }

@@ -21,6 +21,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::informer::Text;
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::graph::{Graph, Identity, Owner, Seen, Stray, Uid, Work};
@@ -75,7 +76,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             events: cx.executor("generic-garbage-collector", "garbage-collector-controller").events,
         });
         let watcher = Arc::clone(&this);
-        cx.hub().listen(move |served, change| watcher.observe(served, change));
+        let changes = Passage::new("garbage_collector_graph_changes");
+        cx.hub().listen(move |served, change| {
+            let _under_way = changes.begin();
+            watcher.observe(served, change);
+        });
         feed_from_caches(cx);
         cx.hub().request();
         let workers = cx.settings().workers.gc;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::calculator::ceil;
+use super::arithmetic::{ceil, int32};
 
 /// Without a behaviour replicas at most double, or come to four.
 const SCALE_UP_FACTOR: f64 = 2.0;
@@ -198,9 +198,9 @@ impl Rule {
         let each = self.policies.iter().map(|policy| {
             let cutoff = before(now, Duration::from_secs(u64::try_from(policy.period_seconds).unwrap_or(0)));
             let sum = |list: &[Change]| {
-                list.iter().filter(|c| c.at > cutoff).fold(0i32, |sum, c| sum.saturating_add(c.replicas))
+                list.iter().filter(|c| c.at > cutoff).fold(0i32, |sum, c| sum.wrapping_add(c.replicas))
             };
-            let start = current.saturating_sub(sum(&history.ups)).saturating_add(sum(&history.downs));
+            let start = current.wrapping_sub(sum(&history.ups)).wrapping_add(sum(&history.downs));
             allowed(policy, start)
         });
         // The policy with the smallest change: the lowest count on the way up, the highest on the way down.
@@ -213,7 +213,7 @@ fn before(now: Timestamp, d: Duration) -> Timestamp {
 }
 
 fn bounded(wish: Wish) -> (i32, Why) {
-    let fastest = ceil((SCALE_UP_FACTOR * f64::from(wish.current)).max(SCALE_UP_MINIMUM));
+    let fastest = int32((SCALE_UP_FACTOR * f64::from(wish.current)).max(SCALE_UP_MINIMUM));
     let (most, why) = if wish.max > fastest { (fastest, UP_LIMIT) } else { (wish.max, TOO_MANY) };
     if wish.desired < wish.min {
         (wish.min, TOO_FEW)
@@ -247,7 +247,7 @@ fn fastest_up(history: &History, rule: &Rule, current: i32, now: Timestamp) -> i
     }
     rule.limit(history, (current, true), now, |policy, start| {
         if policy.type_ == "Pods" {
-            start.saturating_add(policy.value)
+            start.wrapping_add(policy.value)
         } else {
             // Rounded up, or a small target would never grow.
             ceil(f64::from(start) * (1.0 + f64::from(policy.value) / 100.0))
@@ -255,16 +255,15 @@ fn fastest_up(history: &History, rule: &Rule, current: i32, now: Timestamp) -> i
     })
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "between zero and a number of replicas")]
 fn fastest_down(history: &History, rule: &Rule, current: i32, now: Timestamp) -> i32 {
     if rule.select == "Disabled" {
         return current;
     }
     rule.limit(history, (current, false), now, |policy, start| {
         if policy.type_ == "Pods" {
-            start.saturating_sub(policy.value)
+            start.wrapping_sub(policy.value)
         } else {
-            (f64::from(start) * (1.0 - f64::from(policy.value) / 100.0)) as i32
+            int32(f64::from(start) * (1.0 - f64::from(policy.value) / 100.0))
         }
     })
 }

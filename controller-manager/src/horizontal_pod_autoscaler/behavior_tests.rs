@@ -102,3 +102,21 @@ fn silent_rules_have_defaults() {
     let v = judge(&mut History::default(), Some(&b), wish(50, 1), WINDOW, at(0));
     assert_eq!((v.replicas, v.limited), (1, false), "all of them at once, when the window is over");
 }
+
+#[test]
+fn more_than_there_can_be() {
+    const HALF: i32 = 1 << 30;
+    let wish = |current| Wish { current, desired: i32::MAX, min: 1, max: i32::MAX };
+    let v = judge(&mut History::default(), None, wish(HALF), WINDOW, at(0));
+    assert_eq!((v.replicas, v.limit.0), (i32::MIN, "ScaleUpLimit"), "twice as many is nothing");
+    let up = |kind: &str, value: i32| {
+        json!({"scaleUp": {"stabilizationWindowSeconds": 0,
+            "policies": [{"type": kind, "value": value, "periodSeconds": 60}]}})
+    };
+    for (kind, value, replicas) in
+        [("Percent", 200, HALF), ("Pods", i32::MAX, HALF), ("Percent", 50, HALF + HALF / 2), ("Pods", 7, HALF + 7)]
+    {
+        let v = judge(&mut History::default(), Some(&behavior(up(kind, value))), wish(HALF), WINDOW, at(0));
+        assert_eq!((v.replicas, v.limit.0), (replicas, "ScaleUpLimit"), "{kind} {value}");
+    }
+}

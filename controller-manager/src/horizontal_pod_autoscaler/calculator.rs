@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use proto::quantity::Quantity;
 
+use super::arithmetic::{at_most, ceil, int64, sum};
 use crate::engine::pod::{Container, Pod};
 use crate::engine::{object, pods};
 use crate::resource_quota::usage;
@@ -73,12 +74,6 @@ pub struct Proposal {
     pub value: i64,
 }
 
-/// Rounds up; what does not fit is the largest.
-#[allow(clippy::cast_possible_truncation, reason = "saturates, as a bound is applied later")]
-pub fn ceil(replicas: f64) -> i32 {
-    replicas.ceil() as i32
-}
-
 #[allow(clippy::cast_precision_loss, reason = "ratios of measured values")]
 fn ratio(use_: i64, target: i64) -> f64 {
     use_ as f64 / target as f64
@@ -108,17 +103,17 @@ pub fn utilization(
     let measure = |samples: &Samples| {
         let known: Vec<(i64, i64)> =
             samples.iter().filter_map(|(pod, s)| requests.get(pod.as_str()).map(|r| (s.value, *r))).collect();
-        let (used, requested) = known.iter().fold((0i64, 0i64), |(u, r), (a, b)| (u.saturating_add(*a), r + b));
+        let (used, requested) = (sum(known.iter().map(|k| k.0)), sum(known.iter().map(|k| k.1)));
         if requested == 0 {
             return Err("no metrics returned matched known pods".to_owned());
         }
-        let percent = i32::try_from(used.saturating_mul(100) / requested).unwrap_or(i32::MAX);
+        let percent = low_bits(used.wrapping_mul(100).wrapping_div(requested));
         let value = used / i64::try_from(known.len()).unwrap_or(1);
         Ok(Use { ratio: f64::from(percent) / f64::from(target), utilization: Some(percent), value })
     };
     let full = i64::from(target.max(100));
     let missing = |pod: &str, ratio: f64| match requests.get(pod) {
-        Some(request) if ratio < 1.0 => Some(request * full / 100),
+        Some(request) if ratio < 1.0 => Some(request.wrapping_mul(full) / 100),
         Some(_) if ratio > 1.0 => Some(0),
         _ => None,
     };
@@ -129,8 +124,7 @@ pub fn utilization(
 pub fn per_pod(scene: Scene<'_>, samples: Samples, resource: &str, target: i64) -> Result<Proposal, String> {
     let (samples, groups) = group(scene, samples, resource)?;
     let measure = |samples: &Samples| {
-        let total = samples.values().fold(0i64, |sum, s| sum.saturating_add(s.value));
-        let value = total / i64::try_from(samples.len()).unwrap_or(1).max(1);
+        let value = sum(samples.values().map(|s| s.value)) / i64::try_from(samples.len()).unwrap_or(1).max(1);
         Ok(Use { ratio: ratio(value, target), utilization: None, value })
     };
     let missing = |_: &str, ratio: f64| match ratio {
@@ -149,24 +143,33 @@ pub fn total(scene: Scene<'_>, value: i64, target: i64) -> Result<Proposal, Stri
     } else if scene.tolerances.allow(ratio) {
         scene.current
     } else {
-        ceil(ratio * float(ready(scene.pods).map_err(|e| format!("unable to calculate ready pods: {e}"))?))
+        at_most(ratio * float(ready(scene.pods).map_err(|e| format!("unable to calculate ready pods: {e}"))?))
     };
     Ok(Proposal { replicas, utilization: None, value })
 }
 
-/// One value that all replicas bring about together, compared with a target for each; `observed` is how many there are.
+/// One value of an object, compared with a target for each replica; `observed` is how many there are.
 pub fn shared(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> Proposal {
     let wanted = ratio(value, target);
     let replicas = if tolerances.allow(wanted / f64::from(observed)) { observed } else { ceil(wanted) };
-    Proposal { replicas, utilization: None, value: whole(ratio(value, observed.into()).ceil()) }
+    Proposal { replicas, utilization: None, value: each(value, observed) }
 }
 
-/// What Go makes of a number on the machines that most servers are: what does not fit, as a share of no replicas, is the
-/// least there is.
-#[allow(clippy::cast_possible_truncation, reason = "it is in range")]
-fn whole(number: f64) -> i64 {
-    const BOUND: f64 = 9_223_372_036_854_775_808.0;
-    if (-BOUND..BOUND).contains(&number) { number as i64 } else { i64::MIN }
+/// As [`shared`], of a metric that is no object's: too much of it asks for as many as there can be.
+pub fn shared_external(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> Proposal {
+    let wanted = ratio(value, target);
+    let replicas = if tolerances.allow(wanted / f64::from(observed)) { observed } else { at_most(wanted) };
+    let most = ratio(value, 1) >= ratio(i64::MAX, 1);
+    Proposal { replicas, utilization: None, value: if most { i64::MAX } else { each(value, observed) } }
+}
+
+fn each(value: i64, observed: i32) -> i64 {
+    int64(ratio(value, observed.into()).ceil())
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "what is above is lost")]
+fn low_bits(percent: i64) -> i32 {
+    percent as i32
 }
 
 fn damped(
@@ -264,7 +267,7 @@ fn ready(all: &[Arc<Pod>]) -> Result<usize, String> {
 /// A stored quantity in thousandths, rounded up.
 #[must_use]
 pub fn milli(q: &Stored) -> i64 {
-    Quantity::parse(&q.0).map_or(0, |q| q.saturating_milli_value())
+    Quantity::parse(&q.0).map_or(0, |q| q.milli_value())
 }
 
 fn requests<'a>(all: &'a [Arc<Pod>], resource: &str, container: Option<&str>) -> Result<HashMap<&'a str, i64>, String> {
@@ -277,7 +280,7 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, St
     let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
     if container.is_none() && whole.is_some_and(|r| r.keys().any(|k| of_whole_pods(k))) {
         let all = usage::of_pod(spec, usage::Granted::default(), false);
-        let request = all.get(resource).map(Quantity::saturating_milli_value);
+        let request = all.get(resource).map(Quantity::milli_value);
         return request.ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"));
     }
     let sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
@@ -290,7 +293,7 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, St
         let request = c.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
         let request =
             request.ok_or_else(|| format!("missing request for {resource} in container {} of Pod {name}", c.name))?;
-        Ok(sum.saturating_add(milli(request)))
+        Ok(sum.wrapping_add(milli(request)))
     })
 }
 

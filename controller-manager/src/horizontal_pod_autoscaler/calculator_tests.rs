@@ -191,10 +191,34 @@ fn shares_of_no_replicas() {
         (2, 10_000, 5_000, 2, 5_000),
         (0, 10_000, 5_000, 2, i64::MIN),
         (0, 0, 5_000, 0, i64::MIN),
-        (1, i64::MAX, 1_000, i32::MAX, i64::MIN),
         (4, -10_001, 5_000, -2, -2_500),
     ] {
-        let p = shared(tolerances, observed, value, target);
-        assert_eq!((p.replicas, p.value), (replicas, each), "{value} for {observed}");
+        for p in [shared, shared_external].map(|f| f(tolerances, observed, value, target)) {
+            assert_eq!((p.replicas, p.value), (replicas, each), "{value} for {observed}");
+        }
     }
+}
+
+#[test]
+fn more_than_there_can_be() {
+    const PAST: i64 = 3_000_000_000_000;
+    let tolerances = Tolerances { up: 0.1, down: 0.1 };
+    let of_object = shared(tolerances, 1, PAST, 1_000);
+    assert_eq!((of_object.replicas, of_object.value), (i32::MIN, PAST), "of an object the least");
+    let external = shared_external(tolerances, 1, PAST, 1_000);
+    assert_eq!((external.replicas, external.value), (i32::MAX, PAST), "of another the most");
+    assert_eq!(shared(tolerances, 1, i64::MAX, 1_000).value, i64::MIN);
+    assert_eq!(shared_external(tolerances, 2, i64::MAX, 1_000).value, i64::MAX);
+    let pods = [running("a"), running("b")];
+    for (current, replicas) in [(2, i32::MAX), (0, i32::MIN)] {
+        assert_eq!(total(scene(&pods, current), PAST, 1_000).expect("p").replicas, replicas, "from {current}");
+    }
+    let values = samples(&[("a", PAST), ("b", PAST)]);
+    assert_eq!(per_pod(scene(&pods, 2), values, "", 1_000).expect("p").replicas, i32::MIN);
+    let values = samples(&[("a", 1 << 31), ("b", 1 << 31)]);
+    let p = utilization(scene(&pods, 2), values, "cpu", None, 50).expect("p");
+    assert_eq!(p.utilization, Some(214_748_364));
+    let values = samples(&[("a", 1 << 36), ("b", 1 << 36)]);
+    let p = utilization(scene(&pods, 2), values, "cpu", None, 50).expect("p");
+    assert_eq!(p.utilization, Some(-1_717_986_919), "the upper bits are lost");
 }

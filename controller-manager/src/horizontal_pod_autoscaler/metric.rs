@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proto::quantity::{Format, Quantity};
 
+use super::arithmetic::{shared_of_series, total_of_series};
 use super::calculator::{self, Proposal, Samples, Scene, Tolerances, milli};
 use super::plan::{Measured, Reading, Snapshot};
 
@@ -180,19 +181,20 @@ fn of_external(
         spec: false,
     };
     let shown = selector_text(m.metric.selector.as_ref());
-    let value = || {
+    let values = || {
         let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
-        value(reading).map_err(|e| format!("unable to get external metric {space}/{}/{shown}: {e}", m.metric.name))
+        series(reading).map_err(|e| format!("unable to get external metric {space}/{}/{shown}: {e}", m.metric.name))
     };
     let (p, current) = if let Some(target) = &m.target.average_value {
-        let value = value().map_err(|e| {
+        let values = values().map_err(|e| {
             let error = format!("failed to get {} external metric: {e}", m.metric.name);
             fail(e, error)
         })?;
-        let p = calculator::shared(scene.tolerances, s.scale.observed, value, milli(target));
+        let value = shared_of_series(values);
+        let p = calculator::shared_external(scene.tolerances, s.scale.observed, value, milli(target));
         (p, average(p.value))
     } else if let Some(target) = &m.target.value {
-        let p = value().and_then(|v| calculator::total(scene, v, milli(target))).map_err(|e| {
+        let p = values().and_then(|v| calculator::total(scene, total_of_series(v), milli(target))).map_err(|e| {
             let error = format!("failed to get external metric {}: {e}", m.metric.name);
             fail(e, error)
         })?;
@@ -250,6 +252,14 @@ fn samples(reading: Option<&Measured>) -> Result<Samples, String> {
 fn value(reading: Option<&Measured>) -> Result<i64, String> {
     match reading {
         Some(Ok(Reading::Value(value))) => Ok(*value),
+        Some(Err(e)) => Err(e.clone()),
+        _ => Err("no metrics".to_owned()),
+    }
+}
+
+fn series(reading: Option<&Measured>) -> Result<&[i64], String> {
+    match reading {
+        Some(Ok(Reading::Series(values))) => Ok(values),
         Some(Err(e)) => Err(e.clone()),
         _ => Err("no metrics".to_owned()),
     }

@@ -3,6 +3,7 @@
 //! In: autoscalers, pods, the scale subresource of any resource, three metrics APIs. Out: scales, status, events.
 //! Every autoscaler is looked at once per sync period; nothing else wakes it, as measurements tell nobody of changes.
 
+mod arithmetic;
 pub mod behavior;
 pub mod calculator;
 mod metric;

@@ -39,6 +39,8 @@ pub enum Reading {
     Samples(Samples),
     /// One number, in thousandths.
     Value(i64),
+    /// One number for each series of an external metric, in thousandths.
+    Series(Vec<i64>),
 }
 
 /// A measurement, or why there is none.

@@ -224,6 +224,20 @@ fn object_and_pods_metrics() {
 }
 
 #[test]
+fn metrics_past_all_bounds() {
+    let external = |target: Value| json!({"metrics": [{"type": "External", "external": {"metric": {"name": "lag"}, "target": target}}]});
+    let values = [Some(Ok(Reading::Series(vec![2_000_000_000_000, 1_000_000_000_000])))];
+    for target in [json!({"type": "Value", "value": "1"}), json!({"type": "AverageValue", "averageValue": "1"})] {
+        let d = look(&hpa(external(target)), 2, &values, &[]);
+        assert_eq!(d.rescale.map(|r| r.0), Some(4), "twice as many, and not the least");
+    }
+    let pods = json!({"metrics": [{"type": "Pods", "pods": {"metric": {"name": "rps"},
+        "target": {"type": "AverageValue", "averageValue": "1"}}}]});
+    let d = look(&hpa(pods), 2, &[cpu(2, 3_000_000_000_000)], &[]);
+    assert_eq!(conditions(&d)[0], "AbleToScale=True ScaleDownStabilized", "less, as upstream on the same machine");
+}
+
+#[test]
 fn memory_is_shown_as_a_metrics_server_shows_it() {
     let hpa = hpa(json!({"metrics": [{"type": "Resource", "resource": {"name": "memory",
         "target": {"type": "AverageValue", "averageValue": "64Mi"}}}]}));

@@ -58,7 +58,7 @@ fn resource_samples(items: &[Value], resource: &str, container: Option<&str>) ->
             Some(wanted) => containers.iter().find(|c| c["name"] == wanted).and_then(used),
             None if containers.is_empty() => None,
             // A container without a value leaves the whole pod unknown.
-            None => containers.iter().map(used).try_fold(0i64, |sum, v| v.map(|v| sum.saturating_add(v))),
+            None => containers.iter().map(used).try_fold(0i64, |sum, v| v.map(|v| sum.wrapping_add(v))),
         };
         if let Some(value) = value {
             let window = item["window"].as_str().and_then(|w| parse_duration(w).ok()).unwrap_or_default();
@@ -144,7 +144,7 @@ async fn external(rest: &Rest, namespace: &str, metric: &MetricIdentifier) -> Me
         format!("unable to fetch metrics from external metrics API: {}", worded(&e, &about))
     })?;
     let items = items(&list).ok_or("no metrics returned from external metrics API")?;
-    Ok(Reading::Value(items.iter().fold(0i64, |sum, item| sum.saturating_add(milli(&item["value"])))))
+    Ok(Reading::Series(items.iter().map(|item| milli(&item["value"])).collect()))
 }
 
 /// v1beta2 where it is served, else v1beta1.
@@ -171,7 +171,7 @@ fn text(v: &Value) -> String {
 }
 
 fn milli(v: &Value) -> i64 {
-    v.as_str().and_then(|s| Quantity::parse(s).ok()).map_or(0, |q| q.saturating_milli_value())
+    v.as_str().and_then(|s| Quantity::parse(s).ok()).map_or(0, |q| q.milli_value())
 }
 
 fn time(v: &Value) -> Timestamp {

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use shared::informer::{Event, Store};
+use shared::metrics::Passage;
 use tokio::sync::Notify;
 
 use self::plan::{Monitor, World};
@@ -19,6 +20,7 @@ use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::nodes;
 use crate::engine::pod::Pod;
+use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 
@@ -45,7 +47,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         };
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
+        let node_changes = Passage::new("node_lifecycle_controller");
         nodes.add_handler(move |event: &Event<Node>| {
+            let _under_way = node_changes.begin();
             let matters = match event {
                 Event::Updated { old, new } => health_view(old) != health_view(new),
                 _ => true,
@@ -53,6 +57,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             if matters {
                 wake.notify_one();
             }
+        });
+        // The next look finds pods that are new on a node.
+        let placed = Passage::new("node_lifecycle_controller_pods");
+        pods.add_handler(move |event: &Event<Pod>| match event {
+            Event::Added(pod) if !pods::node(pod).is_empty() => drop(placed.begin()),
+            Event::Updated { old, new } if pods::node(old) != pods::node(new) => drop(placed.begin()),
+            _ => {}
         });
         let mut monitor = Monitor::new(cx.settings().node_lifecycle);
         let period = cx.settings().node_monitor_period.max(Duration::from_millis(100));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use shared::informer::Store;
+use shared::metrics::Passage;
 
 use self::plan::{QUARANTINE, Snapshot};
 use crate::engine::clock;
@@ -30,6 +31,7 @@ struct Collector {
     threshold: i32,
     /// Nodes that pods name and nobody knows, since when.
     missing: parking_lot::Mutex<HashMap<String, Instant>>,
+    asked: Passage,
 }
 
 /// Wire pod garbage collection.
@@ -41,6 +43,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             nodes: cx.informer::<Node>().store(),
             threshold: cx.settings().terminated_pod_threshold,
             missing: parking_lot::Mutex::default(),
+            asked: Passage::new("orphaned_pods_nodes"),
         });
         cx.every("pod-garbage-collector", PERIOD, move || {
             let this = Arc::clone(&this);
@@ -91,6 +94,7 @@ impl Collector {
         };
         let mut gone = HashSet::new();
         for name in due {
+            let _under_way = self.asked.begin();
             if self.executor.rest.get(&format!("/api/v1/nodes/{name}")).await.is_err_and(|e| e.not_found()) {
                 gone.insert(name);
             }

@@ -57,6 +57,9 @@ fn typed<T: serde::de::DeserializeOwned>(conditions: Option<Value>) -> Option<Ve
     conditions.and_then(|c| serde_json::from_value(c).ok())
 }
 
+/// Instead of a number of terminating pods where none is reported.
+pub(super) const UNTOLD: i32 = -1;
+
 impl Set for ReplicaSet {
     const ACCOUNT: &'static str = "replicaset-controller";
     const COMPONENT: &'static str = "replicaset-controller";
@@ -89,7 +92,7 @@ impl Set for ReplicaSet {
                 ready: s.ready_replicas.unwrap_or(0),
                 available: s.available_replicas.unwrap_or(0),
                 // Never reported is not the same as none.
-                terminating: s.terminating_replicas.unwrap_or(-1),
+                terminating: s.terminating_replicas.unwrap_or(UNTOLD),
             },
             conditions: conditions(s.conditions.as_ref()),
             observed_generation: s.observed_generation,
@@ -102,7 +105,7 @@ impl Set for ReplicaSet {
             fully_labeled_replicas: some(s.counts.fully_labeled),
             ready_replicas: some(s.counts.ready),
             available_replicas: some(s.counts.available),
-            terminating_replicas: Some(s.counts.terminating),
+            terminating_replicas: Some(s.counts.terminating).filter(|n| *n != UNTOLD),
             conditions: typed(s.conditions),
             observed_generation: s.observed_generation,
         };
@@ -184,6 +187,9 @@ mod tests {
             serde_json::to_value(&with.status).expect("json"),
             json!({"observedGeneration": 3, "readyReplicas": 1, "replicas": 2, "terminatingReplicas": 0})
         );
+        let counts = Counts { terminating: UNTOLD, ..Counts::default() };
+        let untold = rs.with_status(Status { counts, ..Status::default() });
+        assert_eq!(untold.status.and_then(|s| s.terminating_replicas), None);
         assert_ne!(Set::status(&rs), Status::default(), "terminating replicas are reported even when there are none");
     }
 }

@@ -13,7 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::kinds::{Set, Status};
+use self::kinds::{Set, Status, UNTOLD};
 use self::plan::Snapshot;
 use crate::engine::action::Action;
 use crate::engine::clock;
@@ -31,6 +31,8 @@ use crate::engine::worker::{self, Synced};
 
 struct Replicas<K: Set> {
     executor: Executor,
+    /// Whether terminating pods are reported.
+    terminating: bool,
     sets: Store<K>,
     pods: Store<Pod>,
     namespaces: Store<Namespace>,
@@ -59,6 +61,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
     let expectations = Arc::new(Expectations::default());
     let this = Arc::new(Replicas::<K> {
         executor: cx.executor(K::ACCOUNT, K::COMPONENT),
+        terminating: cx.gate("DeploymentReplicaSetTerminatingReplicas"),
         sets: sets.store(),
         pods: pods.store(),
         namespaces: cx.informer::<Namespace>().store(),
@@ -158,6 +161,9 @@ impl<K: Set> Replicas<K> {
             conditions: plan::failure_condition(before.conditions.clone(), failure.as_ref(), now),
             observed_generation: set.meta().generation,
         };
+        if !self.terminating {
+            after.counts.terminating = UNTOLD;
+        }
         K::normalise(&mut after);
         if before == after {
             return Ok(());

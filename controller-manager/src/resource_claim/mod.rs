@@ -77,7 +77,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let state = Arc::clone(&this);
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
-            if entries(pod).next().is_some() {
+            if entries(pod).next().is_some() || plan::extended(pod).is_some() {
                 state.wake(pod, matches!(event, Event::Deleted(_)));
             }
         });
@@ -156,8 +156,11 @@ impl Claims {
                     self.queue.add(Item::Claim(Key::new(namespace, name)));
                 }
             }
+            if let Some(name) = plan::extended(pod) {
+                self.queue.add(Item::Claim(Key::new(namespace, name)));
+            }
         }
-        if !deleted {
+        if !deleted && entries(pod).next().is_some() {
             self.queue.add(Item::Pod(Key::of(&pod.metadata)));
         }
     }

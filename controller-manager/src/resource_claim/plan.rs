@@ -51,6 +51,13 @@ pub fn named(pod: &Pod, entry: &PodResourceClaim) -> Named {
     }
 }
 
+/// The claim that the scheduler made for the extended resources of a pod.
+#[must_use]
+pub fn extended(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    Some(&*status.resource_claim_name)
+}
+
 /// Whether a claim was made for this very pod.
 #[must_use]
 pub fn belongs(claim: &ResourceClaim, pod: &Pod) -> bool {

@@ -8,6 +8,7 @@ use proto::quantity::{Format, Quantity};
 
 use super::usage::{Usage, add, one, raise};
 use crate::engine::object;
+use crate::engine::pod::Pod;
 
 /// What a quota's name for the devices of a class ends in.
 pub const PER_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
@@ -76,16 +77,22 @@ pub fn extend(used: &mut Usage, resource_of: impl Fn(&str) -> Option<String>, of
     }
 }
 
-/// The pod for whose extended resources a claim was made: of several claims only the first counts.
+/// Whether a claim is the one that was made for the extended resources of a pod: the one it names, and while it names
+/// none, the first of those that were made for it.
 #[must_use]
-pub fn made_for<'a>(claim: &'a ResourceClaim, all: &[Arc<ResourceClaim>]) -> Option<&'a OwnerReference> {
-    let pod = of_pod(claim)?;
+pub fn made_for(claim: &ResourceClaim, pod: &Pod, all: &[Arc<ResourceClaim>]) -> bool {
+    let uid = object::uid(&pod.metadata);
+    let of_it = |c: &ResourceClaim| owner(c).is_some_and(|pod| pod.uid == uid);
+    if let Some(named) = pod.status.as_ref().and_then(|s| s.extended_resource_claim_status.as_ref()) {
+        return of_it(claim) && *named.resource_claim_name == *object::name(&claim.metadata);
+    }
     let order = |c: &ResourceClaim| (object::created(&c.metadata), object::name(&c.metadata).to_owned());
-    let earlier = all.iter().filter(|c| of_pod(c).is_some_and(|other| other.uid == pod.uid));
-    (!earlier.into_iter().any(|c| order(c) < order(claim))).then_some(pod)
+    of_it(claim) && !all.iter().any(|c| of_it(c) && order(c) < order(claim))
 }
 
-fn of_pod(claim: &ResourceClaim) -> Option<&OwnerReference> {
+/// The pod that owns a claim which was made for extended resources.
+#[must_use]
+pub fn owner(claim: &ResourceClaim) -> Option<&OwnerReference> {
     object::annotation(&claim.metadata, EXTENDED).filter(|made| *made == "true")?;
     object::controller_of(&claim.metadata).filter(|owner| owner.kind == "Pod" && owner.api_version == "v1")
 }
@@ -166,16 +173,25 @@ mod tests {
         };
         let [early, late] = ["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"];
         let first = made("b", early, "true", "Pod");
-        for (claim, want) in [
-            (Arc::clone(&first), true),
-            (made("a", late, "true", "Pod"), false),
-            (made("c", early, "true", "Pod"), false),
-            (made("a", early, "true", "Pod"), true),
-            (made("a", early, "", "Pod"), false),
-            (made("a", early, "true", "Job"), false),
+        let pod = |uid: &str, names: Option<&str>| -> Pod {
+            let named = names.map(|name| json!({"resourceClaimName": name, "requestMappings": []}));
+            let status = json!({"extendedResourceClaimStatus": named});
+            serde_json::from_value(json!({"metadata": {"name": "p", "uid": uid}, "status": status})).expect("pod")
+        };
+        for (claim, uid, names, want) in [
+            (Arc::clone(&first), "u", None, true),
+            (Arc::clone(&first), "later", None, false),
+            (made("a", late, "true", "Pod"), "u", None, false),
+            (made("a", late, "true", "Pod"), "u", Some("a"), true),
+            (Arc::clone(&first), "u", Some("a"), false),
+            (made("a", late, "", "Pod"), "u", Some("a"), false),
+            (made("c", early, "true", "Pod"), "u", None, false),
+            (made("a", early, "true", "Pod"), "u", None, true),
+            (made("a", early, "", "Pod"), "u", None, false),
+            (made("a", early, "true", "Job"), "u", None, false),
         ] {
             let all = [Arc::clone(&first), Arc::clone(&claim)];
-            assert_eq!(made_for(&claim, &all).is_some(), want, "{claim:?}");
+            assert_eq!(made_for(&claim, &pod(uid, names), &all), want, "{claim:?} {names:?}");
         }
     }
 }

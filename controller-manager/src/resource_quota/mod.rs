@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
 use shared::informer::{Event, Informer, Store};
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::usage::Usage;
@@ -170,7 +171,9 @@ fn is_urgent(quota: &ResourceQuota) -> bool {
 
 /// Wakes the quotas of a namespace in which something went away.
 fn replenisher(quotas: Store<ResourceQuota>, queue: Queue<Key>) -> impl Fn(&str) + Clone + Send + Sync + 'static {
+    let changes = Arc::new(Passage::new("resource_quota_controller_resource_changes"));
     move |namespace: &str| {
+        let _under_way = changes.begin();
         for quota in quotas.list_namespace(namespace) {
             queue.add(Key::of(&quota.metadata));
         }
@@ -234,10 +237,10 @@ impl Quotas {
     fn device_claim(&self, claim: &ResourceClaim, all: &[Arc<ResourceClaim>], now: Timestamp) -> Usage {
         let mut used = devices::claim(claim);
         if let Some(classes) = &self.classes {
-            let pod = devices::made_for(claim, all).and_then(|owner| {
-                let pod = self.pods.get(object::namespace(&claim.metadata), &owner.name)?;
-                (object::uid(&pod.metadata) == owner.uid).then(|| usage::pod(&pod, now))
-            });
+            let pod = devices::owner(claim)
+                .and_then(|owner| self.pods.get(object::namespace(&claim.metadata), &owner.name))
+                .filter(|pod| devices::made_for(claim, pod, all))
+                .map(|pod| usage::pod(&pod, now));
             let resource_of = |class: &str| classes.get("", class)?.spec.extended_resource_name.clone();
             devices::extend(&mut used, resource_of, &pod.unwrap_or_default());
         }

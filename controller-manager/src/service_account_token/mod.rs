@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use shared::informer::{Event, Scope, Store};
+use shared::metrics::Passage;
 use shared::types::from_tree;
 use shared::workqueue::Queue;
 
@@ -91,7 +92,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         let (wake, all) = (queue.clone(), secrets.store());
+        let changes = Passage::new("serviceaccount_tokens_service");
         accounts.add_handler(move |event: &Event<ServiceAccount>| {
+            let _under_way = changes.begin();
             let account = event.object();
             if matches!(event, Event::Updated { .. }) {
                 return;

@@ -50,6 +50,12 @@ struct Target {
     sub: String,
 }
 
+/// What is served: all kinds that are on, and of the others rules for devices, which no discovery shows.
+pub(super) fn rows() -> impl Iterator<Item = &'static Resource> {
+    let optional = resources::optional().iter().filter(|r| r.plural == "devicetaintrules");
+    resources::all().iter().chain(optional)
+}
+
 /// What a group version serves; None when the path is no group version's, or an unknown one's.
 fn group_version(path: &str) -> Option<Value> {
     let (group, version) = match path.trim_matches('/').split('/').collect::<Vec<_>>().as_slice() {
@@ -57,7 +63,7 @@ fn group_version(path: &str) -> Option<Value> {
         ["apis", group, version] => (*group, (*version).to_owned()),
         _ => return None,
     };
-    let rows = resources::all().iter().filter(|r| r.group == group && r.version == version);
+    let rows = rows().filter(|r| r.group == group && r.version == version);
     let names: Vec<Value> = rows.map(|r| json!({"name": r.plural, "kind": r.kind})).collect();
     (!names.is_empty()).then(|| json!({"kind": "APIResourceList", "resources": names}))
 }
@@ -75,7 +81,8 @@ fn target(path: &str) -> Option<Target> {
         }
         other => ("", other.to_vec()),
     };
-    let row = resources::find(group, version, rest.first()?)?;
+    let plural = rest.first()?;
+    let row = rows().find(|r| r.plural == *plural && r.group == group && r.version == version)?;
     Some(Target {
         row,
         namespace: namespace.to_owned(),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use proto::resources::{self, Resource};
+use proto::resources::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::faults::Fault;
-use super::http::Server;
+use super::http::{Server, rows};
 use super::manager::Manager;
 use super::store::{Name, key};
 use super::{kubelet, verbs};
@@ -125,8 +125,7 @@ pub(super) enum Check {
 fn resolve(text: &str) -> (&'static Resource, Name) {
     let (namespace, rest) = text.split_once(':').unwrap_or((NAMESPACE, text));
     let (plural, name) = rest.split_once('/').unwrap_or((rest, ""));
-    let row =
-        resources::all().iter().find(|r| r.plural == plural && r.is_stored()).unwrap_or_else(|| panic!("no {plural}"));
+    let row = rows().find(|r| r.plural == plural && r.is_stored()).unwrap_or_else(|| panic!("no {plural}"));
     let namespace = if row.namespaced { namespace } else { "" };
     (row, (namespace.to_owned(), name.to_owned()))
 }
@@ -134,7 +133,8 @@ fn resolve(text: &str) -> (&'static Resource, Name) {
 fn row_of(object: &Value) -> &'static Resource {
     let (api, kind) = (object["apiVersion"].as_str().unwrap_or("v1"), object["kind"].as_str().unwrap_or_default());
     let (group, version) = api.split_once('/').unwrap_or(("", api));
-    resources::find_kind(group, version, kind).unwrap_or_else(|| panic!("no {api} {kind}"))
+    let same = |r: &&Resource| r.kind == kind && r.group == group && r.version == version;
+    rows().find(same).unwrap_or_else(|| panic!("no {api} {kind}"))
 }
 
 /// Whether `actual` has all that `wanted` has. `null` wants nothing there; an object against a list of conditions

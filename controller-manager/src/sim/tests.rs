@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("lifecycle", include_str!("../../testdata/scenarios/lifecycle.yaml")),
     ("autoscaling", include_str!("../../testdata/scenarios/autoscaling.yaml")),
     ("storage", include_str!("../../testdata/scenarios/storage.yaml")),
+    ("devices", include_str!("../../testdata/scenarios/devices.yaml")),
 ];
 
 fn scenarios() -> Vec<(&'static str, Scenario)> {
@@ -122,6 +123,7 @@ const QUEUES: &[&str] = &[
     "claims",
     "cronjob",
     "daemonset",
+    "daemonset-node-updates",
     "deployment",
     "device-taint-eviction-controller",
     "disruption",
@@ -175,6 +177,20 @@ const QUEUES: &[&str] = &[
     "attach_detach",
 ];
 
+/// Those of controllers that wait for a flag, a gate or a key.
+const ABSENT: &[&str] = &[
+    "ca_cert_publisher_cluster_trust_bundles",
+    "cidrallocator_node",
+    "device-taint-eviction-controller",
+    "resource-version-controller",
+    "service",
+    "serviceaccount_tokens_secret",
+    "serviceaccount_tokens_service",
+    "storage-version-migrator-controller",
+    "storage_version_garbage_collector_leases",
+    "storage_version_garbage_collector_storageversions",
+];
+
 #[tokio::test(start_paused = true)]
 async fn queues_are_called_what_upstream_calls_them() {
     let server = Server::new(Fault::None);
@@ -188,6 +204,9 @@ async fn queues_are_called_what_upstream_calls_them() {
     assert!(names.len() > 30, "{names:?}");
     for name in &names {
         assert!(QUEUES.contains(&name.as_str()), "{name}");
+    }
+    for queue in QUEUES.iter().filter(|queue| !ABSENT.contains(queue)) {
+        assert!(names.iter().any(|name| name == queue), "{queue} is missing");
     }
     manager.kill();
 }

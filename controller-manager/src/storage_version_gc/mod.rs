@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::apiserverinternal::v1alpha1::StorageVersion;
 use k8s_openapi::api::coordination::v1::Lease;
 use shared::informer::{Event, Scope, Store};
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use crate::engine::clock;
@@ -54,8 +55,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         let (wake, all) = (queue.clone(), versions.store());
+        let ended = Passage::new("storage_version_garbage_collector_leases");
         leases.add_handler(move |event: &Event<Lease>| {
             if let Event::Deleted(_) = event {
+                let _under_way = ended.begin();
                 all.list().iter().for_each(|v| wake.add(Key::of(&v.metadata)));
             }
         });

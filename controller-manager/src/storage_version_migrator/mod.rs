@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
+use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::plan::Phase;
@@ -32,6 +33,20 @@ const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;
 struct Migrator {
     executor: Executor,
     migrations: Store<StorageVersionMigration>,
+    /// Upstream has a controller of its own that looks up what is to be migrated.
+    versions: Passage,
+}
+
+/// Why a migration does not go on.
+enum Stop {
+    ForNow(RestError),
+    ForGood(RestError),
+}
+
+impl Stop {
+    fn of(error: RestError, for_good: impl Fn(&RestError) -> bool) -> Self {
+        if for_good(&error) { Self::ForGood(error) } else { Self::ForNow(error) }
+    }
 }
 
 /// Wire the migrator.
@@ -42,7 +57,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         }
         let Some(migrations) = cx.served::<StorageVersionMigration>().await? else { return Ok(Started::Skipped) };
         let queue: Queue<Key> = Queue::new(NAME);
-        let this = Arc::new(Migrator { executor: cx.executor(NAME, NAME), migrations: migrations.store() });
+        let this = Arc::new(Migrator {
+            executor: cx.executor(NAME, NAME),
+            migrations: migrations.store(),
+            versions: Passage::new("resource-version-controller"),
+        });
         let wake = queue.clone();
         migrations.add_handler(move |event: &Event<StorageVersionMigration>| {
             if !matches!(event, Event::Deleted(_)) {
@@ -70,6 +89,7 @@ impl Migrator {
         };
         let version = migration.status.as_ref().and_then(|s| s.resource_version.clone()).filter(|v| !v.is_empty());
         let Some(version) = version.filter(|_| Phase::Running.is(&migration)) else {
+            let _under_way = self.versions.begin();
             // Objects written after this moment are in today's version already.
             let list: Value = self.executor.rest.get_as(&format!("{}?limit=1", served.path(None)), LIST).await?;
             let mut copy = plan::in_phase(&migration, Phase::Running, "", clock::now());
@@ -79,20 +99,23 @@ impl Migrator {
         };
         match self.migrate(served, &version).await {
             Ok(()) => self.enter(&migration, Phase::Succeeded, "").await,
-            // The objects of a kind that is not served any more cannot be reached.
-            Err(e) if e.missing() => self.enter(&migration, Phase::Failed, &e.to_string()).await,
-            Err(e) => Err(e),
+            Err(Stop::ForGood(e)) => {
+                let message = format!("migration encountered unhandled error: {e}");
+                self.enter(&migration, Phase::Failed, &message).await
+            }
+            Err(Stop::ForNow(e)) => Err(e),
         }
     }
 
-    async fn migrate(&self, served: &Served, version: &str) -> Result<(), RestError> {
+    async fn migrate(&self, served: &Served, version: &str) -> Result<(), Stop> {
         let mut next = String::new();
         loop {
             let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let page: Value =
-                self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await?;
+            let page = self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await;
+            // The objects of a kind that is not served any more cannot be reached.
+            let page: Value = page.map_err(|e| Stop::of(e, RestError::missing))?;
             for item in page["items"].as_array().into_iter().flatten() {
-                self.touch(served, &item["metadata"], version).await?;
+                self.touch(served, &item["metadata"], version).await.map_err(|e| Stop::of(e, plan::hopeless))?;
             }
             next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             if next.is_empty() {

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::engine::object::seconds;
+use crate::engine::rest::RestError;
 
 /// How far a migration is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,28 +54,31 @@ pub fn in_phase(
     now: Timestamp,
 ) -> StorageVersionMigration {
     let mut copy = migration.clone();
-    let generation = copy.metadata.generation;
     let conditions = copy.status.get_or_insert_default().conditions.get_or_insert_default();
     for other in Phase::ALL {
         let value = if other == phase { "True" } else { "False" };
         match conditions.iter_mut().find(|c| c.type_ == other.kind()) {
-            Some(c) if c.status == value => {}
-            Some(c) => {
-                c.status = value.into();
-                c.last_transition_time = seconds(now);
-            }
+            // Upstream leaves the time of the change as it is.
+            Some(c) => c.status = value.into(),
             None if other == phase => conditions.push(Condition {
                 type_: other.kind().into(),
                 status: value.into(),
                 reason: other.reason().into(),
                 message: message.into(),
                 last_transition_time: seconds(now),
-                observed_generation: generation,
+                observed_generation: None,
             }),
             None => {}
         }
     }
     copy
+}
+
+/// Whether what the server says of a write will be no other thing the next time.
+#[must_use]
+pub fn hopeless(error: &RestError) -> bool {
+    let RestError::Api { code, .. } = error else { return false };
+    !matches!(code, 429 | 500 | 503 | 504)
 }
 
 /// Whether an object may still be stored as it was before the migration began; versions are numbers that grow.
@@ -99,8 +103,9 @@ mod tests {
         )
         .expect("migration");
         let running = in_phase(&made, Phase::Running, "", now);
+        let later = "2026-01-01T00:01:00Z".parse().expect("time");
         assert!(Phase::Running.is(&running) && !Phase::Succeeded.is(&running));
-        let done = in_phase(&running, Phase::Succeeded, "", now);
+        let done = in_phase(&running, Phase::Succeeded, "", later);
         let shown = serde_json::to_value(done.status).expect("json");
         let list: Vec<String> = shown["conditions"]
             .as_array()
@@ -108,17 +113,38 @@ mod tests {
             .iter()
             .map(|c| {
                 format!(
-                    "{}={} {}",
+                    "{}={} {} {}",
                     c["type"].as_str().unwrap_or(""),
                     c["status"].as_str().unwrap_or(""),
-                    c["reason"].as_str().unwrap_or("")
+                    c["reason"].as_str().unwrap_or(""),
+                    c["lastTransitionTime"].as_str().unwrap_or("")
                 )
             })
             .collect();
         assert_eq!(
             list,
-            ["Running=False StorageVersionMigrationInProgress", "Succeeded=True StorageVersionMigrationSucceeded"]
+            [
+                "Running=False StorageVersionMigrationInProgress 2026-01-01T00:00:00Z",
+                "Succeeded=True StorageVersionMigrationSucceeded 2026-01-01T00:01:00Z"
+            ]
         );
+        assert_eq!(shown["conditions"][0]["observedGeneration"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn what_is_tried_again() {
+        let api = |code| RestError::Api { code, reason: String::new(), message: "no".into(), causes: Vec::new() };
+        for (error, want) in [
+            (api(403), true),
+            (api(404), true),
+            (api(422), true),
+            (api(429), false),
+            (api(500), false),
+            (api(503), false),
+            (RestError::other("connection reset"), false),
+        ] {
+            assert_eq!(hopeless(&error), want, "{error:?}");
+        }
     }
 
     #[test]

@@ -44,6 +44,21 @@ struct Binder {
     pods: Store<Pod>,
     recyclers: Recyclers,
     operations: Mutex<Operations>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// What waits to be looked at.
+#[derive(Clone)]
+struct Queues {
+    volumes: Queue<Key>,
+    claims: Queue<Key>,
+}
+
+impl Queues {
+    /// A key with a namespace is a claim's, one without is a volume's.
+    fn add(&self, key: Key) {
+        if key.namespace.is_empty() { self.volumes.add(key) } else { self.claims.add(key) }
+    }
 }
 
 /// Where volumes on this host are made; nothing else on it is ever deleted.
@@ -54,8 +69,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (volumes, claims) = (cx.informer::<PersistentVolume>(), cx.informer::<PersistentVolumeClaim>());
         let pods = cx.pods();
-        // An item with a namespace is a claim, one without is a volume.
-        let queue: Queue<Key> = Queue::new("volumes");
+        let queue = Queues { volumes: Queue::new("volumes"), claims: Queue::new("claims") };
         let this = Arc::new(Binder {
             executor: cx.executor("persistent-volume-binder", "persistentvolume-controller"),
             volumes: Assumed::follow(&volumes),
@@ -66,6 +80,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             recyclers: cx.settings().recyclers.clone(),
             operations: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
         });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         volumes.add_handler(move |event: &Event<PersistentVolume>| {
@@ -104,7 +119,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(Key::new("", volume));
             }
         });
-        worker::run(cx, "persistentvolume-binder", 1, &queue, &this, |s, key| async move { s.sync(&key).await });
+        for queue in [&queue.volumes, &queue.claims] {
+            worker::run(cx, "persistentvolume-binder", 1, queue, &this, |s, key| async move {
+                // A claim and its volume are not looked at side by side.
+                let _turn = s.turn.lock().await;
+                s.sync(&key).await
+            });
+        }
         let (all, wake) = (claims.store(), queue.clone());
         let (volumes, mut told) = (volumes.store(), report::Counts::new());
         cx.every("persistentvolume-binder", cx.settings().volume_period, move || {

@@ -29,7 +29,7 @@ use self::cycle::Cycle;
 use self::extender::Objects;
 use self::failure::Reporter;
 use self::stores::Informers;
-use crate::framework::{Configuration, Cursor, Profile};
+use crate::framework::{Configuration, Cursor, Features, Profile};
 use crate::metrics;
 use crate::model::Snapshot;
 use crate::queue::{Profiles, Queue, Timing};
@@ -49,7 +49,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         return write_settings(&settings, &file);
     }
     crate::settings::validate(&settings.0)?;
-    let (configuration, profiles) = crate::settings::profiles(&settings.0)?;
+    let features = Features {
+        consumable_capacity: flags.enabled("DRAConsumableCapacity"),
+        device_taints: flags.enabled("DRADeviceTaints"),
+    };
+    let (configuration, profiles) = crate::settings::profiles(&settings.0, features)?;
     metrics::register();
     let tasks = TaskGroup::new();
     let client = connect(&flags, &settings).await?;

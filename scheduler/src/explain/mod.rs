@@ -15,8 +15,8 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::Value;
 
-use crate::framework::Profile;
 use crate::framework::explain::Explanation;
+use crate::framework::{Features, Profile};
 use crate::settings;
 
 pub use print::table;
@@ -157,7 +157,7 @@ pub(crate) fn profiles(config: Option<&Path>) -> anyhow::Result<Vec<Profile>> {
     };
     let complete = settings::complete(&tree)?;
     settings::validate(&complete)?;
-    Ok(settings::profiles(&complete)?.1)
+    Ok(settings::profiles(&complete, Features::default())?.1)
 }
 
 fn manifest(file: &Path) -> anyhow::Result<Value> {

@@ -80,6 +80,18 @@ pub struct ProfileConfig {
     /// Their arguments.
     #[serde(default, deserialize_with = "nullable")]
     pub plugin_config: Vec<PluginConfig>,
+    /// What `--feature-gates` say.
+    #[serde(skip)]
+    pub features: Features,
+}
+
+/// Feature gates that plugins look at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Features {
+    /// DRAConsumableCapacity.
+    pub consumable_capacity: bool,
+    /// DRADeviceTaints.
+    pub device_taints: bool,
 }
 
 impl Default for ProfileConfig {
@@ -89,6 +101,7 @@ impl Default for ProfileConfig {
             percentage_of_nodes_to_score: None,
             plugins: None,
             plugin_config: Vec::new(),
+            features: Features::default(),
         }
     }
 }

@@ -11,10 +11,49 @@ use std::sync::Arc;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 
-use crate::model::devices::{DeviceId, allocated};
+use crate::model::devices::{Amounts, DeviceId, Holding, allocated};
 
-/// How many claims hold a device. A device is in use while it is listed.
-pub type InUse = HashMap<DeviceId, u32>;
+/// The devices that claims hold.
+#[derive(Debug, Clone, Default)]
+pub struct InUse {
+    /// By how many claims each is held alone.
+    whole: HashMap<DeviceId, u32>,
+    /// By how many each is shared, and what they take of it together.
+    shared: HashMap<DeviceId, (u32, Amounts)>,
+}
+
+impl InUse {
+    /// Whether somebody holds the device alone.
+    pub fn whole(&self, device: &DeviceId) -> bool {
+        self.whole.contains_key(device)
+    }
+
+    /// What is taken of a device that is shared.
+    pub fn shared(&self, device: &DeviceId) -> Option<&Amounts> {
+        self.shared.get(device).map(|(_, taken)| taken)
+    }
+
+    fn count(&mut self, holding: Holding, up: bool) {
+        let step = |n: u32| if up { n + 1 } else { n.saturating_sub(1) };
+        let Some(share) = holding.share else {
+            let n = self.whole.entry(holding.id.clone()).or_insert(0);
+            *n = step(*n);
+            if *n == 0 {
+                self.whole.remove(&holding.id);
+            }
+            return;
+        };
+        let (n, taken) = self.shared.entry(holding.id.clone()).or_default();
+        *n = step(*n);
+        for (name, amount) in &share {
+            let sum = taken.entry(name.clone()).or_default();
+            if up { sum.add(amount) } else { sum.sub(amount) }
+        }
+        if *n == 0 {
+            self.shared.remove(&holding.id);
+        }
+    }
+}
 
 /// See the module. Locks are held for the length of a call.
 #[derive(Debug, Default)]
@@ -40,12 +79,8 @@ impl Devices {
     fn count(&mut self, claim: Option<&ResourceClaim>, up: bool) {
         let Some(claim) = claim.filter(|c| c.status.as_ref().is_some_and(|s| s.allocation.is_some())) else { return };
         let in_use = Arc::make_mut(&mut self.in_use);
-        for id in allocated(claim) {
-            let n = in_use.entry(id.clone()).or_insert(0);
-            *n = if up { *n + 1 } else { n.saturating_sub(1) };
-            if *n == 0 {
-                in_use.remove(&id);
-            }
+        for holding in allocated(claim) {
+            in_use.count(holding, up);
         }
     }
 
@@ -163,9 +198,34 @@ mod tests {
     }
 
     fn used(ledger: &Ledger) -> Vec<String> {
-        let mut all: Vec<String> = ledger.in_use().keys().map(ToString::to_string).collect();
+        let mut all: Vec<String> = ledger.in_use().whole.keys().map(ToString::to_string).collect();
         all.sort();
         all
+    }
+
+    #[test]
+    fn shares_add_up() {
+        let share = |uid: &str, memory: &str| -> ResourceClaim {
+            let result = json!({"request": "r", "driver": "drv", "pool": "p", "device": "a", "shareID": uid,
+                "consumedCapacity": {"memory": memory}});
+            serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "ns", "uid": uid}, "spec": {},
+                "status": {"allocation": {"devices": {"results": [result]}}}}))
+            .expect("claim")
+        };
+        let ledger = Ledger::default();
+        let taken = || {
+            let in_use = ledger.in_use();
+            assert!(!in_use.whole(&"drv/p/a".into()));
+            in_use.shared(&"drv/p/a".into()).map(|t| t["memory"].canonical())
+        };
+        let [one, two] = [share("one", "1Gi"), share("two", "512Mi")];
+        ledger.seen(None, Some(&one));
+        assert!(ledger.promise(two.clone()));
+        assert_eq!(taken().as_deref(), Some("1536Mi"));
+        ledger.seen(Some(&one), None);
+        assert_eq!(taken().as_deref(), Some("512Mi"));
+        assert!(ledger.withdraw("two"));
+        assert_eq!(taken(), None);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub mod state;
 pub mod status;
 pub mod table;
 
-pub use config::{Configuration, ProfileConfig};
+pub use config::{Configuration, Features, ProfileConfig};
 pub use diagnosis::{Diagnosis, Failure, Rejected};
 pub use event::{Action, Change, ClusterEvent, Delta, Hint};
 pub use ledger::Ledger;

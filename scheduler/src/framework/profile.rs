@@ -82,7 +82,7 @@ impl Profile {
         let own = config.plugins.clone().unwrap_or_default();
         let mut built: Vec<Plugin> = Vec::new();
         for name in named(config, &own) {
-            built.push(registry::build(&name, &config.args(&name))?);
+            built.push(registry::build(&name, &config.args(&name), config.features)?);
         }
         macro_rules! collect {
             ($point:ident, $label:literal) => {{

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{self as api, ResourceClaim, ResourceSlice};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use parking_lot::Mutex;
+use proto::quantity::Quantity;
 
 use super::node::NodeBase;
 use super::selector::NodeTerm;
@@ -21,12 +23,34 @@ fn id(driver: &str, pool: &str, device: &str) -> DeviceId {
     format!("{driver}/{pool}/{device}").into()
 }
 
-/// The devices that a claim holds for itself; access for administrators takes nothing from others.
-pub fn allocated(claim: &ResourceClaim) -> Vec<DeviceId> {
+/// Amounts of capacities by name.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// An amount as the API has it; zero for what is none.
+pub fn quantity(stored: &Stored) -> Quantity {
+    Quantity::parse(&stored.0).unwrap_or_default()
+}
+
+/// A device that a claim holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Holding {
+    /// The device.
+    pub id: DeviceId,
+    /// What the claim takes of it, if others may take of it, too.
+    pub share: Option<Amounts>,
+}
+
+/// What a claim holds; access for administrators takes nothing from others.
+pub fn allocated(claim: &ResourceClaim) -> Vec<Holding> {
     let allocation = claim.status.as_ref().and_then(|s| s.allocation.as_ref());
     let results = allocation.and_then(|a| a.devices.as_ref()).and_then(|d| d.results.as_ref());
     let own = results.into_iter().flatten().filter(|r| r.admin_access != Some(true));
-    own.map(|r| id(&r.driver, &r.pool, &r.device)).collect()
+    let holding = |r: &api::DeviceRequestAllocationResult| {
+        let consumed = r.consumed_capacity.iter().flatten().map(|(name, q)| (name.clone(), quantity(q)));
+        let share = r.share_id.is_some().then(|| consumed.collect());
+        Holding { id: id(&r.driver, &r.pool, &r.device), share }
+    };
+    own.map(holding).collect()
 }
 
 /// From where the devices of a slice can be reached.
@@ -79,6 +103,10 @@ pub struct Device {
     pub attributes: BTreeMap<String, BTreeMap<String, api::DeviceAttribute>>,
     /// Capacities likewise.
     pub capacity: BTreeMap<String, BTreeMap<String, api::DeviceCapacity>>,
+    /// It may be given to several claims at a time.
+    pub multiple: bool,
+    /// What keeps claims away that do not tolerate it.
+    pub taints: Vec<api::DeviceTaint>,
     /// Devices with the same number are alike in everything but the name.
     pub kind: u64,
     /// It needs what is switched off: shared counters or binding conditions.
@@ -146,11 +174,22 @@ fn qualified<V: Clone>(map: Option<&BTreeMap<String, V>>, driver: &str) -> BTree
     out
 }
 
+/// Effects that are not known, and None, do nothing.
+fn keeps_away(taint: &api::DeviceTaint) -> bool {
+    matches!(taint.effect.as_str(), "NoExecute" | "NoSchedule")
+}
+
 fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device) -> u64 {
     let mut h = hasher.build_hasher();
     (&slice.spec.driver, &slice.spec.pool.name, &slice.spec.node_name, slice.spec.all_nodes).hash(&mut h);
     // The rest has no hash of its own; its text is as good.
-    let rest = (&slice.spec.node_selector, &device.attributes, &device.capacity);
+    let rest = (
+        &slice.spec.node_selector,
+        &device.attributes,
+        &device.capacity,
+        device.allow_multiple_allocations,
+        &device.taints,
+    );
     serde_json::to_string(&rest).unwrap_or_default().hash(&mut h);
     h.finish()
 }
@@ -196,6 +235,8 @@ impl Inventory {
                 name: d.name.clone(),
                 attributes: qualified(d.attributes.as_ref(), &spec.driver),
                 capacity: qualified(d.capacity.as_ref(), &spec.driver),
+                multiple: d.allow_multiple_allocations == Some(true),
+                taints: d.taints.iter().flatten().filter(|t| keeps_away(t)).cloned().collect(),
                 kind: likeness(hasher, slice, d),
                 unsupported: d.consumes_counters.as_ref().is_some_and(|c| !c.is_empty())
                     || d.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()),

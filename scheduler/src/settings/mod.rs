@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use shared::config::{ConfigError, Unknown, decode};
 
 use crate::framework::config::DEFAULT_PLUGINS;
-use crate::framework::{ConfigError as ConfigErr, Configuration, Profile, ProfileConfig, registry};
+use crate::framework::{ConfigError as ConfigErr, Configuration, Features, Profile, ProfileConfig, registry};
 
 pub use validate::validate;
 
@@ -159,11 +159,12 @@ fn decoded(plugin: &str, args: Option<&Value>) -> Result<Value, ConfigError> {
 ///
 /// # Errors
 /// Plugins that are not there, arguments they do not understand, two profiles of one name.
-pub fn profiles(settings: &Value) -> anyhow::Result<(Configuration, Vec<Profile>)> {
-    let configuration: Configuration =
+pub fn profiles(settings: &Value, features: Features) -> anyhow::Result<(Configuration, Vec<Profile>)> {
+    let mut configuration: Configuration =
         serde_json::from_value(settings.clone()).context("reading KubeSchedulerConfiguration")?;
     let mut profiles: Vec<Profile> = Vec::new();
-    for config in &configuration.profiles {
+    for config in &mut configuration.profiles {
+        config.features = features;
         let profile = Profile::build(config)
             .with_context(|| format!("creating profile for scheduler name {}", config.scheduler_name))?;
         if profiles.iter().any(|p| p.name == profile.name) {

@@ -24,7 +24,7 @@ pub use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramV
 use reset::Baseline;
 pub use summary::{Summary, SummaryVec};
 pub(crate) use workqueue::{InProgress, watch};
-pub use workqueue::{WorkqueueMetrics, workqueue};
+pub use workqueue::{Passage, Passing, WorkqueueMetrics, workqueue};
 
 enum Made {
     Counter(CounterVec),
@@ -370,6 +370,25 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }
         assert!(text.contains("process_resident_memory_bytes "));
+    }
+
+    #[test]
+    fn what_does_not_wait_is_told_of_like_a_queue() {
+        let passage = Passage::new("test-passage");
+        let under_way = passage.begin();
+        let seen = || {
+            let text = gather();
+            let value = |start: &str| text.lines().find_map(|l| l.strip_prefix(start)).map(str::to_owned);
+            (
+                value("workqueue_adds_total{name=\"test-passage\"} "),
+                value("workqueue_queue_duration_seconds_sum{name=\"test-passage\"} "),
+                value("workqueue_work_duration_seconds_count{name=\"test-passage\"} "),
+            )
+        };
+        let some = |n: &str| Some(n.to_owned());
+        assert_eq!(seen(), (some("1"), some("0"), some("0")));
+        drop(under_way);
+        assert_eq!(seen(), (some("1"), some("0"), some("1")));
     }
 
     #[test]

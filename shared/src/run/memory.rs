@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// When most components have done what only their start does.
+const STARTED: Duration = Duration::from_secs(10);
 /// How often freed memory goes back to the system.
 const TIDY: Duration = Duration::from_secs(30);
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
@@ -22,17 +24,24 @@ pub(super) fn settle_allocator() {
     }
 }
 
-/// Bursts leave holes that the allocator keeps; a component that is idle again gives them back, and once the code that
-/// only its start has run. Outlives everything.
+/// Bursts leave holes that the allocator keeps; a component that is idle again gives them back, and the code that only
+/// its start has run. Outlives everything.
 pub(super) async fn tidy() {
-    tokio::time::sleep(TIDY).await;
-    release_code();
-    loop {
+    for (pause, code) in rounds() {
+        tokio::time::sleep(pause).await;
+        if code {
+            release_code();
+        }
         if heap_in_use() < TIDY_LIMIT {
             release_memory();
         }
-        tokio::time::sleep(TIDY).await;
     }
+}
+
+/// How long until each look, and whether code goes, too: soon after the start, and once more for components whose start
+/// has waited for a lease that somebody else held.
+fn rounds() -> impl Iterator<Item = (Duration, bool)> {
+    [(STARTED, true), (TIDY, true)].into_iter().chain(std::iter::repeat((TIDY, false)))
 }
 
 #[allow(unsafe_code)]
@@ -97,6 +106,12 @@ mod tests {
             7ffd00000000-7ffd00001000 r-xp 00000000 00:00 0   [vdso]\n";
         assert_eq!(code(maps, "/bin/kubelet"), [(0x55d0_c010_0000, 0x20_0000)]);
         assert!(code("nonsense\n-\nx-y r-xp /bin/kubelet", "/bin/kubelet").is_empty());
+    }
+
+    #[test]
+    fn code_goes_soon_after_the_start_and_once_more() {
+        let first: Vec<(u64, bool)> = rounds().take(4).map(|(pause, code)| (pause.as_secs(), code)).collect();
+        assert_eq!(first, [(10, true), (30, true), (30, false), (30, false)]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod delegated;
 mod health;
 mod logs;
 mod pages;
+mod profiles;
 mod secure;
 #[cfg(test)]
 mod tests;
@@ -164,11 +165,11 @@ impl Server {
         self
     }
 
-    /// Serves `/version`, `/debug/flags/v`, and `/flagz` and `/statusz` when their gates are on.
+    /// Serves `/version`, `/debug/flags/v` and `/debug/pprof/`, and `/flagz` and `/statusz` when their gates are on.
     #[must_use]
     pub fn flags(mut self, flags: &FlagSet) -> Self {
         self.pages.flags = Some(flags.clone());
-        self.pages.debug_flags = !flags.knows("profiling") || flags.boolean("profiling");
+        self.pages.profiling = !flags.knows("profiling") || flags.boolean("profiling");
         self
     }
 

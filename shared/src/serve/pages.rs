@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::Health;
+use super::profiles;
 use super::zpages::{self, Wanted, ZPage};
 use crate::flags::FlagSet;
 use crate::status::{Status, go_quote};
@@ -65,8 +66,8 @@ pub(super) struct Pages {
     pub(super) metrics: bool,
     pub(super) configz: Option<Configz>,
     pub(super) flags: Option<FlagSet>,
-    /// Whether flags may be changed: where `--profiling` is not turned off.
-    pub(super) debug_flags: bool,
+    /// Whether flags may be changed and profilers may look: where `--profiling` is not turned off.
+    pub(super) profiling: bool,
     pub(super) debugging: Option<Debugging>,
 }
 
@@ -74,7 +75,7 @@ pub(super) async fn not_found() -> HttpResponse {
     plain(StatusCode::NOT_FOUND, "404 page not found\n".to_owned())
 }
 
-fn plain(code: StatusCode, body: String) -> HttpResponse {
+pub(super) fn plain(code: StatusCode, body: String) -> HttpResponse {
     HttpResponse::build(code)
         .insert_header((header::CONTENT_TYPE, PLAIN))
         .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
@@ -147,8 +148,9 @@ async fn answer(health: Health, request: HttpRequest) -> HttpResponse {
 
 fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     config.route("/version", web::get().to(|| async { json(&crate::version::info()) }));
-    if pages.debug_flags {
+    if pages.profiling {
         verbosity_pages(config);
+        profiles::configure(config);
     }
     if flags.enabled("ComponentFlagz") {
         let flags = flags.clone();

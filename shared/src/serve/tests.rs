@@ -79,6 +79,9 @@ async fn plain_port() {
         ("/configz", 200, "application/json", r#"{"componentconfig":{"a":1}}"#),
         ("/debug/controllers/a/graph?uid=x&uid=y", 200, "text/vnd.graphviz", r#"[("uid", "x"), ("uid", "y")]"#),
         ("/debug/controllers/b/graph", 404, "text/plain; charset=utf-8", "404 page not found\n"),
+        ("/debug/pprof/", 200, "text/html; charset=utf-8", "<html>\n<head><title>/debug/pprof/"),
+        ("/debug/pprof/cmdline", 200, "text/plain; charset=utf-8", "/"),
+        ("/debug/pprof/heap", 404, "text/plain; charset=utf-8", "Unknown profile\n"),
         ("/mine", 200, "text/plain; charset=utf-8", "yes"),
         ("/flagz", 200, "text/plain; charset=utf-8", "\nkube-scheduler flagz\nWarning: "),
         ("/statusz", 200, "text/plain; charset=utf-8", "\nkube-scheduler statusz\nWarning: "),
@@ -88,8 +91,21 @@ async fn plain_port() {
         assert_eq!((got.0, got.1.as_str()), (code, kind), "{path}");
         assert!(got.2.starts_with(start), "{path}: {}", got.2);
     }
+    let moved = ask(None, format!("{base}/debug/pprof")).await;
+    let to = moved.headers().get("location").and_then(|v| v.to_str().ok());
+    assert_eq!((moved.status().as_u16(), to), (302, Some("/debug/pprof/")));
     assert!(get(None, format!("{base}/version")).await.2.contains(r#""gitVersion":"v1.35.4""#));
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn profilers_find_nothing_where_they_are_not_wanted() {
+    for (flag, code) in [("--profiling=true", 200), ("--profiling=false", 404)] {
+        let flags = FlagSet::of("kube-controller-manager", &[flag]).expect("flags");
+        let running = start(|address| Server::plain("test", address).flags(&flags));
+        assert_eq!(get(None, format!("http://{}/debug/pprof/", running.address)).await.0, code, "{flag}");
+        running.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 
+use super::capacity;
 use super::claims::full_name;
 use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
 use super::selectors::{Failed, Selectors};
 use crate::framework::ledger::InUse;
-use crate::model::devices::{Device, DeviceId, Fault, Pool, Slice};
+use crate::model::devices::{Amounts, Device, DeviceId, Fault, Pool, Slice};
 use crate::model::{Inventory, NodeBase};
 
 /// The clock is looked at once in so many steps.
@@ -25,6 +26,10 @@ pub(super) struct Setup {
     pub(super) wanted: Vec<Wanted>,
     pub(super) inventory: Arc<Inventory>,
     pub(super) in_use: Arc<InUse>,
+    /// Devices may be given to several claims.
+    pub(super) sharing: bool,
+    /// Taints keep claims away from devices.
+    pub(super) taints: bool,
 }
 
 /// Why a search ended without an answer.
@@ -39,11 +44,13 @@ pub(super) enum Stop {
 }
 
 /// A device for a request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Picked<'a> {
     pub(super) want: &'a Want,
     pub(super) slice: &'a Slice,
     pub(super) device: &'a Device,
+    /// What is taken of it, if others may take of it, too.
+    pub(super) share: Option<Amounts>,
 }
 
 /// The devices of one claim, and which alternative each of its requests got.
@@ -62,8 +69,8 @@ struct At {
     got: usize,
 }
 
-/// The value that the devices under a constraint share, and how many they are.
-type Shared<'a> = (Option<&'a DeviceAttribute>, usize);
+/// The values of the devices under a constraint.
+type Values<'a> = Vec<&'a DeviceAttribute>;
 
 /// A claim, a request in it and an alternative of the request.
 type Place = (usize, usize, usize);
@@ -76,8 +83,10 @@ struct Search<'a> {
     all: HashMap<Place, Vec<(&'a Slice, &'a Device)>>,
     /// Devices taken in this search, and the claims that took them.
     taken: HashMap<&'a DeviceId, HashSet<usize>>,
+    /// What this search has taken of devices that are shared.
+    portions: HashMap<&'a DeviceId, Amounts>,
     shares: Vec<Share<'a>>,
-    constraints: Vec<Vec<Shared<'a>>>,
+    constraints: Vec<Vec<Values<'a>>>,
     deadline: Option<Instant>,
     steps: u32,
 }
@@ -96,8 +105,9 @@ pub(super) fn allocate<'a>(
         pools: setup.inventory.pools(node),
         all: HashMap::new(),
         taken: HashMap::new(),
+        portions: HashMap::new(),
         shares: setup.wanted.iter().map(|w| Share { chosen: vec![0; w.requests.len()], ..Share::default() }).collect(),
-        constraints: setup.wanted.iter().map(|w| vec![(None, 0); w.constraints.len()]).collect(),
+        constraints: setup.wanted.iter().map(|w| vec![Vec::new(); w.constraints.len()]).collect(),
         setup,
         selectors,
         deadline,
@@ -159,7 +169,7 @@ impl<'a> Search<'a> {
             }
             for slice in &pool.slices {
                 for device in &slice.devices {
-                    if self.selectable(wanted, want, slice, device)? {
+                    if self.selectable(wanted, want, slice, device)? && self.portion(want, slice, device).is_some() {
                         out.push((*slice, device));
                     }
                 }
@@ -252,7 +262,7 @@ impl<'a> Search<'a> {
     }
 
     fn take_this(&mut self, at: At, want: &'a Want, slice: &'a Slice, device: &'a Device) -> Result<bool, Stop> {
-        if self.used(at, want, device) {
+        if self.used(at, want, device) || self.portion(want, slice, device).is_none() {
             return Ok(false);
         }
         if !self.take(at, want, slice, device) {
@@ -291,39 +301,71 @@ impl<'a> Search<'a> {
                         return Ok(true);
                     }
                     self.release(at, want, device);
-                    hopeless.insert(device.kind);
+                    // Of devices that are alike others may have been taken more or less of.
+                    if !self.shared(device) {
+                        hopeless.insert(device.kind);
+                    }
                 }
             }
         }
         Ok(false)
     }
 
-    /// Whether a device is in use. Administrators look into devices in use, but not twice for one claim.
+    /// Whether a device is in use, or tainted. Administrators look into devices in use, but not twice for one claim.
     fn used(&self, at: At, want: &Want, device: &Device) -> bool {
+        if self.setup.taints && !want.tolerates(device) {
+            return true;
+        }
+        if self.shared(device) {
+            // One request gets as many devices as it wants, and not one of them twice.
+            let mut of_request = self.shares[at.claim].devices.iter().rev().take(at.got);
+            let whole = !want.admin && self.setup.in_use.whole(&device.id);
+            return whole || of_request.any(|p| p.device.id == device.id);
+        }
         let taken = self.taken.get(&device.id);
         if want.admin {
             return taken.is_some_and(|by| by.contains(&at.claim));
         }
-        self.setup.in_use.contains_key(&device.id) || taken.is_some_and(|by| !by.is_empty())
+        let in_use = &self.setup.in_use;
+        let held = in_use.whole(&device.id) || (!self.setup.sharing && in_use.shared(&device.id).is_some());
+        held || taken.is_some_and(|by| !by.is_empty())
     }
 
-    /// Takes a device, if the claim's constraints allow it.
+    fn shared(&self, device: &Device) -> bool {
+        self.setup.sharing && device.multiple
+    }
+
+    /// What a request takes of a device's capacities; `None` when there is not enough left.
+    fn portion(&self, want: &Want, slice: &Slice, device: &Device) -> Option<Amounts> {
+        if !self.setup.sharing || (!device.multiple && want.capacity.is_empty()) {
+            return Some(Amounts::new());
+        }
+        let taken = [self.setup.in_use.shared(&device.id), self.portions.get(&device.id)];
+        capacity::share(capacity::named(&device.capacity, &slice.driver), &want.capacity, &taken)
+    }
+
+    /// Takes a device, if there is enough of it and the claim's constraints allow it.
     fn take(&mut self, at: At, want: &'a Want, slice: &'a Slice, device: &'a Device) -> bool {
+        let Some(portion) = self.portion(want, slice, device) else { return false };
         let wanted = &self.setup.wanted[at.claim];
         let request = &wanted.requests[at.request].name;
-        let shared = &mut self.constraints[at.claim];
+        let mut found = Vec::new();
         for (i, c) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {
             let value = device.attributes.get(&c.attribute.0).and_then(|d| d.get(&c.attribute.1));
-            if value.is_none() || shared[i].1 > 0 && shared[i].0 != value {
-                return false;
-            }
+            let others = &self.constraints[at.claim][i];
+            let fits = |value: &&DeviceAttribute| others.iter().all(|other| (other == value) != c.distinct);
+            let Some(value) = value.filter(fits) else { return false };
+            found.push((i, value));
         }
-        for (i, c) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {
-            let value = device.attributes.get(&c.attribute.0).and_then(|d| d.get(&c.attribute.1));
-            shared[i] = (value, shared[i].1 + 1);
+        for (i, value) in found {
+            self.constraints[at.claim][i].push(value);
         }
-        self.taken.entry(&device.id).or_default().insert(at.claim);
-        self.shares[at.claim].devices.push(Picked { want, slice, device });
+        let share = self.shared(device).then_some(portion);
+        match &share {
+            Some(portion) => capacity::add(self.portions.entry(&device.id).or_default(), portion),
+            None => drop(self.taken.entry(&device.id).or_default().insert(at.claim)),
+        }
+        self.shares[at.claim].devices.push(Picked { want, slice, device, share });
         true
     }
 
@@ -331,11 +373,14 @@ impl<'a> Search<'a> {
         let wanted = &self.setup.wanted[at.claim];
         let request = &wanted.requests[at.request].name;
         for (i, _) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {
-            self.constraints[at.claim][i].1 -= 1;
+            self.constraints[at.claim][i].pop();
         }
         if let Some(by) = self.taken.get_mut(&device.id) {
             by.remove(&at.claim);
         }
-        self.shares[at.claim].devices.pop();
+        let picked = self.shares[at.claim].devices.pop();
+        if let (Some(share), Some(sum)) = (picked.and_then(|p| p.share), self.portions.get_mut(&device.id)) {
+            capacity::give_back(sum, &share);
+        }
     }
 }

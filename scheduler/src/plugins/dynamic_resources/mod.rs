@@ -7,6 +7,7 @@
 
 mod allocate;
 mod bind;
+mod capacity;
 mod claims;
 mod request;
 mod result;
@@ -29,7 +30,9 @@ use crate::framework::plugin::{
     Context, Filter, Plugin, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore, Requeue, Rescue,
     Reserve, Score, normalize_by_max,
 };
-use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Delta, Hint, Ledger, Profile, Rejected, Status};
+use crate::framework::{
+    Change, ClusterEvent, ConfigError, CycleState, Delta, Features, Hint, Ledger, Profile, Rejected, Status,
+};
 use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
@@ -44,19 +47,21 @@ struct DynamicResources {
     selectors: Selectors,
     /// `None` for no limit.
     timeout: Option<Duration>,
+    features: Features,
 }
 
 /// Builds the plugin.
 ///
 /// # Errors
 /// A timeout that is none.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
     let timeout = match args.get("filterTimeout").and_then(Value::as_str) {
         None => FILTER_TIMEOUT,
         Some(text) => parse_duration(text).map_err(|e| ConfigError::Args(NAME, e.to_string()))?,
     };
     let timeout = Some(timeout).filter(|t| !t.is_zero());
-    let it = Arc::new(DynamicResources { selectors: Selectors::default(), timeout });
+    let selectors = if features.consumable_capacity { Selectors::of_shared() } else { Selectors::default() };
+    let it = Arc::new(DynamicResources { selectors, timeout, features });
     Ok(Plugin::new(NAME)
         .pre_enqueue(&it)
         .pre_filter(&it)
@@ -134,10 +139,17 @@ impl PreFilter for DynamicResources {
                 let text = format!("resource claim {name} is in the process of being allocated");
                 return Err(Status::unresolvable(text));
             }
-            wanted.push(request::read(cx.listers, claim)?);
+            wanted.push(request::read(cx.listers, claim, self.features)?);
         }
-        let setup = (!wanted.is_empty())
-            .then(|| Arc::new(Setup { wanted, inventory: cx.listers.inventory(), in_use: ledger.in_use() }));
+        let setup = (!wanted.is_empty()).then(|| {
+            Arc::new(Setup {
+                wanted,
+                inventory: cx.listers.inventory(),
+                in_use: ledger.in_use(),
+                sharing: self.features.consumable_capacity,
+                taints: self.features.device_taints,
+            })
+        });
         state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
         Ok(PreFiltered::All)
     }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::{DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint, DeviceToleration, ResourceClaim,
+};
 
 use super::claims::full_name;
-use crate::framework::{Listers, Status};
+use crate::framework::{Features, Listers, Status};
+use crate::model::devices::{Amounts, Device, quantity};
 
 /// The most devices one claim gets.
 pub(super) const MAX_RESULTS: usize = 32;
@@ -32,7 +35,29 @@ pub(super) struct Want {
     /// Expressions of the request.
     pub(super) selectors: Vec<String>,
     pub(super) amount: Amount,
+    /// Amounts of capacities.
+    pub(super) capacity: Amounts,
+    /// Of taints; empty where taints are nothing.
+    pub(super) tolerations: Vec<DeviceToleration>,
     pub(super) admin: bool,
+}
+
+impl Want {
+    /// Whether it goes with all taints of a device.
+    pub(super) fn tolerates(&self, device: &Device) -> bool {
+        device.taints.iter().all(|taint| self.tolerations.iter().any(|t| tolerates(t, taint)))
+    }
+}
+
+fn tolerates(t: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let any = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w.is_empty() || w == have);
+    if !any(&t.effect, &taint.effect) || !any(&t.key, &taint.key) {
+        return false;
+    }
+    match t.operator.as_deref().unwrap_or_default() {
+        "" | "Equal" => t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
+        operator => operator == "Exists",
+    }
 }
 
 /// A request: its alternatives, best first.
@@ -42,10 +67,11 @@ pub(super) struct Request {
     pub(super) alternatives: Vec<Want>,
 }
 
-/// All devices of these requests (of all requests if none is named) share an attribute's value.
+/// All devices of these requests (of all requests if none is named) share an attribute's value, or no two of them do.
 #[derive(Debug, Clone)]
 pub(super) struct Constraint {
     requests: Vec<String>,
+    pub(super) distinct: bool,
     /// Domain and name.
     pub(super) attribute: (String, String),
 }
@@ -72,6 +98,8 @@ struct Parts<'a> {
     selectors: Option<&'a Vec<DeviceSelector>>,
     mode: Option<&'a str>,
     count: Option<i64>,
+    capacity: Option<&'a CapacityRequirements>,
+    tolerations: Option<&'a Vec<DeviceToleration>>,
     admin: bool,
 }
 
@@ -79,27 +107,34 @@ struct Parts<'a> {
 ///
 /// # Errors
 /// What keeps the claim from being allocated on any node.
-pub(super) fn read(listers: &dyn Listers, claim: &Arc<ResourceClaim>) -> Result<Wanted, Status> {
+pub(super) fn read(listers: &dyn Listers, claim: &Arc<ResourceClaim>, features: Features) -> Result<Wanted, Status> {
     let devices = claim.spec.devices.as_ref();
     let mut requests = Vec::new();
     for request in devices.and_then(|d| d.requests.as_ref()).into_iter().flatten() {
-        requests.push(read_request(listers, claim, request)?);
+        requests.push(read_request(listers, claim, request, features)?);
     }
     let mut constraints = Vec::new();
     for (i, c) in devices.and_then(|d| d.constraints.as_ref()).into_iter().flatten().enumerate() {
-        let attribute = c.match_attribute.as_ref().and_then(|a| a.split_once('/')).ok_or_else(|| {
+        let distinct = c.distinct_attribute.as_ref().filter(|_| features.consumable_capacity);
+        let attribute = c.match_attribute.as_ref().or(distinct).and_then(|a| a.split_once('/')).ok_or_else(|| {
             let name = full_name(claim);
             Status::error(format!("claim {name}, constraint #{i}: empty constraint (unsupported constraint type?)"))
         })?;
         constraints.push(Constraint {
             requests: c.requests.clone().unwrap_or_default(),
+            distinct: c.match_attribute.is_none(),
             attribute: (attribute.0.to_owned(), attribute.1.to_owned()),
         });
     }
     Ok(Wanted { claim: Arc::clone(claim), requests, constraints })
 }
 
-fn read_request(listers: &dyn Listers, claim: &ResourceClaim, request: &DeviceRequest) -> Result<Request, Status> {
+fn read_request(
+    listers: &dyn Listers,
+    claim: &ResourceClaim,
+    request: &DeviceRequest,
+    features: Features,
+) -> Result<Request, Status> {
     let name = &request.name;
     let mut alternatives = Vec::new();
     if let Some(exactly) = &request.exactly {
@@ -110,6 +145,8 @@ fn read_request(listers: &dyn Listers, claim: &ResourceClaim, request: &DeviceRe
             selectors: exactly.selectors.as_ref(),
             mode: exactly.allocation_mode.as_deref(),
             count: exactly.count,
+            capacity: exactly.capacity.as_ref(),
+            tolerations: exactly.tolerations.as_ref(),
             admin: exactly.admin_access == Some(true),
         });
     }
@@ -121,12 +158,19 @@ fn read_request(listers: &dyn Listers, claim: &ResourceClaim, request: &DeviceRe
             selectors: sub.selectors.as_ref(),
             mode: sub.allocation_mode.as_deref(),
             count: sub.count,
+            capacity: sub.capacity.as_ref(),
+            tolerations: sub.tolerations.as_ref(),
             admin: false,
         });
     }
     if alternatives.is_empty() {
         let text = format!("resource claim {}, request {name}: unknown request type", full_name(claim));
         return Err(Status::unresolvable(text));
+    }
+    if let Some(parts) = alternatives.iter().find(|p| p.capacity.is_some() && !features.consumable_capacity) {
+        let (name, kind) = (full_name(claim), if request.exactly.is_some() { "request" } else { "subrequest" });
+        let why = "has capacity requests, but the DRAConsumableCapacity feature is disabled";
+        return Err(Status::error(format!("claim {name}, {kind} {}: {why}", parts.short)));
     }
     let alternatives = alternatives.into_iter().map(|p| want(listers, claim, p)).collect::<Result<_, _>>()?;
     Ok(Request { name: name.clone(), alternatives })
@@ -153,5 +197,8 @@ fn want(listers: &dyn Listers, claim: &ResourceClaim, parts: Parts<'_>) -> Resul
         "All" => Amount::All,
         other => return Err(wrong(format!(": unsupported count mode {other}"))),
     };
-    Ok(Want { short: short.to_owned(), name, class, selectors, amount, admin: parts.admin })
+    let capacity = parts.capacity.and_then(|c| c.requests.as_ref()).into_iter().flatten();
+    let capacity = capacity.map(|(name, amount)| (name.clone(), quantity(amount))).collect();
+    let tolerations = parts.tolerations.cloned().unwrap_or_default();
+    Ok(Want { short: short.to_owned(), name, class, selectors, amount, capacity, tolerations, admin: parts.admin })
 }

@@ -1,14 +1,17 @@
 //! A found share of devices, as it is written into the claim.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult,
     OpaqueDeviceConfiguration,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::allocate::{Picked, Share};
 use super::request::{MAX_ALTERNATIVES, Wanted};
-use crate::model::devices::Reach;
+use crate::model::devices::{Amounts, Reach};
 
 /// The allocation of a claim.
 pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult {
@@ -18,6 +21,9 @@ pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult
         pool: p.slice.pool.to_string(),
         device: p.device.name.clone(),
         admin_access: p.want.admin.then_some(true),
+        share_id: p.share.is_some().then(|| uuid::Uuid::new_v4().to_string()),
+        tolerations: Some(p.want.tolerations.clone()).filter(|all| !all.is_empty()),
+        consumed_capacity: p.share.as_ref().filter(|share| !share.is_empty()).map(stored),
         ..DeviceRequestAllocationResult::default()
     });
     let config = configuration(wanted, share);
@@ -29,6 +35,10 @@ pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult
         node_selector: node_selector(&share.devices),
         ..AllocationResult::default()
     }
+}
+
+fn stored(amounts: &Amounts) -> BTreeMap<String, Quantity> {
+    amounts.iter().map(|(name, amount)| (name.clone(), Quantity(amount.canonical()))).collect()
 }
 
 /// The configuration of the classes, then of the claim, as far as it is about what was allocated.

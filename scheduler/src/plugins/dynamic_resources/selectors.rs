@@ -29,10 +29,15 @@ type Compiled = Result<Arc<Program>, String>;
 
 /// Compiled selectors.
 #[derive(Default)]
-pub(super) struct Selectors(Mutex<HashMap<String, Compiled>>);
+pub(super) struct Selectors {
+    known: Mutex<HashMap<String, Compiled>>,
+    /// They may ask whether a device is given to several claims.
+    multiple: bool,
+}
 
-fn compile(expression: &str) -> Compiled {
-    let program = Program::compile_with(expression, &device::variables(), device::extras())
+fn compile(expression: &str, multiple: bool) -> Compiled {
+    let variables = if multiple { device::variables_of_shared() } else { device::variables() };
+    let program = Program::compile_with(expression, &variables, device::extras())
         .map_err(|e| format!("compilation failed: {e}"))?;
     match program.result() {
         Type::Bool | Type::Dyn => Ok(Arc::new(program)),
@@ -41,12 +46,17 @@ fn compile(expression: &str) -> Compiled {
 }
 
 impl Selectors {
+    /// Selectors that may name what `DRAConsumableCapacity` adds.
+    pub(super) fn of_shared() -> Self {
+        Self { multiple: true, ..Self::default() }
+    }
+
     fn compiled(&self, expression: &str) -> Compiled {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         if let Some(program) = known.get(expression) {
             return program.clone();
         }
-        let program = compile(expression);
+        let program = compile(expression, self.multiple);
         if known.len() >= PROGRAMS {
             known.clear();
         }
@@ -58,7 +68,7 @@ impl Selectors {
     pub(super) fn matches(&self, expression: &str, driver: &str, device: &Device) -> Result<bool, Failed> {
         let program = self.compiled(expression).map_err(Failed::Compile)?;
         let mut scope = Scope::default();
-        scope.set("device", value(driver, device).map_err(Failed::Run)?);
+        scope.set("device", value(driver, device, self.multiple).map_err(Failed::Run)?);
         match program.run(&scope, device::MAX_COST).0 {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => {
@@ -73,12 +83,15 @@ impl Selectors {
 }
 
 /// A device as expressions see it.
-fn value<'a>(driver: &'a str, device: &'a Device) -> Result<Value<'a>, String> {
+fn value<'a>(driver: &'a str, device: &'a Device, multiple: bool) -> Result<Value<'a>, String> {
     let attributes = domains(&device.attributes, attribute)?;
     let capacity = domains(&device.capacity, |c| quantity(&c.value.0))?;
-    let fields =
-        [("driver", Value::String(Text::Borrowed(driver))), ("attributes", attributes), ("capacity", capacity)];
-    Ok(Value::map(fields.map(|(k, v)| (Text::Borrowed(k), v))))
+    let mut fields =
+        vec![("driver", Value::String(Text::Borrowed(driver))), ("attributes", attributes), ("capacity", capacity)];
+    if multiple {
+        fields.push(("allowMultipleAllocations", Value::Bool(device.multiple)));
+    }
+    Ok(Value::map(fields.into_iter().map(|(k, v)| (Text::Borrowed(k), v))))
 }
 
 fn attribute(a: &DeviceAttribute) -> Result<Value<'_>, String> {
@@ -121,20 +134,23 @@ mod tests {
     fn answer(expression: &str) -> Result<bool, Failed> {
         let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "gpu.example.com", "nodeName": "n",
             "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "gpu-0",
-                "attributes": {"model": {"string": "A100"}, "cores": {"int": 108}, "mig": {"bool": false},
+                "allowMultipleAllocations": true, "attributes": {"model": {"string": "A100"}, "cores": {"int": 108}, "mig": {"bool": false},
                     "driverVersion": {"version": "12.4.1-rc.1"}, "other.example.com/numa": {"int": 1}},
                 "capacity": {"memory": {"value": "40Gi"}}}]}});
         let slice = Arc::new(serde_json::from_value(slice).expect("slice"));
         let inventory = Inventory::of(&[slice]);
         let node = crate::testing::node("n").base();
         let pools = inventory.pools(&node);
-        Selectors::default().matches(expression, pools[0].driver, &pools[0].slices[0].devices[0])
+        let selectors = if expression.contains("Multiple") { Selectors::of_shared() } else { Selectors::default() };
+        selectors.matches(expression, pools[0].driver, &pools[0].slices[0].devices[0])
     }
 
     #[test]
     fn what_selectors_are_written_with() {
         for (expression, want) in [
             ("device.driver == 'gpu.example.com'", true),
+            ("device.allowMultipleAllocations", true),
+            ("device.allowMultipleAllocations == false", false),
             ("device.attributes['gpu.example.com'].model == 'A100'", true),
             ("device.attributes[\"gpu.example.com\"].cores >= 100", true),
             ("!device.attributes['gpu.example.com'].mig", true),

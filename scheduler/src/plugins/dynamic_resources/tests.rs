@@ -14,17 +14,19 @@ use crate::framework::diagnosis::Rejected;
 use crate::framework::lister::Fixed;
 use crate::framework::plugin::{Filter, PostFilter, PreBind, PreEnqueue, PreFilter, Requeue, Reserve, Score};
 use crate::framework::{
-    Change, ClusterEvent, Code, Context, CycleState, Delta, Hint, Nominated, Profile, ProfileConfig, Status,
+    Change, ClusterEvent, Code, Context, CycleState, Delta, Features, Hint, Nominated, Profile, ProfileConfig, Status,
 };
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::testing::{PodBuilder, node, pod};
 
 use super::{DynamicResources, claims};
 
+mod sharing;
+
 const NO: &str = "cannot allocate all claims";
 
 fn plugin() -> DynamicResources {
-    DynamicResources { selectors: Default::default(), timeout: None }
+    DynamicResources { selectors: Default::default(), timeout: None, features: Features::default() }
 }
 
 fn user(name: &str, claims: &[&str]) -> PodBuilder {
@@ -542,7 +544,7 @@ async fn allocations_are_written_before_the_pod_is_bound() {
     let want = ["update claim c", "update status c", "get c", "update claim c", "update status c", "unreserve c p"];
     assert_eq!(calls, want);
     assert!(!world.listers.ledger.pending("uid-c"));
-    assert!(world.listers.ledger.in_use().contains_key("gpu.example.com/a/g0"));
+    assert!(world.listers.ledger.in_use().whole(&"gpu.example.com/a/g0".into()));
 }
 
 #[tokio::test]
@@ -596,7 +598,7 @@ fn a_search_without_end_is_cut_off() {
     let devices_wanted = json!({"requests": [exactly("r", json!({"count": 10})), exactly("s", json!({"count": 1}))],
         "constraints": [{"matchAttribute": "gpu.example.com/half", "requests": ["r"]}, {"matchAttribute": "gpu.example.com/nope", "requests": ["s"]}]});
     let world = World::new(&[on("a", json!(devices))], &[claim("c", devices_wanted)]);
-    let hasty = DynamicResources { selectors: Default::default(), timeout: Some(std::time::Duration::from_millis(20)) };
+    let hasty = DynamicResources { timeout: Some(std::time::Duration::from_millis(20)), ..plugin() };
     let (_, all) = world.answers(&hasty, &user("p", &["c"]).info());
     let said: HashSet<String> = all.iter().map(ToString::to_string).collect();
     assert!(said.contains("timed out trying to allocate devices"), "{said:?}");

@@ -1,0 +1,28 @@
+//! `/debug/pprof/`: where profilers look, unless `--profiling` is turned off; as far as there is something to show: the
+//! page that lists what there is, and the command line. Profiles of a Go runtime there are none.
+
+use actix_web::http::{StatusCode, header};
+use actix_web::web::{self, ServiceConfig};
+use actix_web::{HttpRequest, HttpResponse};
+
+use super::pages::plain;
+
+const ROOT: &str = "/debug/pprof/";
+const INDEX: &str = "<html>\n<head><title>/debug/pprof/</title></head>\n<body>\n/debug/pprof/<br><br>\n\
+    <a href='cmdline'>cmdline</a>\n</body>\n</html>\n";
+
+pub(super) fn configure(config: &mut ServiceConfig) {
+    let redirect = || async { HttpResponse::Found().insert_header((header::LOCATION, ROOT)).finish() };
+    config.route("/debug/pprof", web::to(redirect));
+    config.route("/debug/pprof/{profile:.*}", web::to(|request: HttpRequest| async move { profile(request.path()) }));
+}
+
+fn profile(path: &str) -> HttpResponse {
+    match path.strip_prefix(ROOT).unwrap_or_default() {
+        "" => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "text/html; charset=utf-8")).body(INDEX),
+        "cmdline" => plain(StatusCode::OK, std::env::args().collect::<Vec<_>>().join("\0")),
+        // No addresses of this program can be named.
+        "symbol" => plain(StatusCode::OK, "num_symbols: 0\n".to_owned()),
+        _ => plain(StatusCode::NOT_FOUND, "Unknown profile\n".to_owned()),
+    }
+}
