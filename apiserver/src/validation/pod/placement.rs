@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, label_key, label_value, qualified_name};
 use crate::validation::relaxed::{self, Leave};
-use crate::validation::selectors::{label_selector, node_selector, node_selector_term};
+use crate::validation::selectors::{label_selector, label_selector_of, node_selector, node_selector_term};
 use crate::validation::tree::{entries, get, has, int, list, text, texts};
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -78,7 +78,8 @@ pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let (node, node_path) = (get(affinity, "nodeAffinity"), path.child("nodeAffinity"));
     let required = get(node, "requiredDuringSchedulingIgnoredDuringExecution");
     if !required.is_null() {
-        node_selector(required, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
+        let strict = !relaxed::allows(Leave::OddNodeLabels);
+        node_selector(required, strict, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
     }
     for (i, term) in list(node, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
         let path = node_path.child("preferredDuringSchedulingIgnoredDuringExecution").index(i);
@@ -105,9 +106,15 @@ fn weight(term: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// Which pods a term is about, and in which namespaces; unless it is strict, by any values.
+pub(super) fn selectors(term: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
+    for key in ["labelSelector", "namespaceSelector"] {
+        label_selector_of(get(term, key), strict, &path.child(key), out);
+    }
+}
+
 fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
-    label_selector(get(term, "labelSelector"), &path.child("labelSelector"), out);
-    label_selector(get(term, "namespaceSelector"), &path.child("namespaceSelector"), out);
+    selectors(term, !relaxed::allows(Leave::OddSelectors), path, out);
     for namespace in texts(term, "namespaces") {
         complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
     }
@@ -120,7 +127,7 @@ fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Keys of labels that pods have to share, or may not; they come on top of a selector.
-fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
     const SAME: &str = "matchLabelKeys";
     const OTHER: &str = "mismatchLabelKeys";
     let selector = get(holder, "labelSelector");
@@ -186,8 +193,12 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
                 out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
             }
         }
-        label_keys(constraint, &path, out);
-        label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
+        if !relaxed::allows(Leave::OddKeysOfSpread) {
+            label_keys(constraint, &path, out);
+        }
+        if !relaxed::allows(Leave::OddSelectorsOfSpread) {
+            label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
+        }
     }
 }
 

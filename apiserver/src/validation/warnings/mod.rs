@@ -79,8 +79,8 @@ pub(super) fn of(row: &Resource, subresource: &str, object: &Value, old: Option<
 /// Pods are mostly changed by programs, which nobody listens to.
 fn of_pod(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     if old.is_none() {
-        pod::spec_and_annotations(new, "", out);
         name_of(new, "the Pod's hostname", out);
+        pod::spec_and_annotations(new, "", out);
     }
 }
 
