@@ -88,6 +88,10 @@ pub(super) enum Leave {
     OddSelectorsOfSpread,
     /// Keys of labels that pods are spread by.
     OddKeysOfSpread,
+    /// Keys of labels are not merged into the selectors of pods that are spread.
+    UnmergedKeys,
+    /// Such keys that are in the selector.
+    OddUnmergedKeys,
     /// Tokens that lead out of their volume.
     TokensElsewhere,
     /// Sysctls of what is shared with the host.
@@ -149,6 +153,10 @@ static TABLE: &[Gate] = &[
     gate(Leave::OddNodeLabels, STORED, VOLUMES, stored::reached_by_odd_labels),
     gate(Leave::OddSelectorsOfSpread, STORED, PODS, stored::spreads_by_odd_selectors),
     gate(Leave::OddKeysOfSpread, STORED, PODS, stored::spreads_by_odd_keys),
+    gate(Leave::OddKeysOfSpread, "!MatchLabelKeysInPodTopologySpread", &[], never),
+    gate(Leave::OddUnmergedKeys, "!MatchLabelKeysInPodTopologySpread", &[], never),
+    gate(Leave::UnmergedKeys, "!MatchLabelKeysInPodTopologySpreadSelectorMerge", &[], never),
+    gate(Leave::OddUnmergedKeys, STORED, PODS, stored::spreads_by_odd_unmerged_keys),
     gate(Leave::TokensElsewhere, STORED, PODS, stored::has_tokens_elsewhere),
     gate(Leave::SysctlsOfHost, STORED, PODS, stored::has_sysctls_of_host),
     gate(Leave::DevicesOfOwnUsers, STORED, PODS, stored::has_devices_of_own_users),

@@ -155,6 +155,22 @@ pub(super) fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// Keys of labels that the scheduler adds to a selector by itself: they may not be in it.
+pub(super) fn unmerged_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (keys, selector, path) =
+        (texts(holder, "matchLabelKeys"), get(holder, "labelSelector"), path.child("matchLabelKeys"));
+    if !keys.is_empty() && selector.is_null() {
+        out.push(Error::forbidden(&path, "must not be specified when labelSelector is not set"));
+    }
+    for (i, key) in keys.iter().enumerate() {
+        complain(out, &path.index(i), key, label_key(key));
+        let expressions = list(selector, "matchExpressions");
+        if has(get(selector, "matchLabels"), key) || expressions.iter().any(|r| text(r, "key") == *key) {
+            out.push(Error::invalid(path.index(i), *key, "exists in both matchLabelKeys and labelSelector"));
+        }
+    }
+}
+
 /// `topologySpreadConstraints`.
 pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let all = list(spec, "topologySpreadConstraints");
@@ -193,8 +209,10 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
                 out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
             }
         }
-        if !relaxed::allows(Leave::OddKeysOfSpread) {
-            label_keys(constraint, &path, out);
+        match relaxed::allows(Leave::UnmergedKeys) {
+            false if !relaxed::allows(Leave::OddKeysOfSpread) => label_keys(constraint, &path, out),
+            true if !relaxed::allows(Leave::OddUnmergedKeys) => unmerged_keys(constraint, &path, out),
+            _ => {}
         }
         if !relaxed::allows(Leave::OddSelectorsOfSpread) {
             label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);

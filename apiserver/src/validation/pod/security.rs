@@ -226,18 +226,14 @@ pub(super) fn of_the_host(sysctl: &str, spec: &Value) -> Option<&'static str> {
     ];
     // Whichever of the two comes first separates the parts of a name.
     let dotted = match sysctl.find(['.', '/']) {
-        Some(i) if sysctl.as_bytes()[i] == b'/' => sysctl
-            .chars()
-            .map(|c| {
-                if c == '/' {
-                    '.'
-                } else if c == '.' {
-                    '/'
-                } else {
-                    c
-                }
-            })
-            .collect(),
+        Some(i) if sysctl.as_bytes()[i] == b'/' => {
+            let swapped = |c| match c {
+                '/' => '.',
+                '.' => '/',
+                c => c,
+            };
+            sysctl.chars().map(swapped).collect()
+        }
         _ => sysctl.to_owned(),
     };
     let field = if dotted.starts_with("net.") {

@@ -71,6 +71,12 @@ pub(in crate::validation) fn spreads_by_odd_keys(spec: &Value) -> bool {
     list(spec, "topologySpreadConstraints").iter().any(odd)
 }
 
+/// The same where keys are not merged into the selector.
+pub(in crate::validation) fn spreads_by_odd_unmerged_keys(spec: &Value) -> bool {
+    let odd = |c: &Value| wrong(|path, out| placement::unmerged_keys(c, path, out));
+    list(spec, "topologySpreadConstraints").iter().any(odd)
+}
+
 /// Tokens that lead out of their volume.
 pub(in crate::validation) fn has_tokens_elsewhere(spec: &Value) -> bool {
     let sources = list(spec, "volumes").iter().flat_map(|v| list(get(v, "projected"), "sources"));

@@ -53,6 +53,16 @@ fn terms_that_select_by_old_labels_or_select_nothing() {
 }
 
 #[test]
+fn values_that_no_label_has_are_not_preferred() {
+    let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": ["a", "-"]}]});
+    let spec = json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}}});
+    let got = about_pod(spec);
+    let at = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.matchExpressions[0].values[1]";
+    assert_eq!(got.len(), 1, "{got:?}");
+    assert!(got[0].starts_with(&format!("{at}: - is invalid, a valid label must be an empty string or")), "{got:?}");
+}
+
+#[test]
 fn ports_of_one_pod() {
     let ports = |ports: Value| json!({"name": "c", "image": "i", "ports": ports});
     let table = [
@@ -124,6 +134,21 @@ fn other_kinds_are_warned_about() {
                 "metadata.annotations[volume.beta.kubernetes.io/storage-class]: deprecated since v1.8; use \"storageClassName\" attribute instead",
                 "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.",
                 "spec.cephfs: deprecated in v1.28, non-functional in v1.31+",
+            ],
+        ),
+        ("/api/v1/persistentvolumes", json!({"spec": {"quobyte": {"registry": "r:1", "volume": "v"}}}), vec![]),
+        (
+            "/apis/node.k8s.io/v1/runtimeclasses",
+            json!({"handler": "h", "scheduling": {"nodeSelector": {"beta.kubernetes.io/os": "linux"}}}),
+            vec!["scheduling.nodeSelector: deprecated since v1.14; use \"kubernetes.io/os\" instead"],
+        ),
+        (
+            "/apis/storage.k8s.io/v1/namespaces/n/csistoragecapacities",
+            json!({"storageClassName": "c", "nodeTopology": {"matchLabels": {"beta.kubernetes.io/os": "linux"},
+                "matchExpressions": [{"key": "beta.kubernetes.io/os", "operator": "Exists"}]}}),
+            vec![
+                "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead",
+                "nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead",
             ],
         ),
         (
@@ -226,6 +251,7 @@ fn pods_are_warned_about_in_order() {
             &format!("{container}.limits[memory]: {whole}"),
             &format!("{container}.requests[memory]: {whole}"),
             &format!("{container}.limits[ephemeral-storage]: {whole}"),
+            &format!("{container}.requests[ephemeral-storage]: {whole}"),
             "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
             "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: a null labelSelector results in matching no pod",
         ]

@@ -154,7 +154,7 @@ fn nodes(affinity: &Value, inline: bool, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// An amount that is not below nothing; of parts of a byte only the whole ones count.
+/// An amount that is not below nothing; upstream shows it as a plain number.
 pub(super) fn not_below_nothing(value: &Value, path: &Path, out: &mut Vec<Error>) {
     let amount = quantity(value).value();
     if amount < 0 {

@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::go_quote;
 
-use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports};
+use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports, preferred_term};
 use crate::validation::tree::{at, get, has, int, list, text, texts};
 
 /// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.
@@ -97,7 +97,7 @@ fn nodes(affinity: &Value, path: &str, out: &mut Vec<String>) {
         node_selector_term(term, &format!("{path}.{REQUIRED}.nodeSelectorTerms[{i}]"), out);
     }
     for (i, term) in list(nodes, PREFERRED).iter().enumerate() {
-        node_selector_term(get(term, "preference"), &format!("{path}.{PREFERRED}[{i}].preference"), out);
+        preferred_term(get(term, "preference"), &format!("{path}.{PREFERRED}[{i}].preference"), out);
     }
 }
 
