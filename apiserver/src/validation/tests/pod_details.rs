@@ -212,7 +212,28 @@ fn volumes() {
     let name = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     let long = "p".repeat(64);
     let portal = json!({"targetPortal": long, "iqn": "eui.0123456789abcdef", "initiatorName": "eui.0123456789abcdef"});
+    let certificate =
+        |of: Value| s("volumes", json!([{"name": "e", "projected": {"sources": [{"podCertificate": of}]}}]));
+    let part = "spec.volumes[0].projected.sources[0].podCertificate";
     pod().create(&[
+        (&certificate(json!({
+            "signerName": "a.io/b", "keyType": "ED25519", "maxExpirationSeconds": 7_862_400, "credentialBundlePath": "c",
+            "userAnnotations": {"a.io/b": "c"},
+        })), &[]),
+        (&certificate(json!({
+            "keyType": "RSA", "maxExpirationSeconds": 3599, "keyPath": "/k", "userAnnotations": {"b": "c"},
+        })), &[
+            &format!("{part}.signerName: Required value"),
+            &format!(r#"{part}.keyType: Unsupported value: "RSA": supported values: "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519""#),
+            &format!("{part}.maxExpirationSeconds: Invalid value: 3599: if provided, maxExpirationSeconds must be >= 3600"),
+            &format!(r#"{part}.userAnnotations: Invalid value: "b": must be a domain-prefixed key (such as "acme.io/foo")"#),
+            &format!(r#"{part}.keyPath: Invalid value: "/k": must be a relative path"#),
+        ]),
+        (&certificate(json!({
+            "signerName": "a.kubernetes.io/b", "keyType": "RSA4096", "maxExpirationSeconds": 86_401, "keyPath": "k",
+        })), &[
+            &format!("{part}.maxExpirationSeconds: Invalid value: 86401: if provided, maxExpirationSeconds must be <= 86400"),
+        ]),
         (&bundle("example.com:foo:bar"), &[]),
         // What goes before the last colon is a signer, whatever it is.
         (&bundle("example.com:Foo_x:bar"), &[]),

@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 use super::local_path;
 use crate::validation::certificates::signer_name;
 use crate::validation::pod::{field_ref, resource_ref};
+use crate::validation::pod_certificate;
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::label_selector;
 use crate::validation::tree::{get, has, int, list, text};
@@ -110,6 +111,7 @@ pub(super) fn projected(value: &Value, path: &Path, out: &mut Vec<Error>) {
                     files.add(text(value, "path"), text(value, "path"), path, out);
                 }
                 _ => {
+                    pod_certificate::projection(value, &at, out);
                     let paths = ["credentialBundlePath", "keyPath", "certificateChainPath"];
                     for key in paths.into_iter().filter(|k| !text(value, k).is_empty()) {
                         local_path(text(value, key), &at.child(key), out);
