@@ -11,13 +11,22 @@ use super::names::{
     complain, dns1123_label, dns1123_subdomain, ip, label_value, port_number, qualified_name, special_ip,
 };
 use super::pod::containers::choice;
-use super::tree::{entries, get, has, int, list, text, texts};
+use super::tree::{entries, get, has, int, list, same, text, texts};
 
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
 const MAX_TOPOLOGY: usize = 16;
 const MAX_HINTS: usize = 8;
+
+/// Changed endpoints: what is there already may stay, whatever it is.
+pub(super) fn endpoints_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let mut wrong = Vec::new();
+    endpoints(new, &mut wrong);
+    if !wrong.is_empty() && !same(get(new, "subsets"), get(old, "subsets")) {
+        out.append(&mut wrong);
+    }
+}
 
 /// Endpoints.
 pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
@@ -38,8 +47,10 @@ pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
                     let node = text(address, "nodeName");
                     complain(out, &path.child("nodeName"), node, dns1123_subdomain(node));
                 }
-                if parsed.is_some() {
-                    special_ip(out, &path.child("ip"), given);
+                match parsed {
+                    Some(_) => special_ip(out, &path.child("ip"), given),
+                    // Upstream asks for an address twice.
+                    None => out.push(Error::invalid(path.child("ip"), given, "must be a valid IP address")),
                 }
             }
         }

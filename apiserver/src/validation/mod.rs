@@ -74,6 +74,14 @@ pub(crate) use storage::csi::counts_stay;
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);
 
+/// When a changed object is judged like a new one: upstream's errors come in that order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Never,
+    Before,
+    After,
+}
+
 /// What is particular about a kind.
 #[derive(Clone, Copy)]
 struct Rules {
@@ -82,8 +90,8 @@ struct Rules {
     name: NameRule,
     create: Create,
     update: Update,
-    /// A changed object is judged like a new one as well.
-    again: bool,
+    /// Whether a changed object is judged like a new one as well.
+    again: Again,
     status: Update,
 }
 
@@ -91,7 +99,7 @@ fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
 /// A kind's rules for new objects, which changed ones have to keep as well.
 const fn rules(group: &'static str, plural: &'static str, create: Create) -> Rules {
-    Rules { group, plural, name: NameRule::Subdomain, create, update: nothing, again: true, status: nothing }
+    Rules { group, plural, name: NameRule::Subdomain, create, update: nothing, again: Again::After, status: nothing }
 }
 
 impl Rules {
@@ -106,9 +114,15 @@ impl Rules {
         self
     }
 
+    /// What may not change, once the whole is judged.
+    const fn then(mut self, update: Update) -> Self {
+        self.again = Again::Before;
+        self.update(update)
+    }
+
     /// What may not change; the rest of a changed object was judged before.
     const fn update_only(mut self, update: Update) -> Self {
-        self.again = false;
+        self.again = Again::Never;
         self.update(update)
     }
 
@@ -136,27 +150,25 @@ static RULES: &[Rules] = &[
     rules("", "podtemplates", pod::template_object),
     rules("", "replicationcontrollers", workloads::replication_controller).status(workloads::status::replicas),
     rules("", "services", service::create).named(Service).update(service::update).status(service::status),
-    rules("", "endpoints", discovery::endpoints),
+    rules("", "endpoints", discovery::endpoints).update_only(discovery::endpoints_update),
     rules("", "nodes", node::create).update_only(node::update).status(node::update),
     rules("", "namespaces", core::namespace).named(Label).update_only(nothing).status(core::namespace_status),
     rules("", "configmaps", config::config_map).update(config::config_map_update),
     rules("", "secrets", config::secret).update(config::secret_update),
-    rules("", "persistentvolumes", volume::persistent::volume).update(volume::persistent::volume_update),
-    rules("", "persistentvolumeclaims", volume::claim::claim)
-        .update(volume::claim::update)
-        .status(volume::claim::status),
-    rules("", "resourcequotas", quota::quota).update(quota::quota_update).status(quota::quota_status),
+    rules("", "persistentvolumes", volume::persistent::volume).then(volume::persistent::volume_update),
+    rules("", "persistentvolumeclaims", volume::claim::claim).then(volume::claim::update).status(volume::claim::status),
+    rules("", "resourcequotas", quota::quota).then(quota::quota_update).status(quota::quota_status),
     rules("", "limitranges", quota::limit_range),
     rules("", "events", events::create).named(PathSegment),
     rules("events.k8s.io", "events", events::create_new).update_only(events::update_new),
     rules(APPS, "replicasets", workloads::replica_set)
-        .update(workloads::selector_stays)
+        .then(workloads::selector_stays)
         .status(workloads::status::replicas),
     rules(APPS, "deployments", workloads::deployment)
-        .update(workloads::selector_stays)
+        .then(workloads::selector_stays)
         .status(workloads::status::deployment),
     rules(APPS, "daemonsets", workloads::daemon_set)
-        .update(workloads::selector_stays)
+        .then(workloads::selector_stays)
         .status(workloads::status::daemon_set),
     rules(APPS, "statefulsets", workloads::stateful::create)
         .named(Label)
@@ -302,8 +314,11 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
         out.extend(crd::objects::update(row, served, "", new, old));
         return out;
     }
+    if rules.again == Again::Before {
+        (rules.create)(new, &mut out);
+    }
     (rules.update)(new, old, &mut out);
-    if rules.again {
+    if rules.again == Again::After {
         (rules.create)(new, &mut out);
     }
     out

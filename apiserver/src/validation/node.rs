@@ -37,6 +37,9 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     if networks.len() > 1 && (networks.len() > 2 || !pair) {
         out.push(Error::invalid(&path, json!(networks), "may specify no more than one CIDR for each IP family"));
     }
+    for (i, twice) in networks.iter().enumerate().filter(|(i, network)| networks[..*i].contains(network)) {
+        out.push(Error::duplicate(path.index(i), *twice));
+    }
 }
 
 /// Taints; upstream looks for them in the metadata.

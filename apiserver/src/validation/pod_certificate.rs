@@ -20,11 +20,14 @@ const HOUR: i64 = 60 * 60;
 const MAX_SECONDS: i64 = 91 * 24 * HOUR;
 const MAX_KUBERNETES_SECONDS: i64 = 24 * HOUR;
 
+/// Kinds of keys that kubelets make.
+const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+
 /// A new request.
 pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     signer_name(text(spec, "signerName"), &path.child("signerName"), out);
-    user_data(spec, &path.child("unverifiedUserAnnotations"), out);
+    user_data(spec, "unverifiedUserAnnotations", &path, out);
     for (name, uid) in [("podName", "podUID"), ("serviceAccountName", "serviceAccountUID"), ("nodeName", "nodeUID")] {
         complain(out, &path.child(name), text(spec, name), dns1123_subdomain(text(spec, name)));
         let (value, path) = (text(spec, uid), path.child(uid));
@@ -39,9 +42,7 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
         out.push(Error::required(path.child("maxExpirationSeconds"), "must be set"));
         return;
     };
-    let domain = text(spec, "signerName").split('/').next().unwrap_or_default();
-    let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
-    let most = if own { MAX_KUBERNETES_SECONDS } else { MAX_SECONDS };
+    let most = longest(text(spec, "signerName"));
     if !(HOUR..=most).contains(&seconds) {
         let why = format!("must be in the range [{HOUR}, {most}]");
         out.push(Error::invalid(path.child("maxExpirationSeconds"), seconds, &why));
@@ -49,10 +50,41 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
     out.extend(possession(spec, &path).err());
 }
 
+/// Seconds a certificate of a signer may be asked for.
+fn longest(signer: &str) -> i64 {
+    let domain = signer.split('/').next().unwrap_or_default();
+    let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
+    if own { MAX_KUBERNETES_SECONDS } else { MAX_SECONDS }
+}
+
+/// The part of a volume that requests are made for.
+pub(super) fn projection(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    let signer = text(value, "signerName");
+    signer_name(signer, &path.child("signerName"), out);
+    let kind = text(value, "keyType");
+    if !KEY_TYPES.contains(&kind) {
+        out.push(Error::not_supported(path.child("keyType"), kind, &KEY_TYPES));
+    }
+    if let Some(seconds) = int(value, "maxExpirationSeconds") {
+        let path = path.child("maxExpirationSeconds");
+        let most = longest(signer);
+        if seconds < HOUR {
+            let why = format!("if provided, maxExpirationSeconds must be >= {HOUR}");
+            out.push(Error::invalid(&path, seconds, &why));
+        }
+        if seconds > most {
+            let why = format!("if provided, maxExpirationSeconds must be <= {most}");
+            out.push(Error::invalid(&path, seconds, &why));
+        }
+    }
+    user_data(value, "userAnnotations", path, out);
+}
+
 /// What a pod's author tells the signer: keys have a domain.
-fn user_data(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn user_data(of: &Value, field: &str, path: &Path, out: &mut Vec<Error>) {
+    let path = &path.child(field);
     let mut total = 0;
-    for (key, value) in entries(spec, "unverifiedUserAnnotations") {
+    for (key, value) in entries(of, field) {
         total += key.len() + value.as_str().unwrap_or_default().len();
         let key = key.to_lowercase();
         let wrong = qualified_name(&key);

@@ -6,7 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::names::{complain, qualified_name};
-use super::pod::resources::{STANDARD, amount, container_resource_name, is_extended, resource_name};
+use super::pod::resources::{STANDARD, amount, container_resource_name, overcommits, resource_name};
 use super::tree::{entries, get, has, has_entries, list, quantity, text, texts};
 
 const SCOPES: &[&str] = &[
@@ -57,11 +57,15 @@ fn scopes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             no("unsupported scope applied to resource");
         }
     }
-    for (a, b) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
-        if all.contains(&a) && all.contains(&b) {
-            no("conflicting scopes");
-        }
+    for () in conflicts(&all) {
+        no("conflicting scopes");
     }
+}
+
+/// Scopes of which nothing is within both.
+fn conflicts(scopes: &[&str]) -> impl Iterator<Item = ()> {
+    let pairs = [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")];
+    pairs.into_iter().filter(|(a, b)| scopes.contains(a) && scopes.contains(b)).map(drop)
 }
 
 fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -93,6 +97,11 @@ fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => out.push(Error::invalid(path.child("operator"), other, "not a valid selector operator")),
         }
+    }
+    let scopes: Vec<&str> = list(selector, "matchExpressions").iter().map(|term| text(term, "scopeName")).collect();
+    for () in conflicts(&scopes) {
+        // Upstream shows the scopes that are not selected.
+        out.push(Error::invalid(path, get(spec, "scopes").clone(), "conflicting scopes"));
     }
 }
 
@@ -219,7 +228,7 @@ fn compare(limit: &Value, kind: &str, name: &str, path: &Path, out: &mut Vec<Err
             }
         }
     }
-    if (is_extended(name) || name.starts_with("hugepages-"))
+    if !overcommits(name)
         && let (Some(request), Some(default)) = (of("defaultRequest"), of("default"))
         && request != default
     {

@@ -11,7 +11,9 @@ use proto::resources::Resource;
 use shared::flags::FeatureGates;
 
 use super::networking;
+use super::pod::stored;
 use super::tree::{flag, get, int, list, text};
+use super::volume::claim;
 
 /// Whoever has the specification of a pod: `plural.group`, and where it is.
 pub const PODS: &[(&str, &str)] = &[
@@ -26,6 +28,20 @@ pub const PODS: &[(&str, &str)] = &[
     ("cronjobs.batch", "spec.jobTemplate.spec.template.spec"),
 ];
 const AUTOSCALERS: &[(&str, &str)] = &[("horizontalpodautoscalers.autoscaling", "spec")];
+const VOLUMES: &[(&str, &str)] = &[("persistentvolumes", "spec")];
+const CLAIMS: &[(&str, &str)] = &[("persistentvolumeclaims", "spec")];
+/// The metadata of whoever [`PODS`] are about.
+const METADATA: &[(&str, &str)] = &[
+    ("pods", "metadata"),
+    ("podtemplates", "template.metadata"),
+    ("replicationcontrollers", "spec.template.metadata"),
+    ("daemonsets.apps", "spec.template.metadata"),
+    ("deployments.apps", "spec.template.metadata"),
+    ("replicasets.apps", "spec.template.metadata"),
+    ("statefulsets.apps", "spec.template.metadata"),
+    ("jobs.batch", "spec.template.metadata"),
+    ("cronjobs.batch", "spec.jobTemplate.spec.template.metadata"),
+];
 const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
 
 /// Whether a row is that of a `plural.group`.
@@ -62,6 +78,30 @@ pub(super) enum Leave {
     DeletionCosts,
     /// Drivers that do not say whether they mount with labels.
     UnsaidLabels,
+    /// Huge pages in parts.
+    PartsOfPages,
+    /// Selectors of pods that name values no label has.
+    OddSelectors,
+    /// The same of nodes that are required, by pods or volumes.
+    OddNodeLabels,
+    /// The same of pods that are spread, with all else that can be wrong with their selectors.
+    OddSelectorsOfSpread,
+    /// Keys of labels that pods are spread by.
+    OddKeysOfSpread,
+    /// Keys of labels are not merged into the selectors of pods that are spread.
+    UnmergedKeys,
+    /// Such keys that are in the selector.
+    OddUnmergedKeys,
+    /// Tokens that lead out of their volume.
+    TokensElsewhere,
+    /// Sysctls of what is shared with the host.
+    SysctlsOfHost,
+    /// Block devices of pods with users of their own.
+    DevicesOfOwnUsers,
+    /// The same as of pods of volumes that are claimed.
+    OddSelectorsOfClaims,
+    /// API groups that are none, of what claims are filled from.
+    OddGroupsOfSources,
 }
 
 struct Gate {
@@ -81,6 +121,9 @@ const fn gate(
 ) -> Gate {
     Gate { leave, name, within, used }
 }
+
+/// In place of a gate: it was allowed once, and what is stored may stay.
+const STORED: &str = "";
 
 fn never(_: &Value) -> bool {
     false
@@ -102,8 +145,23 @@ static TABLE: &[Gate] = &[
         !text(get(spec, "securityContext"), "seLinuxChangePolicy").is_empty()
     }),
     gate(Leave::SharedDevices, "DRAConsumableCapacity", &[], never),
-    gate(Leave::DeletionCosts, "!PodDeletionCost", &[], never),
+    gate(Leave::DeletionCosts, "!PodDeletionCost", METADATA, stored::has_odd_cost),
     gate(Leave::UnsaidLabels, "!SELinuxMountReadWriteOncePod", &[], never),
+    gate(Leave::PartsOfPages, STORED, PODS, stored::has_parts_of_pages),
+    gate(Leave::OddSelectors, STORED, PODS, stored::has_odd_selectors),
+    gate(Leave::OddNodeLabels, STORED, PODS, stored::requires_odd_labels),
+    gate(Leave::OddNodeLabels, STORED, VOLUMES, stored::reached_by_odd_labels),
+    gate(Leave::OddSelectorsOfSpread, STORED, PODS, stored::spreads_by_odd_selectors),
+    gate(Leave::OddKeysOfSpread, STORED, PODS, stored::spreads_by_odd_keys),
+    gate(Leave::OddKeysOfSpread, "!MatchLabelKeysInPodTopologySpread", &[], never),
+    gate(Leave::OddUnmergedKeys, "!MatchLabelKeysInPodTopologySpread", &[], never),
+    gate(Leave::UnmergedKeys, "!MatchLabelKeysInPodTopologySpreadSelectorMerge", &[], never),
+    gate(Leave::OddUnmergedKeys, STORED, PODS, stored::spreads_by_odd_unmerged_keys),
+    gate(Leave::TokensElsewhere, STORED, PODS, stored::has_tokens_elsewhere),
+    gate(Leave::SysctlsOfHost, STORED, PODS, stored::has_sysctls_of_host),
+    gate(Leave::DevicesOfOwnUsers, STORED, PODS, stored::has_devices_of_own_users),
+    gate(Leave::OddSelectorsOfClaims, STORED, CLAIMS, claim::has_odd_selector),
+    gate(Leave::OddGroupsOfSources, STORED, CLAIMS, claim::has_groups),
 ];
 
 fn compares(spec: &Value) -> bool {

@@ -13,9 +13,14 @@ const EXISTS_WANTS_NONE: &str = "may not be specified when `operator` is 'Exists
 
 /// A `meta/v1.LabelSelector`; null is fine.
 pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
+    label_selector_of(selector, true, path, out);
+}
+
+/// The same; unless it is strict, expressions may name any values.
+pub(super) fn label_selector_of(selector: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
     labels(selector, "matchLabels", &path.child("matchLabels"), out);
     for (i, r) in list(selector, "matchExpressions").iter().enumerate() {
-        requirement(r, &path.child("matchExpressions").index(i), false, true, out);
+        requirement(r, &path.child("matchExpressions").index(i), false, strict, out);
     }
 }
 
@@ -51,8 +56,8 @@ pub(super) fn picks(selector: &Value, labels: &Value) -> bool {
     Selector::from_object(Some(selector)).is_ok_and(|s| s.matches(Some(labels)))
 }
 
-/// The terms of a `NodeSelector`.
-pub(super) fn node_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
+/// The terms of a `NodeSelector`; unless it is strict, expressions may name any values.
+pub(super) fn node_selector(selector: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
     let path = path.child("nodeSelectorTerms");
     let terms = list(selector, "nodeSelectorTerms");
     if terms.is_empty() {
@@ -60,7 +65,7 @@ pub(super) fn node_selector(selector: &Value, path: &Path, out: &mut Vec<Error>)
         return;
     }
     for (i, term) in terms.iter().enumerate() {
-        node_selector_term(term, true, &path.index(i), out);
+        node_selector_term(term, strict, &path.index(i), out);
     }
 }
 

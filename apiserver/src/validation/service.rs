@@ -18,7 +18,7 @@ use super::tree::{at, get, has, int, list, text, texts};
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 fn is_headless(spec: &Value) -> bool {
-    addresses(spec).first() == Some(&"None")
+    addresses(spec) == ["None"]
 }
 
 /// The cluster addresses, whichever of the two fields holds them.
@@ -181,23 +181,22 @@ fn cluster_ips(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::not_supported(path.child("ipFamilyPolicy"), policy, &policies));
     }
     let effective = addresses(spec);
-    if effective.contains(&"None") {
-        if effective.len() > 1 {
-            out.push(Error::invalid(&list_path, json!(effective), "'None' must be the first and only value"));
-        }
+    if is_headless(spec) {
         return;
     }
+    let none = usize::from(effective.first() == Some(&"None"));
+    if none > 0 {
+        out.push(Error::invalid(&list_path, json!(effective), "'None' must be the first and only value"));
+    }
+    let after = effective.iter().enumerate().skip(none);
+    let parsed: Vec<_> = after.filter_map(|(i, one)| ip(out, &list_path.index(i), one)).collect();
     if effective.len() > 2 {
         out.push(Error::invalid(&list_path, json!(effective), "may only hold up to 2 values"));
     }
-    let parsed: Vec<_> =
-        effective.iter().enumerate().filter_map(|(i, one)| ip(out, &list_path.index(i), one)).collect();
     if parsed.len() < effective.len() {
         return;
     }
-    if let [a, b] = parsed[..]
-        && a.is_ipv4() == b.is_ipv4()
-    {
+    if parsed.len() > 1 && parsed.iter().all(|one| one.is_ipv4() == parsed[0].is_ipv4()) {
         let why = "may specify no more than one IP for each IP family";
         out.push(Error::invalid(&list_path, json!(effective), why));
     }
@@ -323,10 +322,9 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         }
     }
     families_stay(spec, before, &path, out);
-    let class = |s: &Value| text(s, "loadBalancerClass").to_owned();
-    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class(spec) != class(before) {
-        let message = "may not change once set";
-        out.push(Error::invalid(path.child("loadBalancerClass"), class(spec), message));
+    let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
+    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
+        out.push(Error::invalid(path.child("loadBalancerClass"), class.clone(), "may not change once set"));
     }
     let health = |s: &Value| int(s, "healthCheckNodePort").unwrap_or_default();
     let checked = |s: &Value| text(s, "type") == "LoadBalancer" && text(s, "externalTrafficPolicy") == "Local";

@@ -45,7 +45,8 @@ fn named(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn misnamed(name: &str, signer: &str, prefix: bool) -> Vec<String> {
+/// Complaints about the name of a signer's bundle, or of one that is nobody's.
+pub(super) fn misnamed(name: &str, signer: &str, prefix: bool) -> Vec<String> {
     if signer.is_empty() {
         if name.contains(':') {
             return vec![r#"ClusterTrustBundle without signer name must not have ":" in its name"#.to_owned()];

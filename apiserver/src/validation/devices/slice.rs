@@ -88,7 +88,7 @@ fn where_it_is(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let selector = get(spec, "nodeSelector");
     if !selector.is_null() {
         set.push("nodeSelector");
-        node_selector(selector, &path.child("nodeSelector"), out);
+        node_selector(selector, true, &path.child("nodeSelector"), out);
         if list(selector, "nodeSelectorTerms").len() != 1 {
             let why = "must have exactly one node selector term";
             let terms = get(selector, "nodeSelectorTerms").clone();
@@ -170,7 +170,7 @@ fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("nodeName"), "", "must not be empty"));
     }
     if has(device, "nodeSelector") {
-        node_selector(get(device, "nodeSelector"), &path.child("nodeSelector"), out);
+        node_selector(get(device, "nodeSelector"), true, &path.child("nodeSelector"), out);
     }
     if has(device, "allNodes") && !flag(device, "allNodes") {
         out.push(Error::invalid(path.child("allNodes"), false, "must be either unset or set to true"));

@@ -75,7 +75,7 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, path: &Path, out: &mut
         opaque(c, true, path, out);
     });
     if has(allocation, "nodeSelector") {
-        node_selector(get(allocation, "nodeSelector"), &path.child("nodeSelector"), out);
+        node_selector(get(allocation, "nodeSelector"), true, &path.child("nodeSelector"), out);
     }
 }
 

@@ -23,27 +23,37 @@ pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<E
         out.push(Error::invalid(path.key(MIRROR), text(annotations, MIRROR), why));
     }
     crate::validation::old_annotations::of_pod(metadata, path, out);
-    for (key, value) in entries(metadata, "annotations") {
-        let value = value.as_str().unwrap_or_default();
-        if key == SECCOMP_POD || key.starts_with(SECCOMP) {
-            seccomp(value, &path.child(key), out);
-        } else if let Some(name) = key.strip_prefix(APP_ARMOR) {
-            if !KINDS.iter().any(|k| list(spec, k).iter().any(|c| text(c, "name") == name)) {
-                out.push(Error::invalid(path.key(key), name, "container not found"));
-            }
-            if !matches!(value, "" | "runtime/default" | "unconfined") && !value.starts_with("localhost/") {
-                let why = format!("invalid AppArmor profile name: {}", shared::status::go_quote(value));
-                out.push(Error::invalid(path.key(key), value, &why));
-            }
-        } else if key == DELETION_COST && !is_cost(value) && !relaxed::allows(Leave::DeletionCosts) {
-            out.push(Error::invalid(path.key(key), value, "must be a 32bit integer"));
-        }
+    if !costs_a_number(metadata) && !relaxed::allows(Leave::DeletionCosts) {
+        let path = path.key(DELETION_COST);
+        out.push(Error::invalid(path, text(annotations, DELETION_COST), "must be a 32bit integer"));
+    }
+    let with = |prefix: &'static str| entries(metadata, "annotations").filter(move |(key, _)| key.starts_with(prefix));
+    for (key, value) in with(SECCOMP_POD).filter(|(key, _)| *key == SECCOMP_POD).chain(with(SECCOMP)) {
+        seccomp(value.as_str().unwrap_or_default(), &path.child(key), out);
+    }
+    for (key, value) in with(APP_ARMOR) {
+        app_armor(key, value.as_str().unwrap_or_default(), spec, &path.key(key), out);
     }
 }
 
-/// A number as it would be written.
-fn is_cost(value: &str) -> bool {
-    value.parse::<i32>().is_ok_and(|n| n.to_string() == value)
+/// What it costs to delete a pod, if anything is said, is a number without anything in front.
+pub(super) fn costs_a_number(metadata: &Value) -> bool {
+    let cost = get(get(metadata, "annotations"), DELETION_COST).as_str();
+    cost.is_none_or(|cost| {
+        cost.parse::<i32>().is_ok() && (cost == "0" || cost.starts_with(|c| matches!(c, '-' | '1'..='9')))
+    })
+}
+
+/// The profile of a container that the key names.
+fn app_armor(key: &str, value: &str, spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let name = key.strip_prefix(APP_ARMOR).unwrap_or_default();
+    if !KINDS.iter().any(|k| list(spec, k).iter().any(|c| text(c, "name") == name)) {
+        out.push(Error::invalid(path, name, "container not found"));
+    }
+    if !matches!(value, "" | "runtime/default" | "unconfined") && !value.starts_with("localhost/") {
+        let why = format!("invalid AppArmor profile name: {}", shared::status::go_quote(value));
+        out.push(Error::invalid(path, value, &why));
+    }
 }
 
 fn seccomp(value: &str, path: &Path, out: &mut Vec<Error>) {

@@ -10,6 +10,18 @@ use crate::validation::names::{complain, dns1123_label, port_name, port_number};
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{get, has, int, list, text, texts};
 
+/// What containers that come later have no use for.
+const NOT_EPHEMERAL: [&str; 9] = [
+    "ports",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
@@ -17,7 +29,7 @@ const MAX_EXIT_CODES: usize = 255;
 pub(super) struct Surroundings<'a> {
     /// Well formed volumes by name.
     pub volumes: BTreeMap<&'a str, &'a Value>,
-    pub claims: Vec<&'a str>,
+    pub claims: BTreeSet<&'a str>,
     pub grace: i64,
     /// The pod's restart policy.
     pub policy: &'a str,
@@ -30,7 +42,7 @@ impl<'a> Surroundings<'a> {
     pub(super) fn of(spec: &'a Value, volumes: BTreeMap<&'a str, &'a Value>) -> Self {
         Self {
             volumes,
-            claims: list(spec, "resourceClaims").iter().map(|c| text(c, "name")).collect(),
+            claims: list(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect(),
             grace: int(spec, "terminationGracePeriodSeconds").unwrap_or_default(),
             policy: text(spec, "restartPolicy"),
             host_users: get(spec, "hostUsers") != &Value::Bool(false),
@@ -69,9 +81,14 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
         let sidecar = text(container, "restartPolicy") == "Always";
         common(container, around, &path, out);
         init_restart_policy(container, &path, out);
-        if !names.insert(text(container, "name")) {
-            out.push(Error::duplicate(path.child("name"), text(container, "name")));
+        let name = text(container, "name");
+        if names.contains(name) {
+            out.push(Error::duplicate(path.child("name"), name));
+        } else if !name.is_empty() {
+            names.insert(name);
         }
+        // These run one after the other: each may have the ports to itself.
+        host_ports(std::slice::from_ref(container), all, out);
         if sidecar {
             handlers::lifecycle(container, around.grace, &path, out);
             handlers::liveness(container, "livenessProbe", around.grace, &path, out);
@@ -85,7 +102,6 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
                 }
             }
         }
-        host_ports(std::slice::from_ref(container), all, out);
         if !list(container, "resizePolicy").is_empty() && !sidecar {
             let message = "must not be set for init containers without restartPolicy=Always";
             out.push(Error::invalid(path.child("resizePolicy"), get(container, "resizePolicy").clone(), message));
@@ -101,6 +117,7 @@ pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, ou
     for (i, container) in list(spec, "ephemeralContainers").iter().enumerate() {
         let path = path.index(i);
         common(container, around, &path, out);
+        trimmed_image(container, &path, out);
         if !names.insert(text(container, "name")) {
             out.push(Error::duplicate(path.child("name"), text(container, "name")));
         }
@@ -108,9 +125,7 @@ pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, ou
         if !target.is_empty() && !others.contains(target) {
             out.push(Error::not_found(path.child("targetContainerName"), target));
         }
-        for key in
-            ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy"]
-        {
+        for key in NOT_EPHEMERAL {
             let set = match get(container, key) {
                 Value::Array(items) => !items.is_empty(),
                 Value::Object(map) if key == "resources" => !map.is_empty(),
@@ -128,6 +143,14 @@ pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, ou
                 }
             }
         }
+    }
+}
+
+/// Templates may have spaces around an image, pods may not.
+pub(super) fn trimmed_image(container: &Value, path: &Path, out: &mut Vec<Error>) {
+    let image = text(container, "image");
+    if image.trim() != image {
+        out.push(Error::invalid(path.child("image"), image, "must not have leading or trailing whitespace"));
     }
 }
 
@@ -190,7 +213,7 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut V
     if image.is_empty() {
         out.push(Error::required(path.child("image"), ""));
     }
-    choice(container, "terminationMessagePolicy", &["FallbackToLogsOnError", "File"], path, out);
+    choice(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], path, out);
     ports(container, &path.child("ports"), out);
     environment::env(container, &path.child("env"), out);
     environment::env_from(container, &path.child("envFrom"), out);

@@ -139,20 +139,34 @@ pub(in crate::validation) fn field_ref(reference: &Value, supported: &[&str], pa
         out.push(Error::required(path.child("fieldPath"), ""));
         return;
     }
-    if let Some((name, key)) = field.strip_suffix("']").and_then(|f| f.split_once("['")) {
-        match name {
-            "metadata.annotations" => complain(out, path, key, qualified_name(&key.to_lowercase())),
-            "metadata.labels" => complain(out, path, key, qualified_name(key)),
-            other => out.push(Error::invalid(path, other, "does not support subscript")),
+    let subscripted = field.strip_suffix("']").and_then(|f| f.split_once("['")).filter(|(name, _)| !name.is_empty());
+    let mut unknown = |why: String| {
+        let why = format!("error converting fieldPath: {why}");
+        out.push(Error::invalid(path.child("fieldPath"), field, &why));
+    };
+    match (text(reference, "apiVersion"), subscripted) {
+        ("v1", Some(("metadata.annotations", key))) => {
+            let key = key.to_lowercase();
+            complain(out, path, &key, qualified_name(&key));
         }
-        return;
+        ("v1", Some(("metadata.labels", key))) => complain(out, path, key, qualified_name(key)),
+        ("v1", Some(_)) => unknown(format!("field label does not support subscript: {field}")),
+        ("v1", None) => match renamed(field) {
+            None => unknown(format!("field label not supported: {field}")),
+            Some(field) if supported.contains(&field) => {}
+            Some(field) => out.push(Error::not_supported(path.child("fieldPath"), field, supported)),
+        },
+        (version, _) => unknown(format!("unsupported pod version: {version}")),
     }
-    let known = ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
-    if !known.contains(&field) && !FIELDS.contains(&field) {
-        let message = format!("error converting fieldPath: field label not supported: {field}");
-        out.push(Error::invalid(path.child("fieldPath"), field, &message));
-    } else if !supported.contains(&field) {
-        out.push(Error::not_supported(path.child("fieldPath"), field, supported));
+}
+
+/// A field that is known at all, under the name it has now.
+fn renamed(field: &str) -> Option<&str> {
+    const OTHERS: [&str; 5] =
+        ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
+    match field {
+        "spec.host" => Some("spec.nodeName"),
+        field => (OTHERS.contains(&field) || FIELDS.contains(&field)).then_some(field),
     }
 }
 

@@ -10,6 +10,7 @@ pub(super) mod resize;
 pub(super) mod resources;
 mod security;
 pub(super) mod status;
+pub(super) mod stored;
 pub(super) mod update;
 pub(super) mod windows;
 
@@ -31,7 +32,12 @@ pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {
     if !list(get(pod, "spec"), "ephemeralContainers").is_empty() {
         out.push(Error::forbidden(path.child("ephemeralContainers"), "cannot be set on create"));
     }
-    annotations::fields_match(get(pod, "metadata"), get(pod, "spec"), &path, out);
+    let spec = get(pod, "spec");
+    if !text(spec, "nodeName").is_empty() && !list(spec, "schedulingGates").is_empty() {
+        let why = "cannot be set until all schedulingGates have been cleared";
+        out.push(Error::forbidden(path.child("nodeName"), why));
+    }
+    annotations::fields_match(get(pod, "metadata"), spec, &path, out);
 }
 
 /// A pod as such, new or changed.
@@ -44,17 +50,9 @@ fn whole(pod: &Value, out: &mut Vec<Error>) {
     if text(inner, "serviceAccountName").is_empty() {
         tokens_need_account(inner, &path.child("volumes"), out);
     }
-    if !text(inner, "nodeName").is_empty() && !list(inner, "schedulingGates").is_empty() {
-        let why = "cannot be set until all schedulingGates have been cleared";
-        out.push(Error::forbidden(path.child("nodeName"), why));
-    }
-    for kind in ["containers", "initContainers", "ephemeralContainers"] {
+    for kind in ["containers", "initContainers"] {
         for (i, container) in list(inner, kind).iter().enumerate() {
-            let image = text(container, "image");
-            if image.trim() != image {
-                let path = path.child(kind).index(i).child("image");
-                out.push(Error::invalid(path, image, "must not have leading or trailing whitespace"));
-            }
+            containers::trimmed_image(container, &path.child(kind).index(i), out);
         }
     }
 }

@@ -55,7 +55,8 @@ fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Erro
     let mode = text(mount, "mountPropagation");
     let privileged = flag(get(container, "securityContext"), "privileged");
     match mode {
-        "" | "None" | "HostToContainer" => {}
+        "" if !has(mount, "mountPropagation") => {}
+        "None" | "HostToContainer" => {}
         "Bidirectional" if privileged => {}
         "Bidirectional" => {
             let message = "Bidirectional mount propagation is available only to privileged containers";
@@ -68,19 +69,20 @@ fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Erro
     }
     let read_only = text(mount, "recursiveReadOnly");
     match read_only {
-        "" | "Disabled" => {}
+        "" if !has(mount, "recursiveReadOnly") => {}
+        "Disabled" => {}
         "IfPossible" | "Enabled" => {
             if !flag(mount, "readOnly") {
                 let message = "may only be specified when readOnly is true";
                 out.push(Error::forbidden(path.child("recursiveReadOnly"), message));
             }
-            if !matches!(mode, "" | "None") {
+            if has(mount, "mountPropagation") && mode != "None" {
                 let message = "may only be specified when mountPropagation is None or not specified";
                 out.push(Error::forbidden(path.child("recursiveReadOnly"), message));
             }
         }
         other => {
-            let supported = ["Disabled", "IfPossible", "Enabled"];
+            let supported = ["Disabled", "Enabled", "IfPossible"];
             out.push(Error::not_supported(path.child("recursiveReadOnly"), other, &supported));
         }
     }

@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, label_key, label_value, qualified_name};
 use crate::validation::relaxed::{self, Leave};
-use crate::validation::selectors::{label_selector, node_selector, node_selector_term};
+use crate::validation::selectors::{label_selector, label_selector_of, node_selector, node_selector_term};
 use crate::validation::tree::{entries, get, has, int, list, text, texts};
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -78,7 +78,8 @@ pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let (node, node_path) = (get(affinity, "nodeAffinity"), path.child("nodeAffinity"));
     let required = get(node, "requiredDuringSchedulingIgnoredDuringExecution");
     if !required.is_null() {
-        node_selector(required, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
+        let strict = !relaxed::allows(Leave::OddNodeLabels);
+        node_selector(required, strict, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
     }
     for (i, term) in list(node, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
         let path = node_path.child("preferredDuringSchedulingIgnoredDuringExecution").index(i);
@@ -105,9 +106,15 @@ fn weight(term: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// Which pods a term is about, and in which namespaces; unless it is strict, by any values.
+pub(super) fn selectors(term: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
+    for key in ["labelSelector", "namespaceSelector"] {
+        label_selector_of(get(term, key), strict, &path.child(key), out);
+    }
+}
+
 fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
-    label_selector(get(term, "labelSelector"), &path.child("labelSelector"), out);
-    label_selector(get(term, "namespaceSelector"), &path.child("namespaceSelector"), out);
+    selectors(term, !relaxed::allows(Leave::OddSelectors), path, out);
     for namespace in texts(term, "namespaces") {
         complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
     }
@@ -120,7 +127,7 @@ fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Keys of labels that pods have to share, or may not; they come on top of a selector.
-fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
     const SAME: &str = "matchLabelKeys";
     const OTHER: &str = "mismatchLabelKeys";
     let selector = get(holder, "labelSelector");
@@ -145,6 +152,22 @@ fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, key) in same.iter().enumerate().filter(|(_, k)| differing.contains(k)) {
         let why = "exists in both matchLabelKeys and mismatchLabelKeys";
         out.push(Error::invalid(path.child(SAME).index(i), *key, why));
+    }
+}
+
+/// Keys of labels that the scheduler adds to a selector by itself: they may not be in it.
+pub(super) fn unmerged_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (keys, selector, path) =
+        (texts(holder, "matchLabelKeys"), get(holder, "labelSelector"), path.child("matchLabelKeys"));
+    if !keys.is_empty() && selector.is_null() {
+        out.push(Error::forbidden(&path, "must not be specified when labelSelector is not set"));
+    }
+    for (i, key) in keys.iter().enumerate() {
+        complain(out, &path.index(i), key, label_key(key));
+        let expressions = list(selector, "matchExpressions");
+        if has(get(selector, "matchLabels"), key) || expressions.iter().any(|r| text(r, "key") == *key) {
+            out.push(Error::invalid(path.index(i), *key, "exists in both matchLabelKeys and labelSelector"));
+        }
     }
 }
 
@@ -186,8 +209,14 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
                 out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
             }
         }
-        label_keys(constraint, &path, out);
-        label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
+        match relaxed::allows(Leave::UnmergedKeys) {
+            false if !relaxed::allows(Leave::OddKeysOfSpread) => label_keys(constraint, &path, out),
+            true if !relaxed::allows(Leave::OddUnmergedKeys) => unmerged_keys(constraint, &path, out),
+            _ => {}
+        }
+        if !relaxed::allows(Leave::OddSelectorsOfSpread) {
+            label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
+        }
     }
 }
 

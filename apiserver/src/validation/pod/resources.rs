@@ -1,12 +1,14 @@
 //! Resource requests and limits.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::Value;
 use proto::quantity::Quantity;
 use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, qualified_name};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{at, entries, get, has, list, quantity, text};
 
 /// Resource names without a domain that exist at all.
@@ -46,7 +48,8 @@ pub(in crate::validation) fn is_extended(name: &str) -> bool {
     !is_native(name) && !name.starts_with("requests.") && qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-fn overcommits(name: &str) -> bool {
+/// Whether more of a resource may be limited to than is asked for.
+pub(in crate::validation) fn overcommits(name: &str) -> bool {
     is_native(name) && !is_huge_pages(name)
 }
 
@@ -104,24 +107,30 @@ pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, ou
     for (name, value) in entries(holder, key) {
         let path = path.key(name);
         container_resource_name(name, &path, out);
-        listed(name, value, &path, out);
+        amount(name, value, &path, out);
+        whole_pages(name, value, &path, out);
     }
 }
 
-/// An amount in a list of limits or requests.
-fn listed(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
-    amount(name, value, path, out);
-    if let Some(page) = name.strip_prefix("hugepages-").and_then(|size| Quantity::parse(size).ok()) {
-        let (wanted, page) = (quantity(value), page.value());
-        if page <= 0 || wanted.sign() < 0 || wanted.value() % page != 0 {
-            let why = format!("{wanted} is not positive integer multiple of {name}");
-            out.push(Error::invalid(path, wanted.to_string(), &why));
-        }
+/// Huge pages come whole.
+fn whole_pages(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !divides(name, value) && !relaxed::allows(Leave::PartsOfPages) {
+        let wanted = quantity(value);
+        let why = format!("{wanted} is not positive integer multiple of {name}");
+        out.push(Error::invalid(path, wanted.to_string(), &why));
     }
+}
+
+/// Whether an amount is one of whole pages, if it is one of pages at all.
+pub(super) fn divides(name: &str, value: &Value) -> bool {
+    let Some(size) = name.strip_prefix("hugepages-") else { return true };
+    Quantity::parse(size).is_ok_and(|page| {
+        page.sign() > 0 && page.milli_value() % 1000 == 0 && quantity(value).value() % page.value().max(1) == 0
+    })
 }
 
 /// `resources` of a container.
-pub(in crate::validation) fn requirements(value: &Value, claims: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn requirements(value: &Value, claims: &BTreeSet<&str>, path: &Path, out: &mut Vec<Error>) {
     lists(value, container_resource_name, path, out);
     claims_of(value, claims, &path.child("claims"), out);
 }
@@ -136,58 +145,69 @@ fn lists(value: &Value, name_rule: fn(&str, &Path, &mut Vec<Error>), path: &Path
     for (name, value) in entries(value, "limits") {
         let path = limits_path.key(name);
         name_rule(name, &path, out);
-        listed(name, value, &path, out);
+        amount(name, value, &path, out);
+        whole_pages(name, value, &path, out);
         note(name);
     }
     for (name, wanted) in entries(value, "requests") {
         let path = requests_path.key(name);
         name_rule(name, &path, out);
-        listed(name, wanted, &path, out);
-        note(name);
-        let limit = get(get(value, "limits"), name);
-        if limit.is_null() {
-            if !overcommits(name) {
+        amount(name, wanted, &path, out);
+        match get(get(value, "limits"), name) {
+            Value::Null if overcommits(name) => {}
+            Value::Null => {
                 out.push(Error::required(&limits_path, "Limit must be set for non overcommitable resources"));
             }
-            continue;
+            limit => within_limit(name, &quantity(wanted), &quantity(limit), &requests_path, out),
         }
-        let (wanted, limit) = (quantity(wanted), quantity(limit));
-        let order = wanted.partial_cmp(&limit).unwrap_or(Ordering::Equal);
-        if order != Ordering::Equal && !overcommits(name) {
-            let message = format!("must be equal to {name} limit of {limit}");
-            out.push(Error::invalid(&requests_path, wanted.to_string(), &message));
-        } else if order == Ordering::Greater {
-            let message = format!("must be less than or equal to {name} limit of {limit}");
-            out.push(Error::invalid(&requests_path, wanted.to_string(), &message));
-        }
+        whole_pages(name, wanted, &path, out);
+        note(name);
     }
     if huge && !compute {
         out.push(Error::forbidden(path, "HugePages require cpu or memory"));
     }
 }
 
-fn claims_of(value: &Value, known: &[&str], path: &Path, out: &mut Vec<Error>) {
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+/// What is asked for is what is limited, or less of it where there may be less.
+fn within_limit(name: &str, wanted: &Quantity, limit: &Quantity, path: &Path, out: &mut Vec<Error>) {
+    let order = wanted.partial_cmp(limit).unwrap_or(Ordering::Equal);
+    let relation = match order {
+        Ordering::Equal => return,
+        _ if !overcommits(name) => "equal to",
+        Ordering::Less => return,
+        Ordering::Greater => "less than or equal to",
+    };
+    out.push(Error::invalid(path, wanted.to_string(), &format!("must be {relation} {name} limit of {limit}")));
+}
+
+fn claims_of(value: &Value, known: &BTreeSet<&str>, path: &Path, out: &mut Vec<Error>) {
+    // Requests of each claim that were there before; the empty one is all of them.
+    let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (i, claim) in list(value, "claims").iter().enumerate() {
         let (path, name, request) = (path.index(i), text(claim, "name"), text(claim, "request"));
         if name.is_empty() {
             out.push(Error::required(&path, ""));
             continue;
         }
-        if seen.iter().any(|(n, r)| *n == name && (r.is_empty() || request.is_empty() || *r == request)) {
-            let shown = if request.is_empty() { name.to_owned() } else { format!("{name}/{request}") };
-            out.push(Error::duplicate(&path, shown));
+        let before = seen.entry(name).or_default();
+        if before.contains("") {
+            out.push(Error::duplicate(&path, name));
+        } else {
+            if !request.is_empty() {
+                complain(out, &path.child("request"), request, dns1123_label(request));
+            }
+            if before.contains(request) {
+                out.push(Error::duplicate(&path, format!("{name}/{request}")));
+            } else if request.is_empty() {
+                out.extend(before.iter().map(|_| Error::duplicate(&path, name)));
+            }
+            before.insert(request);
         }
-        seen.push((name, request));
-        if !request.is_empty() {
-            complain(out, &path.child("request"), request, dns1123_label(request));
-        }
-        if !known.contains(&name) {
+        if !known.contains(name) {
             let mut error = Error::not_found(&path, name);
-            error.detail = match known {
-                [] => "must be one of the names in pod.spec.resourceClaims which is empty".to_owned(),
-                known => format!("must be one of the names in pod.spec.resourceClaims: {}", known.join(", ")),
-            };
+            let names: Vec<&str> = known.iter().copied().collect();
+            let names = if names.is_empty() { " which is empty".to_owned() } else { format!(": {}", names.join(", ")) };
+            error.detail = format!("must be one of the names in pod.spec.resourceClaims{names}");
             out.push(error);
         }
     }
@@ -202,7 +222,7 @@ fn pod_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `resources` of a pod as a whole, within which its containers have to stay.
-pub(super) fn of_pod(spec: &Value, claims: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_pod(spec: &Value, claims: &BTreeSet<&str>, path: &Path, out: &mut Vec<Error>) {
     let resources = get(spec, "resources");
     if resources.is_null() {
         return;

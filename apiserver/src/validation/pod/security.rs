@@ -67,7 +67,11 @@ fn seccomp(profile: &Value, path: &Path, out: &mut Vec<Error>) {
         ("Localhost", true) => descending_path(text(profile, "localhostProfile"), &path, out),
         (_, true) => {
             let why = "can only be set when seccomp type is Localhost";
-            out.push(Error::invalid(path, profile.clone(), why));
+            let mut error = Error::invalid(path, Value::Null, why);
+            // The profile, though it is told of a part of it.
+            let local = get(profile, "localhostProfile");
+            error.shown = Some(format!(r#"{{"Type":{},"LocalhostProfile":{local}}}"#, Value::from(kind)));
+            out.push(error);
         }
         (_, false) => {}
     }
@@ -169,7 +173,7 @@ pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for (i, container) in list(spec, kind).iter().enumerate() {
-            if !list(container, "volumeDevices").is_empty() {
+            if !list(container, "volumeDevices").is_empty() && !relaxed::allows(Leave::DevicesOfOwnUsers) {
                 out.push(Error::forbidden(path.child(kind).index(i).child("volumeDevices"), OWN_USERS));
             }
         }
@@ -200,13 +204,44 @@ fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::duplicate(&path, name));
         }
         names.insert(name);
-        let dotted = name.replace('/', ".");
-        if flag(spec, "hostNetwork") && dotted.starts_with("net.") {
-            out.push(Error::invalid(&path, name, "may not be specified when 'hostNetwork' is true"));
-        }
-        let between_processes = ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
-        if flag(spec, "hostIPC") && (between_processes || dotted == "kernel.sem") {
-            out.push(Error::invalid(&path, name, "may not be specified when 'hostIPC' is true"));
+        if let Some(shared) = of_the_host(name, spec).filter(|_| !relaxed::allows(Leave::SysctlsOfHost)) {
+            out.push(Error::invalid(&path, name, &format!("may not be specified when '{shared}' is true")));
         }
     }
+}
+
+/// Which field lets a pod share with the host what a sysctl is about.
+pub(super) fn of_the_host(sysctl: &str, spec: &Value) -> Option<&'static str> {
+    const BETWEEN_PROCESSES: [&str; 10] = [
+        "kernel.sem",
+        "kernel.shm",
+        "kernel.shmall",
+        "kernel.shmmax",
+        "kernel.shmmni",
+        "kernel.shm_rmid_forced",
+        "kernel.msg",
+        "kernel.msgmax",
+        "kernel.msgmnb",
+        "kernel.msgmni",
+    ];
+    // Whichever of the two comes first separates the parts of a name.
+    let dotted = match sysctl.find(['.', '/']) {
+        Some(i) if sysctl.as_bytes()[i] == b'/' => {
+            let swapped = |c| match c {
+                '/' => '.',
+                '.' => '/',
+                c => c,
+            };
+            sysctl.chars().map(swapped).collect()
+        }
+        _ => sysctl.to_owned(),
+    };
+    let field = if dotted.starts_with("net.") {
+        "hostNetwork"
+    } else if dotted.starts_with("fs.mqueue.") || BETWEEN_PROCESSES.contains(&&*dotted) {
+        "hostIPC"
+    } else {
+        return None;
+    };
+    flag(spec, field).then_some(field)
 }

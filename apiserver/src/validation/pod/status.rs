@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::annotations;
 use crate::validation::names::{between, complain, dns1123_subdomain, ip, qualified_name};
-use crate::validation::tree::{at, get, has, int, list, text};
+use crate::validation::tree::{at, entries, get, has, int, list, text};
 
 /// `status`.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
@@ -61,6 +61,59 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
             user(status, new, &path.child(key).index(i), out);
         }
     }
+    for (key, kind) in [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")] {
+        for (i, status) in list(status, key).iter().enumerate() {
+            let container = list(get(new, "spec"), kind).iter().find(|c| text(c, "name") == text(status, "name"));
+            health(status, container, &path.child(key).index(i).child(HEALTH), out);
+        }
+    }
+    for (i, status) in list(status, "ephemeralContainerStatuses").iter().enumerate() {
+        if !list(status, HEALTH).is_empty() {
+            let path = path.child("ephemeralContainerStatuses").index(i).child(HEALTH);
+            out.push(Error::forbidden(path, "must not be specified in container status"));
+        }
+    }
+}
+
+const HEALTH: &str = "allocatedResourcesStatus";
+
+/// How the things do that a container was given: those it asked for, each once.
+fn health(status: &Value, container: Option<&Value>, path: &Path, out: &mut Vec<Error>) {
+    for (i, given) in list(status, HEALTH).iter().enumerate() {
+        let (name, path) = (text(given, "name"), path.index(i));
+        if let Some(why) = container.and_then(|container| not_asked_for(name, get(container, "resources"))) {
+            out.push(Error::invalid(path.child("name"), name, why));
+        }
+        let mut seen = BTreeSet::new();
+        for (j, one) in list(given, "resources").iter().enumerate() {
+            let (id, path) = (text(one, "resourceID"), path.child("resources").index(j));
+            let health = text(one, "health");
+            if !HEALTHS.contains(&health) {
+                out.push(Error::not_supported(path.child("health"), health, &HEALTHS));
+            }
+            if !seen.insert(id) {
+                out.push(Error::duplicate(path.child("resourceID"), id));
+            }
+        }
+    }
+}
+
+const HEALTHS: [&str; 3] = ["Healthy", "Unhealthy", "Unknown"];
+
+/// Why a container with these resources cannot have been given something.
+fn not_asked_for(name: &str, resources: &Value) -> Option<&'static str> {
+    let Some(claim) = name.strip_prefix("claim:") else {
+        let asked = entries(resources, "requests").any(|(request, _)| request == name);
+        return (!asked).then_some("must match one of the container's resource requests");
+    };
+    let asked = list(resources, "claims").iter().any(|c| match (text(c, "name"), text(c, "request")) {
+        (name, "") => name == claim,
+        (name, request) => claim.split_once('/') == Some((name, request)),
+    });
+    (!asked).then_some(
+        "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or \
+         'claim:<claimName>' if request is empty",
+    )
 }
 
 /// Which claims were made for the pod.

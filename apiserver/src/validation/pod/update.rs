@@ -5,7 +5,7 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use super::annotations::{self, MIRROR};
-use super::placement;
+use super::{containers, placement};
 use crate::validation::internal;
 use crate::validation::meta::annotation;
 use crate::validation::names::between;
@@ -24,13 +24,11 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
             return;
         }
         for (i, container) in list(spec, key).iter().enumerate() {
-            let image = text(container, "image");
-            let path = path.child(key).index(i).child("image");
-            if image.is_empty() {
-                out.push(Error::required(path, ""));
-            } else if image.trim() != image {
-                out.push(Error::invalid(path, image, "must not have leading or trailing whitespace"));
+            let path = path.child(key).index(i);
+            if text(container, "image").is_empty() {
+                out.push(Error::required(path.child("image"), ""));
             }
+            containers::trimmed_image(container, &path, out);
         }
     }
     if !deadline(spec, before, &path, out) {

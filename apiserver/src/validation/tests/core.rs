@@ -11,6 +11,20 @@ fn services() {
         (&[("/spec/clusterIP", json!("None")), ("/spec/clusterIPs", json!(["None", "10.0.0.1"]))], &[
             r#"spec.clusterIPs: Invalid value: ["None","10.0.0.1"]: 'None' must be the first and only value"#,
         ]),
+        // Only the first can be none.
+        (&[("/spec/clusterIP", json!("10.0.0.1")), ("/spec/clusterIPs", json!(["10.0.0.1", "None"]))], &[
+            r#"spec.clusterIPs[1]: Invalid value: "None": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#,
+        ]),
+        (
+            &[
+                ("/spec/clusterIP", json!("10.0.0.1")),
+                ("/spec/clusterIPs", json!(["10.0.0.1", "10.0.0.2", "10.0.0.3"])),
+            ],
+            &[
+                r#"spec.clusterIPs: Invalid value: ["10.0.0.1","10.0.0.2","10.0.0.3"]: may only hold up to 2 values"#,
+                r#"spec.clusterIPs: Invalid value: ["10.0.0.1","10.0.0.2","10.0.0.3"]: may specify no more than one IP for each IP family"#,
+            ],
+        ),
         (&[("/spec/clusterIP", json!("10.0.0.1")), ("/spec/clusterIPs", json!(["10.0.0.1", "10.0.0.2"]))], &[
             r#"spec.clusterIPs: Invalid value: ["10.0.0.1","10.0.0.2"]: may specify no more than one IP for each IP family"#,
         ]),
@@ -138,6 +152,21 @@ fn volumes() {
             ],
         ),
     ]);
+    volume.create(&[(
+        &[("/spec/capacity", json!({"storage": "-1Ki"}))],
+        &[
+            "spec.capacity[storage]: Invalid value: -1024: must be a valid resource quantity",
+            r#"spec.capacity[storage]: Invalid value: "-1Ki": must be greater than zero"#,
+        ],
+    )]);
+    // The whole is judged before what changed.
+    volume.update(&[(
+        &[("/spec/volumeMode", json!("Tape"))],
+        &[
+            r#"spec.volumeMode: Unsupported value: "Tape": supported values: "Block", "Filesystem""#,
+            r#"volumeMode: Invalid value: "Tape": field is immutable"#,
+        ],
+    )]);
     volume.update(&[
         (&[("/spec/hostPath/path", json!("/b"))], &[
             "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@ -2,7 +2,7 @@\n  \"GCEPersistentDisk\": null,\n  \"AWSElasticBlockStore\": null,\n  \"HostPath\": {\n-  \"Path\": \"/a\",\n+  \"Path\": \"/b\",\n   \"Type\": \"\"\n  },\n  \"Glusterfs\": null,\n",
@@ -167,7 +196,7 @@ fn volumes() {
             r#"status.allocatedResourceStatuses: Unsupported value: "storage": supported values: "ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizeInProgress", "NodeResizeInfeasible", "NodeResizePending""#,
         ]),
         (&[("/status/capacity", json!({"storage": "-1"}))], &[
-            r#"status.capacity[storage]: Invalid value: "-1": must be a valid resource quantity"#,
+            r#"status.capacity[storage]: Invalid value: -1: must be a valid resource quantity"#,
         ]),
     ]);
     claim.object["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});

@@ -47,8 +47,8 @@ fn storage() {
                 json!({"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "c", "hostPath": {"path": "/"}}}),
             )],
             &[
-                "spec.source.inlineVolumeSpec.storageClassName: Forbidden: may not be specified in the context of inline volumes",
                 "spec.source.inlineVolumeSpec.csi: Required value: has to be specified in the context of inline volumes",
+                "spec.source.inlineVolumeSpec.storageClassName: Forbidden: may not be specified in the context of inline volumes",
             ],
         ),
     ]);

@@ -138,6 +138,30 @@ fn gates_that_are_off_ask_less() {
     }
 }
 
+/// What the scheduler adds by itself may not be there; nobody else adds it.
+#[test]
+fn keys_that_are_not_merged() {
+    let without = |gates: &[&str]| {
+        let off = gates.iter().map(|gate| ((*gate).to_owned(), false)).collect();
+        Relaxed::new(&FeatureGates::default().with(&off).expect("gates"))
+    };
+    let (merge, keys) = ("MatchLabelKeysInPodTopologySpreadSelectorMerge", "MatchLabelKeysInPodTopologySpread");
+    let constraint = |labels: Value| {
+        let spread = json!([{"maxSkew": 1, "topologyKey": "t", "whenUnsatisfiable": "ScheduleAnyway",
+            "matchLabelKeys": ["a"], "labelSelector": {"matchLabels": labels}}]);
+        [("/spec/template/spec/topologySpreadConstraints", spread)]
+    };
+    let both = r#"spec.template.spec.topologySpreadConstraints[0].matchLabelKeys[0]: Invalid value: "a": exists in both matchLabelKeys and labelSelector"#;
+    let valid = deployment();
+    let (doubled, single) = (valid.with(&constraint(json!({"a": "b"}))), valid.with(&constraint(json!({"c": "d"}))));
+    assert_eq!(valid.created(without(&[]), &doubled), [""; 0]);
+    assert_eq!(valid.created(without(&[merge]), &doubled), [both]);
+    assert_eq!(valid.created(without(&[merge]), &single), [""; 0]);
+    assert_eq!(valid.updated(without(&[merge]), &doubled, &single), [both]);
+    assert_eq!(valid.updated(without(&[merge]), &doubled, &doubled), [""; 0]);
+    assert_eq!(valid.created(without(&[merge, keys]), &doubled), [""; 0]);
+}
+
 #[test]
 fn numbers_to_compare_with_are_plain() {
     let relaxed = gated("TaintTolerationComparisonOperators");

@@ -63,7 +63,7 @@ fn claim_status() {
             r#"status.allocatedResources: Unsupported value: "cpu": supported values: "storage""#,
         ]),
         (&of("r", json!({"storage": "-1"})), &[
-            r#"status.allocatedResources[storage]: Invalid value: "-1": must be a valid resource quantity"#,
+            r#"status.allocatedResources[storage]: Invalid value: -1: must be a valid resource quantity"#,
         ]),
     ]);
 }
@@ -80,6 +80,24 @@ fn attachments() {
     // Upstream asks for it twice, and for its form.
     assert_eq!(got[..2], ["spec.attacher: Required value", "spec.attacher: Required value"]);
     assert_eq!(got.len(), 3, "{got:?}");
+    let inline = json!({"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"], "claimRef": {"name": "c"}, "capacity": {"storage": "1"},
+        "persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": {}, "storageClassName": "s", "volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}});
+    let object = attachment.with(&[("/spec/source", inline)]);
+    let got = super::lines(attachment.row, super::validate_create(attachment.row, attachment.row, &object));
+    let fields: Vec<&str> = got.iter().filter_map(|line| line.split(':').next()?.rsplit('.').next()).collect();
+    // In the order of the parts of a volume.
+    assert_eq!(
+        fields,
+        [
+            "claimRef",
+            "capacity",
+            "csi",
+            "persistentVolumeReclaimPolicy",
+            "nodeAffinity",
+            "storageClassName",
+            "volumeMode"
+        ]
+    );
     let object = attachment.with(&[("/spec/source/persistentVolumeName", json!(""))]);
     let got = super::lines(attachment.row, super::validate_create(attachment.row, attachment.row, &object));
     assert_eq!(got[0], "spec.source.persistentVolumeName: Required value: must specify non empty persistentVolumeName");
@@ -95,6 +113,16 @@ fn quotas() {
     let spec = json!({"hard": {"pods": "1"}, "scopeSelector": selector("BestEffort")});
     let quota = Valid::new("/api/v1/namespaces/n/resourcequotas", json!({"spec": spec}));
     quota.update(&[(&[("/spec/scopeSelector", selector("NotBestEffort"))], &[])]);
+    let both = json!([{"scopeName": "BestEffort", "operator": "Exists"}, {"scopeName": "NotBestEffort", "operator": "Exists"}]);
+    quota.create(&[(
+        &[("/spec/scopeSelector/matchExpressions", both)],
+        &["spec.scopeSelector.matchExpressions: Invalid value: null: conflicting scopes"],
+    )]);
+    let ranges = json!(["10.1.0.0/24", "10.1.0.0/24"]);
+    Valid::new("/api/v1/nodes", json!({})).create(&[(&[("/spec/podCIDRs", ranges)], &[
+        r#"spec.podCIDRs: Invalid value: ["10.1.0.0/24","10.1.0.0/24"]: may specify no more than one CIDR for each IP family"#,
+        r#"spec.podCIDRs[1]: Duplicate value: "10.1.0.0/24""#,
+    ])]);
     let range = Valid::new("/api/v1/namespaces/n/limitranges", json!({"spec": {"limits": []}}));
     let name = "requests.x.io/y";
     let got = super::lines(

@@ -24,13 +24,13 @@ fn pods_are_warned_about() {
     assert_eq!(
         about("/api/v1/namespaces/n/pods", object),
         [
+            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
             "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
             "spec.volumes[0].rbd: deprecated in v1.28, non-functional in v1.31+",
             "spec.volumes[1].storageOS: deprecated in v1.22, non-functional in v1.25+",
+            "spec.overhead[memory]: fractional byte value \"4m\" is invalid, must be an integer",
             "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
             "spec.containers[0].env[2]: hides previous definition of \"A\", which may be dropped when using apply",
-            "spec.overhead[memory]: fractional byte value \"4m\" is invalid, must be an integer",
-            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
         ]
     );
 }
@@ -46,10 +46,20 @@ fn terms_that_select_by_old_labels_or_select_nothing() {
         about_pod(spec),
         [
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key: beta.kubernetes.io/arch is deprecated since v1.14; use \"kubernetes.io/arch\" instead",
-            "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.labelSelector: a null labelSelector results in matching no pod",
             "spec.topologySpreadConstraints[0].topologyKey: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.labelSelector: a null labelSelector results in matching no pod",
         ]
     );
+}
+
+#[test]
+fn values_that_no_label_has_are_not_preferred() {
+    let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": ["a", "-"]}]});
+    let spec = json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}}});
+    let got = about_pod(spec);
+    let at = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.matchExpressions[0].values[1]";
+    assert_eq!(got.len(), 1, "{got:?}");
+    assert!(got[0].starts_with(&format!("{at}: - is invalid, a valid label must be an empty string or")), "{got:?}");
 }
 
 #[test]
@@ -126,6 +136,21 @@ fn other_kinds_are_warned_about() {
                 "spec.cephfs: deprecated in v1.28, non-functional in v1.31+",
             ],
         ),
+        ("/api/v1/persistentvolumes", json!({"spec": {"quobyte": {"registry": "r:1", "volume": "v"}}}), vec![]),
+        (
+            "/apis/node.k8s.io/v1/runtimeclasses",
+            json!({"handler": "h", "scheduling": {"nodeSelector": {"beta.kubernetes.io/os": "linux"}}}),
+            vec!["scheduling.nodeSelector: deprecated since v1.14; use \"kubernetes.io/os\" instead"],
+        ),
+        (
+            "/apis/storage.k8s.io/v1/namespaces/n/csistoragecapacities",
+            json!({"storageClassName": "c", "nodeTopology": {"matchLabels": {"beta.kubernetes.io/os": "linux"},
+                "matchExpressions": [{"key": "beta.kubernetes.io/os", "operator": "Exists"}]}}),
+            vec![
+                "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead",
+                "nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            ],
+        ),
         (
             "/api/v1/namespaces/n/persistentvolumeclaims",
             json!({"spec": {"resources": {"requests": {"storage": "200m"}}}}),
@@ -193,6 +218,44 @@ fn other_kinds_are_warned_about() {
     for (collection, object, want) in table {
         assert_eq!(about(collection, object), want, "{collection}");
     }
+}
+
+#[test]
+fn pods_are_warned_about_in_order() {
+    let seccomp = "container.seccomp.security.alpha.kubernetes.io/c";
+    let spec = json!({
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "t"}]}},
+        "containers": [{"name": "c", "resources": {"limits": {"memory": "500m", "ephemeral-storage": "500m"}, "requests": {"memory": "500m"}}}],
+        "imagePullSecrets": [{"name": ""}, {"name": ""}],
+        "nodeSelector": {"beta.kubernetes.io/os": "linux"},
+        // What is said for the pod is not said for the container.
+        "securityContext": {"seccompProfile": {"type": "Unconfined"}},
+        "terminationGracePeriodSeconds": -1,
+        "volumes": [{"name": "v", "gitRepo": {"repository": "r"}}],
+    });
+    let pod = json!({"metadata": {"name": "a.b", "annotations": {seccomp: "x"}}, "spec": spec});
+    let container = "spec.containers[0].resources";
+    let whole = "fractional byte value \"500m\" is invalid, must be an integer";
+    assert_eq!(
+        about("/api/v1/namespaces/n/pods", pod),
+        [
+            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]",
+            "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            "spec.volumes[0].gitRepo: deprecated in v1.11, and disabled by default in v1.33+",
+            "spec.imagePullSecrets[1].name: duplicate name \"\"",
+            "spec.imagePullSecrets[0].name: invalid empty name \"\"",
+            "spec.imagePullSecrets[1].name: invalid empty name \"\"",
+            &format!(
+                "metadata.annotations[{seccomp}]: non-functional in v1.27+; use the \"seccompProfile\" field instead"
+            ),
+            &format!("{container}.limits[memory]: {whole}"),
+            &format!("{container}.requests[memory]: {whole}"),
+            &format!("{container}.limits[ephemeral-storage]: {whole}"),
+            &format!("{container}.requests[ephemeral-storage]: {whole}"),
+            "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
+            "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: a null labelSelector results in matching no pod",
+        ]
+    );
 }
 
 #[test]

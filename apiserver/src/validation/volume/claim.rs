@@ -4,11 +4,12 @@ use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
 
-use super::persistent::{access_modes, class_name, positive, volume_mode};
+use super::persistent::{access_modes, class_name, not_below_nothing, positive, volume_mode};
 use crate::validation::internal;
 use crate::validation::meta::{annotation, immutable};
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
-use crate::validation::selectors::label_selector;
+use crate::validation::relaxed::{self, Leave};
+use crate::validation::selectors::{label_selector, label_selector_of};
 use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -26,12 +27,25 @@ pub(in crate::validation) fn claim(object: &Value, out: &mut Vec<Error>) {
     spec(get(object, "spec"), &Path::new("spec"), out);
 }
 
+/// Whether what a claim is filled from is of an API group.
+pub(in crate::validation) fn has_groups(spec: &Value) -> bool {
+    ["dataSource", "dataSourceRef"].iter().any(|key| has(get(spec, key), "apiGroup"))
+}
+
+/// Whether the volumes that a claim is content with are picked by values that no label has.
+pub(in crate::validation) fn has_odd_selector(spec: &Value) -> bool {
+    let mut out = Vec::new();
+    label_selector(get(spec, "selector"), &Path::new("selector"), &mut out);
+    !out.is_empty()
+}
+
 /// The spec of a claim or of a claim template.
 pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if texts(spec, "accessModes").is_empty() {
         out.push(Error::required(path.child("accessModes"), "at least 1 access mode is required"));
     }
-    label_selector(get(spec, "selector"), &path.child("selector"), out);
+    let strict = !relaxed::allows(Leave::OddSelectorsOfClaims);
+    label_selector_of(get(spec, "selector"), strict, &path.child("selector"), out);
     access_modes(spec, path, out);
     let storage = at(spec, &["resources", "requests", "storage"]);
     let storage_path = path.child("resources").key("storage");
@@ -59,7 +73,7 @@ fn data_source(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         let path = path.child("dataSourceRef").child("namespace");
         complain(out, &path, namespace, dns1123_label(namespace));
     }
-    let differ = || ["apiGroup", "kind", "name"].iter().any(|k| text(source, k) != text(reference, k));
+    let differ = || ["apiGroup", "kind", "name"].iter().any(|k| get(source, k) != get(reference, k));
     let why = if !namespace.is_empty() {
         "may not be specified when dataSourceRef.namespace is specified"
     } else if differ() {
@@ -87,7 +101,7 @@ fn one_source(source: &Value, path: &Path, out: &mut Vec<Error>) {
     if group.is_empty() && kind != "PersistentVolumeClaim" {
         out.push(Error::invalid(path, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"));
     }
-    if !group.is_empty() {
+    if !group.is_empty() && !relaxed::allows(Leave::OddGroupsOfSources) {
         complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
     }
 }
@@ -128,6 +142,11 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if may_get_class(new, old) {
         loose.push("storageClassName");
     }
+    let (annotated, was) = (annotation(new, CLASS_ANNOTATION), annotation(old, CLASS_ANNOTATION));
+    if annotated != was && !class_of_annotation(new, old) {
+        let path = Path::of(&["metadata", "annotations", CLASS_ANNOTATION]);
+        out.push(Error::invalid(path, annotated, "field is immutable"));
+    }
     let masked = masked(spec, before, &loose, bound);
     if !same(&masked, before) {
         let message =
@@ -141,11 +160,6 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if now < size(before, &storage) && now <= size(old, &["status", "capacity", "storage"]) {
         let path = path.child("resources").child("requests").child("storage");
         out.push(Error::forbidden(path, "field can not be less than status.capacity"));
-    }
-    let (annotated, was) = (annotation(new, CLASS_ANNOTATION), annotation(old, CLASS_ANNOTATION));
-    if annotated != was && !class_of_annotation(new, old) {
-        let path = Path::of(&["metadata", "annotations", CLASS_ANNOTATION]);
-        out.push(Error::invalid(path, annotated, "field is immutable"));
     }
     immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
     let current = "status.currentVolumeAttributesClassName";
@@ -176,19 +190,15 @@ fn may_get_class(new: &Value, old: &Value) -> bool {
     if has(before, key) || !has(spec, key) {
         return false;
     }
-    let annotated = annotation(old, CLASS_ANNOTATION);
-    annotated.is_empty() || annotated == text(spec, key)
+    let annotated = at(old, &["metadata", "annotations", CLASS_ANNOTATION]);
+    annotated.is_null() || annotated == get(spec, key)
 }
 
 /// `status` of a claim.
 pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     for (name, value) in entries(status, "capacity") {
-        let amount = quantity(value);
-        if amount.sign() < 0 {
-            let path = path.child("capacity").key(name);
-            out.push(Error::invalid(path, amount.to_string(), "must be a valid resource quantity"));
-        }
+        not_below_nothing(value, &path.child("capacity").key(name), out);
     }
     for (name, value) in entries(status, "allocatedResourceStatuses") {
         let path = path.child("allocatedResourceStatuses");
@@ -201,9 +211,8 @@ pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>
     for (name, value) in entries(status, "allocatedResources") {
         let (path, before) = (path.child("allocatedResources"), out.len());
         resizable(name, &path, out);
-        let (amount, path) = (quantity(value), path.key(name));
-        if out.len() == before && amount.sign() < 0 {
-            out.push(Error::invalid(&path, amount.to_string(), "must be a valid resource quantity"));
+        if out.len() == before {
+            not_below_nothing(value, &path.key(name), out);
         }
     }
 }

@@ -44,8 +44,7 @@ pub(super) fn iscsi(value: &Value, volume: &str, persistent: bool, holder: &Path
     if portal.is_empty() {
         out.push(Error::required(path.child("targetPortal"), ""));
     }
-    let long = has(value, "initiatorName") && volume.len() + 1 + portal.len() > MAX_NAMES;
-    if long && persistent {
+    if persistent && too_long(value, volume) {
         out.push(Error::invalid(path.child("targetportal"), portal, TOO_LONG));
     }
     match text(value, "iqn") {
@@ -67,7 +66,18 @@ pub(super) fn iscsi(value: &Value, volume: &str, persistent: bool, holder: &Path
         let why = qualified_name(name, persistent);
         out.extend(why.map(|why| Error::invalid(path.child("initiatorname"), name, why)));
     }
-    if long && !persistent {
+    if !persistent {
+        named(value, volume, holder, out);
+    }
+}
+
+fn too_long(value: &Value, volume: &str) -> bool {
+    has(value, "initiatorName") && volume.len() + 1 + text(value, "targetPortal").len() > MAX_NAMES
+}
+
+/// The name of a pod's volume leaves room for the portal.
+pub(super) fn named(value: &Value, volume: &str, holder: &Path, out: &mut Vec<Error>) {
+    if too_long(value, volume) {
         out.push(Error::invalid(holder.child("name"), volume, TOO_LONG));
     }
 }

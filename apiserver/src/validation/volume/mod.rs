@@ -103,6 +103,9 @@ fn one(volume: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     }
     for other in kinds {
         out.push(Error::forbidden(path.child(source::misnamed(other)), MORE_THAN_ONE));
+        if other == "iscsi" {
+            iscsi::named(get(volume, other), text(volume, "name"), path, out);
+        }
     }
 }
 

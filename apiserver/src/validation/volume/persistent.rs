@@ -9,7 +9,7 @@ use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain};
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::node_selector;
-use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
+use crate::validation::tree::{entries, get, has, has_entries, quantity, same, text, texts};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 /// What a persistent volume can be made of, in the order in which it is judged.
@@ -92,7 +92,14 @@ pub(in crate::validation) fn volume(object: &Value, out: &mut Vec<Error>) {
 /// What a volume is, on its own or `inline` in an attachment.
 pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: &Path, out: &mut Vec<Error>) {
     if inline {
-        not_inline(spec, path, out);
+        for (key, set) in [("claimRef", has(spec, "claimRef")), ("capacity", has_entries(spec, "capacity"))] {
+            if set {
+                out.push(Error::forbidden(path.child(key), INLINE));
+            }
+        }
+        if !has(spec, "csi") {
+            out.push(Error::required(path.child("csi"), "has to be specified in the context of inline volumes"));
+        }
     }
     if texts(spec, "accessModes").is_empty() {
         out.push(Error::required(path.child("accessModes"), ""));
@@ -110,16 +117,8 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
             out.push(Error::not_supported(&policy_path, policy, &["Delete", "Recycle", "Retain"]));
         }
     }
-    if has(spec, "nodeAffinity") && !inline {
-        let (required, path) = (at(spec, &["nodeAffinity", "required"]), path.child("nodeAffinity").child("required"));
-        if required.is_null() {
-            out.push(Error::required(path, "must specify required node constraints"));
-        } else {
-            node_selector(required, &path, out);
-        }
-    }
-    if inline && !has(spec, "csi") {
-        out.push(Error::required(path.child("csi"), "has to be specified in the context of inline volumes"));
+    if has(spec, "nodeAffinity") {
+        nodes(get(spec, "nodeAffinity"), inline, &path.child("nodeAffinity"), out);
     }
     volume_source(spec, name, path, out);
     let root = text(get(spec, "hostPath"), "path");
@@ -128,6 +127,8 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
     }
     if !inline {
         class_name(spec, path, out);
+    } else if !text(spec, "storageClassName").is_empty() {
+        out.push(Error::forbidden(path.child("storageClassName"), INLINE));
     }
     let mode = text(spec, "volumeMode");
     if !inline {
@@ -141,17 +142,23 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
     }
 }
 
-fn not_inline(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    for key in ["claimRef", "capacity"] {
-        if has(spec, key) && !crate::validation::tree::is_empty(get(spec, key)) {
-            out.push(Error::forbidden(path.child(key), INLINE));
-        }
+/// Which nodes can reach a volume.
+fn nodes(affinity: &Value, inline: bool, path: &Path, out: &mut Vec<Error>) {
+    let (required, within) = (get(affinity, "required"), path.child("required"));
+    if inline {
+        out.push(Error::forbidden(path, INLINE));
+    } else if required.is_null() {
+        out.push(Error::required(within, "must specify required node constraints"));
+    } else {
+        node_selector(required, !relaxed::allows(Leave::OddNodeLabels), &within, out);
     }
-    if has(spec, "nodeAffinity") {
-        out.push(Error::forbidden(path.child("nodeAffinity"), INLINE));
-    }
-    if !text(spec, "storageClassName").is_empty() {
-        out.push(Error::forbidden(path.child("storageClassName"), INLINE));
+}
+
+/// An amount that is not below nothing; upstream shows it as a plain number.
+pub(super) fn not_below_nothing(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    let amount = quantity(value).value();
+    if amount < 0 {
+        out.push(Error::invalid(path, amount, "must be a valid resource quantity"));
     }
 }
 
@@ -165,10 +172,7 @@ fn capacity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     for (name, value) in entries(spec, "capacity") {
         let path = path.key(name);
-        let amount = quantity(value);
-        if amount.sign() < 0 {
-            out.push(Error::invalid(&path, amount.to_string(), "must be a valid resource quantity"));
-        }
+        not_below_nothing(value, &path, out);
         positive(value, &path, out);
     }
 }

@@ -7,10 +7,12 @@ use shared::status::field::{Error, Path};
 
 use super::local_path;
 use crate::validation::certificates::signer_name;
-use crate::validation::names::NameRule;
 use crate::validation::pod::{field_ref, resource_ref};
+use crate::validation::pod_certificate;
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::label_selector;
 use crate::validation::tree::{get, has, int, list, text};
+use crate::validation::trust_bundle::misnamed;
 
 const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const FIELDS: &[&str] =
@@ -109,6 +111,7 @@ pub(super) fn projected(value: &Value, path: &Path, out: &mut Vec<Error>) {
                     files.add(text(value, "path"), text(value, "path"), path, out);
                 }
                 _ => {
+                    pod_certificate::projection(value, &at, out);
                     let paths = ["credentialBundlePath", "keyPath", "certificateChainPath"];
                     for key in paths.into_iter().filter(|k| !text(value, k).is_empty()) {
                         local_path(text(value, key), &at.child(key), out);
@@ -135,8 +138,14 @@ fn token(value: &Value, path: &Path, volume: &Path, out: &mut Vec<Error>) {
     }
     match text(value, "path") {
         "" => out.push(Error::required(volume.child("path"), "")),
-        target => local_path(target, &volume.child("path"), out),
+        target if !relaxed::allows(Leave::TokensElsewhere) => local_path(target, &volume.child("path"), out),
+        _ => {}
     }
+}
+
+/// The signer that the name of a bundle begins with.
+fn signer_of(bundle: &str) -> String {
+    bundle.rsplit_once(':').map(|(signer, _)| signer.replace(':', "/")).unwrap_or_default()
 }
 
 fn trust_bundle(value: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -149,7 +158,7 @@ fn trust_bundle(value: &Value, path: &Path, out: &mut Vec<Error>) {
             if name.is_empty() {
                 out.push(Error::required(path.child("name"), "must be a valid object name"));
             }
-            for why in NameRule::Subdomain.check(&name.replace(':', "."), false) {
+            for why in misnamed(name, &signer_of(name), false) {
                 let why = format!("not a valid clustertrustbundlename: {why}");
                 out.push(Error::invalid(path.child("name"), name, &why));
             }

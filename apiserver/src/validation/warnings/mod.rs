@@ -13,7 +13,7 @@ use proto::Value;
 use proto::resources::Resource;
 use shared::status::go_quote;
 
-use super::names::dns1123_label;
+use super::names::{dns1123_label, label_value};
 use super::tree::{at, entries, get, has, int, list, quantity, text, texts};
 
 /// Warnings about an object; second is what it is changed from.
@@ -39,7 +39,7 @@ const RULES: &[(&str, &str, Warn)] = &[
     ("batch", "cronjobs", cron_job),
     ("networking.k8s.io", "ingresses", networking::ingress),
     ("networking.k8s.io", "networkpolicies", |new, _, out| networking::policy(new, out)),
-    ("node.k8s.io", "runtimeclasses", |new, _, out| node_selector(get(new, "scheduling"), "scheduling", out)),
+    ("node.k8s.io", "runtimeclasses", |new, _, out| runtime_class(new, out)),
     ("storage.k8s.io", "storageclasses", |new, _, out| storage::class(new, out)),
     ("storage.k8s.io", "csidrivers", storage::driver),
     ("storage.k8s.io", "csistoragecapacities", |new, _, out| storage::capacity(new, out)),
@@ -79,8 +79,8 @@ pub(super) fn of(row: &Resource, subresource: &str, object: &Value, old: Option<
 /// Pods are mostly changed by programs, which nobody listens to.
 fn of_pod(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     if old.is_none() {
-        pod::spec_and_annotations(new, "", out);
         name_of(new, "the Pod's hostname", out);
+        pod::spec_and_annotations(new, "", out);
     }
 }
 
@@ -203,9 +203,26 @@ fn node_selector(holder: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
+/// As of [`node_selector`]; upstream's path does not say which label it is about.
+fn runtime_class(new: &Value, out: &mut Vec<String>) {
+    let labels = entries(get(new, "scheduling"), "nodeSelector").filter_map(|(key, _)| renamed(key));
+    out.extend(labels.map(|advice| format!("scheduling.nodeSelector: {advice}")));
+}
+
 fn node_selector_term(term: &Value, path: &str, out: &mut Vec<String>) {
     for (i, expression) in list(term, "matchExpressions").iter().enumerate() {
         label_key(text(expression, "key"), &format!("{path}.matchExpressions[{i}].key"), out);
+    }
+}
+
+/// The same of one that is only preferred: values that no label has are not refused there.
+fn preferred_term(term: &Value, path: &str, out: &mut Vec<String>) {
+    for (i, expression) in list(term, "matchExpressions").iter().enumerate() {
+        let path = format!("{path}.matchExpressions[{i}]");
+        label_key(text(expression, "key"), &format!("{path}.key"), out);
+        for (j, value) in texts(expression, "values").iter().enumerate() {
+            out.extend(label_value(value).iter().map(|why| format!("{path}.values[{j}]: {value} is invalid, {why}")));
+        }
     }
 }
 

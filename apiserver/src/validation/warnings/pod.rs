@@ -3,8 +3,8 @@
 use proto::Value;
 use shared::status::go_quote;
 
-use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports};
-use crate::validation::tree::{at, entries, get, has, int, list, text, texts};
+use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports, preferred_term};
+use crate::validation::tree::{at, get, has, int, list, text, texts};
 
 /// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.
 pub(super) const OLD_VOLUMES: &[(&str, &str, &str)] = &[
@@ -25,6 +25,9 @@ const OLD_ANNOTATIONS: &[(&str, &str, &str)] = &[
     ("security.alpha.kubernetes.io/sysctls", "v1.11", "sysctls"),
     ("security.alpha.kubernetes.io/unsafe-sysctls", "v1.11", "sysctls"),
 ];
+const NO_SECCOMP: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
+/// Resources that are counted in bytes.
+const BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
 const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -32,37 +35,44 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// The template of pods at `path`.
 pub(super) fn template(template: &Value, path: &str, out: &mut Vec<String>) {
     spec_and_annotations(template, &format!("{path}."), out);
-    let spec = get(template, "spec");
-    for (_, container) in containers(spec) {
-        let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-        superseded(template, container, (APP_ARMOR, "appArmorProfile"), advice, &format!("{path}."), out);
-    }
 }
 
-/// A pod or a template; `prefix` is in front of the paths of its fields.
+/// A pod or a template, in upstream's order; `prefix` is in front of the paths of a template's fields.
 pub(super) fn spec_and_annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
     let spec = get(pod, "spec");
     let path = format!("{prefix}spec");
     node_selector(spec, &path, out);
-    affinity(get(spec, "affinity"), &format!("{path}.affinity"), out);
+    nodes(get(spec, "affinity"), &format!("{path}.affinity.nodeAffinity"), out);
     for (i, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
         let path = format!("{path}.topologySpreadConstraints[{i}]");
         label_key(text(constraint, "topologyKey"), &format!("{path}.topologyKey"), out);
         selects_nothing(constraint, &path, out);
     }
     annotations(pod, prefix, out);
-    references(spec, &path, out);
     volumes(spec, &path, out);
+    references(spec, &path, out);
+    for name in BYTES {
+        bytes(get(get(spec, "overhead"), name), name, &format!("{path}.overhead"), out);
+    }
+    if has(at(pod, &["metadata", "annotations"]), SECCOMP_OF_POD) && !says(spec, "seccompProfile") {
+        out.push(format!("{prefix}metadata.annotations[{SECCOMP_OF_POD}]: {NO_SECCOMP}"));
+    }
+    for (at, container) in containers(spec) {
+        superseded(pod, container, (SECCOMP, "seccompProfile"), NO_SECCOMP, prefix, out);
+        // Of pods, annotations of AppArmor become fields.
+        if !prefix.is_empty() && !says(spec, "appArmorProfile") {
+            let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+            superseded(pod, container, (APP_ARMOR, "appArmorProfile"), advice, prefix, out);
+        }
+        one_container(container, &format!("{path}.{at}"), out);
+    }
+    ports::of(spec, &path, out);
     if int(spec, "terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
         out.push(format!(
             "{path}.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
         ));
     }
-    for (at, container) in containers(spec) {
-        one_container(container, &format!("{path}.{at}"), out);
-    }
-    bytes(spec, "overhead", &format!("{path}.overhead"), out);
-    ports::of(spec, &path, out);
+    other_pods(get(spec, "affinity"), &format!("{path}.affinity"), out);
     for (i, server) in texts(get(spec, "dnsConfig"), "nameservers").iter().enumerate() {
         networking::ip(server, &format!("{path}.dnsConfig.nameservers[{i}]"), out);
     }
@@ -78,16 +88,20 @@ fn containers(spec: &Value) -> impl Iterator<Item = (String, &Value)> {
         .flat_map(|key| list(spec, key).iter().enumerate().map(move |(i, c)| (format!("{key}[{i}]"), c)))
 }
 
-fn affinity(affinity: &Value, path: &str, out: &mut Vec<String>) {
-    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+fn nodes(affinity: &Value, path: &str, out: &mut Vec<String>) {
     let nodes = get(affinity, "nodeAffinity");
     for (i, term) in list(get(nodes, REQUIRED), "nodeSelectorTerms").iter().enumerate() {
-        node_selector_term(term, &format!("{path}.nodeAffinity.{REQUIRED}.nodeSelectorTerms[{i}]"), out);
+        node_selector_term(term, &format!("{path}.{REQUIRED}.nodeSelectorTerms[{i}]"), out);
     }
     for (i, term) in list(nodes, PREFERRED).iter().enumerate() {
-        node_selector_term(get(term, "preference"), &format!("{path}.nodeAffinity.{PREFERRED}[{i}].preference"), out);
+        preferred_term(get(term, "preference"), &format!("{path}.{PREFERRED}[{i}].preference"), out);
     }
+}
+
+fn other_pods(affinity: &Value, path: &str, out: &mut Vec<String>) {
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = get(affinity, kind);
         for (i, term) in list(pods, REQUIRED).iter().enumerate() {
@@ -113,17 +127,14 @@ fn annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
             "{prefix}metadata.annotations[{key}]: non-functional in {since}+; use the \"{field}\" field instead"
         ));
     }
-    let advice = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
-    let spec = get(pod, "spec");
-    if has(all, SECCOMP_OF_POD) && !has(get(spec, "securityContext"), "seccompProfile") {
-        out.push(format!("{prefix}metadata.annotations[{SECCOMP_OF_POD}]: {advice}"));
-    }
-    for (_, container) in containers(spec) {
-        superseded(pod, container, (SECCOMP, "seccompProfile"), advice, prefix, out);
-    }
 }
 
-/// A container's annotation, unless the field that took its place says something, of the container or of all.
+/// Whether a field of the security context of a pod or container is there.
+fn says(holder: &Value, field: &str) -> bool {
+    has(get(holder, "securityContext"), field)
+}
+
+/// A container's annotation, unless the field that took its place says something.
 fn superseded(
     pod: &Value,
     container: &Value,
@@ -133,8 +144,7 @@ fn superseded(
     out: &mut Vec<String>,
 ) {
     let key = format!("{annotation}{}", text(container, "name"));
-    let said = |holder: &Value| has(get(holder, "securityContext"), field);
-    if has(at(pod, &["metadata", "annotations"]), &key) && !said(container) && !said(get(pod, "spec")) {
+    if has(at(pod, &["metadata", "annotations"]), &key) && !says(container, field) {
         out.push(format!("{prefix}metadata.annotations[{key}]: {advice}"));
     }
 }
@@ -149,11 +159,12 @@ fn references(spec: &Value, path: &str, out: &mut Vec<String>) {
     }
     let secrets = list(spec, "imagePullSecrets");
     for (i, name) in secrets.iter().map(|secret| text(secret, "name")).enumerate() {
-        if name.is_empty() {
-            out.push(format!("{path}.imagePullSecrets[{i}].name: invalid empty name \"\""));
-        } else if secrets[..i].iter().any(|secret| text(secret, "name") == name) {
+        if secrets[..i].iter().any(|secret| text(secret, "name") == name) {
             out.push(format!("{path}.imagePullSecrets[{i}].name: duplicate name {}", go_quote(name)));
         }
+    }
+    for (i, _) in secrets.iter().enumerate().filter(|(_, secret)| text(secret, "name").is_empty()) {
+        out.push(format!("{path}.imagePullSecrets[{i}].name: invalid empty name \"\""));
     }
 }
 
@@ -170,8 +181,10 @@ fn volumes(spec: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 fn one_container(container: &Value, path: &str, out: &mut Vec<String>) {
-    for key in ["limits", "requests"] {
-        bytes(get(container, "resources"), key, &format!("{path}.resources.{key}"), out);
+    for name in BYTES {
+        for key in ["limits", "requests"] {
+            bytes(at(container, &["resources", key, name]), name, &format!("{path}.resources.{key}"), out);
+        }
     }
     let env = list(container, "env");
     for (i, variable) in env.iter().enumerate() {
@@ -189,11 +202,9 @@ fn one_container(container: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Amounts of memory and storage.
-fn bytes(holder: &Value, key: &str, path: &str, out: &mut Vec<String>) {
-    for (name, value) in entries(holder, key) {
-        if matches!(name.as_str(), "memory" | "ephemeral-storage") {
-            fractional(value, &format!("{path}[{name}]"), out);
-        }
+/// An amount of memory or storage.
+fn bytes(value: &Value, name: &str, path: &str, out: &mut Vec<String>) {
+    if !value.is_null() {
+        fractional(value, &format!("{path}[{name}]"), out);
     }
 }

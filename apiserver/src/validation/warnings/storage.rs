@@ -23,7 +23,9 @@ pub(super) fn volume(new: &Value, out: &mut Vec<String>) {
     for (i, term) in terms.iter().enumerate() {
         node_selector_term(term, &format!("spec.nodeAffinity.required.nodeSelectorTerms[{i}]"), out);
     }
-    for (_, kind, what) in OLD_VOLUMES.iter().filter(|(field, ..)| has(spec, field)) {
+    // Of these upstream tells pods only.
+    let told = OLD_VOLUMES.iter().filter(|(field, ..)| !matches!(*field, "flocker" | "quobyte"));
+    for (_, kind, what) in told.filter(|(field, ..)| has(spec, field)) {
         out.push(format!("spec.{kind}: {what}"));
     }
 }
@@ -66,13 +68,13 @@ pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
 /// A CSI driver's capacity on nodes.
 pub(super) fn capacity(new: &Value, out: &mut Vec<String>) {
     let topology = get(new, "nodeTopology");
-    for (key, _) in entries(topology, "matchLabels") {
-        if let Some(advice) = renamed(key) {
-            out.push(format!("nodeTopology.matchLabels[{key}]: {advice}"));
-        }
-    }
     for (i, expression) in list(topology, "matchExpressions").iter().enumerate() {
         label_key(text(expression, "key"), &format!("nodeTopology.matchExpressions[{i}].key"), out);
+    }
+    for (key, _) in entries(topology, "matchLabels") {
+        if let Some(advice) = renamed(key) {
+            out.push(format!("nodeTopology.matchLabels.{key}: {advice}"));
+        }
     }
 }
 

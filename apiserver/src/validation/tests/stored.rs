@@ -1,0 +1,101 @@
+//! What was allowed once and is stored may stay: refused of a new object, and of one that had nothing of the kind.
+
+use serde_json::{Value, json};
+
+use super::{Change, Valid, lines, pod_spec};
+use crate::validation::{Relaxed, validate_create, validate_update};
+
+/// Objects with changes that only stored ones may have, and how many causes there are against others.
+fn judged(valid: &Valid, changes: &[Change]) {
+    let judge = |new: &Value, old: Option<&Value>| {
+        let errors = Relaxed::default().judging(valid.row, old, || match old {
+            Some(old) => validate_update(valid.row, valid.row, new, old),
+            None => validate_create(valid.row, valid.row, new),
+        });
+        lines(valid.row, errors)
+    };
+    let odd = valid.with(changes);
+    let refused = judge(&odd, None);
+    assert_eq!(refused.len(), 1, "{changes:?}: {refused:?}");
+    assert!(judge(&odd, Some(&valid.object)).contains(&refused[0]), "{changes:?}");
+    let mut labelled = odd.clone();
+    labelled["metadata"]["labels"] = json!({"l": "l"});
+    assert_eq!(judge(&labelled, Some(&odd)), [""; 0], "{changes:?}");
+}
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+
+fn expression() -> Value {
+    json!({"key": "k", "operator": "In", "values": ["not a label"]})
+}
+
+fn nodes() -> Value {
+    json!({"nodeSelectorTerms": [{"matchExpressions": [expression()]}]})
+}
+
+#[test]
+fn pods() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()});
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+    let deployment = Valid::new("/apis/apps/v1/namespaces/n/deployments", json!({"spec": spec}));
+    let template = "/spec/template";
+    let at = |path: &str| -> &'static str { Box::leak(format!("{template}{path}").into_boxed_str()) };
+    let term = json!({"topologyKey": "t", "labelSelector": {"matchExpressions": [expression()]}});
+    let spread = |selector: Value, keys: Value| json!([{"topologyKey": "t", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector, "matchLabelKeys": keys}]);
+    let token = json!({"serviceAccountToken": {"path": "../t", "expirationSeconds": 600}});
+    let token = json!([{"name": "v", "projected": {"defaultMode": 420, "sources": [token]}}]);
+    let claim = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]);
+    let pages = json!({"limits": {"hugepages-2Mi": "3Mi", "cpu": "1"}});
+    let table: [Vec<Change>; 10] = [
+        vec![(at("/metadata/annotations"), json!({"controller.kubernetes.io/pod-deletion-cost": "much"}))],
+        vec![(at("/spec/overhead"), json!({"hugepages-2Mi": "3Mi", "cpu": "1"}))],
+        vec![(at("/spec/containers/0/resources"), pages)],
+        vec![(at("/spec/affinity"), json!({"podAntiAffinity": {REQUIRED: [term]}}))],
+        vec![(at("/spec/affinity"), json!({"nodeAffinity": {REQUIRED: nodes()}}))],
+        vec![(at("/spec/topologySpreadConstraints"), spread(json!({"matchExpressions": [expression()]}), json!([])))],
+        vec![(at("/spec/topologySpreadConstraints"), spread(Value::Null, json!(["a"])))],
+        vec![(at("/spec/volumes"), token)],
+        vec![
+            (at("/spec/hostNetwork"), json!(true)),
+            (at("/spec/securityContext"), json!({"sysctls": [{"name": "net.a", "value": "1"}]})),
+        ],
+        vec![
+            (at("/spec/hostUsers"), json!(false)),
+            (at("/spec/volumes"), claim),
+            (at("/spec/containers/0/volumeDevices"), json!([{"name": "v", "devicePath": "/d"}])),
+        ],
+    ];
+    for changes in table {
+        judged(&deployment, &changes);
+    }
+}
+
+#[test]
+fn volumes_and_claims() {
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}});
+    let volume = Valid::new("/api/v1/persistentvolumes", json!({"spec": spec}));
+    judged(&volume, &[("/spec/nodeAffinity", json!({"required": nodes()}))]);
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = Valid::new("/api/v1/namespaces/n/persistentvolumeclaims", json!({"spec": spec}));
+    judged(&claim, &[("/spec/selector", json!({"matchExpressions": [expression()]}))]);
+    judged(&claim, &[("/spec/dataSourceRef", json!({"apiGroup": "NO_GROUP", "kind": "K", "name": "n"}))]);
+}
+
+#[test]
+fn endpoints() {
+    let at = "subsets[0].addresses[0].ip: Invalid value";
+    let endpoints = Valid::new("/api/v1/namespaces/n/endpoints", json!({}));
+    let subset = |ip: &str| json!([{"addresses": [{"ip": ip}]}]);
+    let twice = [
+        &*format!(r#"{at}: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#),
+        &*format!(r#"{at}: "x": must be a valid IP address"#),
+    ];
+    endpoints.create(&[(&[("/subsets", subset("x"))], &twice)]);
+    let mut odd = Valid { row: endpoints.row, object: endpoints.with(&[("/subsets", subset("x"))]) };
+    odd.object["metadata"]["labels"] = json!({"a": "b"});
+    odd.update(&[
+        (&[("/metadata/labels", json!({"a": "c"}))], &[]),
+        (&[("/subsets", json!([{"addresses": [{"ip": "x"}], "notReadyAddresses": [{"ip": "10.0.0.1"}]}]))], &twice),
+        (&[("/subsets", subset("10.0.0.1"))], &[]),
+    ]);
+}
