@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 use super::names::{complain, dns1123_subdomain};
 use super::selectors::label_selector;
 use super::tree::{get, has, int, list, text, texts};
+use super::urls;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
@@ -174,9 +175,10 @@ pub(super) fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
         (true, false) => url(text(config, "url"), &path.child("url"), out),
         (false, true) => {
             let (service, path) = (get(config, "service"), path.child("service"));
-            for key in ["name", "namespace"] {
+            // Upstream takes the one for the other.
+            for (key, said) in [("namespace", "name"), ("name", "namespace")] {
                 if text(service, key).is_empty() {
-                    out.push(Error::required(path.child(key), &format!("service {key} is required")));
+                    out.push(Error::required(path.child(said), ""));
                 }
             }
             if let Some(port) = int(service, "port").filter(|p| !(1..=65535).contains(p)) {
@@ -217,22 +219,27 @@ fn service_path(target: &str, path: &Path, out: &mut Vec<Error>) {
 
 fn url(url: &str, path: &Path, out: &mut Vec<Error>) {
     const FORM: &str = "; desired format: https://host[/path]";
-    let Some(rest) = url.strip_prefix("https://") else {
-        let scheme = url.split_once("://").map_or("", |(s, _)| s);
-        out.push(Error::invalid(path, scheme, &format!("'https' is the only allowed URL scheme{FORM}")));
-        return;
+    let url = match urls::parse(url) {
+        Ok(url) => url,
+        Err(why) => {
+            out.push(Error::required(path, &format!("url must be a valid URL: {why}{FORM}")));
+            return;
+        }
     };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.is_empty() {
-        out.push(Error::invalid(path, "", &format!("host must be specified{FORM}")));
+    let mut complain = |value: &str, message: &str| out.push(Error::invalid(path, value, message));
+    if url.scheme != "https" {
+        complain(&url.scheme, &format!("'https' is the only allowed URL scheme{FORM}"));
     }
-    if authority.contains('@') {
-        out.push(Error::invalid(path, "", "user information is not permitted in the URL"));
+    if url.host.is_empty() {
+        complain("", &format!("host must be specified{FORM}"));
     }
-    if let Some((_, fragment)) = rest.split_once('#') {
-        out.push(Error::invalid(path, fragment, "fragments are not permitted in the URL"));
+    if let Some(user) = url.user {
+        complain(user, "user information is not permitted in the URL");
     }
-    if let Some((_, query)) = rest.split('#').next().unwrap_or_default().split_once('?') {
-        out.push(Error::invalid(path, query, "query parameters not permitted in the URL"));
+    if !url.fragment.is_empty() {
+        complain(url.fragment, "fragments are not permitted in the URL");
+    }
+    if !url.query.is_empty() {
+        complain(url.query, "query parameters are not permitted in the URL");
     }
 }
