@@ -163,6 +163,15 @@ impl Names {
         self.mark.push(';');
     }
 
+    /// The same for what is said of a refusal: that is not asked of anybody.
+    #[must_use]
+    pub fn without_authorizer(&self) -> Self {
+        let mut names = self.clone();
+        names.declared.retain(|name, _| !name.starts_with("authorizer"));
+        names.mark.push('-');
+        names
+    }
+
     /// From here on expressions may make objects and patches.
     pub fn with_patches(&mut self) {
         if let Dialect::Policy { params } = self.dialect {

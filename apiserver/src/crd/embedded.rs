@@ -119,23 +119,38 @@ fn drop_malformed(metadata: &mut Value) {
     *metadata = Value::Object(kept);
 }
 
+/// What is wrong with the objects in a value at a path; `whole`: it is one itself. Metadata is left what there is in it.
+pub fn judge(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
+    let mut coercion = Coercion { malformed: Malformed::Refused, unknown: Vec::new() };
+    let own = match value {
+        Value::Object(map) if whole => coercion.object(map, path.as_str()),
+        _ => Ok(()),
+    };
+    let mut out = Vec::new();
+    match own.and_then(|()| coercion.value(value, schema, path.as_str())) {
+        Ok(()) => walk(value, schema, path, whole, &mut out),
+        Err(why) => out.push(why),
+    }
+    out
+}
+
 /// What is wrong with objects inside of an object.
 pub fn check(value: &Value, schema: &Schema, out: &mut Vec<Error>) {
     if schema.embeds {
-        walk(value, schema, &Path::default(), true, out);
+        walk(value, schema, &Path::default(), false, out);
     }
 }
 
-fn walk(value: &Value, schema: &Schema, path: &Path, root: bool, out: &mut Vec<Error>) {
+fn walk(value: &Value, schema: &Schema, path: &Path, whole: bool, out: &mut Vec<Error>) {
     match value {
         Value::Object(map) => {
-            if schema.embedded && !root {
+            if whole {
                 check_object(map, path, out);
             }
             for (key, inner) in map {
                 match (schema.property(key), schema.field(key)) {
-                    (Some(p), _) => walk(inner, p, &path.child(key), false, out),
-                    (None, Some(p)) => walk(inner, p, &path.key(key), false, out),
+                    (Some(p), _) => walk(inner, p, &path.child(key), p.embedded, out),
+                    (None, Some(p)) => walk(inner, p, &path.key(key), p.embedded, out),
                     (None, None) => {}
                 }
             }
@@ -143,7 +158,7 @@ fn walk(value: &Value, schema: &Schema, path: &Path, root: bool, out: &mut Vec<E
         Value::Array(list) => {
             let Some(items) = &schema.items else { return };
             for (i, inner) in list.iter().enumerate() {
-                walk(inner, items, &path.index(i), false, out);
+                walk(inner, items, &path.index(i), items.embedded, out);
             }
         }
         _ => {}
@@ -154,7 +169,7 @@ fn check_object(map: &Map<String, Value>, path: &Path, out: &mut Vec<Error>) {
     for key in ["apiVersion", "kind"] {
         let at = path.child(key);
         match map.get(key).map(Value::as_str) {
-            None => out.push(Error::required(at, "must not be empty")),
+            None => out.push(Error::required(at, "")),
             Some(None) => out.push(Error::invalid(at, map[key].clone(), "must be a string")),
             Some(Some("")) => out.push(Error::invalid(at, "", "must not be empty")),
             Some(Some(text)) if key == "kind" => validation::embedded_kind(text, &at, out),
@@ -228,7 +243,7 @@ mod tests {
         };
         assert_eq!(
             said(json!({"kind": ""})),
-            r#"pod.apiVersion: Required value: must not be empty; pod.kind: Invalid value: "": must not be empty"#
+            r#"pod.apiVersion: Required value; pod.kind: Invalid value: "": must not be empty"#
         );
         assert_eq!(
             said(json!({"apiVersion": "a/b/c", "kind": "Pod"})),

@@ -83,7 +83,7 @@ fn unpruned(schema: &Schema, depth: usize) -> bool {
     if depth > MAX_DEPTH {
         return false;
     }
-    let own = schema.default.as_ref().is_some_and(|default| is_unpruned(default, schema));
+    let own = schema.default.as_ref().is_some_and(|default| is_unpruned(default, schema, schema.embedded));
     let additional = match &schema.additional {
         Additional::Schema(inner) => unpruned(inner, depth + 1),
         _ => false,
@@ -93,7 +93,7 @@ fn unpruned(schema: &Schema, depth: usize) -> bool {
         || schema.items.as_deref().is_some_and(|inner| unpruned(inner, depth + 1))
 }
 
-/// Whether a default has fields that its place does not know.
-pub(super) fn is_unpruned(default: &Value, schema: &Schema) -> bool {
-    !prune::prune(&mut default.clone(), schema).is_empty()
+/// Whether a default has fields that its place does not know; that of a `whole` object has those of any object.
+pub(super) fn is_unpruned(default: &Value, schema: &Schema, whole: bool) -> bool {
+    !prune::prune_at(&mut default.clone(), schema, whole).is_empty()
 }

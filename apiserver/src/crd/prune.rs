@@ -13,8 +13,13 @@ const OBJECT_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Removes unknown fields of a whole object. Returns their paths, in the order of the tree.
 pub fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
+    prune_at(object, schema, true)
+}
+
+/// Removes unknown fields of a value, which may be a whole object. Returns their paths, in the order of the tree.
+pub fn prune_at(at: &mut Value, schema: &Schema, whole: bool) -> Vec<String> {
     let mut gone = Vec::new();
-    value(object, Some(schema), true, &mut String::new(), &mut gone);
+    value(at, Some(schema), whole, &mut String::new(), &mut gone);
     gone
 }
 

@@ -15,7 +15,8 @@ const RULES: &str = "x-kubernetes-validations";
 /// Reasons a rule may give.
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// Judges all rules of a schema; expressions only where the schema is `sound` and so is what the rules say otherwise.
+/// Judges all rules of a schema; expressions only where the schema is `sound`, nothing that is `out` already is about
+/// the place or one below, and so is what the rules say otherwise.
 pub(super) fn rules(
     text: &Value,
     schema: &Schema,
@@ -24,7 +25,7 @@ pub(super) fn rules(
     costs: &mut Costs,
     out: &mut Vec<Error>,
 ) {
-    let mut check = Check { lenient, sound, costs, said: Vec::new(), expressions: Vec::new() };
+    let mut check = Check { lenient, sound, costs, wrong: out, said: Vec::new(), expressions: Vec::new() };
     check.at(text, schema, path, Spot { root: true, bounded: Some(1), depth: 0 }, None);
     let Check { said, expressions, .. } = check;
     out.extend(said);
@@ -45,6 +46,8 @@ struct Check<'c> {
     lenient: Leniency,
     sound: bool,
     costs: &'c mut Costs,
+    /// What is wrong with the schema.
+    wrong: &'c [Error],
     /// What is wrong with what rules say beside their expressions.
     said: Vec<Error>,
     expressions: Vec<Error>,
@@ -73,7 +76,11 @@ impl Check<'_> {
         for (i, rule) in own.iter().enumerate() {
             words(rule, text, &path.child(RULES).index(i), &mut self.said);
         }
-        if own.is_empty() || !self.sound || self.said.len() > before {
+        let about = |error: &Error| {
+            let below = error.field.strip_prefix(path.as_str());
+            below.is_some_and(|below| below.is_empty() || below.starts_with(['.', '[']))
+        };
+        if own.is_empty() || !self.sound || self.said.len() > before || self.wrong.iter().any(about) {
             return;
         }
         let Some(decl) = Decl::of(schema, spot.root || schema.embedded) else {
@@ -169,7 +176,7 @@ fn words(rule: &Value, schema: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A rule as upstream prints it in messages.
-fn shown(rule: &Value) -> String {
+pub(super) fn shown(rule: &Value) -> String {
     let fields = ["rule", "message", "messageExpression", "reason", "fieldPath", "optionalOldSelf"];
     let shown = fields.map(|key| {
         let empty = if matches!(key, "reason" | "optionalOldSelf") { Value::Null } else { Value::from("") };

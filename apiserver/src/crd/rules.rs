@@ -114,6 +114,13 @@ pub fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<Error>
     run.out
 }
 
+/// What they find wrong with a value at a path, as something new. `whole`: it is an object itself.
+pub fn check_at(schema: &Schema, value: &Value, whole: bool, path: &Path) -> Vec<Error> {
+    let mut run = Run { out: Vec::new(), budget: Budget::new(cel::RUNTIME_BUDGET), ended: false };
+    run.at(schema, value, None, whole, path);
+    run.out
+}
+
 struct Run {
     out: Vec<Error>,
     budget: Budget,

@@ -10,6 +10,7 @@ use proto::Value;
 use regex::Regex;
 use serde_json::Map;
 
+use super::patterns;
 use super::rules::Rule;
 
 /// Deepest schema that is compiled; deeper places hold anything.
@@ -129,14 +130,6 @@ pub struct Pattern {
     compiled: OnceLock<Option<Regex>>,
 }
 
-/// Largest compiled form of a pattern.
-const PATTERN_BYTES: usize = 1 << 20;
-
-/// Compiles a pattern as definitions may contain it.
-pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
-    regex::RegexBuilder::new(text).size_limit(PATTERN_BYTES).build()
-}
-
 impl Pattern {
     fn new(text: &str) -> Self {
         Self { text: text.into(), compiled: OnceLock::new() }
@@ -144,7 +137,7 @@ impl Pattern {
 
     /// Whether the pattern is found in a text; one that cannot be compiled is found nowhere.
     pub fn is_match(&self, text: &str) -> bool {
-        self.compiled.get_or_init(|| pattern(&self.text).ok()).as_ref().is_some_and(|r| r.is_match(text))
+        self.compiled.get_or_init(|| patterns::compile(&self.text).ok()).as_ref().is_some_and(|r| r.is_match(text))
     }
 }
 

@@ -1,145 +1,117 @@
-//! Whether a schema is structural: every place is described once, lists and maps are what is said of them.
+//! What a schema may say at all: nothing unknown, and lists and maps are what is said of them.
+//!
+//! Answers for the part of upstream's `apiextensions/validation` that looks at every schema, however it is nested.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::leniency::Leniency;
-use super::schema::{MAX_DEPTH, pattern};
+use super::leniency::{Leniency, TYPES};
+use super::schema::MAX_DEPTH;
 use crate::access::tree;
 
 /// What a schema's text may not contain at all.
 const UNSUPPORTED: [(&str, &str); 6] = [
+    ("id", "id is not supported"),
+    ("additionalItems", "additionalItems is not supported"),
+    ("patternProperties", "patternProperties is not supported"),
     ("definitions", "definitions is not supported"),
     ("dependencies", "dependencies is not supported"),
-    ("patternProperties", "patternProperties is not supported"),
-    ("additionalItems", "additionalItems is not supported"),
     ("$ref", "$ref is not supported"),
-    ("id", "id is not supported"),
 ];
 
 fn is(text: &Value, key: &str) -> bool {
     text[key] == true
 }
 
-fn children<'t>(text: &'t Value, path: &Path) -> Vec<(&'t Value, Path)> {
-    let mut found: Vec<(&Value, Path)> = Vec::new();
-    if let Some(map) = text["properties"].as_object() {
-        found.extend(map.iter().map(|(k, v)| (v, path.child("properties").key(k))));
-    }
-    if text["additionalProperties"].is_object() {
-        found.push((&text["additionalProperties"], path.child("additionalProperties")));
-    }
-    if text["items"].is_object() {
-        found.push((&text["items"], path.child("items")));
-    }
-    found
-}
-
 /// Where a schema stands.
 #[derive(Clone, Copy, Default)]
-pub(super) struct At {
+pub(super) struct At<'w> {
     pub(super) depth: usize,
-    /// In an alternative of another one.
-    pub(super) nested: bool,
+    /// In the metadata of an object.
+    meta: bool,
+    /// Why it has no defaults.
+    bare: Option<&'w str>,
 }
 
-/// What is wrong with a schema's structure.
-pub(super) fn structure(text: &Value, path: &Path, at: At, lenient: Leniency, out: &mut Vec<Error>) {
-    let At { depth, nested } = at;
-    if depth > MAX_DEPTH || !text.is_object() {
+/// What is wrong with what a schema says, beside its rules and whether it is structural.
+pub(super) fn structure(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
+    if at.depth > MAX_DEPTH || !text.is_object() {
         return;
     }
-    for (key, message) in UNSUPPORTED {
-        if text.get(key).is_some_and(|v| !v.is_null() && v != "") {
-            out.push(Error::forbidden(path.child(key), message));
-        }
-    }
+    standard(text, path, at, lenient, out);
     if is(text, "uniqueItems") {
         let message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         out.push(Error::forbidden(path.child("uniqueItems"), message));
     }
-    if text["type"] == "null" {
+    let has_properties = text["properties"].as_object().is_some_and(|p| !p.is_empty());
+    if has_properties && !matches!(text["additionalProperties"], Value::Null | Value::Bool(true)) {
+        let message = "additionalProperties and properties are mutual exclusive";
+        out.push(Error::forbidden(path.child("additionalProperties"), message));
+    }
+    below(text, path, at, lenient, out);
+    extensions(text, path, lenient, out);
+}
+
+/// What may be said anywhere.
+fn standard(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
+    let kind = text["type"].as_str().unwrap_or("");
+    if !kind.is_empty() && !lenient.types && !TYPES.contains(&kind) {
+        out.push(Error::not_supported(path.child("type"), kind, &TYPES));
+    }
+    if let Some(why) = at.bare.filter(|_| !text["default"].is_null()) {
+        out.push(Error::forbidden(path.child("default"), &format!("must not be set {why}")));
+    }
+    for (key, message) in UNSUPPORTED {
+        let said = |value: &Value| match key {
+            "id" => *value != "",
+            "patternProperties" | "definitions" => value.as_object().is_none_or(|map| !map.is_empty()),
+            _ => true,
+        };
+        if text.get(key).is_some_and(|value| !value.is_null() && said(value)) {
+            out.push(Error::forbidden(path.child(key), message));
+        }
+    }
+    if kind == "null" {
         let message = "type cannot be set to null, use nullable as an alternative";
         out.push(Error::forbidden(path.child("type"), message));
     }
     if text["items"].is_array() {
         out.push(Error::forbidden(path.child("items"), "items must be a schema object and not an array"));
     }
-    let has_properties = text["properties"].as_object().is_some_and(|p| !p.is_empty());
-    match &text["additionalProperties"] {
-        Value::Bool(false) => {
-            out.push(Error::forbidden(
-                path.child("additionalProperties"),
-                "additionalProperties cannot be set to false",
-            ));
-        }
-        Value::Null => {}
-        _ if has_properties => {
-            let message = "additionalProperties and properties are mutual exclusive";
-            out.push(Error::forbidden(path.child("additionalProperties"), message));
-        }
-        _ => {}
-    }
-    if let Some(text) = text["pattern"].as_str()
-        && let Err(error) = pattern(text)
-    {
-        let message = format!("must be a valid regular expression, but isn't: {error}");
-        out.push(Error::invalid(path.child("pattern"), text, &message));
-    }
-    if !nested {
-        extensions(text, path, lenient, out);
-    }
-    for (inner, path) in children(text, path) {
-        structure(inner, &path, At { depth: depth + 1, nested }, lenient, out);
-    }
-    for key in ["allOf", "anyOf", "oneOf"] {
-        for (i, inner) in text[key].as_array().into_iter().flatten().enumerate() {
-            combined(inner, &path.child(key).index(i), depth + 1, is(text, "x-kubernetes-int-or-string"), lenient, out);
-        }
-    }
-    if text["not"].is_object() {
-        combined(&text["not"], &path.child("not"), depth + 1, false, lenient, out);
+    if at.meta && is(text, "x-kubernetes-embedded-resource") {
+        let message = "must not be used inside of resource meta";
+        out.push(Error::forbidden(path.child("x-kubernetes-embedded-resource"), message));
     }
 }
 
-/// Alternatives constrain values; they say nothing about structure.
-fn combined(text: &Value, path: &Path, depth: usize, int_or_string: bool, lenient: Leniency, out: &mut Vec<Error>) {
-    for key in ["description", "type", "default", "additionalProperties", "nullable", "title"] {
-        let typed = key == "type" && int_or_string;
-        if !typed && text.get(key).is_some_and(|v| !v.is_null() && v != "" && *v != false) {
-            out.push(Error::forbidden(path.child(key), "must be undefined to be structural"));
+/// The schemas that another one has.
+fn below(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
+    let deeper = At { depth: at.depth + 1, ..at };
+    let mut judge = |inner: &Value, path: &Path, at: At<'_>| structure(inner, path, at, lenient, out);
+    let of_meta = At { bare: Some("inside additionalProperties applying to object metadata"), ..deeper };
+    let additional = if at.meta { of_meta } else { deeper };
+    judge(&text["additionalProperties"], &path.child("additionalProperties"), additional);
+    let (root, embedded) = (at.depth == 0, is(text, "x-kubernetes-embedded-resource"));
+    for (key, inner) in text["properties"].as_object().into_iter().flatten() {
+        let path = path.child("properties").key(key);
+        if (root || embedded) && matches!(key.as_str(), "metadata" | "kind" | "apiVersion") {
+            let why = format!("in top-level {key}");
+            judge(inner, &path, At { meta: true, bare: if root { Some(&why) } else { at.bare }, ..deeper });
+        } else {
+            judge(inner, &path, deeper);
         }
     }
-    for key in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string"]
-    {
-        if is(text, key) {
-            out.push(Error::forbidden(path.child(key), "must be false to be structural"));
+    judge(&text["not"], &path.child("not"), deeper);
+    for key in ["allOf", "oneOf", "anyOf"] {
+        for (i, inner) in text[key].as_array().into_iter().flatten().enumerate() {
+            judge(inner, &path.child(key).index(i), deeper);
         }
     }
-    structure(text, path, At { depth, nested: true }, lenient, out);
+    judge(&text["items"], &path.child("items"), deeper);
 }
 
 fn extensions(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>) {
     let kind = text["type"].as_str().unwrap_or("");
-    if kind == "array" && text["items"].is_null() {
-        out.push(Error::required(path.child("items"), "must be specified"));
-    }
-    if is(text, "x-kubernetes-embedded-resource") {
-        if kind != "object" && !kind.is_empty() {
-            out.push(Error::invalid(
-                path.child("type"),
-                kind,
-                "must be object if x-kubernetes-embedded-resource is true",
-            ));
-        }
-        if text["properties"].is_null() && !is(text, "x-kubernetes-preserve-unknown-fields") {
-            let message = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
-            out.push(Error::required(path.child("properties"), message));
-        }
-    }
-    if is(text, "x-kubernetes-int-or-string") && !kind.is_empty() {
-        out.push(Error::invalid(path.child("type"), kind, "must be empty if x-kubernetes-int-or-string is true"));
-    }
     if text["x-kubernetes-preserve-unknown-fields"] == false {
         let at = path.child("x-kubernetes-preserve-unknown-fields");
         out.push(Error::invalid(at, false, "must be true or undefined"));
@@ -213,6 +185,12 @@ fn map_keys(text: &Value, keys: &[String], list: &Path, out: &mut Vec<Error>) {
     let (items, at, path) = (&text["items"], list.child("x-kubernetes-list-map-keys"), list.child("items"));
     if keys.is_empty() {
         out.push(Error::required(&at, "must not be empty if x-kubernetes-list-type is map"));
+    }
+    if items.is_null() {
+        out.push(Error::required(&path, "must have a schema if x-kubernetes-list-type is map"));
+    }
+    if !items.is_object() {
+        return;
     }
     let kind = items["type"].as_str().unwrap_or("");
     if kind != "object" {

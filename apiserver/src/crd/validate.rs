@@ -6,10 +6,10 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::leniency::{Leniency, is_unpruned};
-use super::schema::{MAX_DEPTH, Schema};
+use super::leniency::Leniency;
+use super::schema::Schema;
 use super::structure::{At, structure};
-use super::{check, rule_check};
+use super::{defaults, rule_check, structural};
 
 /// What one rule may cost on any object at most.
 pub(super) const RULE_COST: u64 = 10_000_000;
@@ -24,57 +24,37 @@ pub fn schema(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>
         return;
     }
     let before = out.len();
-    structure(text, path, At::default(), lenient, out);
-    // Rules and defaults speak about places that make sense.
-    if out.len() > before {
-        return;
-    }
+    let unreadable = if lenient.structure { None } else { structural::unreadable(text, 0) };
+    let mut sound = !lenient.structure && unreadable.is_none();
     let compiled = Schema::compile(text);
-    defaults(text, &compiled, path, (0, lenient), out);
-    let sound = out.len() == before;
+    // Defaults and rules speak about places that make sense.
+    if sound {
+        let mut wrong = structural::invariants(text, path);
+        if wrong.is_empty() {
+            wrong = defaults::judge(text, &compiled, path, lenient);
+        }
+        sound = wrong.is_empty();
+        out.extend(wrong);
+    }
+    let mut said = Vec::new();
+    structure(text, path, At::default(), lenient, &mut said);
     let mut costs = Costs::default();
-    rule_check::rules(text, &compiled, path, (sound, lenient), &mut costs, out);
+    rule_check::rules(text, &compiled, path, (sound, lenient), &mut costs, &mut said);
+    out.extend(said);
+    if let Some(why) = unreadable.filter(|_| out.len() == before) {
+        out.push(Error::invalid(path, "", &why));
+    }
     costs.judge(path, out);
 }
 
-/// Whether a schema that has types everywhere describes every place once.
-pub fn is_structural(text: &Value) -> bool {
-    let mut out = Vec::new();
-    let lenient = Leniency { sets: true, keys: true, ..Leniency::default() };
-    structure(text, &Path::default(), At::default(), lenient, &mut out);
-    out.is_empty()
+/// A rule as upstream prints it in messages.
+pub fn rule_shown(rule: &Value) -> String {
+    rule_check::shown(rule)
 }
 
-/// Defaults fit the places they are for.
-fn defaults(text: &Value, schema: &Schema, path: &Path, (depth, lenient): (usize, Leniency), out: &mut Vec<Error>) {
-    if depth > MAX_DEPTH {
-        return;
-    }
-    if let Some(default) = &schema.default {
-        let at = path.child("default");
-        if !lenient.defaults && is_unpruned(default, schema) {
-            out.push(Error::invalid(&at, default.clone(), "must not have unknown fields"));
-        } else {
-            for mut error in check::check(default, None, schema) {
-                let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };
-                error.field = format!("{at}{below}");
-                // The place itself has no name here.
-                if error.detail.starts_with("in body") {
-                    error.detail.insert(0, ' ');
-                }
-                out.push(error);
-            }
-        }
-    }
-    for (key, inner) in &schema.properties {
-        defaults(&text["properties"][&**key], inner, &path.child("properties").key(key), (depth + 1, lenient), out);
-    }
-    if let super::schema::Additional::Schema(inner) = &schema.additional {
-        defaults(&text["additionalProperties"], inner, &path.child("additionalProperties"), (depth + 1, lenient), out);
-    }
-    if let Some(inner) = &schema.items {
-        defaults(&text["items"], inner, &path.child("items"), (depth + 1, lenient), out);
-    }
+/// Whether a schema describes every place once.
+pub fn is_structural(text: &Value) -> bool {
+    structural::unreadable(text, 0).is_none() && structural::invariants(text, &Path::default()).is_empty()
 }
 
 /// What the rules of a version may cost.
@@ -145,10 +125,6 @@ mod tests {
                 "s.properties[a].uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
             ),
             (
-                with(json!({"type": "object", "additionalProperties": false})),
-                "s.properties[a].additionalProperties: Forbidden: additionalProperties cannot be set to false",
-            ),
-            (
                 with(
                     json!({"type": "object", "additionalProperties": {"type": "string"}, "properties": {"x": {"type": "string"}}}),
                 ),
@@ -191,7 +167,7 @@ mod tests {
             ),
             (
                 with(json!({"anyOf": [{"type": "string"}], "type": "string"})),
-                "s.properties[a].anyOf[0].type: Forbidden: must be undefined to be structural",
+                "s.properties[a].anyOf[0].type: Forbidden: must be empty to be structural",
             ),
         ] {
             assert_eq!(run(text.clone()), [want], "{text}");

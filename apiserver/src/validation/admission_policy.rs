@@ -7,14 +7,16 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::admissionregistration::{one_of, rule_of};
-use super::names::{complain, dns1123_subdomain, qualified_name};
+use super::names::{complain, dns1035_label, dns1123_subdomain, qualified_name};
 use super::selectors::label_selector;
 use super::tree::{get, has, list, text, texts};
 use crate::expressions::{Dialect, Names, Wanted};
 
 /// Most match conditions.
 const CONDITIONS: usize = 64;
-/// Longest expression and message, in bytes.
+/// Most annotations of audit events.
+const ANNOTATIONS: usize = 20;
+/// Longest expression for one of them, in bytes.
 const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
 
 /// `ValidatingAdmissionPolicy`.
@@ -25,28 +27,58 @@ pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
     let (validations, annotations) = (list(spec, "validations"), list(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
-            out.push(Error::required(path.child(field), "validations or auditAnnotations must be non-empty"));
+            let why = "validations or auditAnnotations must contain at least one item";
+            out.push(Error::required(path.child(field), why));
         }
     }
     for (i, validation) in validations.iter().enumerate() {
         self::validation(validation, &names, &path.child("validations").index(i), out);
     }
-    let mut keys = BTreeSet::new();
-    for (i, annotation) in annotations.iter().enumerate() {
+    if annotations.len() > ANNOTATIONS {
+        let why = format!("must not have more than {ANNOTATIONS} auditAnnotations");
+        out.push(Error::invalid(path.child("auditAnnotations"), get(spec, "auditAnnotations").clone(), &why));
+    }
+    let (owner, mut keys) = (text(get(object, "metadata"), "name"), BTreeSet::new());
+    for (i, one) in annotations.iter().enumerate() {
         let path = path.child("auditAnnotations").index(i);
-        let key = text(annotation, "key");
-        let full = format!("{}/{key}", text(get(object, "metadata"), "name"));
-        complain(out, &path.child("key"), key, qualified_name(&full));
-        if !keys.insert(key) {
-            out.push(Error::duplicate(path.child("key"), key));
-        }
-        let missing = "valueExpression is not specified";
-        expression(annotation, "valueExpression", missing, (&names, Wanted::TextOrNull), &path, out);
-        let value = text(annotation, "valueExpression");
-        if value.len() > LONGEST_VALUE_EXPRESSION {
-            out.push(Error::too_long(path.child("valueExpression"), LONGEST_VALUE_EXPRESSION));
+        annotation(one, owner, &names, &path, out);
+        if !keys.insert(text(one, "key")) {
+            out.push(Error::duplicate(path.child("key"), text(one, "key")));
         }
     }
+}
+
+/// An annotation of audit events, whose key has the policy's name before it.
+fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: &mut Vec<Error>) {
+    let full = format!("{owner}/{}", text(annotation, "key"));
+    complain(out, &path.child("key"), &full, qualified_name(&full));
+    let (given, path) = (text(annotation, "valueExpression"), path.child("valueExpression"));
+    let trimmed = given.trim();
+    if trimmed.is_empty() {
+        out.push(Error::required(path, "valueExpression is not specified"));
+    } else if trimmed.len() > LONGEST_VALUE_EXPRESSION {
+        let why = format!("must not exceed {LONGEST_VALUE_EXPRESSION} bytes in length");
+        out.push(Error::required(path, &why));
+    } else if let Err(why) = names.compile(trimmed, Wanted::TextOrNull) {
+        out.push(Error::invalid(path, given, &why));
+    }
+}
+
+/// `status` of a policy: what was found out about its expressions.
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    let (status, path) = (get(new, "status"), Path::new("status"));
+    let warnings = list(get(status, "typeChecking"), "expressionWarnings");
+    for (i, warning) in warnings.iter().enumerate() {
+        let path = path.child("typeChecking").child("expressionWarnings").index(i);
+        for key in ["warning", "fieldRef"] {
+            let missing =
+                if key == "fieldRef" { text(warning, key).trim().is_empty() } else { text(warning, key).is_empty() };
+            if missing {
+                out.push(Error::required(path.child(key), ""));
+            }
+        }
+    }
+    super::conditions::conditions(status, &path, out);
 }
 
 /// What a policy is about.
@@ -94,18 +126,27 @@ pub(super) fn expression(
 }
 
 fn param_kind(kind: &Value, path: &Path, out: &mut Vec<Error>) {
-    let version = text(kind, "apiVersion");
-    if version.is_empty() {
-        out.push(Error::required(path.child("apiVersion"), ""));
-    } else if version.matches('/').count() > 1 {
-        out.push(Error::invalid(
-            path.child("apiVersion"),
-            version,
-            &format!("unexpected GroupVersion string: {version}"),
-        ));
+    let (given, at) = (text(kind, "apiVersion"), path.child("apiVersion"));
+    let (group, version) = given.split_once('/').unwrap_or(("", given));
+    if given.is_empty() {
+        out.push(Error::required(at, ""));
+    } else if version.contains('/') {
+        out.push(Error::invalid(at, given, &format!("unexpected GroupVersion string: {given}")));
+    } else {
+        let wrong = dns1123_subdomain(group);
+        if !group.is_empty() && !wrong.is_empty() {
+            out.push(Error::invalid(&at, group, &wrong.join(",")));
+        }
+        let wrong = dns1035_label(version);
+        if version.is_empty() {
+            out.push(Error::invalid(at, given, "version must be specified"));
+        } else if !wrong.is_empty() {
+            out.push(Error::invalid(at, version, &wrong.join(",")));
+        }
     }
-    if text(kind, "kind").is_empty() {
-        out.push(Error::required(path.child("kind"), ""));
+    match text(kind, "kind") {
+        "" => out.push(Error::required(path.child("kind"), "")),
+        name => super::embedded_kind(name, &path.child("kind"), out),
     }
 }
 
@@ -117,16 +158,16 @@ fn resources(matching: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     for key in ["resourceRules", "excludeResourceRules"] {
         for (i, rule) in list(matching, key).iter().enumerate() {
-            let path = path.child(key).index(i);
-            rule_of(rule, &path, out);
+            let of_rule = path.child(key).index(i);
             let mut seen = BTreeSet::new();
             for (j, name) in texts(rule, "resourceNames").into_iter().enumerate() {
-                let path = path.child("resourceNames").index(j);
+                let path = of_rule.child("resourceNames").index(j);
                 complain(out, &path, name, super::names::path_segment(name, false));
                 if !seen.insert(name) {
                     out.push(Error::duplicate(path, name));
                 }
             }
+            rule_of(rule, &of_rule, out);
         }
     }
 }
@@ -140,7 +181,13 @@ pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Vec
     let mut seen = BTreeSet::new();
     for (i, condition) in all.iter().enumerate() {
         let path = path.index(i);
-        expression(condition, "expression", "", (names, Wanted::Bool), &path, out);
+        // These are compiled, and shown, without what surrounds them.
+        let given = text(condition, "expression").trim();
+        if given.is_empty() {
+            out.push(Error::required(path.child("expression"), ""));
+        } else if let Err(why) = names.compile(given, Wanted::Bool) {
+            out.push(Error::invalid(path.child("expression"), given, &why));
+        }
         let name = text(condition, "name");
         if name.is_empty() {
             out.push(Error::required(path.child("name"), ""));
@@ -156,19 +203,13 @@ pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Vec
 /// Variables of a policy, each of which may use those before it.
 pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut Vec<Error>) {
     names.with_variables();
-    let mut seen = BTreeSet::new();
     for (i, variable) in list(spec, "variables").iter().enumerate() {
         let path = path.index(i);
         let name = text(variable, "name");
         if name.trim().is_empty() {
             out.push(Error::required(path.child("name"), "name is not specified"));
-        } else {
-            if !shared::cel::is_identifier(name) {
-                out.push(Error::invalid(path.child("name"), name, "name is not a valid CEL identifier"));
-            }
-            if !seen.insert(name) {
-                out.push(Error::duplicate(path.child("name"), name));
-            }
+        } else if !shared::cel::is_identifier(name) {
+            out.push(Error::invalid(path.child("name"), name, "name is not a valid CEL identifier"));
         }
         expression(variable, "expression", "expression is not specified", (names, Wanted::Any), &path, out);
         let _ = names.declare(name, text(variable, "expression"));
@@ -176,24 +217,21 @@ pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut 
 }
 
 fn validation(v: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
-    let (given, message, made) = (text(v, "expression"), text(v, "message"), text(v, "messageExpression"));
+    let (message, made) = (text(v, "message"), text(v, "messageExpression"));
     expression(v, "expression", "expression is not specified", (names, Wanted::Bool), path, out);
     if !made.is_empty() {
         if made.trim().is_empty() {
             out.push(Error::invalid(path.child("messageExpression"), made, "must be non-empty if specified"));
-        } else if let Err(why) = names.compile(made, Wanted::Text) {
+        } else if let Err(why) = names.without_authorizer().compile(made, Wanted::Text) {
             out.push(Error::invalid(path.child("messageExpression"), made, &why));
         }
     }
     if !message.is_empty() && message.trim().is_empty() {
         out.push(Error::invalid(path.child("message"), message, "message must be non-empty if specified"));
-    } else if message.contains(['\n', '\r']) {
+    } else if message.trim().contains(['\n', '\r']) {
         out.push(Error::invalid(path.child("message"), message, "message must not contain line breaks"));
-    } else if message.is_empty() && given.contains(['\n', '\r']) {
-        let why = "message must be specified if expression contains line breaks";
-        out.push(Error::required(path.child("message"), why));
     }
-    one_of(v, "reason", &["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"], path, out);
+    one_of(v, "reason", &["Forbidden", "Invalid", "RequestEntityTooLarge"], path, out);
 }
 
 /// `ValidatingAdmissionPolicyBinding`.
@@ -216,16 +254,15 @@ pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
 }
 
 fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
-    let name = text(reference, "name");
-    match (name.is_empty(), has(reference, "selector")) {
-        (false, true) => {
-            for field in ["name", "selector"] {
-                out.push(Error::forbidden(path.child(field), "name and selector are mutually exclusive"));
-            }
-        }
-        (true, false) => out.push(Error::required(path, "one of name or selector must be specified")),
-        (false, false) => complain(out, &path.child("name"), name, super::names::path_segment(name, false)),
-        (true, true) => label_selector(get(reference, "selector"), &path.child("selector"), out),
+    let (name, selects) = (text(reference, "name"), has(reference, "selector"));
+    let both = !name.is_empty() && selects;
+    complain(out, &path.child("name"), name, super::names::path_segment(name, false));
+    label_selector(get(reference, "selector"), &path.child("selector"), out);
+    for field in ["name", "selector"].into_iter().filter(|_| both) {
+        out.push(Error::forbidden(path.child(field), "name and selector are mutually exclusive"));
+    }
+    if name.is_empty() && !selects {
+        out.push(Error::required(path, "one of name or selector must be specified"));
     }
     match text(reference, "parameterNotFoundAction") {
         "" => out.push(Error::required(path.child("parameterNotFoundAction"), "")),
@@ -237,7 +274,7 @@ fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
 fn actions(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let all = texts(spec, "validationActions");
     if all.is_empty() {
-        out.push(Error::required(path, ""));
+        out.push(Error::required(path, "at least one validation action is required"));
     }
     let mut seen = BTreeSet::new();
     for (i, action) in all.iter().enumerate() {

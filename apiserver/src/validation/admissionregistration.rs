@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 use super::names::{complain, dns1123_subdomain};
 use super::selectors::label_selector;
 use super::tree::{get, has, int, list, text, texts};
+use super::urls;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
@@ -56,9 +57,6 @@ fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
     }
     one_of(hook, "failurePolicy", &["Fail", "Ignore"], path, out);
     one_of(hook, "matchPolicy", &["Equivalent", "Exact"], path, out);
-    if mutating {
-        one_of(hook, "reinvocationPolicy", &["IfNeeded", "Never"], path, out);
-    }
     match text(hook, "sideEffects") {
         "" => out.push(Error::required(path.child("sideEffects"), "must specify one of None, NoneOnDryRun")),
         "None" | "NoneOnDryRun" => {}
@@ -71,9 +69,12 @@ fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
     for key in ["namespaceSelector", "objectSelector"] {
         label_selector(get(hook, key), &path.child(key), out);
     }
+    if mutating {
+        one_of(hook, "reinvocationPolicy", &["IfNeeded", "Never"], path, out);
+    }
+    client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
     let names = crate::expressions::Names::of(crate::expressions::Dialect::Policy { params: false });
     super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
-    client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
     versions(hook, &path.child("admissionReviewVersions"), out);
 }
 
@@ -87,6 +88,7 @@ fn versions(hook: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, version) in versions.iter().enumerate() {
         if !seen.insert(version) {
             out.push(Error::invalid(path.index(i), *version, "duplicate version"));
+            continue;
         }
         complain(out, &path.index(i), version, super::names::dns1035_label(version));
     }
@@ -124,13 +126,47 @@ pub(super) fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::required(path.child(key).index(i), ""));
         }
     }
-    if list(rule, "resources").is_empty() {
-        out.push(Error::required(path.child("resources"), ""));
-    }
-    for (i, _) in texts(rule, "resources").iter().enumerate().filter(|(_, r)| r.is_empty()) {
-        out.push(Error::required(path.child("resources").index(i), ""));
-    }
+    resources(&texts(rule, "resources"), &path.child("resources"), out);
     one_of(rule, "scope", &["*", "Cluster", "Namespaced"], path, out);
+}
+
+/// Resources, also those of resources; nothing is named that a wildcard before it stands for.
+fn resources(all: &[&str], path: &Path, out: &mut Vec<Error>) {
+    if all.is_empty() {
+        out.push(Error::required(path, ""));
+    }
+    let (mut of_resources, mut of_subs) = (BTreeSet::new(), BTreeSet::new());
+    // Upstream remembers the last one only.
+    let mut plain = false;
+    for (i, one) in all.iter().enumerate() {
+        if one.is_empty() {
+            out.push(Error::required(path.index(i), ""));
+            continue;
+        }
+        let Some((resource, sub)) = one.split_once('/') else {
+            plain = *one != "*";
+            continue;
+        };
+        let covered =
+            [(format!("{resource}/*"), of_resources.contains(resource)), (format!("*/{sub}"), of_subs.contains(sub))];
+        for (by, _) in covered.iter().filter(|(_, covered)| *covered) {
+            let why = format!("if '{by}' is present, must not specify {one}");
+            out.push(Error::invalid(path.index(i), *one, &why));
+        }
+        if sub == "*" {
+            of_resources.insert(resource);
+        }
+        if resource == "*" {
+            of_subs.insert(sub);
+        }
+    }
+    let mut complain = |why: &str| out.push(Error::invalid(path, all, why));
+    if all.len() > 1 && all.contains(&"*/*") {
+        complain("if '*/*' is present, must not specify other resources");
+    }
+    if all.contains(&"*") && plain {
+        complain("if '*' is present, must not specify other resources without subresources");
+    }
 }
 
 /// Where a webhook is.
@@ -139,9 +175,10 @@ pub(super) fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
         (true, false) => url(text(config, "url"), &path.child("url"), out),
         (false, true) => {
             let (service, path) = (get(config, "service"), path.child("service"));
-            for key in ["name", "namespace"] {
+            // Upstream takes the one for the other.
+            for (key, said) in [("namespace", "name"), ("name", "namespace")] {
                 if text(service, key).is_empty() {
-                    out.push(Error::required(path.child(key), &format!("service {key} is required")));
+                    out.push(Error::required(path.child(said), ""));
                 }
             }
             if let Some(port) = int(service, "port").filter(|p| !(1..=65535).contains(p)) {
@@ -182,22 +219,27 @@ fn service_path(target: &str, path: &Path, out: &mut Vec<Error>) {
 
 fn url(url: &str, path: &Path, out: &mut Vec<Error>) {
     const FORM: &str = "; desired format: https://host[/path]";
-    let Some(rest) = url.strip_prefix("https://") else {
-        let scheme = url.split_once("://").map_or("", |(s, _)| s);
-        out.push(Error::invalid(path, scheme, &format!("'https' is the only allowed URL scheme{FORM}")));
-        return;
+    let url = match urls::parse(url) {
+        Ok(url) => url,
+        Err(why) => {
+            out.push(Error::required(path, &format!("url must be a valid URL: {why}{FORM}")));
+            return;
+        }
     };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.is_empty() {
-        out.push(Error::invalid(path, "", &format!("host must be specified{FORM}")));
+    let mut complain = |value: &str, message: &str| out.push(Error::invalid(path, value, message));
+    if url.scheme != "https" {
+        complain(&url.scheme, &format!("'https' is the only allowed URL scheme{FORM}"));
     }
-    if authority.contains('@') {
-        out.push(Error::invalid(path, "", "user information is not permitted in the URL"));
+    if url.host.is_empty() {
+        complain("", &format!("host must be specified{FORM}"));
     }
-    if let Some((_, fragment)) = rest.split_once('#') {
-        out.push(Error::invalid(path, fragment, "fragments are not permitted in the URL"));
+    if let Some(user) = url.user {
+        complain(user, "user information is not permitted in the URL");
     }
-    if let Some((_, query)) = rest.split('#').next().unwrap_or_default().split_once('?') {
-        out.push(Error::invalid(path, query, "query parameters not permitted in the URL"));
+    if !url.fragment.is_empty() {
+        complain(url.fragment, "fragments are not permitted in the URL");
+    }
+    if !url.query.is_empty() {
+        complain(url.query, "query parameters are not permitted in the URL");
     }
 }

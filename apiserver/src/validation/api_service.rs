@@ -3,17 +3,21 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::names::{between, complain, dns1035_label, dns1123_subdomain};
+use super::names::{between, complain, dns1035_label, dns1123_subdomain, path_segment};
 use super::tree::{flag, get, int, list, text};
 
 /// A new API service.
 pub(super) fn service(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (group, version) = (text(spec, "group"), text(spec, "version"));
-    let (name, required) = (text(get(object, "metadata"), "name"), format!("{version}.{group}"));
-    if name != required {
-        let message = format!("must be `spec.version+\".\"+spec.group`: {}", shared::status::go_quote(&required));
-        out.push(Error::invalid(Path::of(&["metadata", "name"]), name, &message));
+    let required = format!("{version}.{group}");
+    // What cannot be a name at all was told of before.
+    for key in ["generateName", "name"] {
+        let name = text(get(object, "metadata"), key);
+        if !name.is_empty() && name != required && path_segment(name, false).is_empty() {
+            let message = format!("must be `spec.version+\".\"+spec.group`: {}", shared::status::go_quote(&required));
+            out.push(Error::invalid(Path::of(&["metadata", key]), name, &message));
+        }
     }
     if !group.is_empty() {
         complain(out, &path.child("group"), group, dns1123_subdomain(group));
@@ -64,7 +68,7 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     for (i, condition) in list(get(new, "status"), "conditions").iter().enumerate() {
         let (path, status) = (path.index(i).child("status"), text(condition, "status"));
         if !matches!(status, "True" | "False" | "Unknown") {
-            out.push(Error::not_supported(path, status, &["False", "True", "Unknown"]));
+            out.push(Error::not_supported(path, status, &["True", "False", "Unknown"]));
         }
     }
 }

@@ -48,14 +48,13 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
     if usages.is_empty() {
         out.push(Error::required(path.child("usages"), ""));
     }
-    let mut seen = BTreeSet::new();
+    let (path_of, mut seen) = (path.child("usages"), BTreeSet::new());
+    for (i, usage) in usages.iter().enumerate().filter(|(_, usage)| !USAGES.contains(usage)) {
+        out.push(Error::not_supported(path_of.index(i), *usage, USAGES));
+    }
     for (i, usage) in usages.iter().enumerate() {
-        let path = path.child("usages").index(i);
-        if !USAGES.contains(usage) {
-            out.push(Error::not_supported(&path, *usage, USAGES));
-        }
         if !seen.insert(usage) {
-            out.push(Error::duplicate(&path, *usage));
+            out.push(Error::duplicate(path_of.index(i), *usage));
         }
     }
     signer_name(text(spec, "signerName"), &path.child("signerName"), out);
@@ -233,7 +232,10 @@ fn verdicts_stay(new: &Value, old: &Value, out: &mut Vec<Error>) {
         if now.len() > was.len() {
             out.push(Error::forbidden(&path, &format!("updates may not add a condition of type {shown}")));
         } else if now.len() == was.len() && now.iter().zip(&was).any(|(a, b)| !same(a, b)) {
-            out.push(Error::forbidden(&path, &format!("updates may not modify a condition of type {shown}")));
+            let all = |of: &[&Value]| Value::Array(of.iter().map(|c| (*c).clone()).collect());
+            let changes = super::internal::request_conditions_diff(all(&was), all(&now));
+            let why = format!("updates may not modify a condition of type {shown}{changes}");
+            out.push(Error::forbidden(&path, &why));
         }
     }
 }

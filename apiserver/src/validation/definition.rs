@@ -8,6 +8,7 @@ use super::definition_parts::{self, Before};
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{at, flag, get, list, text, texts};
+use super::urls;
 use crate::crd::leniency::{self, Leniency};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
@@ -69,7 +70,8 @@ impl<'o> Allowed<'o> {
         let (versions, conversion) = (list(get(old, "spec"), "versions"), at(old, &["spec", "conversion"]));
         let (client, reviews) = (at(conversion, &["webhook", "clientConfig"]), reviews(conversion));
         let schemas: Vec<&Value> = versions.iter().map(schema).filter(|schema| !schema.is_null()).collect();
-        let structure = prunes_nothing(spec) && !schemas.iter().all(|schema| definition_parts::is_structural(schema));
+        let structure =
+            prunes_nothing(spec) && !schemas.iter().all(|schema| crate::crd::validate::is_structural(schema));
         let lenient = Leniency { structure, ..Leniency::beside(&schemas) };
         Self {
             before: Before { lenient, versions },
@@ -195,8 +197,10 @@ fn approval(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let kind = |said: &str| match said {
         "" => "missing",
         said if said.starts_with("unapproved") => "bypassed",
-        said if said.starts_with("http://") || said.starts_with("https://") => "approved",
-        _ => "invalid",
+        said => match urls::parse(said) {
+            Ok(url) if !said.contains('#') && !url.host.is_empty() && !url.scheme.is_empty() => "approved",
+            _ => "invalid",
+        },
     };
     if !protected || old.is_some_and(|old| kind(annotation(old, APPROVED)) == kind(said)) {
         return;
@@ -237,13 +241,19 @@ fn versions(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error
         }
         definition_parts::of_one(all, version, allowed.before, &path, out);
     }
-    let shown = || get(spec, "versions").clone();
+    let shown = || definition_parts::apart(all);
     let mut seen = std::collections::BTreeSet::new();
     if all.iter().any(|v| !seen.insert(text(v, "name"))) {
         out.push(Error::invalid(&path, shown(), "must contain unique version names"));
     }
     if all.iter().filter(|v| flag(v, "storage")).count() != 1 {
         out.push(Error::invalid(&path, shown(), "must have exactly one version marked as storage version"));
+    }
+    // The first one is the whole definition's in upstream's internal form.
+    let first = all.first().map_or("", |version| text(version, "name"));
+    let wrong = dns1035_label(first);
+    if !first.is_empty() && !wrong.is_empty() {
+        out.push(Error::invalid(Path::of(&["spec", "version"]), first, &wrong.join(",")));
     }
 }
 
@@ -266,7 +276,9 @@ fn prunes_nothing(spec: &Value) -> bool {
 fn conversion(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     let (conversion, path) = (get(spec, "conversion"), path.child("conversion"));
     let strategy = text(conversion, "strategy");
-    if !matches!(strategy, "" | "None" | "Webhook") {
+    if strategy.is_empty() && conversion.is_object() {
+        out.push(Error::required(path.child("strategy"), ""));
+    } else if !matches!(strategy, "" | "None" | "Webhook") {
         out.push(Error::not_supported(path.child("strategy"), strategy, &["None", "Webhook"]));
     }
     let client = at(conversion, &["webhook", "clientConfig"]);

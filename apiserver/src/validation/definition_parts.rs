@@ -7,12 +7,11 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::tree::{at, entries, flag, get, has, list, text};
+use super::schemas_shown;
+use super::tree::{at, flag, get, has, list, text};
 use crate::crd::field_path;
-use crate::crd::leniency::{Leniency, TYPES};
+use crate::crd::leniency::Leniency;
 
-/// Deepest schema that is looked at.
-const DEPTH: usize = 200;
 /// Selectable fields of a version.
 const MOST_SELECTABLE: usize = 8;
 /// Bytes of what clients of an old version are told.
@@ -57,6 +56,19 @@ impl Before<'_> {
 
 fn common(versions: &[Value], part: &str) -> bool {
     versions.windows(2).all(|pair| get(&pair[0], part) == get(&pair[1], part))
+}
+
+/// Versions without what they have in common.
+pub(super) fn apart(versions: &[Value]) -> Value {
+    let mut versions = versions.to_vec();
+    for part in ["schema", "subresources", "additionalPrinterColumns", "selectableFields"] {
+        if common(&versions, part) {
+            versions.iter_mut().filter_map(Value::as_object_mut).for_each(|version| {
+                version.remove(part);
+            });
+        }
+    }
+    versions.into()
 }
 
 fn has_status(version: &Value) -> bool {
@@ -114,40 +126,28 @@ fn schema(holder: &Value, (status, lenient): (bool, Leniency), path: &Path, out:
     if schema.is_null() {
         return;
     }
-    let before = out.len();
     if status {
         root(schema, &path, out);
     }
     if flag(schema, "nullable") {
         out.push(Error::forbidden(path.child("nullable"), "nullable cannot be true at the root"));
     }
-    if !lenient.structure {
-        typed(schema, "at the root", &path, 0, out);
-    }
-    if !lenient.types {
-        known(schema, &path, 0, out);
-    }
-    if out.len() == before && !lenient.structure {
-        crate::crd::validate::schema(schema, &path, lenient, out);
-    }
-}
-
-/// Whether a schema describes every place once.
-pub(super) fn is_structural(schema: &Value) -> bool {
-    let mut out = Vec::new();
-    typed(schema, "", &Path::default(), 0, &mut out);
-    out.is_empty() && crate::crd::validate::is_structural(schema)
+    crate::crd::validate::schema(schema, &path, lenient, out);
 }
 
 /// What the root of a schema may say where the status is written on its own, and judged apart from the rest.
 fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
     const GO_NAMES: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
-    const OTHERS: [&str; 16] = [
-        "id",
-        "$schema",
-        "$ref",
+    const BEFORE: [&str; 3] = ["id", "$schema", "$ref"];
+    const OTHERS: [&str; 19] = [
         "default",
         "enum",
+        "maxProperties",
+        "minProperties",
+        "patternProperties",
+        "dependencies",
+        "additionalItems",
+        "definitions",
         "allOf",
         "oneOf",
         "anyOf",
@@ -160,69 +160,19 @@ fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
         "x-kubernetes-list-type",
         "x-kubernetes-map-type",
     ];
+    let said = |key: &&str| has(schema, key) && *get(schema, key) != false;
     let kind = text(schema, "type");
-    if !matches!(kind, "" | "object") {
+    // Upstream says the first thing only.
+    if !BEFORE.iter().any(said) && !matches!(kind, "" | "object") {
         let message =
             "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         out.push(Error::invalid(path.child("type"), kind, message));
-    }
-    let said = |key: &&str| has(schema, key) && *get(schema, key) != false;
-    if OTHERS.iter().any(said) {
+    } else if BEFORE.iter().chain(&OTHERS).any(said) {
         let message = format!(
             "only {GO_NAMES} fields are allowed at the root of the schema if the status subresource is enabled"
         );
-        out.push(Error::invalid(path, schema.clone(), &message));
-    }
-}
-
-/// Every place has a type; what is inside is judged first.
-fn typed(schema: &Value, place: &str, path: &Path, depth: usize, out: &mut Vec<Error>) {
-    if depth > DEPTH || !schema.is_object() {
-        return;
-    }
-    for (key, place) in [("items", "for specified array items"), ("properties", FIELD), ("additionalProperties", FIELD)]
-    {
-        for (inner, path) in inside(schema, key, path) {
-            typed(inner, place, &path, depth + 1, out);
-        }
-    }
-    let open =
-        ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"].iter().any(|key| flag(schema, key));
-    match text(schema, "type") {
-        "" if open => {}
-        "" => out.push(Error::required(path.child("type"), &format!("must not be empty {place}"))),
-        other if depth == 0 && other != "object" => {
-            out.push(Error::invalid(path.child("type"), other, "must be object at the root"));
-        }
-        _ => {}
-    }
-}
-
-/// A place that belongs to an object.
-const FIELD: &str = "for specified object fields";
-
-/// Types are known ones.
-fn known(schema: &Value, path: &Path, depth: usize, out: &mut Vec<Error>) {
-    if depth > DEPTH || !schema.is_object() {
-        return;
-    }
-    let kind = text(schema, "type");
-    if !kind.is_empty() && !TYPES.contains(&kind) {
-        out.push(Error::not_supported(path.child("type"), kind, &TYPES));
-    }
-    for key in ["additionalProperties", "properties", "items"] {
-        for (inner, path) in inside(schema, key, path) {
-            known(inner, &path, depth + 1, out);
-        }
-    }
-}
-
-/// The schemas that another one has under a key, and where they are.
-fn inside<'s>(schema: &'s Value, key: &str, path: &Path) -> Vec<(&'s Value, Path)> {
-    let path = path.child(key);
-    match key {
-        "properties" => entries(schema, key).map(|(name, inner)| (inner, path.key(name))).collect(),
-        _ => vec![(get(schema, key), path)],
+        let shown = Some(schemas_shown::schema(schema));
+        out.push(Error { shown, ..Error::invalid(path, schema.clone(), &message) });
     }
 }
 

@@ -4,32 +4,55 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
-use super::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
+use super::names::{complain, dns1123_subdomain, qualified_name};
 use super::tree::{get, has, int, text};
 
 /// Most bytes of names, reasons, actions.
 const MAX_NAME: usize = 128;
 const MAX_NOTE: usize = 1024;
+/// Who reports, in the newer API.
+const NEWER: &str = "reportingController";
 
-/// An event: it lives beside what it is about.
+/// An event through the older API.
 pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+    of_any(object, "reportingComponent", out);
+}
+
+/// What both APIs ask; who reports has a name of its own in each.
+fn of_any(object: &Value, reporter: &str, out: &mut Vec<Error>) {
+    if has(object, "eventTime") {
+        timed(object, reporter, out)
+    } else {
+        beside(object, out)
+    }
+    let namespace = text(get(object, "metadata"), "namespace");
+    complain(out, &Path::new("namespace"), namespace, dns1123_subdomain(namespace));
+}
+
+/// An event without a time lives beside what it is about.
+fn beside(object: &Value, out: &mut Vec<Error>) {
     let namespace = text(get(object, "metadata"), "namespace");
     let about = text(get(object, "involvedObject"), "namespace");
-    let path = Path::of(&["involvedObject", "namespace"]);
-    // Events of the newer API carry an event time; their texts are bounded.
-    if !has(object, "eventTime") {
-        let fits = if about.is_empty() { matches!(namespace, "" | "default") } else { about == namespace };
-        if !fits {
-            out.push(Error::invalid(path, about, "does not match event.namespace"));
-        }
-        return;
-    }
-    let fits = if about.is_empty() { matches!(namespace, "default" | "kube-system") } else { about == namespace };
+    let fits = if about.is_empty() { matches!(namespace, "" | "default") } else { about == namespace };
     if !fits {
-        out.push(Error::invalid(path, about, "does not match event.namespace"));
+        misplaced(about, out);
+    }
+}
+
+fn misplaced(about: &str, out: &mut Vec<Error>) {
+    let path = Path::of(&["involvedObject", "namespace"]);
+    out.push(Error::invalid(path, about, "does not match event.namespace"));
+}
+
+/// Events of the newer API have a time, and texts that are bounded.
+fn timed(object: &Value, reporter: &str, out: &mut Vec<Error>) {
+    let namespace = text(get(object, "metadata"), "namespace");
+    let about = text(get(object, "involvedObject"), "namespace");
+    if about.is_empty() && !matches!(namespace, "default" | "kube-system") {
+        misplaced(about, out);
     }
     let controller = text(object, "reportingComponent");
-    let path = Path::new("reportingController");
+    let path = Path::new(reporter);
     if controller.is_empty() {
         out.push(Error::required(&path, ""));
     }
@@ -51,8 +74,7 @@ fn bounded(value: &str, key: &str, max: usize, out: &mut Vec<Error>) {
 
 /// An event through the newer API: nothing of the older one is set.
 pub(super) fn create_new(object: &Value, out: &mut Vec<Error>) {
-    create_namespace(object, out);
-    create(object, out);
+    of_any(object, NEWER, out);
     let name = text(get(object, "metadata"), "name");
     complain(out, &Path::of(&["metadata", "name"]), name, dns1123_subdomain(name));
     series(object, out);
@@ -69,11 +91,6 @@ pub(super) fn create_new(object: &Value, out: &mut Vec<Error>) {
     unset(int(object, "count").unwrap_or_default() != 0, "count", out);
     let source = get(object, "source");
     unset(["component", "host"].iter().any(|k| !text(source, k).is_empty()), "source", out);
-}
-
-fn create_namespace(object: &Value, out: &mut Vec<Error>) {
-    let namespace = text(get(object, "metadata"), "namespace");
-    complain(out, &Path::new("namespace"), namespace, dns1123_label(namespace));
 }
 
 fn unset(is_set: bool, key: &str, out: &mut Vec<Error>) {
@@ -110,11 +127,10 @@ pub(super) fn update_new(new: &Value, old: &Value, out: &mut Vec<Error>) {
         ("eventTime", "eventTime"),
         ("action", "action"),
         ("related", "related"),
-        ("reportingComponent", "reportingController"),
+        ("reportingComponent", NEWER),
         ("reportingInstance", "reportingInstance"),
     ];
-    create_namespace(new, out);
-    create(new, out);
+    of_any(new, NEWER, out);
     if has(new, "series") && !super::tree::same(get(new, "series"), get(old, "series")) {
         series(new, out);
     }

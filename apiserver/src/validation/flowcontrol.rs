@@ -1,13 +1,16 @@
 //! FlowSchemas and PriorityLevelConfigurations.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
 use proto::Value;
+use serde_json::json;
 use shared::status::field::{Error, Path};
 
-use super::names::{complain, dns1123_subdomain};
-use super::tree::{get, has, int, list, text, texts};
+use super::names::{complain, dns1123_label, dns1123_subdomain};
+use super::tree::{get, has, int, list, same, text, texts, without};
 
-const VERBS: [&str; 10] =
-    ["*", "create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
+const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 /// The precedence of the catch-all.
 const LAST: i64 = 10_000;
 
@@ -30,7 +33,8 @@ pub(super) fn schema(object: &Value, out: &mut Vec<Error>) {
         let kind = text(get(spec, "distinguisherMethod"), "type");
         if !matches!(kind, "ByUser" | "ByNamespace") {
             let at = path.child("distinguisherMethod").child("type");
-            out.push(Error::not_supported(at, kind, &["ByNamespace", "ByUser"]));
+            // Upstream shows what holds the type, under the name that the type has in Go.
+            out.push(Error::not_supported(at, json!({"Type": kind}), &["ByNamespace", "ByUser"]));
         }
     }
     let at = path.child("priorityLevelConfiguration").child("name");
@@ -40,6 +44,44 @@ pub(super) fn schema(object: &Value, out: &mut Vec<Error>) {
     }
     for (i, rule) in list(spec, "rules").iter().enumerate() {
         self::rule(rule, &path.child("rules").index(i), out);
+    }
+    if mandatory(&MANDATORY_SCHEMAS, name).is_some_and(|fixed| !same(spec, fixed)) {
+        out.push(Error::invalid(&path, spec.clone(), &format!("spec of '{name}' must equal the fixed value")));
+    }
+    conditions(object, out);
+}
+
+/// Specifications by name, of the objects without which no request would be let through.
+type Mandatory = LazyLock<BTreeMap<String, Value>>;
+
+static MANDATORY_SCHEMAS: Mandatory = LazyLock::new(|| mandatory_of("flowschemas"));
+static MANDATORY_LEVELS: Mandatory = LazyLock::new(|| mandatory_of("prioritylevelconfigurations"));
+
+fn mandatory_of(plural: &str) -> BTreeMap<String, Value> {
+    let all = crate::bootstrap::flow_control().remove(plural).unwrap_or_default();
+    let named = all.into_iter().map(|o| (text(get(&o, "metadata"), "name").to_owned(), get(&o, "spec").clone()));
+    named.filter(|(name, _)| matches!(&**name, "exempt" | "catch-all")).collect()
+}
+
+fn mandatory<'m>(of: &'m Mandatory, name: &str) -> Option<&'m Value> {
+    of.get(name)
+}
+
+/// `status` of both kinds.
+pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+    conditions(new, out);
+}
+
+fn conditions(object: &Value, out: &mut Vec<Error>) {
+    let mut seen = BTreeSet::new();
+    for (i, condition) in list(get(object, "status"), "conditions").iter().enumerate() {
+        let (kind, path) = (text(condition, "type"), Path::of(&["status", "conditions"]).index(i).child("type"));
+        if !seen.insert(kind) {
+            out.push(Error::duplicate(&path, kind));
+        }
+        if kind.is_empty() {
+            out.push(Error::required(path, "must not be empty"));
+        }
     }
 }
 
@@ -60,50 +102,43 @@ fn rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, rule) in paths.iter().enumerate() {
         let path = path.child("nonResourceRules").index(i);
         verbs(rule, &path.child("verbs"), out);
-        alone(
-            rule,
-            "nonResourceURLs",
-            "nonResourceURLs must contain at least one value",
-            "non-resource URLs",
-            &path,
-            out,
-        );
-        for (j, url) in texts(rule, "nonResourceURLs").into_iter().enumerate() {
+        let (urls, missing) = (texts(rule, "nonResourceURLs"), "nonResourceURLs must contain at least one value");
+        alone(rule, "nonResourceURLs", missing, "non-resource URLs", &path, out);
+        for (j, url) in urls.iter().enumerate().filter(|_| !urls.contains(&"*")) {
             url_path(url, &path.child("nonResourceURLs").index(j), out);
         }
     }
 }
 
 fn subject(subject: &Value, path: &Path, out: &mut Vec<Error>) {
-    const KINDS: [(&str, &str); 3] = [("User", "user"), ("Group", "group"), ("ServiceAccount", "serviceAccount")];
+    const KINDS: [(&str, &str); 3] = [("ServiceAccount", "serviceAccount"), ("User", "user"), ("Group", "group")];
     let kind = text(subject, "kind");
-    if !KINDS.iter().any(|(k, _)| *k == kind) {
+    let Some((_, own)) = KINDS.into_iter().find(|(of, _)| *of == kind) else {
         out.push(Error::not_supported(path.child("kind"), kind, &["Group", "ServiceAccount", "User"]));
         return;
+    };
+    if has(subject, own) {
+        somebody(get(subject, own), own == "serviceAccount", &path.child(own), out);
+    } else {
+        out.push(Error::required(path.child(own), &format!("{own} is required when subject kind is '{kind}'")));
     }
-    for (of, field) in KINDS {
-        match (of == kind, has(subject, field)) {
-            (true, false) => {
-                out.push(Error::required(
-                    path.child(field),
-                    &format!("{field} is required when subject kind is '{of}'"),
-                ));
-            }
-            (false, true) => {
-                let why = format!("{field} is forbidden when subject kind is not '{of}'");
-                out.push(Error::forbidden(path.child(field), &why));
-            }
-            (true, true) => {
-                let (who, path) = (get(subject, field), path.child(field));
-                if text(who, "name").is_empty() {
-                    out.push(Error::required(path.child("name"), ""));
-                }
-                if of == "ServiceAccount" && text(who, "namespace").is_empty() {
-                    out.push(Error::required(path.child("namespace"), "must specify namespace for service account"));
-                }
-            }
-            (false, false) => {}
-        }
+    for (of, field) in KINDS.into_iter().filter(|(_, field)| *field != own && has(subject, field)) {
+        let why = format!("{field} is forbidden when subject kind is not '{of}'");
+        out.push(Error::forbidden(path.child(field), &why));
+    }
+}
+
+/// Who it is. All accounts of a namespace are `*`.
+fn somebody(who: &Value, account: bool, path: &Path, out: &mut Vec<Error>) {
+    match text(who, "name") {
+        "" => out.push(Error::required(path.child("name"), "")),
+        name if account && name != "*" => complain(out, &path.child("name"), name, dns1123_subdomain(name)),
+        _ => {}
+    }
+    match text(who, "namespace") {
+        _ if !account => {}
+        "" => out.push(Error::required(path.child("namespace"), "must specify namespace for service account")),
+        namespace => complain(out, &path.child("namespace"), namespace, dns1123_label(namespace)),
     }
 }
 
@@ -144,15 +179,14 @@ fn resource_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
         let why = "if '*' is present, must not specify other namespaces";
         out.push(Error::invalid(path.child("namespaces"), get(rule, "namespaces").clone(), why));
     }
-    for (i, namespace) in namespaces.iter().enumerate().filter(|(_, n)| **n != "*") {
-        complain(out, &path.child("namespaces").index(i), namespace, super::names::dns1123_label(namespace));
+    for (i, namespace) in namespaces.iter().enumerate().filter(|_| !namespaces.contains(&"*")) {
+        const INTRO: &str = "each member of this list must be '*' or a DNS-1123 label; ";
+        let wrong = dns1123_label(namespace).into_iter().map(|why| format!("{INTRO}{why}"));
+        complain(out, &path.child("namespaces").index(i), namespace, wrong.collect());
     }
 }
 
 fn url_path(url: &str, path: &Path, out: &mut Vec<Error>) {
-    if url == "*" {
-        return;
-    }
     if url.is_empty() {
         out.push(Error::invalid(path, url, "must not be empty"));
     } else if !url.starts_with('/') {
@@ -170,7 +204,8 @@ fn url_path(url: &str, path: &Path, out: &mut Vec<Error>) {
 /// `PriorityLevelConfiguration`
 pub(super) fn level(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let exempt = text(get(object, "metadata"), "name") == "exempt";
+    let name = text(get(object, "metadata"), "name");
+    let exempt = name == "exempt";
     let kind = text(spec, "type");
     if (kind == "Exempt") != exempt {
         let why = "type must be 'Exempt' if and only if name is 'exempt'";
@@ -181,7 +216,8 @@ pub(super) fn level(object: &Value, out: &mut Vec<Error>) {
             if has(spec, "limited") {
                 out.push(Error::forbidden(path.child("limited"), "must be nil if the type is not Limited"));
             }
-            shares(get(spec, "exempt"), &path.child("exempt"), out);
+            nominal(get(spec, "exempt"), &path.child("exempt"), out);
+            lendable(get(spec, "exempt"), &path.child("exempt"), out);
         }
         "Limited" => {
             if has(spec, "exempt") {
@@ -195,27 +231,39 @@ pub(super) fn level(object: &Value, out: &mut Vec<Error>) {
         }
         _ => out.push(Error::not_supported(path.child("type"), kind, &["Exempt", "Limited"])),
     }
+    // What the exempt level borrows and lends is the administrator's to say.
+    let (but, free): (_, &[&str]) = if exempt { (" except the 'spec.exempt' field", &["exempt"]) } else { ("", &[]) };
+    let fixed = mandatory(&MANDATORY_LEVELS, name);
+    if fixed.is_some_and(|fixed| !same(&without(spec, free), &without(fixed, free))) {
+        let why = format!("spec of '{name}'{but} must equal the fixed value");
+        out.push(Error::invalid(&path, spec.clone(), &why));
+    }
+    conditions(object, out);
 }
 
-fn shares(of: &Value, path: &Path, out: &mut Vec<Error>) {
+fn nominal(of: &Value, path: &Path, out: &mut Vec<Error>) {
     if let Some(n) = int(of, "nominalConcurrencyShares").filter(|n| *n < 0) {
         out.push(Error::invalid(path.child("nominalConcurrencyShares"), n, "must be a non-negative integer"));
     }
+}
+
+fn lendable(of: &Value, path: &Path, out: &mut Vec<Error>) {
     if let Some(n) = int(of, "lendablePercent").filter(|n| !(0..=100).contains(n)) {
         out.push(Error::invalid(path.child("lendablePercent"), n, "must be between 0 and 100, inclusive"));
     }
 }
 
 fn limited(of: &Value, path: &Path, out: &mut Vec<Error>) {
-    shares(of, path, out);
+    nominal(of, path, out);
+    limit_response(get(of, "limitResponse"), &path.child("limitResponse"), out);
+    lendable(of, path, out);
     if let Some(n) = int(of, "borrowingLimitPercent").filter(|n| *n < 0) {
-        out.push(Error::invalid(
-            path.child("borrowingLimitPercent"),
-            n,
-            "if specified, must be a non-negative integer",
-        ));
+        let why = "if specified, must be a non-negative integer";
+        out.push(Error::invalid(path.child("borrowingLimitPercent"), n, why));
     }
-    let (response, path) = (get(of, "limitResponse"), path.child("limitResponse"));
+}
+
+fn limit_response(response: &Value, path: &Path, out: &mut Vec<Error>) {
     match (text(response, "type"), has(response, "queuing")) {
         ("Reject", true) => {
             out.push(Error::forbidden(

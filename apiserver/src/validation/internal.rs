@@ -9,6 +9,7 @@ use super::tree::get;
 const POD_SPEC: &str = "k8s.io.api.core.v1.PodSpec";
 const EPHEMERAL: &str = "k8s.io.api.core.v1.EphemeralContainer";
 const CLAIM_SPEC: &str = "k8s.io.api.core.v1.PersistentVolumeClaimSpec";
+const REQUEST_STATUS: &str = "k8s.io.api.certificates.v1.CertificateSigningRequestStatus";
 const VOLUME_SOURCE: &str = "k8s.io.api.core.v1.PersistentVolumeSource";
 
 /// Fields whose order differs from the API's. What lies in the security context there is named `securityContext`.
@@ -291,11 +292,24 @@ pub(super) fn volume_diff(old: &Value, new: &Value) -> String {
     diff(VOLUME_SOURCE, old, new)
 }
 
+/// What changed in conditions of a request for a certificate.
+pub(super) fn request_conditions_diff(old: Value, new: Value) -> String {
+    let Some(field) = proto::schema::message(REQUEST_STATUS).and_then(|m| m.field("conditions")) else {
+        return String::new();
+    };
+    let text = |value: &Value| of_field(field, true, value).unwrap_or_default();
+    changed_lines(text(&old).as_bytes(), text(&new).as_bytes())
+}
+
 fn diff(name: &str, old: &Value, new: &Value) -> String {
     let Some(schema) = proto::schema::message(name) else { return String::new() };
-    let lines = |value: &Value| -> Vec<String> {
+    changed_lines(&compact(schema, old), &compact(schema, new))
+}
+
+fn changed_lines(old: &[u8], new: &[u8]) -> String {
+    let lines = |compact: &[u8]| -> Vec<String> {
         let mut wide = Vec::new();
-        json::indent(&compact(schema, value), &mut wide);
+        json::indent(compact, &mut wide);
         let text = String::from_utf8_lossy(&wide).into_owned();
         // One space for each level.
         text.lines().map(|l| l[(l.len() - l.trim_start_matches(' ').len()) / 2..].to_owned()).collect()

@@ -128,7 +128,14 @@ fn known_finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
 
 /// Finalizers without a domain have to be known ones, except where upstream's generic library is the judge.
 pub(super) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: &mut Vec<Error>) {
-    const GENERIC: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"];
+    const GENERIC: [&str; 6] = [
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+        "coordination.k8s.io",
+        "node.k8s.io",
+        "policy",
+    ];
     if row.custom.is_some() || GENERIC.contains(&&*row.group) {
         return;
     }

@@ -41,6 +41,7 @@ mod quota;
 mod rbac;
 mod relaxed;
 mod scheduling;
+mod schemas_shown;
 mod selectors;
 pub mod service;
 mod shown;
@@ -51,6 +52,7 @@ mod storage_version;
 pub mod strict_addresses;
 mod tree;
 mod trust_bundle;
+mod urls;
 mod volume;
 mod warnings;
 mod workloads;
@@ -74,14 +76,6 @@ pub(crate) use storage::csi::counts_stay;
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);
 
-/// When a changed object is judged like a new one: upstream's errors come in that order.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
-    Never,
-    Before,
-    After,
-}
-
 /// What is particular about a kind.
 #[derive(Clone, Copy)]
 struct Rules {
@@ -90,16 +84,42 @@ struct Rules {
     name: NameRule,
     create: Create,
     update: Update,
-    /// Whether a changed object is judged like a new one as well.
-    again: Again,
+    /// What a changed object goes through.
+    changed: &'static [Step],
     status: Update,
 }
+
+/// A part of the judgement of a changed object. Upstream's kinds differ in what they look at, how often and in which
+/// order, and clients see it: causes are told as often as they are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Metadata as of a new object.
+    Metadata,
+    /// Metadata, beside what it was.
+    Changed,
+    /// The rules for new objects.
+    Rules,
+    /// What may not change.
+    Stays,
+}
+
+use Step::{Changed, Metadata, Rules as Anew, Stays};
+
+/// The whole object as if it were new, and what may not change.
+const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
+/// The same, where what is asked of a change begins with the specification once more.
+const TWICE: &[Step] = &[Metadata, Anew, Changed, Anew, Stays];
+/// What a change is asked includes all that a new object is.
+const WITHIN: &[Step] = &[Changed, Metadata, Anew, Stays];
+const SPEC: &[Step] = &[Changed, Anew, Stays];
+const ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
 
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
 /// A kind's rules for new objects, which changed ones have to keep as well.
 const fn rules(group: &'static str, plural: &'static str, create: Create) -> Rules {
-    Rules { group, plural, name: NameRule::Subdomain, create, update: nothing, again: Again::After, status: nothing }
+    let changed = &[Changed, Stays, Anew];
+    Rules { group, plural, name: NameRule::Subdomain, create, update: nothing, changed, status: nothing }
 }
 
 impl Rules {
@@ -114,16 +134,15 @@ impl Rules {
         self
     }
 
-    /// What may not change, once the whole is judged.
-    const fn then(mut self, update: Update) -> Self {
-        self.again = Again::Before;
-        self.update(update)
+    /// What may not change; the rest of a changed object was judged before.
+    const fn update_only(self, update: Update) -> Self {
+        self.update(update).changed(&[Changed, Stays])
     }
 
-    /// What may not change; the rest of a changed object was judged before.
-    const fn update_only(mut self, update: Update) -> Self {
-        self.again = Again::Never;
-        self.update(update)
+    /// What a changed object goes through, where that is something else.
+    const fn changed(mut self, steps: &'static [Step]) -> Self {
+        self.changed = steps;
+        self
     }
 
     const fn status(mut self, status: Update) -> Self {
@@ -155,62 +174,81 @@ static RULES: &[Rules] = &[
     rules("", "namespaces", core::namespace).named(Label).update_only(nothing).status(core::namespace_status),
     rules("", "configmaps", config::config_map).update(config::config_map_update),
     rules("", "secrets", config::secret).update(config::secret_update),
-    rules("", "persistentvolumes", volume::persistent::volume).then(volume::persistent::volume_update),
-    rules("", "persistentvolumeclaims", volume::claim::claim).then(volume::claim::update).status(volume::claim::status),
-    rules("", "resourcequotas", quota::quota).then(quota::quota_update).status(quota::quota_status),
+    rules("", "persistentvolumes", volume::persistent::volume).update(volume::persistent::volume_update).changed(SPEC),
+    rules("", "persistentvolumeclaims", volume::claim::claim)
+        .update(volume::claim::update)
+        .changed(WHOLE)
+        .status(volume::claim::status),
+    rules("", "resourcequotas", quota::quota).update(quota::quota_update).changed(SPEC).status(quota::quota_status),
     rules("", "limitranges", quota::limit_range),
-    rules("", "events", events::create).named(PathSegment),
+    rules("", "events", events::create).named(PathSegment).changed(&[Anew]),
     rules("events.k8s.io", "events", events::create_new).update_only(events::update_new),
     rules(APPS, "replicasets", workloads::replica_set)
-        .then(workloads::selector_stays)
+        .update(workloads::selector_stays)
+        .changed(TWICE)
         .status(workloads::status::replicas),
     rules(APPS, "deployments", workloads::deployment)
-        .then(workloads::selector_stays)
+        .update(workloads::selector_stays)
+        .changed(SPEC)
         .status(workloads::status::deployment),
     rules(APPS, "daemonsets", workloads::daemon_set)
-        .then(workloads::selector_stays)
+        .update(workloads::selector_stays)
+        .changed(TWICE)
         .status(workloads::status::daemon_set),
     rules(APPS, "statefulsets", workloads::stateful::create)
         .named(Label)
         .update_only(workloads::stateful::update)
         .status(workloads::status::stateful_set),
-    rules(APPS, "controllerrevisions", workloads::revision).update(workloads::revision_update),
-    rules("batch", "jobs", batch::job).update(batch::job_update).status(batch::status::update),
+    rules(APPS, "controllerrevisions", workloads::revision).update(workloads::revision_update).changed(WITHIN),
+    rules("batch", "jobs", batch::job).update(batch::job_update).changed(WHOLE).status(batch::status::update),
     rules("batch", "cronjobs", batch::cron_job).update_only(batch::cron_job_update),
-    rules("discovery.k8s.io", "endpointslices", discovery::slice).update(discovery::slice_update),
+    rules("discovery.k8s.io", "endpointslices", discovery::slice)
+        .update(discovery::slice_update)
+        .changed(&[Metadata, Anew, Stays]),
     rules(COORDINATION, "leases", coordination::lease),
     rules(COORDINATION, "leasecandidates", coordination::candidate)
         .named(ConfigKey)
-        .update(coordination::candidate_update),
-    rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).status(policy::status),
+        .update(coordination::candidate_update)
+        .changed(SPEC),
+    rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).changed(&[Anew]).status(policy::status),
     rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler).status(autoscaling::status),
     rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
-    rules("scheduling.k8s.io", "workloads", scheduling::workload).update(scheduling::workload_update),
+    rules("scheduling.k8s.io", "workloads", scheduling::workload).update(scheduling::workload_update).changed(SPEC),
     rules("storagemigration.k8s.io", "storageversionmigrations", storage_migration::migration)
         .update(storage_migration::migration_update)
         .status(storage_migration::migration_status),
-    rules("node.k8s.io", "runtimeclasses", node::runtime_class).update_only(node::runtime_class_update),
-    rules(STORAGE, "storageclasses", storage::class).update_only(storage::class_update),
-    rules(STORAGE, "volumeattributesclasses", storage::attributes_class).update(storage::attributes_class_update),
+    rules("node.k8s.io", "runtimeclasses", node::runtime_class).update(node::runtime_class_update).changed(WHOLE),
+    rules(STORAGE, "storageclasses", storage::class).update(storage::class_update).changed(WHOLE),
+    rules(STORAGE, "volumeattributesclasses", storage::attributes_class)
+        .update(storage::attributes_class_update)
+        .changed(WHOLE),
     rules(STORAGE, "volumeattachments", storage::attachment)
         .update(storage::attachment_update)
+        .changed(&[Metadata, Anew, Stays])
         .status(storage::attachment_status),
-    rules(STORAGE, "csidrivers", storage::csi::driver).update(storage::csi::driver_update),
-    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update),
-    rules(STORAGE, "csistoragecapacities", storage::csi::capacity).update_only(storage::csi::capacity_update),
+    rules(STORAGE, "csidrivers", storage::csi::driver).update(storage::csi::driver_update).changed(SPEC),
+    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update).changed(&[Metadata, Anew, Stays]),
+    rules(STORAGE, "csistoragecapacities", storage::csi::capacity).update(storage::csi::capacity_update).changed(WHOLE),
     rules(NETWORKING, "ingresses", networking::new_ingress)
-        .update_only(networking::ingress_update)
+        .update(networking::ingress_update)
+        .changed(&[Changed, Metadata, Stays])
         .status(networking::ingress_status),
-    rules(NETWORKING, "ingressclasses", networking::ingress_class).update(networking::ingress_class_update),
-    rules(NETWORKING, "networkpolicies", networking::policy::policy),
+    rules(NETWORKING, "ingressclasses", networking::ingress_class)
+        .update(networking::ingress_class_update)
+        .changed(&[Changed, Stays, Metadata, Anew]),
+    rules(NETWORKING, "networkpolicies", networking::policy::policy).changed(TWICE),
     rules(NETWORKING, "ipaddresses", networking::addresses::address)
         .named(PathSegment)
-        .update_only(networking::addresses::address_update),
+        .update(networking::addresses::address_update)
+        .changed(WHOLE),
     rules(NETWORKING, "servicecidrs", networking::addresses::ranges).update_only(networking::addresses::ranges_update),
-    rules(RBAC, "roles", rbac::role).named(PathSegment),
-    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment),
-    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays),
-    rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding).named(PathSegment).update(rbac::reference_stays),
+    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(ROLES),
+    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(ROLES),
+    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(ROLES),
+    rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding)
+        .named(PathSegment)
+        .update(rbac::reference_stays)
+        .changed(ROLES),
     rules(CERTIFICATES, "clustertrustbundles", trust_bundle::bundle)
         .named(PathSegment)
         .update_only(trust_bundle::bundle_update),
@@ -221,20 +259,28 @@ static RULES: &[Rules] = &[
         .named(PathSegment)
         .update_only(certificates::request_update)
         .status(certificates::request_status),
-    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating),
-    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating),
-    rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy),
-    rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding),
-    rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy),
-    rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding),
-    rules(FLOW, "flowschemas", flowcontrol::schema),
-    rules(FLOW, "prioritylevelconfigurations", flowcontrol::level),
+    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy)
+        .changed(&[Metadata, Anew])
+        .status(admission_policy::status),
+    rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding).changed(&[Metadata, Anew]),
+    rules(FLOW, "flowschemas", flowcontrol::schema).changed(&[Metadata, Anew]).status(flowcontrol::status),
+    rules(FLOW, "prioritylevelconfigurations", flowcontrol::level)
+        .changed(&[Metadata, Anew])
+        .status(flowcontrol::status),
     rules("apiextensions.k8s.io", "customresourcedefinitions", definition::definition)
         .update_only(definition::definition_update)
         .status(definition::definition_status),
-    rules("apiregistration.k8s.io", "apiservices", api_service::service).named(PathSegment).status(api_service::status),
+    rules("apiregistration.k8s.io", "apiservices", api_service::service)
+        .named(PathSegment)
+        .changed(WITHIN)
+        .status(api_service::status),
     rules("internal.apiserver.k8s.io", "storageversions", storage_version::check)
         .named(StorageVersion)
+        .changed(&[])
         .status(storage_version::status),
     rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
     rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
@@ -272,6 +318,15 @@ pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec
     out
 }
 
+/// The metadata of a Scale, which is judged like that of a new object; nobody judges that of custom objects.
+pub fn scale_metadata(row: &Resource, scale: &Value) -> Vec<Error> {
+    let mut out = Vec::new();
+    if crd::served(row).is_none() {
+        meta::create(scale, NameRule::Subdomain, row, &metadata(), &mut out);
+    }
+    out
+}
+
 /// Metadata of an object inside another.
 pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
     meta::embedded(metadata, path, out);
@@ -296,30 +351,29 @@ pub fn converted_texts(field: &str, metadata: &Value) -> Vec<Error> {
     out
 }
 
-/// The metadata of a changed object. Upstream judges it before and within the kind's rules: clients see causes twice.
+/// The metadata of a changed object, as a kind judges it.
 fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut Vec<Error>) {
     meta::update(new, old, &metadata(), out);
-    if crd::served(row).is_none() {
-        out.extend_from_within(..);
-        meta::core_finalizers(row, new, &metadata(), out);
-    }
+    meta::core_finalizers(row, new, &metadata(), out);
 }
 
 /// A changed object. Status and other subresources: [`validate_subresource`].
 pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = Vec::new();
-    changed_metadata(row, new, old, &mut out);
+    // Upstream judges it of all kinds, and most kinds do once more: clients see causes twice.
+    meta::update(new, old, &metadata(), &mut out);
     if let Some(served) = crd::served(row) {
         out.extend(crd::objects::update(row, served, "", new, old));
         return out;
     }
-    if rules.again == Again::Before {
-        (rules.create)(new, &mut out);
-    }
-    (rules.update)(new, old, &mut out);
-    if rules.again == Again::After {
-        (rules.create)(new, &mut out);
+    for step in rules.changed {
+        match step {
+            Metadata => meta::create(new, rules.name, row, &metadata(), &mut out),
+            Changed => changed_metadata(row, new, old, &mut out),
+            Anew => (rules.create)(new, &mut out),
+            Stays => (rules.update)(new, old, &mut out),
+        }
     }
     out
 }
@@ -327,11 +381,12 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
 /// An object changed through a subresource: `status`, `ephemeralcontainers`, `resize`, `finalize`, `approval`.
 pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
     let mut out = Vec::new();
-    changed_metadata(row, new, old, &mut out);
+    meta::update(new, old, &metadata(), &mut out);
     if let Some(served) = crd::served(row) {
         out.extend(crd::objects::update(row, served, subresource, new, old));
         return out;
     }
+    changed_metadata(row, new, old, &mut out);
     match subresource {
         "ephemeralcontainers" => pod::update::ephemeral(new, old, &mut out),
         "resize" => pod::resize::resize(new, old, &mut out),

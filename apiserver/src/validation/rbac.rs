@@ -5,7 +5,7 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_subdomain, path_segment};
 use super::selectors::label_selector;
-use super::tree::{get, has, list, same, text};
+use super::tree::{get, list, same, text};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -40,14 +40,15 @@ fn rules(object: &Value, namespaced: bool, out: &mut Vec<Error>) {
         }
         let urls = get(rule, "nonResourceURLs");
         if !list(rule, "nonResourceURLs").is_empty() {
-            let message = if namespaced {
-                "namespaced rules cannot apply to non-resource URLs"
-            } else if ["apiGroups", "resources", "resourceNames"].iter().any(|k| !list(rule, k).is_empty()) {
-                "rules cannot apply to both regular resources and non-resource URLs"
-            } else {
-                continue;
-            };
-            out.push(Error::invalid(path.child("nonResourceURLs"), urls.clone(), message));
+            let regular = ["apiGroups", "resources", "resourceNames"].iter().any(|k| !list(rule, k).is_empty());
+            for (wrong, message) in [
+                (namespaced, "namespaced rules cannot apply to non-resource URLs"),
+                (regular, "rules cannot apply to both regular resources and non-resource URLs"),
+            ] {
+                if wrong {
+                    out.push(Error::invalid(path.child("nonResourceURLs"), urls.clone(), message));
+                }
+            }
             continue;
         }
         if list(rule, "apiGroups").is_empty() {
@@ -101,11 +102,15 @@ fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut Vec<Err
             if !group.is_empty() {
                 out.push(Error::not_supported(path.child("apiGroup"), group, &[""]));
             }
-            if !namespaced && !has(subject, "namespace") {
+            if !namespaced && text(subject, "namespace").is_empty() {
                 out.push(Error::required(path.child("namespace"), ""));
             }
         }
-        "User" | "Group" => {
+        kind @ ("User" | "Group") => {
+            if name.is_empty() {
+                let message = format!("{} name cannot be empty", kind.to_lowercase());
+                out.push(Error::invalid(path.child("name"), name, &message));
+            }
             if group != GROUP {
                 out.push(Error::not_supported(path.child("apiGroup"), group, &[GROUP]));
             }

@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::meta::immutable;
 use super::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
-use super::tree::{get, has, int, list, text};
+use super::tree::{flag, get, has, int, list, text};
 
 /// Highest value users may define.
 const HIGHEST: i64 = 1_000_000_000;
@@ -22,6 +22,9 @@ pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
         let wrong = match SYSTEM.iter().find(|(n, _)| *n == name) {
             None => Some(format!("{name} is not a known system priority class")),
             Some((_, v)) if *v != value => Some(format!("value of {name} PriorityClass must be {v}")),
+            Some(_) if flag(object, "globalDefault") => {
+                Some(format!("globalDefault of {name} PriorityClass must be false"))
+            }
             Some(_) => None,
         };
         if let Some(wrong) = wrong {

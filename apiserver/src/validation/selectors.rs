@@ -51,9 +51,9 @@ pub(super) fn is_empty(selector: &Value) -> bool {
     !has_entries(selector, "matchLabels") && list(selector, "matchExpressions").is_empty()
 }
 
-/// Whether a selector picks the labels of a template.
-pub(super) fn picks(selector: &Value, labels: &Value) -> bool {
-    Selector::from_object(Some(selector)).is_ok_and(|s| s.matches(Some(labels)))
+/// Whether a selector picks the labels of a template; `None` where it is no selector. That there is none picks nothing.
+pub(super) fn picks(selector: &Value, labels: &Value) -> Option<bool> {
+    Selector::from_object(Some(selector)).ok().map(|s| s.matches(Some(labels)))
 }
 
 /// The terms of a `NodeSelector`; unless it is strict, expressions may name any values.

@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::names::{complain, dns1123_label, dns1123_subdomain};
+use super::names::{complain, dns1035_label, dns1123_subdomain, pattern, qualified_name};
 use super::tree::{get, has, list, text, texts};
 
 /// A new object: nothing is said yet.
@@ -14,6 +14,25 @@ pub(super) fn check(object: &Value, out: &mut Vec<Error>) {
         of_server(server, &path.child("storageVersions").index(i), out);
     }
     common(status, servers, &path.child("commonEncodingVersion"), out);
+    conditions(list(status, "conditions"), &path, out);
+}
+
+/// Upstream leaves the name of the list out of the paths, and shows the type where the status is wrong.
+fn conditions(conditions: &[Value], path: &Path, out: &mut Vec<Error>) {
+    for (i, condition) in conditions.iter().enumerate() {
+        let (kind, path) = (text(condition, "type"), path.index(i));
+        if let Some(first) = conditions[..i].iter().rposition(|c| text(c, "type") == kind) {
+            let why = format!("the type of the condition is not unique, it also appears in conditions[{first}]");
+            out.push(Error::invalid(path.child("type"), kind, &why));
+        }
+        complain(out, &path.child("type"), kind, qualified_name(kind));
+        complain(out, &path.child("status"), kind, qualified_name(text(condition, "status")));
+        for key in ["reason", "message"] {
+            if text(condition, key).is_empty() {
+                out.push(Error::required(path.child(key), &format!("{key} cannot be empty")));
+            }
+        }
+    }
 }
 
 /// `status`
@@ -37,10 +56,20 @@ fn of_server(server: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// `v1` or `apps/v1`.
 fn version(text: &str, path: &Path, out: &mut Vec<Error>) {
+    let part = |what: &str, part: &str, shape: fn(&str) -> Vec<String>| -> Vec<String> {
+        let wrong = if part.is_empty() { vec!["must be non-empty".to_owned()] } else { shape(part) };
+        wrong.into_iter().map(|why| format!("{what} part: {why}")).collect()
+    };
     let why = match text.split('/').collect::<Vec<_>>().as_slice() {
-        [version] => dns1123_label(version),
-        [group, version] => [dns1123_subdomain(group), dns1123_label(version)].concat(),
-        _ => vec!["must be in the form of <group>/<version> or <version>".to_owned()],
+        [version] => part("version", version, dns1035_label),
+        [group, version] => [part("group", group, dns1123_subdomain), part("version", version, dns1035_label)].concat(),
+        _ => {
+            let label = "a DNS-1035 label, which must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character";
+            let label = pattern(label, "[a-z]([-a-z0-9]*[a-z0-9])?", &["my-name", "abc-123"]);
+            vec![format!(
+                "an apiVersion is {label} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyVersion')"
+            )]
+        }
     };
     if !why.is_empty() {
         out.push(Error::invalid(path.clone(), text, &why.join(",")));

@@ -18,6 +18,7 @@ use crate::crd;
 use crate::negotiate::{self, Expected, Shape};
 use crate::printers;
 use crate::registry::meta;
+use crate::validation;
 
 /// Stands for replicas that nobody has set.
 const UNSET: i64 = i32::MIN as i64;
@@ -110,17 +111,15 @@ fn patched(row: &Resource, object: &Value) -> Value {
     scale
 }
 
-fn check(scale: &Value, name: &str) -> Result<i64, Status> {
+/// The replicas of a Scale that can be accepted.
+fn check(row: &Resource, scale: &Value, name: &str) -> Result<i64, Status> {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    let mut errors = validation::scale_metadata(row, scale);
     if replicas < 0 {
-        let e = field::Error::invalid(
-            field::Path::of(&["spec", "replicas"]),
-            replicas,
-            "must be greater than or equal to 0",
-        );
-        return Err(Status::invalid("autoscaling", "Scale", name, vec![e]));
+        let path = field::Path::of(&["spec", "replicas"]);
+        errors.push(field::Error::invalid(path, replicas, "must be greater than or equal to 0"));
     }
-    Ok(replicas)
+    if errors.is_empty() { Ok(replicas) } else { Err(Status::invalid("autoscaling", "Scale", name, errors)) }
 }
 
 /// The object with the replicas, and preconditions, of a Scale, whose owners they belong to now.
@@ -129,7 +128,7 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
     if let Some(path) = missing_replicas(row, old).filter(|_| scale["spec"]["replicas"] == UNSET) {
         return Err(Status::bad_request(&format!("the spec replicas field {path:?} cannot be empty")));
     }
-    check(scale, name)?;
+    check(row, scale, name)?;
     let uid = meta::text(scale, "uid");
     if !uid.is_empty() && uid != meta::text(old, "uid") {
         let why =
@@ -144,7 +143,7 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
 
 /// Gives an object the replicas of its Scale, and their owners.
 pub(super) fn put_back(row: &Resource, object: &mut Value, scale: &Value) -> Result<(), Status> {
-    let replicas = check(scale, meta::text(object, "name"))?;
+    let replicas = check(row, scale, meta::text(object, "name"))?;
     let path = replicas_path(row);
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
     *tree::field(object, &names) = Value::from(replicas);
@@ -250,5 +249,25 @@ mod tests {
         assert!(s["metadata"].get("labels").is_none());
         let d = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}}});
         assert_eq!(of(row, &d)["status"]["selector"], "a=b,c");
+    }
+
+    /// What comes with the replicas has to make sense, though nothing of it is kept.
+    #[test]
+    fn metadata_is_judged() {
+        let row = proto::resources::find("", "v1", "replicationcontrollers").expect("row");
+        let rc = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"replicas": 2}});
+        let mut scale = of(row, &rc);
+        assert!(written_back(row, &rc, &scale).is_ok());
+        scale["metadata"]["labels"] = json!({"a b": "c"});
+        scale["spec"]["replicas"] = json!(-1);
+        let refused = written_back(row, &rc, &scale).expect_err("a refusal").message;
+        assert!(
+            refused.starts_with("Scale.autoscaling \"a\" is invalid: [metadata.labels: Invalid value"),
+            "{refused}"
+        );
+        assert!(
+            refused.ends_with("spec.replicas: Invalid value: -1: must be greater than or equal to 0]"),
+            "{refused}"
+        );
     }
 }

@@ -123,7 +123,7 @@ async fn policies_are_checked_when_they_are_written() {
         ),
         (
             json!({"validations": [{"expression": "true", "reason": "Nope"}]}),
-            "spec.validations[0].reason: Unsupported value: \"Nope\": supported values: \"Forbidden\", \"Invalid\", \"RequestEntityTooLarge\", \"Unauthorized\"",
+            "spec.validations[0].reason: Unsupported value: \"Nope\": supported values: \"Forbidden\", \"Invalid\", \"RequestEntityTooLarge\"",
         ),
         (
             json!({"validations": [{"expression": "true"}], "variables": [{"name": "a-b", "expression": "1"}]}),

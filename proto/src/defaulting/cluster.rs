@@ -248,12 +248,16 @@ pub(super) fn definition(definition: &mut Object) {
             if_zero(names, "listKind", format!("{kind}List"));
         }
     }
-    if let Some(conversion) = child_or_new(spec, "conversion") {
-        if_zero(conversion, "strategy", "None");
+    // One that is there says how it converts.
+    if spec.get("conversion").is_none_or(Value::is_null)
+        && let Some(conversion) = child_or_new(spec, "conversion")
+    {
+        conversion.insert("strategy".to_owned(), "None".into());
     }
     let stored: Vec<Value> = items(spec, "versions")
         .filter(|v| v.get("storage") == Some(&Value::Bool(true)))
         .filter_map(|v| v.get("name").cloned())
+        .take(1)
         .collect();
     if let Some(status) = child_or_new(definition, "status")
         && is_empty(status, "storedVersions")

@@ -31,7 +31,13 @@ pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
     if !flag(spec, "manualSelector") && has(spec, "selector") {
         generated(object, out);
     }
-    job_spec(spec, &path, out);
+    selecting(spec, &path, out);
+    hosts(object, out);
+}
+
+/// The specification of a job, which has a selector; cron jobs give theirs none.
+fn selecting(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    job_spec(spec, path, out);
     let selector = get(spec, "selector");
     if selector.is_null() {
         out.push(Error::required(path.child("selector"), ""));
@@ -39,11 +45,10 @@ pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
         label_selector(selector, &path.child("selector"), out);
     }
     let labels = template_labels(get(spec, "template"));
-    if !selector.is_null() && !picks(selector, labels) {
+    if picks(selector, labels) == Some(false) {
         let path = path.child("template").child("metadata").child("labels");
         out.push(Error::invalid(path, labels.clone(), "`selector` does not match template `labels`"));
     }
-    hosts(object, out);
 }
 
 /// Pods of indexed jobs have hosts named after the job and the index.
@@ -85,7 +90,7 @@ fn generated(job: &Value, out: &mut Vec<Error>) {
     }
     let expected: Map<String, Value> = expected.iter().map(|(k, v)| ((*k).to_owned(), Value::from(*v))).collect();
     let selector = get(spec, "selector");
-    if !picks(selector, &Value::Object(expected)) {
+    if picks(selector, &Value::Object(expected)) == Some(false) {
         let path = Path::of(&["spec", "selector"]);
         out.push(Error::invalid(path, selector.clone(), "`selector` not auto-generated"));
     }
@@ -117,7 +122,7 @@ fn job_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         "NonIndexed" | "Indexed" => indexed(spec, path, out),
         other => out.push(Error::not_supported(path.child("completionMode"), other, &["NonIndexed", "Indexed"])),
     }
-    if text(spec, "completionMode") != "Indexed" {
+    if matches!(text(spec, "completionMode"), "" | "NonIndexed") {
         for key in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if has(spec, key) {
                 let message = "requires indexed completion mode";
@@ -137,12 +142,12 @@ fn job_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let policy_path = template_path.child("spec").child("restartPolicy");
     match policy {
         "Always" | "" => out.push(Error::required(&policy_path, "valid values: \"OnFailure\", \"Never\"")),
+        "OnFailure" if !failures.is_null() => {
+            let message = "only \"Never\" is supported when podFailurePolicy is specified";
+            out.push(Error::invalid(&policy_path, policy, message));
+        }
         "OnFailure" | "Never" => {}
         other => out.push(Error::not_supported(&policy_path, other, &["OnFailure", "Never"])),
-    }
-    if !failures.is_null() && policy != "Never" {
-        let message = "only \"Never\" is supported when podFailurePolicy is specified";
-        out.push(Error::invalid(&policy_path, policy, message));
     }
 }
 
@@ -150,10 +155,11 @@ fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if text(spec, "completionMode") != "Indexed" {
         return;
     }
-    let Some(completions) = int(spec, "completions") else {
+    if !has(spec, "completions") {
         out.push(Error::required(path.child("completions"), "when completion mode is Indexed"));
-        return;
-    };
+    }
+    // That there are none bounds nothing.
+    let completions = int(spec, "completions").unwrap_or(i64::MAX);
     let most = |key: &str, bound: i64, why: String, out: &mut Vec<Error>| {
         if let Some(value) = int(spec, key).filter(|v| *v > bound) {
             out.push(Error::invalid(path.child(key), value, &why));
@@ -168,7 +174,7 @@ fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     );
     most("maxFailedIndexes", completions, "must be less than or equal to completions".to_owned(), out);
     most("maxFailedIndexes", MANY_COMPLETIONS, within(MANY_COMPLETIONS), out);
-    if completions > MANY_COMPLETIONS && has(spec, "backoffLimitPerIndex") {
+    if completions > MANY_COMPLETIONS && has(spec, "completions") && has(spec, "backoffLimitPerIndex") {
         if !has(spec, "maxFailedIndexes") {
             let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
             out.push(Error::required(path.child("maxFailedIndexes"), &why));
@@ -201,6 +207,7 @@ fn replacement(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 /// What may change on a job.
 pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
+    selecting(spec, &path, out);
     let elastic = text(spec, "completionMode") == "Indexed"
         && get(spec, "completions") == get(spec, "parallelism")
         && has(before, "completions");
@@ -238,13 +245,13 @@ pub(super) fn cron_job(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// A changed cron job; a zone in its schedule may stay.
+/// A changed cron job; a zone in its schedule may stay, unless another is named beside it.
 pub(super) fn cron_job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let zoned = |s: &Value| text(s, "schedule").contains("TZ");
     let refuse = match (zoned(spec), zoned(before), has(spec, "timeZone")) {
-        (true, _, true) => Some("cannot use both timeZone field and TZ or CRON_TZ in schedule"),
-        (true, false, false) => Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
+        (true, true, true) => Some("cannot use both timeZone field and TZ or CRON_TZ in schedule"),
+        (true, false, _) => Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
         _ => None,
     };
     let changed = get(spec, "timeZone") != get(before, "timeZone");
@@ -289,21 +296,20 @@ fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: boo
 }
 
 fn time_zone(zone: &str, path: &Path, out: &mut Vec<Error>) {
-    if zone.is_empty() {
-        out.push(Error::invalid(path, zone, "timeZone must be nil or non-empty string"));
+    let part = |p: &str| {
+        let fine = |b: u8| b.is_ascii_alphabetic() || b.is_ascii_digit() || b"._+-".contains(&b);
+        (1..=14).contains(&p.len()) && !matches!(p, "." | "..") && !p.starts_with('-') && p.bytes().all(fine)
+    };
+    let why = if zone.is_empty() {
+        "timeZone must be nil or non-empty string".to_owned()
+    } else if !zone.split('/').all(part) {
+        format!("unknown time zone {zone}")
     } else if zone.eq_ignore_ascii_case("local") {
-        let message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
-        out.push(Error::invalid(path, zone, message));
+        "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned()
+    } else if let Err(why) = cron::check_zone(zone) {
+        why
     } else {
-        let part = |p: &str| {
-            let fine = |b: u8| b.is_ascii_alphabetic() || b.is_ascii_digit() || b"._+-".contains(&b);
-            (1..=14).contains(&p.len()) && !p.starts_with('-') && p.bytes().all(fine)
-        };
-        if !zone.split('/').all(part) {
-            out.push(Error::invalid(path, zone, &format!("unknown time zone {zone}")));
-        }
-        if let Err(e) = cron::check_zone(zone) {
-            out.push(Error::invalid(path, zone, &e));
-        }
-    }
+        return;
+    };
+    out.push(Error::invalid(path, zone, &why));
 }

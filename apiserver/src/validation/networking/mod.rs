@@ -3,9 +3,8 @@
 pub(super) mod addresses;
 pub(super) mod policy;
 
-use std::net::IpAddr;
-
 use proto::Value;
+use shared::address;
 use shared::status::field::{Error, Path};
 
 use super::meta::{annotation, immutable};
@@ -85,7 +84,7 @@ pub(super) fn host_not_address(host: &str, path: &Path, out: &mut Vec<Error>) {
         return;
     }
     complain(out, path, host, dns1123_subdomain(host));
-    if host.parse::<IpAddr>().is_ok() {
+    if address::ip(host).is_some() {
         out.push(Error::invalid(path, host, "must be a DNS name, not an IP address"));
     }
 }
@@ -108,7 +107,7 @@ fn host_name(host: &str) -> Vec<String> {
 fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     let host = text(rule, "host");
     if !host.is_empty() {
-        if host.parse::<IpAddr>().is_ok() {
+        if address::ip(host).is_some() {
             out.push(Error::invalid(path.child("host"), host, "must be a DNS name, not an IP address"));
         }
         complain(out, &path.child("host"), host, host_name(host));
@@ -123,6 +122,10 @@ fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     for (i, one) in paths.iter().enumerate() {
         let path = path.index(i);
+        if !has(one, "pathType") {
+            out.push(Error::required(path.child("pathType"), "pathType must be specified"));
+            continue;
+        }
         ingress_path(one, &path, out);
         backend(get(one, "backend"), &path.child("backend"), out);
     }
@@ -132,7 +135,6 @@ fn ingress_path(one: &Value, path: &Path, out: &mut Vec<Error>) {
     let (kind, target) = (text(one, "pathType"), text(one, "path"));
     let at = path.child("path");
     match kind {
-        "" => out.push(Error::required(path.child("pathType"), "pathType must be specified")),
         "Exact" | "Prefix" => {
             if !target.starts_with('/') {
                 out.push(Error::invalid(&at, target, "must be an absolute path"));

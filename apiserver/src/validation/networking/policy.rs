@@ -50,15 +50,17 @@ fn policy_port(port: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         return;
     }
-    port_or_name(number, &path.child("port"), out);
+    let (at_port, at_end) = (path.child("port"), path.child("endPort"));
+    if let Some(end) = end.filter(|_| number.is_string()) {
+        out.push(Error::invalid(at_end, end, "may not be specified when `port` is non-numeric"));
+        return port_or_name(number, &at_port, out);
+    }
+    port_or_name(number, &at_port, out);
     if let Some(end) = end {
-        let path = path.child("endPort");
-        if number.is_string() {
-            out.push(Error::invalid(&path, end, "may not be specified when `port` is non-numeric"));
-        } else if end < number.as_i64().unwrap_or_default() {
-            out.push(Error::invalid(&path, end, "must be greater than or equal to `port`"));
+        if end < number.as_i64().unwrap_or_default() {
+            out.push(Error::invalid(&at_end, end, "must be greater than or equal to `port`"));
         }
-        out.extend(port_number(end).into_iter().map(|m| Error::invalid(&path, end, &m)));
+        out.extend(port_number(end).into_iter().map(|m| Error::invalid(&at_end, end, &m)));
     }
 }
 

@@ -43,6 +43,11 @@ pub(in crate::validation) fn driver(object: &Value, out: &mut Vec<Error>) {
         let why = "must be greater than or equal to 10 seconds";
         out.push(Error::invalid(path.child("nodeAllocatableUpdatePeriodSeconds"), seconds, why));
     }
+    let key = "serviceAccountTokenInSecrets";
+    if has(spec, key) && list(spec, "tokenRequests").is_empty() {
+        let why = format!("{key} is set but no tokenRequests are specified");
+        out.push(Error::invalid(path.child(key), get(spec, key).clone(), &why));
+    }
 }
 
 /// A field as upstream's complaints spell it.
@@ -144,11 +149,10 @@ pub(in crate::validation) fn capacity(object: &Value, out: &mut Vec<Error>) {
     label_selector(get(object, "nodeTopology"), &Path::new("nodeTopology"), out);
     let class = text(object, "storageClassName");
     complain(out, &Path::new("storageClassName"), class, dns1123_subdomain(class));
-    for key in ["capacity", "maximumVolumeSize"] {
-        let amount = quantity(get(object, key));
-        if has(object, key) && amount.sign() < 0 {
-            out.push(Error::invalid(key, amount.to_string(), "must be greater than or equal to 0"));
-        }
+    // How much one volume can have is not looked at.
+    let amount = quantity(get(object, "capacity"));
+    if amount.sign() < 0 {
+        out.push(Error::invalid("capacity", amount.to_string(), "must be greater than or equal to 0"));
     }
 }
 

@@ -69,8 +69,10 @@ pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
 }
 
 fn topologies(object: &Value, out: &mut Vec<Error>) {
-    let mut seen: Vec<Vec<(&str, BTreeSet<&str>)>> = Vec::new();
-    for (i, term) in list(object, "allowedTopologies").iter().enumerate() {
+    let terms = list(object, "allowedTopologies");
+    // Upstream compares with as many terms without expressions beforehand: one like that is never allowed.
+    let mut seen: Vec<Vec<(&str, BTreeSet<&str>)>> = vec![Vec::new(); terms.len()];
+    for (i, term) in terms.iter().enumerate() {
         let path = Path::new("allowedTopologies").index(i).child("matchLabelExpressions");
         let mut keys = BTreeSet::new();
         let mut all = Vec::new();
@@ -93,7 +95,7 @@ fn topologies(object: &Value, out: &mut Vec<Error>) {
             all.push((key, distinct));
         }
         all.sort();
-        if seen.contains(&all) {
+        for _ in seen.iter().filter(|other| **other == all) {
             out.push(Error::duplicate(&path, ""));
         }
         seen.push(all);

@@ -264,7 +264,20 @@ fn events() {
             "series.lastObservedTime: Required value",
         ]),
         (&[("/count", json!(1))], &[r#"count: Invalid value: "": needs to be unset"#]),
-        (&[("/involvedObject/namespace", json!("m"))], &[
+        // What has a time may be about something elsewhere, but not about nothing in particular.
+        (&[("/involvedObject/namespace", json!("m"))], &[]),
+        (&[("/involvedObject/namespace", json!(""))], &[
+            r#"involvedObject.namespace: Invalid value: "": does not match event.namespace"#,
+        ]),
+    ]);
+    let older = Valid { row: stored, object: event.object.clone() };
+    older.create(&[
+        (&[("/action", json!("")), ("/reportingComponent", json!("a/"))], &[
+            "reportingComponent: Invalid value: \"a/\": name part must be non-empty",
+            "reportingComponent: Invalid value: \"a/\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            "action: Required value",
+        ]),
+        (&[("/eventTime", json!(null)), ("/involvedObject/namespace", json!("m"))], &[
             r#"involvedObject.namespace: Invalid value: "m": does not match event.namespace"#,
         ]),
     ]);

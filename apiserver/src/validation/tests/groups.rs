@@ -239,9 +239,17 @@ fn smaller_groups() {
         "status",
         &[(
             &[("/status/conditions", json!([{"type": "Available", "status": "Yes"}]))],
-            &[r#"status.conditions[0].status: Unsupported value: "Yes": supported values: "False", "True", "Unknown""#],
+            &[r#"status.conditions[0].status: Unsupported value: "Yes": supported values: "True", "False", "Unknown""#],
         )],
     );
+    // A name is made of what is served, also one that is to be made.
+    served.create(&[
+        (&[("/metadata/name", json!("a/b"))], &[r#"metadata.name: Invalid value: "a/b": may not contain '/'"#]),
+        (
+            &[("/metadata/generateName", json!("v"))],
+            &[r#"metadata.generateName: Invalid value: "v": must be `spec.version+"."+spec.group`: "v1.a.b""#],
+        ),
+    ]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use shared::status::field::Error;
 
 use super::{RULES, in_order, validate_create, validate_subresource, validate_update, warnings};
 
+mod changed_groups;
 mod changed_pods;
 mod core;
 mod devices;

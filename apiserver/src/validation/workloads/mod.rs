@@ -86,15 +86,21 @@ pub(super) fn replica_set(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["replicas", "minReadySeconds"], &path, out);
     selector(spec, "deployment", &path, out);
-    matching_template(spec, "ReplicaSet", &path, out);
+    matching_template(spec, &path, out);
 }
 
-fn matching_template(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
-    let (template, path) = (get(spec, "template"), path.child("template"));
-    if !picks(get(spec, "selector"), template_labels(template)) {
+/// The template of a replica set, or of a deployment's. With a selector that is none it is not looked at.
+fn matching_template(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (template, wanted) = (get(spec, "template"), get(spec, "selector"));
+    let Some(picked) = picks(wanted, template_labels(template)) else {
+        out.push(Error::invalid(path.child("selector"), wanted.clone(), "invalid label selector"));
+        return;
+    };
+    let path = path.child("template");
+    if !picked {
         mismatch(template, &path, out);
     }
-    lasting_template(template, kind, &path, out);
+    lasting_template(template, "ReplicaSet", &path, out);
 }
 
 /// The selector of a replica set or deployment may not change.
@@ -108,7 +114,7 @@ pub(super) fn deployment(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["replicas"], &path, out);
     selector(spec, "deployment", &path, out);
-    matching_template(spec, "ReplicaSet", &path, out);
+    matching_template(spec, &path, out);
     deployment_strategy(get(spec, "strategy"), &path.child("strategy"), out);
     counts(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &path, out);
     if let Some(deadline) = int(spec, "progressDeadlineSeconds")
@@ -177,7 +183,7 @@ pub(super) fn daemon_set(object: &Value, out: &mut Vec<Error>) {
     let wanted = get(spec, "selector");
     let (template, template_path) = (get(spec, "template"), path.child("template"));
     label_selector(wanted, &path.child("selector"), out);
-    if !picks(wanted, template_labels(template)) {
+    if picks(wanted, template_labels(template)) == Some(false) {
         mismatch(template, &template_path, out);
     }
     if !wanted.is_null() && is_empty(wanted) {

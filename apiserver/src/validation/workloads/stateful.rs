@@ -65,17 +65,25 @@ fn spec(spec: &Value, is_new: bool, judge_template: bool, out: &mut Vec<Error>) 
     }
     counts(spec, &["revisionHistoryLimit"], &path, out);
     selector(spec, "statefulset", &path, out);
-    let (template, path) = (get(spec, "template"), path.child("template"));
-    if !picks(get(spec, "selector"), template_labels(template)) {
-        mismatch(template, &path, out);
+    let (template, wanted) = (get(spec, "template"), get(spec, "selector"));
+    match picks(wanted, template_labels(template)) {
+        Some(picked) => picked_template(spec, picked, judge_template, &path.child("template"), out),
+        None => out.push(Error::invalid(path.child("selector"), wanted.clone(), "")),
+    }
+    only_lasting(template, "StatefulSet", &path.child("template"), out);
+}
+
+fn picked_template(spec: &Value, picked: bool, judge: bool, path: &Path, out: &mut Vec<Error>) {
+    let template = get(spec, "template");
+    if !picked {
+        mismatch(template, path, out);
     }
     let made = made(spec, template);
-    if judge_template {
-        pod::template(&made, &path, out);
+    if judge {
+        pod::template(&made, path, out);
     }
     // Upstream looks at these a second time.
-    pod::template_metadata(&made, &path, out);
-    only_lasting(template, "StatefulSet", &path, out);
+    pod::template_metadata(&made, path, out);
 }
 
 /// The template as pods are made of it: host and subdomain are the controller's to say, and claims are volumes.
