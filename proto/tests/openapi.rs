@@ -122,3 +122,15 @@ fn the_protobuf_form_holds_paths_and_definitions() {
     assert!(contains("/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"));
     assert!(contains("x-kubernetes-group-version-kind"));
 }
+
+/// `kubectl explain KIND.metadata` is read by people, and checked word by word where the kind is a custom one.
+#[test]
+fn metadata_is_described_in_both_documents() {
+    let v2: Value = serde_json::from_slice(&openapi::v2(&rows())).expect("JSON");
+    let v3: Value = serde_json::from_slice(&openapi::v3_group_version("apps", "v1").expect("document")).expect("JSON");
+    let name = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    for meta in [&v2["definitions"][name], &v3["components"]["schemas"][name]] {
+        let said = meta["properties"]["creationTimestamp"]["description"].as_str().unwrap_or_default();
+        assert!(said.starts_with("CreationTimestamp is a timestamp"), "{said}");
+    }
+}
