@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::layout::{BRIDGE, HOST_ADDRESS, NODE_PREFIX, Node};
+use crate::layout::{BRIDGE, HOST_ADDRESS, NODE_PREFIX, Node, SERVICE_CIDR};
 use crate::shell::run;
 
 /// Makes the bridge; does nothing when it is there.
@@ -54,6 +54,16 @@ pub fn route_pods(node: &Node, pod_cidr: &str, all: &[Node]) -> Result<()> {
     for other in all.iter().filter(|other| other.name != node.name) {
         run("ip", &[&["-n", other.netns().as_str()], via.as_slice()].concat())?;
     }
+    Ok(())
+}
+
+/// Routes services from the host by way of a node, whose kube-proxy knows them: the API server calls the webhooks and
+/// API servers that pods are.
+///
+/// # Errors
+/// When `ip` fails.
+pub fn route_services(node: &Node) -> Result<()> {
+    run("ip", &["route", "replace", SERVICE_CIDR, "via", node.address.as_str()])?;
     Ok(())
 }
 

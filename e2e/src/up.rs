@@ -48,6 +48,9 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<
         node::machine(layout, node, &pause)?.start(layout)?;
     }
     let all = layout.nodes();
+    if let Some(first) = all.first() {
+        network::route_services(first)?;
+    }
     for node in &all {
         wait_ready(layout, node, &all)?;
         if node.bootstraps() {

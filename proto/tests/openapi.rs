@@ -71,7 +71,7 @@ fn version_3_documents_are_upstreams() {
             .collect(),
         Err(_) => compare(
             "apis/apps/v1",
-            &openapi::v3_group_version("apps", "v1").expect("document"),
+            &openapi::v3(&rows(), "apis/apps/v1").expect("document"),
             include_str!("../testdata/openapi/apis_apps_v1.json"),
         ),
     };
@@ -135,4 +135,16 @@ fn words_that_fields_may_have_can_be_left_out() {
     assert_eq!(count(openapi::v2(of(false))), 0);
     assert!(openapi::v2_protobuf(of(false)).len() < openapi::v2_protobuf(of(true)).len());
     assert_ne!(openapi::v3_hashes(of(false)), openapi::v3_hashes(of(true)));
+}
+
+/// `kubectl explain KIND.metadata` is read by people, and checked word by word where the kind is a custom one.
+#[test]
+fn metadata_is_described_in_both_documents() {
+    let v2: Value = serde_json::from_slice(&openapi::v2(&rows())).expect("JSON");
+    let v3: Value = serde_json::from_slice(&openapi::v3(&rows(), "apis/apps/v1").expect("document")).expect("JSON");
+    let name = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    for meta in [&v2["definitions"][name], &v3["components"]["schemas"][name]] {
+        let said = meta["properties"]["creationTimestamp"]["description"].as_str().unwrap_or_default();
+        assert!(said.starts_with("CreationTimestamp is a timestamp"), "{said}");
+    }
 }

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use proto::Value;
 use proto::resources::Row;
 use serde_json::json;
@@ -13,12 +16,13 @@ use sha2::{Digest as _, Sha256};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
+use super::cleaning::{Cleaner, Going, Round};
 use super::definition::{self, is_true};
 use super::{meters, names};
 use crate::access::tree;
-use crate::api::{Api, DeleteArgs};
+use crate::api::Api;
 use crate::cache::{Begin, Entry, Start};
-use crate::registry::{builtin, meta};
+use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 
@@ -30,25 +34,20 @@ pub const PLURAL: &str = "customresourcedefinitions";
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time after which it is said that objects of a definition that goes stay.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Rounds of deleting what is left before other definitions have their turn.
-const ROUNDS: usize = 5;
-/// Time until a definition whose objects take long to go is looked at again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub struct Controller {
     engine: Arc<Engine>,
-    api: Api,
-    user: UserInfo,
+    cleaner: Arc<Cleaner>,
     row: Row,
     /// What is known of each definition: its [`outline`].
     known: BTreeMap<String, Value>,
     /// What its rows were made from.
     published: BTreeMap<String, Source>,
-    /// Definitions whose objects are still going, and since when.
-    going: BTreeMap<String, Instant>,
+    /// Definitions whose objects are still going.
+    going: BTreeMap<String, Going>,
+    /// Rounds of deleting objects that are under way, at most one of each definition.
+    rounds: FuturesUnordered<BoxFuture<'static, (String, Round)>>,
 }
 
 /// What the rows of a definition are made from, as hashes: they are made again only when this changes.
@@ -77,49 +76,6 @@ fn outline(definition: &Value) -> Value {
     })
 }
 
-/// What is said of a definition that goes.
-#[derive(Debug, PartialEq, Eq)]
-struct Condition {
-    status: &'static str,
-    reason: &'static str,
-    message: String,
-}
-
-impl Condition {
-    fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
-        Self { status, reason, message: message.to_owned() }
-    }
-
-    fn set(&self, object: &mut Value) {
-        names::set_condition(object, "Terminating", self.status, self.reason, &self.message, &meta::now());
-    }
-}
-
-/// Resources of our own that lie in etcd where a definition of the same name would have its objects.
-const OVERLAPPING: [(&str, &str); 2] =
-    [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
-
-/// What is said of a definition whose objects are none of its own, and which therefore stay.
-fn overlapping(group: &str, plural: &str) -> Option<Condition> {
-    let why = "instances overlap with built-in resources in storage";
-    OVERLAPPING.contains(&(group, plural)).then(|| Condition::of("False", "OverlappingBuiltInResource", why))
-}
-
-/// What is said after deleting objects: whether all are gone, or why it failed; nothing was to delete of what was never
-/// established. Nothing new is said while they are going and it has not been for long.
-fn condition(outcome: Option<Result<&bool, &str>>, waited: Duration) -> Option<Condition> {
-    Some(match outcome {
-        None => Condition::of("False", "NeverEstablished", "resource was never established"),
-        Some(Ok(true)) => Condition::of("False", "InstanceDeletionCompleted", "removed all instances"),
-        Some(Ok(false)) if waited < PATIENCE => return None,
-        Some(Ok(false)) => {
-            let message = "could not confirm zero CustomResources remaining: context deadline exceeded";
-            Condition::of("True", "InstanceDeletionCheck", message)
-        }
-        Some(Err(why)) => Condition::of("True", "InstanceDeletionFailed", &format!("could not list instances: {why}")),
-    })
-}
-
 impl Controller {
     /// Over the pipeline; `None` when definitions are not served.
     pub fn new(engine: Arc<Engine>, api: Api) -> Option<Self> {
@@ -129,14 +85,15 @@ impl Controller {
             groups: vec!["system:masters".to_owned()],
             ..UserInfo::default()
         };
+        let cleaner = Cleaner { engine: Arc::clone(&engine), api, user, row: row.clone() };
         Some(Self {
             engine,
-            api,
-            user,
+            cleaner: Arc::new(cleaner),
             row,
             known: BTreeMap::new(),
             published: BTreeMap::new(),
             going: BTreeMap::new(),
+            rounds: FuturesUnordered::new(),
         })
     }
 
@@ -172,11 +129,16 @@ impl Controller {
             self.settle(definition).await;
         }
         loop {
+            let due = self.going.values().filter_map(Going::due).min();
+            let wait = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
             let message = tokio::select! {
                 message = watch.receiver.recv() => message,
-                () = tokio::time::sleep(AGAIN), if !self.going.is_empty() => {
-                    let going = self.going.keys().cloned().collect();
-                    self.settle_again(going).await;
+                Some((name, round)) = self.rounds.next(), if !self.rounds.is_empty() => {
+                    self.round_ended(&name, &round);
+                    continue;
+                }
+                () = tokio::time::sleep(wait), if due.is_some() => {
+                    self.settle_again(self.due(Instant::now())).await;
                     continue;
                 }
             };
@@ -260,7 +222,8 @@ impl Controller {
     async fn look_at(&mut self, mut current: Value) -> Result<(), Status> {
         if tree::has(&current, "/metadata/deletionTimestamp") {
             self.publish(&current);
-            return self.clean_up(&current).await;
+            self.begin_round(current);
+            return Ok(());
         }
         let same_group = |other: &&Value| other["spec"]["group"] == current["spec"]["group"];
         let others: Vec<Value> = self.known.values().filter(same_group).cloned().collect();
@@ -278,103 +241,40 @@ impl Controller {
         Ok(())
     }
 
-    /// Deletes the objects of a definition that goes, then lets it go.
-    async fn clean_up(&mut self, definition: &Value) -> Result<(), Status> {
-        if !tree::strings(definition, "/metadata/finalizers").iter().any(|f| f == FINALIZER) {
-            return Ok(());
+    /// Has the objects of a definition that goes deleted, unless that is under way or is to wait. What changes in its
+    /// conditions meanwhile is our own doing; anything else may help what failed.
+    fn begin_round(&mut self, definition: Value) {
+        if !tree::strings(&definition, "/metadata/finalizers").iter().any(|f| f == FINALIZER) {
+            return;
         }
-        let name = tree::name(definition);
-        let since = *self.going.entry(name.to_owned()).or_insert_with(Instant::now);
-        let progress = Condition::of("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
-        self.note(name, &progress).await?;
-        let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        let overlaps = overlapping(group, plural);
-        let outcome = match overlaps.is_none() && is_true(definition, "Established") {
-            true => Some(self.delete_objects(definition).await),
-            false => None,
-        };
-        let waited = since.elapsed();
-        let said = || condition(outcome.as_ref().map(|o| o.as_ref().map_err(|e| e.message.as_str())), waited);
-        match overlaps.or_else(said) {
-            None => return Ok(()),
-            Some(stays) if stays.status == "True" => {
-                self.going.insert(name.to_owned(), Instant::now());
-                self.note(name, &stays).await?;
-                return outcome.map_or(Ok(()), |outcome| outcome.map(|_| ()));
-            }
-            Some(done) => {
-                let mut last = self.api.get(GROUP, PLURAL, "", name).await?;
-                done.set(&mut last);
-                if let Some(list) = tree::list_mut(&mut last, &["metadata", "finalizers"]) {
-                    list.retain(|f| f != FINALIZER);
-                }
-                self.api.update(&self.user, GROUP, PLURAL, "status", last).await?;
-            }
+        let (name, now) = (tree::name(&definition).to_owned(), Instant::now());
+        let going = self.going.entry(name.clone()).or_insert_with(|| Going::new(now));
+        let spec = Source::of(&definition).spec;
+        if going.tried.replace(spec).is_some_and(|before| before != spec) {
+            going.changed(now);
         }
-        self.going.remove(name);
-        Ok(())
+        let Some(since) = going.begin(now) else { return };
+        let cleaner = Arc::clone(&self.cleaner);
+        self.rounds.push(Box::pin(async move {
+            let round = cleaner.round(&definition, since).await;
+            (name, round)
+        }));
     }
 
-    async fn note(&self, name: &str, condition: &Condition) -> Result<(), Status> {
-        let mut change = |object: &mut Value| -> Result<(), Status> {
-            condition.set(object);
-            Ok(())
-        };
-        self.engine.modify(&self.row, "", name, false, &mut change).await.map(|_| ())
+    fn round_ended(&mut self, name: &str, round: &Round) {
+        if let Err(error) = round
+            && !error.is_not_found()
+        {
+            tracing::warn!(error = %error.message, definition = name, "custom resource definition");
+        }
+        if self.going.get_mut(name).is_some_and(|going| !going.end(round, Instant::now())) {
+            self.going.remove(name);
+        }
     }
 
-    /// Whether all objects are gone.
-    async fn delete_objects(&self, definition: &Value) -> Result<bool, Status> {
-        let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        // Nobody can have made objects of a definition in the place of a resource of our own: those there are ours.
-        if self.engine.rows.custom_storage(group, plural).is_none() || builtin(group, plural).is_some() {
-            return Ok(true);
-        }
-        let mut delay = Duration::from_millis(10);
-        for _ in 0..ROUNDS {
-            let left = self.api.list(group, plural, None).await?;
-            if left.is_empty() {
-                return Ok(true);
-            }
-            for object in left.iter().filter(|o| !tree::has(o, "/metadata/deletionTimestamp")) {
-                let (namespace, name) = (tree::namespace(object), tree::name(object));
-                match self.api.delete(&self.user, group, plural, namespace, name, DeleteArgs::default()).await {
-                    Err(error) if !error.is_not_found() => return Err(error),
-                    _ => {}
-                }
-            }
-            tokio::time::sleep(delay).await;
-            delay *= 2;
-        }
-        Ok(false)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_said_of_a_definition_that_goes() {
-        let (soon, late) = (PATIENCE / 2, PATIENCE);
-        for (outcome, waited, want) in [
-            (None, soon, Some(("False", "NeverEstablished"))),
-            (Some(Ok(&true)), late, Some(("False", "InstanceDeletionCompleted"))),
-            (Some(Ok(&false)), soon, None),
-            (Some(Ok(&false)), late, Some(("True", "InstanceDeletionCheck"))),
-            (Some(Err("no")), soon, Some(("True", "InstanceDeletionFailed"))),
-        ] {
-            let found = condition(outcome, waited);
-            assert_eq!(found.as_ref().map(|c| (c.status, c.reason)), want, "{outcome:?} {waited:?}");
-        }
-        for (group, plural, reason) in [
-            ("apiregistration.k8s.io", "apiservices", Some("OverlappingBuiltInResource")),
-            ("apiextensions.k8s.io", "customresourcedefinitions", Some("OverlappingBuiltInResource")),
-            ("apps", "deployments", None),
-        ] {
-            assert_eq!(overlapping(group, plural).map(|c| c.reason), reason, "{plural}.{group}");
-        }
-        let failed = condition(Some(Err("no")), soon).map(|c| c.message);
-        assert_eq!(failed.as_deref(), Some("could not list instances: no"));
+    /// Definitions that go and are to be looked at now.
+    fn due(&self, now: Instant) -> BTreeSet<String> {
+        let due = self.going.iter().filter(|(_, going)| going.due().is_some_and(|due| due <= now));
+        due.map(|(name, _)| name.clone()).collect()
     }
 }

@@ -5,6 +5,7 @@
 //! moves them between versions. Nothing here speaks HTTP or etcd; only [`convert`] calls out, to conversion webhooks.
 
 mod check;
+mod cleaning;
 pub mod controller;
 pub mod convert;
 mod defaults;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::cluster;
 use crate::custom::{define, definition};
 use crate::harness::{Client, eventually};
 use crate::workspace;
@@ -136,6 +137,46 @@ async fn the_last_objects_can_be_let_go() {
     let mut labelled = c.patch(&format!("{path}/a"), "merge-patch+json", label).await.ok();
     labelled["metadata"]["finalizers"] = json!([]);
     c.put(&format!("{path}/a"), &labelled).await.ok();
+    eventually("the definition is gone", async || {
+        (c.get(&format!("{DEFINITIONS}/{name}")).await.code == 404).then_some(())
+    })
+    .await;
+}
+
+/// Objects that cannot be read, because what converts them does not answer, keep their definition; that is found out
+/// once and said once, not all the time, and holds up no other definition.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_converted_is_not_tried_all_the_time() {
+    let Some((c, ns)) = workspace("crd-deaf").await else { return };
+    let name = "deafs.deaf.example.com";
+    let with = |stored: &str| json!([version("v1", stored == "v1"), version("v2", stored == "v2")]);
+    define(&c, definition("deaf.example.com", "deafs", "Deaf", with("v1"))).await;
+    let path = ns.replace("/api/v1", "/apis/deaf.example.com/v1") + "/deafs";
+    let deaf = json!({"apiVersion": "deaf.example.com/v1", "kind": "Deaf", "metadata": {"name": "a"}});
+    c.post(&path, deaf).await.ok();
+    let webhook = json!({"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/"}});
+    let broken = json!({"spec": {"versions": with("v2"), "conversion": {"strategy": "Webhook", "webhook": webhook}}});
+    c.patch(&format!("{DEFINITIONS}/{name}"), "merge-patch+json", broken).await.ok();
+    c.delete(&format!("{DEFINITIONS}/{name}")).await.ok();
+    let failed = |object: &Value| {
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == "Terminating" && c["reason"] == "InstanceDeletionFailed")
+    };
+    let watch = format!("{DEFINITIONS}?watch=1&timeoutSeconds=30&fieldSelector=metadata.name%3D{name}");
+    c.watch_until(&watch, failed).await;
+    define(&c, definition("deaf.example.com", "hearings", "Hearing", json!([version("v1", true)]))).await;
+    for number in 0..30 {
+        let map = json!({"metadata": {"name": format!("m{number}")}});
+        c.post(&format!("{ns}/configmaps"), map).await.ok();
+    }
+    let etcd = cluster().await.expect("cluster").etcd_client().await;
+    let key = format!("/registry/apiextensions.k8s.io/customresourcedefinitions/{name}");
+    let found = etcd.kv_client().get(key, None).await.expect("etcd answers");
+    let writes = found.kvs().first().map(etcd_client::KeyValue::version).unwrap_or_default();
+    assert!((5..20).contains(&writes), "it was written {writes} times");
+    // What is changed so that it may work is tried at once.
+    let repaired = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
+    c.patch(&format!("{DEFINITIONS}/{name}"), "merge-patch+json", repaired).await.ok();
     eventually("the definition is gone", async || {
         (c.get(&format!("{DEFINITIONS}/{name}")).await.code == 404).then_some(())
     })

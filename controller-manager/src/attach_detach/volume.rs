@@ -58,6 +58,13 @@ impl Attachable {
     }
 }
 
+/// Whether the name is one that [`Attachable::attachment`] gives: what others call their attachments is left alone.
+#[must_use]
+pub fn is_given_name(name: &str) -> bool {
+    let hash = name.strip_prefix("csi-").unwrap_or_default();
+    hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Driver and handle; in-tree kinds that were moved to CSI are translated as upstream's library does.
 fn source(spec: &PersistentVolumeSpec, volume: &PersistentVolume) -> Option<(String, String)> {
     let pair = |driver: &str, handle: &str| Some((driver.to_owned(), handle.to_owned()));
@@ -120,6 +127,10 @@ mod tests {
         let name = a.attachment("n1");
         assert_eq!((name.len(), &name[..4], a.exclusive), (68, "csi-", true));
         assert_ne!(name, a.attachment("n2"));
+        assert!(is_given_name(&name));
+        for other in ["va-e2e-x2z4p", "csi-", "csi-abc", &name[4..], &name.to_uppercase()] {
+            assert!(!is_given_name(other), "{other}");
+        }
     }
 
     #[test]

@@ -64,12 +64,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             failures: Mutex::new(Backoff::new(Duration::from_secs(1), Duration::from_mins(15))),
         });
         owned::watch(&sets, &queue);
-        owned::watch_children(&revisions, cx.selectors(), queue.clone(), |s: &DaemonSet, r: &ControllerRevision| {
+        owned::watch_revisions(&revisions, cx.selectors(), queue.clone(), |s: &DaemonSet, r: &ControllerRevision| {
             selects(s, r.metadata.labels.as_ref())
         });
+        let all = nodes.store();
         let wake = PodWatch {
             sets: cx.selectors(),
-            paced: Paced::new(&queue),
+            paced: Paced::sized(&queue, move || all.len()),
             expectations,
             selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_deref()),
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::HashMap;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object, Store};
@@ -40,31 +41,47 @@ const PACE: Duration = Duration::from_millis(100);
 /// Sets whose last look is remembered, before those are forgotten that were looked at long ago.
 const REMEMBERED: usize = 1024;
 
-/// Wakes the keys of a queue: the first time at once, and then not before [`PACE`] has passed.
+/// What a pod adds to the pace of sets that are known to be small.
+const PACE_OF_A_POD: Duration = Duration::from_millis(1);
+
+/// The pace of sets of this many pods: the status of few is current at once, as people who wait for it expect.
+fn pace_of(pods: usize) -> Duration {
+    PACE_OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(PACE)
+}
+
+/// Wakes the keys of a queue: the first time at once, and then not before its pace has passed, which is [`PACE`] where
+/// nothing is known about the size of sets.
 pub struct Paced {
     queue: Queue<Key>,
     /// When each was looked at last, or will be next.
     looks: Mutex<HashMap<Key, Instant>>,
+    pace: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Paced {
     /// Those of this queue.
     #[must_use]
     pub fn new(queue: &Queue<Key>) -> Arc<Self> {
-        Arc::new(Self { queue: queue.clone(), looks: Mutex::default() })
+        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(|| PACE) })
+    }
+
+    /// Those of this queue, whose sets have at most as many pods as `size` says.
+    #[must_use]
+    pub fn sized(queue: &Queue<Key>, size: impl Fn() -> usize + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(move || pace_of(size())) })
     }
 
     /// Wake a key.
     pub fn wake(&self, key: Key) {
-        let now = Instant::now();
+        let (now, pace) = (Instant::now(), (self.pace)());
         let mut looks = self.looks.lock();
         let due = match looks.get(&key) {
             Some(next) if *next > now => return,
-            Some(last) => (*last + PACE).max(now),
+            Some(last) => (*last + pace).max(now),
             None => now,
         };
         if looks.len() >= REMEMBERED {
-            looks.retain(|_, look| *look + PACE > now);
+            looks.retain(|_, look| *look + pace > now);
         }
         looks.insert(key.clone(), due);
         drop(looks);
@@ -160,7 +177,30 @@ pub fn watch_children<P: Selecting, C: Object>(
     queue: Queue<Key>,
     selects: fn(&P, &C) -> bool,
 ) {
-    children.add_handler(move |event: &Event<C>| {
+    children.add_handler(waking(parents, queue, selects));
+}
+
+/// The same for template revisions, but one that comes with an owner wakes nobody: upstream's controllers look at it
+/// when something else happens, and until then it stands beside an equal one.
+pub fn watch_revisions<P: Selecting>(
+    revisions: &Informer<ControllerRevision>,
+    parents: Arc<Selectors<P>>,
+    queue: Queue<Key>,
+    selects: fn(&P, &ControllerRevision) -> bool,
+) {
+    let wake = waking(parents, queue, selects);
+    revisions.add_handler(move |event: &Event<ControllerRevision>| match event {
+        Event::Added(revision) if object::controller_of(&revision.metadata).is_some() => {}
+        event => wake(event),
+    });
+}
+
+fn waking<P: Selecting, C: Object>(
+    parents: Arc<Selectors<P>>,
+    queue: Queue<Key>,
+    selects: fn(&P, &C) -> bool,
+) -> impl Fn(&Event<C>) {
+    move |event: &Event<C>| {
         let wake = |child: &C, orphans_too: bool| {
             let meta = child.meta();
             match object::controller_of(meta) {
@@ -191,7 +231,7 @@ pub fn watch_children<P: Selecting, C: Object>(
             }
             Event::Deleted(child) => wake(child, false),
         }
-    });
+    }
 }
 
 /// What a set owns or could adopt: its children and the orphans of its namespace.
@@ -237,4 +277,16 @@ where
         }
     }
     Ok(claimed.owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_of_small_sets_is_hardly_one() {
+        for (pods, millis) in [(0, 0), (2, 2), (60, 60), (100, 100), (5_000, 100), (usize::MAX, 100)] {
+            assert_eq!(pace_of(pods), Duration::from_millis(millis), "{pods}");
+        }
+    }
 }

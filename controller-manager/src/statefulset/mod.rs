@@ -62,7 +62,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             revisions: revisions.store(),
         });
         owned::watch(&sets, &queue);
-        owned::watch_children(&revisions, cx.selectors(), queue.clone(), |s: &StatefulSet, r: &ControllerRevision| {
+        owned::watch_revisions(&revisions, cx.selectors(), queue.clone(), |s: &StatefulSet, r: &ControllerRevision| {
             selects(s, r.metadata.labels.as_ref())
         });
         // Names are fixed, so that a stale cache cannot make a pod twice: no expectations are needed.

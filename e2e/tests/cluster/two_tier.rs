@@ -19,6 +19,10 @@ pub fn comes_up(cluster: &Cluster) {
     page_works(cluster);
     let service = cluster.json("get service mysql");
     assert!(text(&service, "/spec/clusterIP").starts_with("169.169."), "{service}");
+    // Services can be reached where the API server is, which calls webhooks in pods.
+    let service = cluster.json("get service myweb");
+    let url = format!("http://{}:8080/demo/", text(&service, "/spec/clusterIP"));
+    cluster.until("the page of the service", 30, || cluster.curl(&url));
 }
 
 /// The page through every node port.

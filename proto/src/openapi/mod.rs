@@ -2,6 +2,7 @@
 //!
 //! Nothing is kept: a document is written piece by piece and handed over.
 
+mod descriptions;
 mod gnostic;
 mod gnostic_v3;
 mod operations;

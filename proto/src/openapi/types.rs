@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions;
 use crate::schema::{self, Card, Field, Kind, ListType, MapType, Message};
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
@@ -123,8 +124,14 @@ fn whole(published: &str, dialect: Dialect) -> Value {
     let Some(message) = message_of(published) else { return json!({"type": "object"}) };
     let mut out = Map::new();
     out.insert("type".to_owned(), json!("object"));
-    let properties: Map<String, Value> =
-        message.fields.iter().map(|f| (f.json.to_string(), property(f, dialect))).collect();
+    let described = |f: &Field| {
+        let mut out = property(f, dialect);
+        if let Some(text) = descriptions::of(&message.name, &f.json) {
+            out["description"] = json!(text);
+        }
+        (f.json.to_string(), out)
+    };
+    let properties: Map<String, Value> = message.fields.iter().map(described).collect();
     if !properties.is_empty() {
         out.insert("properties".to_owned(), Value::Object(properties));
     }

@@ -1,0 +1,274 @@
+//! Deletes the objects of definitions that go, and says how that is getting on.
+//!
+//! Each definition by itself: one whose objects cannot be listed, because a webhook that converts them does not answer,
+//! holds up no other, and is tried again less and less often.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::Value;
+use proto::resources::Row;
+use shared::authn::UserInfo;
+use shared::status::Status;
+
+use super::controller::{FINALIZER, GROUP, PLURAL};
+use super::definition::is_true;
+use super::names;
+use crate::access::tree;
+use crate::api::{Api, DeleteArgs};
+use crate::registry::{builtin, meta};
+use crate::verbs::engine::Engine;
+
+/// Time after which it is said that objects of a definition that goes stay.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Rounds of deleting what is left before it is given a rest.
+const ROUNDS: usize = 5;
+/// Time until a definition whose objects take long to go is looked at again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest pause after failures, as upstream's queue has it.
+const LONGEST: Duration = Duration::from_secs(1000);
+
+/// A definition whose objects are going.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Going {
+    since: Instant,
+    /// When it is looked at next; nothing while that is under way.
+    due: Option<Instant>,
+    pause: Duration,
+    /// The specification it had when it was looked at last, as a hash.
+    pub(super) tried: Option<[u8; 32]>,
+}
+
+/// How a round went: an error is in the conditions already.
+pub(super) type Round = Result<Left, Status>;
+
+/// What is left after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing, and the definition may go.
+    Nothing,
+    /// Some objects.
+    Some,
+    /// Some objects, for so long that it was said.
+    Stuck,
+}
+
+impl Going {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, due: Some(now), pause: AGAIN, tried: None }
+    }
+
+    /// When it wants to be looked at.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether a round begins now; since when its objects are going.
+    pub(super) fn begin(&mut self, now: Instant) -> Option<Instant> {
+        self.due.take_if(|due| *due <= now).map(|_| self.since)
+    }
+
+    /// It is another definition now: what failed may work.
+    pub(super) fn changed(&mut self, now: Instant) {
+        self.pause = AGAIN;
+        self.due = self.due.map(|due| due.min(now));
+    }
+
+    /// Whether there is to be another round.
+    pub(super) fn end(&mut self, round: &Round, now: Instant) -> bool {
+        match round {
+            Ok(Left::Nothing) => return false,
+            Ok(_) => self.pause = AGAIN,
+            Err(_) => {}
+        }
+        if !matches!(round, Ok(Left::Some)) {
+            self.since = now;
+        }
+        self.due = Some(now + self.pause);
+        if round.is_err() {
+            self.pause = (self.pause * 2).min(LONGEST);
+        }
+        true
+    }
+}
+
+/// What is said of a definition that goes.
+#[derive(Debug, PartialEq, Eq)]
+struct Condition {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+impl Condition {
+    fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
+        Self { status, reason, message: message.to_owned() }
+    }
+
+    fn set(&self, object: &mut Value) {
+        names::set_condition(object, "Terminating", self.status, self.reason, &self.message, &meta::now());
+    }
+}
+
+/// Resources of our own that lie in etcd where a definition of the same name would have its objects.
+const OVERLAPPING: [(&str, &str); 2] =
+    [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
+
+/// What is said of a definition whose objects are none of its own, and which therefore stay.
+fn overlapping(group: &str, plural: &str) -> Option<Condition> {
+    let why = "instances overlap with built-in resources in storage";
+    OVERLAPPING.contains(&(group, plural)).then(|| Condition::of("False", "OverlappingBuiltInResource", why))
+}
+
+/// What is said after deleting objects: whether all are gone, or why it failed; nothing was to delete of what was never
+/// established. Nothing new is said while they are going and it has not been for long.
+fn condition(outcome: Option<Result<&bool, &str>>, waited: Duration) -> Option<Condition> {
+    Some(match outcome {
+        None => Condition::of("False", "NeverEstablished", "resource was never established"),
+        Some(Ok(true)) => Condition::of("False", "InstanceDeletionCompleted", "removed all instances"),
+        Some(Ok(false)) if waited < PATIENCE => return None,
+        Some(Ok(false)) => {
+            let message = "could not confirm zero CustomResources remaining: context deadline exceeded";
+            Condition::of("True", "InstanceDeletionCheck", message)
+        }
+        Some(Err(why)) => Condition::of("True", "InstanceDeletionFailed", &format!("could not list instances: {why}")),
+    })
+}
+
+/// What a round needs.
+pub(super) struct Cleaner {
+    pub(super) engine: Arc<Engine>,
+    pub(super) api: Api,
+    pub(super) user: UserInfo,
+    pub(super) row: Row,
+}
+
+impl Cleaner {
+    /// One round: deletes the objects of a definition that goes, and when none is left lets it go.
+    pub(super) async fn round(&self, definition: &Value, since: Instant) -> Round {
+        let name = tree::name(definition);
+        let progress = Condition::of("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
+        self.note(name, &progress).await?;
+        let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
+        let overlaps = overlapping(group, plural);
+        let outcome = match overlaps.is_none() && is_true(definition, "Established") {
+            true => Some(self.delete_objects(definition).await),
+            false => None,
+        };
+        let waited = since.elapsed();
+        let said = || condition(outcome.as_ref().map(|o| o.as_ref().map_err(|e| e.message.as_str())), waited);
+        match overlaps.or_else(said) {
+            None => Ok(Left::Some),
+            Some(stays) if stays.status == "True" => {
+                self.note(name, &stays).await?;
+                outcome.map_or(Ok(Left::Stuck), |outcome| outcome.map(|_| Left::Stuck))
+            }
+            Some(done) => {
+                let mut last = self.api.get(GROUP, PLURAL, "", name).await?;
+                done.set(&mut last);
+                if let Some(list) = tree::list_mut(&mut last, &["metadata", "finalizers"]) {
+                    list.retain(|f| f != FINALIZER);
+                }
+                self.api.update(&self.user, GROUP, PLURAL, "status", last).await?;
+                Ok(Left::Nothing)
+            }
+        }
+    }
+
+    async fn note(&self, name: &str, condition: &Condition) -> Result<(), Status> {
+        let mut change = |object: &mut Value| -> Result<(), Status> {
+            condition.set(object);
+            Ok(())
+        };
+        self.engine.modify(&self.row, "", name, false, &mut change).await.map(|_| ())
+    }
+
+    /// Whether all objects are gone.
+    async fn delete_objects(&self, definition: &Value) -> Result<bool, Status> {
+        let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
+        // Nobody can have made objects of a definition in the place of a resource of our own: those there are ours.
+        if self.engine.rows.custom_storage(group, plural).is_none() || builtin(group, plural).is_some() {
+            return Ok(true);
+        }
+        let mut delay = Duration::from_millis(10);
+        for _ in 0..ROUNDS {
+            let left = self.api.list(group, plural, None).await?;
+            if left.is_empty() {
+                return Ok(true);
+            }
+            for object in left.iter().filter(|o| !tree::has(o, "/metadata/deletionTimestamp")) {
+                let (namespace, name) = (tree::namespace(object), tree::name(object));
+                match self.api.delete(&self.user, group, plural, namespace, name, DeleteArgs::default()).await {
+                    Err(error) if !error.is_not_found() => return Err(error),
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(delay).await;
+            delay *= 2;
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_definition_that_goes() {
+        let (soon, late) = (PATIENCE / 2, PATIENCE);
+        for (outcome, waited, want) in [
+            (None, soon, Some(("False", "NeverEstablished"))),
+            (Some(Ok(&true)), late, Some(("False", "InstanceDeletionCompleted"))),
+            (Some(Ok(&false)), soon, None),
+            (Some(Ok(&false)), late, Some(("True", "InstanceDeletionCheck"))),
+            (Some(Err("no")), soon, Some(("True", "InstanceDeletionFailed"))),
+        ] {
+            let found = condition(outcome, waited);
+            assert_eq!(found.as_ref().map(|c| (c.status, c.reason)), want, "{outcome:?} {waited:?}");
+        }
+        for (group, plural, reason) in [
+            ("apiregistration.k8s.io", "apiservices", Some("OverlappingBuiltInResource")),
+            ("apiextensions.k8s.io", "customresourcedefinitions", Some("OverlappingBuiltInResource")),
+            ("apps", "deployments", None),
+        ] {
+            assert_eq!(overlapping(group, plural).map(|c| c.reason), reason, "{plural}.{group}");
+        }
+        let failed = condition(Some(Err("no")), soon).map(|c| c.message);
+        assert_eq!(failed.as_deref(), Some("could not list instances: no"));
+    }
+
+    /// Seconds until the rounds that follow these.
+    fn pauses(rounds: &[Round]) -> Vec<u64> {
+        let mut now = Instant::now();
+        let mut going = Going::new(now);
+        let mut out = Vec::new();
+        for round in rounds {
+            assert!(going.begin(now).is_some() && going.begin(now).is_none(), "one at a time");
+            assert!(going.end(round, now));
+            let due = going.due().expect("another round");
+            out.push((due - now).as_secs());
+            assert!(going.begin(now).is_none(), "not before its time");
+            now = due;
+        }
+        out
+    }
+
+    #[test]
+    fn a_definition_that_fails_is_tried_less_and_less_often() {
+        let failed = || Err(Status::internal("the webhook does not answer"));
+        assert_eq!(pauses(&[Ok(Left::Some), Ok(Left::Stuck), Ok(Left::Some)]), [1, 1, 1]);
+        let many: Vec<Round> = (0..12).map(|_| failed()).collect();
+        assert_eq!(pauses(&many), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
+        assert_eq!(pauses(&[failed(), failed(), Ok(Left::Some), failed(), failed()]), [1, 2, 1, 1, 2]);
+        let now = Instant::now();
+        let mut going = Going::new(now);
+        going.begin(now);
+        going.changed(now);
+        assert_eq!(going.due(), None, "a round is under way");
+        going.end(&failed(), now);
+        going.changed(now);
+        assert!(going.begin(now).is_some(), "what failed may work now");
+        assert!(!going.end(&Ok(Left::Nothing), now));
+    }
+}
