@@ -252,12 +252,12 @@ fn decorate(container: &Container, found: Option<&Found>, status: &mut Container
     if !mounts.is_empty() {
         status.volume_mounts = Some(mounts);
     }
-    if found.is_none_or(|f| f.state != State::Running) {
-        return;
-    }
-    let resources = container.resources.clone().unwrap_or_default();
-    status.allocated_resources = resources.requests.clone();
-    status.resources = Some(ResourceRequirements { claims: None, ..resources });
+    let Some(found) = found else { return };
+    let allocated = container.resources.clone().unwrap_or_default();
+    status.allocated_resources = allocated.requests.clone();
+    // What runs is told as it is, whatever is allocated by now.
+    let given = found.given.clone().filter(|_| found.state == State::Running);
+    status.resources = Some(ResourceRequirements { claims: None, ..given.unwrap_or(allocated) });
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::probes::ProbeResult;
 use crate::resources::qos_class;
 use crate::workers::observed::Observed;
 use crate::workers::plan::{is_sidecar, restart_policy};
+use crate::workers::resize::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -32,6 +33,8 @@ pub struct Inputs<'a> {
     pub previous: &'a [PodCondition],
     /// Set when the kubelet itself ended the pod: reason and message, phase `Failed`.
     pub failure: Option<&'a (String, String)>,
+    /// A resize of the pod, if there is one.
+    pub resize: &'a Progress,
     /// The pod is being stopped: nothing is restarted any more.
     pub terminating: bool,
     /// Everything has been stopped.

@@ -141,15 +141,9 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
             "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
         );
     }
-    let capacity = |name: &str| -> i64 {
-        let amount = measure.allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
-        amount.map_or(0, |amount| if name == "cpu" { amount.milli_value() } else { amount.value() })
-    };
+    let capacity = |name: &str| capacity(measure.allocatable, name);
     let short = |name: &str, requested: i64, used: i64, capacity: i64| {
-        let text = format!(
-            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-        );
-        rejected(&format!("OutOf{name}"), text)
+        rejected(&format!("OutOf{name}"), short_of(name, requested, used, capacity))
     };
     let count = i64::try_from(measure.others.len()).unwrap_or(i64::MAX);
     if count + 1 > capacity("pods") {
@@ -173,6 +167,39 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         }
     }
     None
+}
+
+/// None when the node has room for what the pod asks for now, besides the others.
+pub fn refuse_resize(pod: &Pod, allocatable: &BTreeMap<String, Quantity>, others: &[Arc<Pod>]) -> Option<Refusal> {
+    let infeasible = |text: String| Some(("Infeasible".to_owned(), text));
+    if pods::is_static(pod) {
+        return infeasible("In-place resize of static-pods is not supported".to_owned());
+    }
+    let asked = requests(pod);
+    let needs = |name: &'static str| Some((name, *asked.get(name)?, capacity(allocatable, name)));
+    for (name, requested, capacity) in ["memory", "cpu"].into_iter().filter_map(needs) {
+        if requested > capacity {
+            return infeasible(format!(
+                "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+            ));
+        }
+    }
+    for (name, requested, capacity) in ["cpu", "memory"].into_iter().filter_map(needs) {
+        let used: i64 = others.iter().map(|other| requests(other).get(name).copied().unwrap_or(0)).sum();
+        if requested > 0 && requested + used > capacity {
+            return Some(("Deferred".to_owned(), short_of(name, requested, used, capacity)));
+        }
+    }
+    None
+}
+
+fn capacity(allocatable: &BTreeMap<String, Quantity>, name: &str) -> i64 {
+    let amount = allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+    amount.map_or(0, |amount| if name == "cpu" { amount.milli_value() } else { amount.value() })
+}
+
+fn short_of(name: &str, requested: i64, used: i64, capacity: i64) -> String {
+    format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}")
 }
 
 fn pressed(pod: &Pod, pressure: Pressure) -> Option<Refusal> {
@@ -246,5 +273,31 @@ mod tests {
         let short = measure(Pressure { memory: true, ..Pressure::default() });
         assert_eq!(refuse(&pod(json!({})), &short).map(|(reason, _)| reason).as_deref(), Some("Evicted"));
         assert_eq!(refuse(&pod(cpu("1m")), &short), None);
+    }
+
+    #[test]
+    fn a_resize_that_does_not_fit_waits_or_is_infeasible() {
+        let allocatable =
+            BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("memory".to_owned(), Quantity("1Gi".into()))]);
+        let others = [pod(cpu("1500m"))];
+        let verdict = |spec: serde_json::Value| refuse_resize(&pod(spec), &allocatable, &others);
+        let refused = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
+        assert_eq!(verdict(cpu("500m")), None);
+        assert_eq!(
+            verdict(cpu("501m")),
+            refused("Deferred", "Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000")
+        );
+        assert_eq!(
+            verdict(cpu("3")),
+            refused("Infeasible", "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000")
+        );
+        let both = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "3", "memory": "2Gi"}}}]});
+        assert_eq!(
+            verdict(both),
+            refused(
+                "Infeasible",
+                "Node didn't have enough capacity: memory, requested: 2147483648, capacity: 1073741824"
+            )
+        );
     }
 }

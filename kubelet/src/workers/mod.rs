@@ -4,6 +4,7 @@
 //! of this room creates, starts or stops sandboxes and containers.
 
 pub mod admission;
+mod allocation;
 pub mod backoff;
 pub mod container;
 pub mod context;
@@ -15,6 +16,8 @@ pub mod mailbox;
 pub mod manager;
 pub mod observed;
 pub mod plan;
+pub mod resize;
+mod resizing;
 pub mod sandbox;
 pub mod security;
 pub mod start;
