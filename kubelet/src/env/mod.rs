@@ -8,7 +8,8 @@ mod tests;
 
 use crate::facts::PodFacts;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Objects of the pod's namespace that containers of the pod refer to, by name; a missing key means that the
@@ -202,8 +203,26 @@ fn present<'a, K>(
     Ok(found.map(Arc::as_ref))
 }
 
-/// Expands `$(VAR)` (and `$$` as an escape) in a container's command, arguments and `subPathExpr`; unknown
-/// references stay as they are.
+/// Expands a `subPathExpr`: it must never lead elsewhere than it says, so that every variable has to have a value.
+///
+/// # Errors
+/// Names the variables that have none.
+pub fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, String> {
+    let missing = RefCell::new(BTreeSet::new());
+    let value = |name: &str| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let expanded = expand_with(expression, |name| {
+        let value = value(name).filter(|value| !value.is_empty());
+        if value.is_none() {
+            missing.borrow_mut().insert(name.to_owned());
+        }
+        value
+    });
+    let missing: Vec<String> = missing.into_inner().into_iter().collect();
+    if missing.is_empty() { Ok(expanded) } else { Err(format!("missing value for {}", missing.join(", "))) }
+}
+
+/// Expands `$(VAR)` (and `$$` as an escape) in a container's command and arguments; unknown references stay as they
+/// are.
 pub fn expand(input: &str, env: &[(String, String)]) -> String {
     expand_with(input, |name| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str()))
 }

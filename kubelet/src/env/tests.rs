@@ -104,3 +104,17 @@ fn fields_and_resources() {
     let values: Vec<&str> = env.iter().map(|(_, value)| value.as_str()).collect();
     assert_eq!(values, ["web", "web", "note=\"a \\\"b\\\"\\n\"", "n1", "2", "1500", "1024"]);
 }
+
+#[test]
+fn a_sub_path_needs_a_value_for_each_of_its_variables() {
+    let env = [("A".to_owned(), "a".to_owned()), ("EMPTY".to_owned(), String::new())];
+    let missing = |names: &str| Err(format!("missing value for {names}"));
+    for (expression, expected) in [
+        ("logs", Ok("logs".to_owned())),
+        ("$(A)/$(A)$$(A)", Ok("a/a$(A)".to_owned())),
+        ("$(EMPTY)", missing("EMPTY")),
+        ("$(NONE)/$(A)/$(EMPTY)", missing("EMPTY, NONE")),
+    ] {
+        assert_eq!(expand_sub_path(expression, &env), expected, "{expression}");
+    }
+}

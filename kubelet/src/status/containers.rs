@@ -96,7 +96,7 @@ pub fn statuses(
     list.iter()
         .map(|container| {
             let old = old.and_then(|all| all.iter().find(|s| s.name == container.name));
-            let default = if has_init && !init { "PodInitializing" } else { "ContainerCreating" };
+            let default = if has_init { "PodInitializing" } else { "ContainerCreating" };
             one(inputs, spec, container, old, default, init)
         })
         .collect()

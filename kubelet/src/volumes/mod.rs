@@ -6,6 +6,7 @@
 //! (sub-paths under `<root-dir>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>`); nothing outside of the
 //! root directory is written. Must not talk to the runtime and must not report events itself.
 
+mod claims;
 mod content;
 mod hostpath;
 mod manager;
@@ -40,6 +41,17 @@ pub enum VolumeError {
     /// One volume failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {message}")]
     SetUp {
+        /// The volume's name in the pod.
+        volume: String,
+        /// The cause.
+        message: String,
+    },
+    /// What a volume stands for is not known (yet).
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
+         volumes=[{volume}]: {message}"
+    )]
+    Unknown {
         /// The volume's name in the pod.
         volume: String,
         /// The cause.

@@ -60,6 +60,17 @@ pub(super) fn unmount_all(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A sub-path leads down from its volume; the text is the user's.
+pub(super) fn check_sub_path(sub_path: &str) -> Result<(), String> {
+    if sub_path.starts_with('/') {
+        return Err(format!("error SubPath `{sub_path}` must not be an absolute path"));
+    }
+    if sub_path.split('/').any(|part| part == "..") {
+        return Err(format!("unable to provision SubPath `{sub_path}`: must not contain '..'"));
+    }
+    Ok(())
+}
+
 /// Binds `sub_path` of `volume` to `target`. The path is resolved once, by the kernel, with
 /// every link kept below the volume, and what was found is bound by its descriptor: what
 /// the container swaps afterwards does not matter. Missing folders are made.
@@ -98,20 +109,25 @@ fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
         Err(nix::errno::Errno::ENOENT) => {}
         other => return other.map_err(io::Error::from),
     }
+    // Who may use the volume may use what is made in it.
+    let mode = fs::metadata(volume)?.permissions().mode() & 0o777;
     let mut prefix = PathBuf::new();
     for part in Path::new(sub_path).components() {
         let parent = if prefix.as_os_str().is_empty() { root.try_clone()? } else { open(&prefix)? };
         prefix.push(part);
         if matches!(open(&prefix), Err(nix::errno::Errno::ENOENT)) {
-            mkdirat(&parent, Path::new(part.as_os_str()), Mode::from_bits_truncate(0o750))?;
+            mkdirat(&parent, Path::new(part.as_os_str()), Mode::from_bits_truncate(mode))?;
             fs::set_permissions(
                 format!("/proc/self/fd/{}/{}", parent.as_raw_fd(), part.as_os_str().to_string_lossy()),
-                fs::Permissions::from_mode(0o750),
+                fs::Permissions::from_mode(mode),
             )?;
         }
     }
     open(Path::new(sub_path)).map_err(io::Error::from)
 }
+
+/// What a group may do with the files of a read-only volume that it is given.
+pub(super) const GROUP_READS: u32 = 0o440;
 
 /// Gives a volume to a group (`fsGroup`): the group owns every file and may read it, and
 /// write it unless the volume is read-only; new files inherit the group.
@@ -121,7 +137,7 @@ pub(super) fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Res
     if metadata.is_symlink() {
         return Ok(());
     }
-    let access = if read_only { 0o440 } else { 0o660 };
+    let access = if read_only { GROUP_READS } else { 0o660 };
     let folder = if metadata.is_dir() { 0o2110 } else { 0 };
     let mode = (metadata.permissions().mode() & 0o7777) | access | folder;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -145,6 +161,15 @@ mod tests {
     }
 
     #[test]
+    fn sub_paths_are_checked_before_they_are_looked_for() {
+        let absolute = Err("error SubPath `/tmp` must not be an absolute path".to_owned());
+        let up = Err("unable to provision SubPath `a/../b`: must not contain '..'".to_owned());
+        for (path, expected) in [("a/..b", Ok(())), ("/tmp", absolute), ("a/../b", up)] {
+            assert_eq!(check_sub_path(path), expected);
+        }
+    }
+
+    #[test]
     fn sub_paths_stay_below_the_volume() {
         let volume = std::env::temp_dir().join(format!("ironclad-subpath-{}", std::process::id()));
         fs::create_dir_all(volume.join("real")).expect("folder");
@@ -154,6 +179,10 @@ mod tests {
         assert!(open_beneath(&volume, "../x").is_err());
         open_beneath(&volume, "inside/new/deep").expect("made below the link's target");
         assert!(volume.join("real/new/deep").is_dir());
+        fs::set_permissions(&volume, fs::Permissions::from_mode(0o777)).expect("mode");
+        open_beneath(&volume, "made").expect("made");
+        let mode = fs::metadata(volume.join("made")).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o777, "as open as the volume");
         fs::remove_dir_all(&volume).expect("clean");
     }
 }

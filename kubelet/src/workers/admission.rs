@@ -1,13 +1,14 @@
 //! Whether this node takes a pod: a last look at what the scheduler decided, as pods may come around it and nodes
 //! change. Pure. Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
 
+use super::sysctls;
 use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Why a pod is refused: the status' reason and message.
@@ -23,6 +24,8 @@ pub struct Measure<'a> {
     pub others: &'a [Arc<Pod>],
     /// What runs short.
     pub pressure: Pressure,
+    /// Kernel settings that pods may ask for besides the safe ones.
+    pub sysctls: &'a [String],
 }
 
 /// Resources that a pod asks for, in thousandths of CPUs, else in units.
@@ -69,12 +72,33 @@ fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     running
 }
 
-fn host_ports(pod: &Pod) -> BTreeSet<(i32, String)> {
-    let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    let ports = spec.flat_map(|container| container.ports.iter().flatten());
-    let taken =
-        ports.filter_map(|port| Some((port.host_port?, port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()))));
-    taken.filter(|(port, _)| *port > 0).collect()
+/// A port of the node that a pod wants.
+#[derive(PartialEq, Eq)]
+struct HostPort<'a> {
+    /// Empty for all addresses.
+    ip: &'a str,
+    protocol: &'a str,
+    port: i32,
+}
+
+impl HostPort<'_> {
+    fn conflicts(&self, other: &Self) -> bool {
+        let same_address = self.ip == other.ip || self.ip.is_empty() || other.ip.is_empty();
+        same_address && self.protocol == other.protocol && self.port == other.port
+    }
+}
+
+fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
+    let spec = pod.spec.iter().flat_map(|spec| {
+        let sidecars = spec.init_containers.iter().flatten().filter(|container| super::plan::is_sidecar(container));
+        spec.containers.iter().chain(sidecars)
+    });
+    let wanted = spec.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
+        let ip = port.host_ip.as_deref().filter(|ip| *ip != "0.0.0.0").unwrap_or_default();
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        Some(HostPort { ip, protocol, port: port.host_port.filter(|port| *port > 0)? })
+    });
+    wanted.collect()
 }
 
 fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
@@ -126,6 +150,12 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         return Some(refusal);
     }
     let rejected = |reason: &str, text: String| Some((reason.to_owned(), format!("Pod was rejected: {text}")));
+    if let Some(text) = sysctls::forbidden(pod, measure.sysctls) {
+        return rejected("SysctlForbidden", format!("forbidden sysctl: {text}"));
+    }
+    if pod.spec.as_ref().and_then(|spec| spec.os.as_ref()).is_some_and(|os| os.name != "linux") {
+        return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS".to_owned());
+    }
     if let Some(node) = measure.node
         && !fits_affinity(pod, node)
     {
@@ -135,7 +165,8 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         );
     }
     let ports = host_ports(pod);
-    if measure.others.iter().any(|other| !ports.is_disjoint(&host_ports(other))) {
+    let taken = measure.others.iter().flat_map(|other| host_ports(other));
+    if taken.into_iter().any(|taken| ports.iter().any(|port| port.conflicts(&taken))) {
         return rejected(
             "NodePorts",
             "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
@@ -253,8 +284,13 @@ mod tests {
             BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("pods".to_owned(), Quantity("3".into()))]);
         let port = json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]});
         let others = [pod(cpu("1500m")), pod(port.clone())];
-        let measure =
-            |pressure: Pressure| Measure { node: Some(&node), allocatable: &allocatable, others: &others, pressure };
+        let measure = |pressure: Pressure| Measure {
+            node: Some(&node),
+            allocatable: &allocatable,
+            others: &others,
+            pressure,
+            sysctls: &[],
+        };
         let calm = measure(Pressure::default());
         let reason = |spec: serde_json::Value| refuse(&pod(spec), &calm).map(|(reason, _)| reason);
         assert_eq!(reason(json!({})), None);
@@ -268,8 +304,33 @@ mod tests {
             ))
         );
         assert_eq!(reason(port).as_deref(), Some("NodePorts"));
+        let bound = |ip: &str, protocol: &str| {
+            json!({"containers": [{"name": "c", "ports": [
+                {"containerPort": 1, "hostPort": 81, "hostIP": ip, "protocol": protocol}]}]})
+        };
+        let here = [pod(bound("127.0.0.1", "TCP"))];
+        let busy = Measure { others: &here, ..calm };
+        for (ip, protocol, fits) in [
+            ("127.0.0.1", "TCP", false),
+            ("0.0.0.0", "TCP", false),
+            ("", "TCP", false),
+            ("127.0.0.1", "UDP", true),
+            ("10.0.0.1", "TCP", true),
+        ] {
+            assert_eq!(refuse(&pod(bound(ip, protocol)), &busy).is_none(), fits, "{ip} {protocol}");
+        }
         assert_eq!(reason(json!({"nodeSelector": {"disk": "hdd"}})).as_deref(), Some("NodeAffinity"));
         assert_eq!(reason(json!({"nodeSelector": {"disk": "ssd"}})), None);
+        assert_eq!(reason(json!({"os": {"name": "linux"}})), None);
+        assert_eq!(reason(json!({"os": {"name": "windows"}})).as_deref(), Some("PodOSNotSupported"));
+        let unsafe_sysctl = json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}});
+        assert_eq!(
+            refuse(&pod(unsafe_sysctl), &calm),
+            Some((
+                "SysctlForbidden".into(),
+                "Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted".into()
+            ))
+        );
         let short = measure(Pressure { memory: true, ..Pressure::default() });
         assert_eq!(refuse(&pod(json!({})), &short).map(|(reason, _)| reason).as_deref(), Some("Evicted"));
         assert_eq!(refuse(&pod(cpu("1m")), &short), None);

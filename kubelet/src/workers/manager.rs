@@ -168,6 +168,7 @@ impl Manager {
             allocatable: &node.facts.allocatable,
             others: &others,
             pressure: node.pressure,
+            sysctls: &self.cx.settings.allowed_unsafe_sysctls,
         };
         admission::refuse(pod, &measure)
     }

@@ -21,5 +21,6 @@ mod resizing;
 pub mod sandbox;
 pub mod security;
 pub mod start;
+mod sysctls;
 pub mod termination;
 pub mod worker;
