@@ -298,8 +298,9 @@ impl AttachDetach {
             let unique_name = match volume.as_deref().and_then(Attachable::of) {
                 Some(v) if v.attachment(&object.spec.node_name) == name => v.unique_name(),
                 Some(_) => continue,
-                // The volume is gone: whatever it was called, nobody can use it.
-                None => String::new(),
+                // The volume is gone: nobody can use what was made for it here.
+                None if volume::names_attachment(name) => String::new(),
+                None => continue,
             };
             let unwanted_for = if wanted.contains_key(name) {
                 memory.unwanted.remove(name);

@@ -58,6 +58,12 @@ impl Attachable {
     }
 }
 
+/// Whether an attachment may have been named by [`Attachable::attachment`]; those that others made are theirs.
+#[must_use]
+pub fn names_attachment(name: &str) -> bool {
+    name.strip_prefix("csi-").is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// Driver and handle; in-tree kinds that were moved to CSI are translated as upstream's library does.
 fn source(spec: &PersistentVolumeSpec, volume: &PersistentVolume) -> Option<(String, String)> {
     let pair = |driver: &str, handle: &str| Some((driver.to_owned(), handle.to_owned()));
@@ -120,6 +126,10 @@ mod tests {
         let name = a.attachment("n1");
         assert_eq!((name.len(), &name[..4], a.exclusive), (68, "csi-", true));
         assert_ne!(name, a.attachment("n2"));
+        assert!(names_attachment(&name));
+        for foreign in ["e2e-va-1", "csi-1", "csi-", &name[1..]] {
+            assert!(!names_attachment(foreign), "{foreign}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::generate::Inputs;
 use crate::probes::ProbeResult;
 use crate::workers::observed::{Container as Found, State};
-use crate::workers::plan::{is_sidecar, restart_policy, timestamp};
+use crate::workers::plan::{self, is_sidecar, timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     ContainerUser, LinuxContainerUser, PodSpec, ResourceRequirements, VolumeMountStatus,
@@ -76,12 +76,8 @@ fn restarts(spec: &PodSpec, container: &Container, found: &Found, init: bool) ->
     if found.state != State::Exited {
         return false;
     }
-    let policy = container.restart_policy.as_deref().unwrap_or(restart_policy(spec));
-    match policy {
-        "Never" => false,
-        "OnFailure" => found.exit_code != 0,
-        _ => !(init && !is_sidecar(container) && found.exit_code == 0),
-    }
+    let done = init && !is_sidecar(container) && found.exit_code == 0;
+    !done && plan::restarts(spec, container, found.exit_code)
 }
 
 /// Statuses of one list of containers, in the spec's order.

@@ -5,10 +5,12 @@ use crate::facts::PodFacts;
 use crate::probes::ProbeResult;
 use crate::resources::qos_class;
 use crate::workers::observed::Observed;
-use crate::workers::plan::{is_sidecar, restart_policy};
+use crate::workers::plan::{self, is_sidecar, restart_policy};
 use crate::workers::resize::Progress;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::HashMap;
 
@@ -74,6 +76,8 @@ pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus],
         }
     }
     let (mut waiting, mut running, mut stopped, mut succeeded, mut unknown) = (0, 0, 0, 0, 0);
+    // Some container that has ended will be started again.
+    let mut goes_on = false;
     for container in &spec.containers {
         let Some(status) = find(apps, &container.name) else {
             unknown += 1;
@@ -81,13 +85,15 @@ pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus],
         };
         match &status.state {
             Some(state) if state.running.is_some() => running += 1,
-            Some(state) if state.terminated.is_some() => {
+            Some(ContainerState { terminated: Some(ended), .. }) => {
                 stopped += 1;
-                succeeded += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code == 0));
+                succeeded += usize::from(ended.exit_code == 0);
+                goes_on |= plan::restarts(spec, container, ended.exit_code);
             }
             Some(state) if state.waiting.is_some() => {
-                if status.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
+                if let Some(ended) = status.last_state.as_ref().and_then(|last| last.terminated.as_ref()) {
                     stopped += 1;
+                    goes_on |= plan::restarts(spec, container, ended.exit_code);
                 } else {
                     waiting += 1;
                 }
@@ -113,13 +119,10 @@ pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus],
         if terminated {
             return if stopped == succeeded { "Succeeded" } else { "Failed" };
         }
-        if policy == "Always" || sidecars_up > 0 {
+        if goes_on || sidecars_up > 0 {
             return "Running";
         }
-        if stopped == succeeded {
-            return "Succeeded";
-        }
-        return if policy == "Never" { "Failed" } else { "Running" };
+        return if stopped == succeeded { "Succeeded" } else { "Failed" };
     }
     "Pending"
 }
@@ -218,5 +221,61 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
         nominated_node_name: None,
         resize: old.and_then(|s| s.resize.clone()),
         ..PodStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_runs_as_long_as_something_of_it_is_started_again() {
+        let rule = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
+        let ruled = json!({"name": "c", "restartPolicy": "Never", "restartPolicyRules": rule});
+        let plain = json!({"name": "c"});
+        for (policy, container, code, expected) in [
+            ("Always", &plain, 0, "Running"),
+            ("OnFailure", &plain, 0, "Succeeded"),
+            ("OnFailure", &plain, 1, "Running"),
+            ("Never", &plain, 1, "Failed"),
+            ("Never", &ruled, 42, "Running"),
+            ("Always", &ruled, 42, "Running"),
+            ("Always", &ruled, 1, "Failed"),
+            ("Always", &ruled, 0, "Succeeded"),
+        ] {
+            let spec =
+                serde_json::from_value(json!({"restartPolicy": policy, "containers": [container]})).expect("spec");
+            let ended: ContainerStatus = serde_json::from_value(json!({"name": "c", "image": "", "imageID": "",
+                "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}))
+            .expect("status");
+            assert_eq!(phase(&spec, &[], &[ended], false), expected, "{policy} {container} {code}");
+        }
+    }
+
+    #[test]
+    fn containers_wait_for_those_before_them() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}}))
+        .expect("pod");
+        let none = |_: &str, _: &str| None;
+        let status = pod_status(&Inputs {
+            pod: &pod,
+            observed: &Observed::default(),
+            facts: &PodFacts::default(),
+            waiting: &HashMap::new(),
+            startup: &none,
+            readiness: &none,
+            previous: &[],
+            failure: None,
+            resize: &Progress::default(),
+            terminating: false,
+            terminated: false,
+            seen: Timestamp::UNIX_EPOCH,
+            now: Timestamp::UNIX_EPOCH,
+        });
+        let reason = |list: Option<Vec<ContainerStatus>>| list?.pop()?.state?.waiting?.reason;
+        let waits = Some("PodInitializing".to_owned());
+        assert_eq!((reason(status.init_container_statuses), reason(status.container_statuses)), (waits.clone(), waits));
     }
 }

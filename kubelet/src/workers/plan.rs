@@ -6,7 +6,7 @@ use super::observed::{Container as Found, Observed, State};
 use super::resize::{self, Action};
 use crate::probes::ProbeResult;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec};
 
 /// Which list of the spec a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +98,21 @@ pub fn restart_policy(spec: &PodSpec) -> &str {
     spec.restart_policy.as_deref().unwrap_or("Always")
 }
 
+/// Whether a container that ended with this code is started again: by its own rules, its own policy, or the pod's.
+pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
+    let ruled = container.restart_policy_rules.iter().flatten().any(|rule| {
+        let listed = |codes: &ContainerRestartRuleOnExitCodes| codes.values.iter().flatten().any(|c| *c == exit_code);
+        let matches = rule.exit_codes.as_ref().is_some_and(|codes| (codes.operator == "In") == listed(codes));
+        matches && rule.action == "Restart"
+    });
+    ruled
+        || match container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) {
+            "Never" => false,
+            "OnFailure" => exit_code != 0,
+            _ => true,
+        }
+}
+
 fn restarts_on_failure(spec: &PodSpec, container: &Container) -> bool {
     container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) != "Never"
 }
@@ -108,11 +123,7 @@ fn wants_start(spec: &PodSpec, container: &Container, found: Option<&Found>) -> 
     match found.state {
         State::Running => false,
         State::Created | State::Unknown => true,
-        State::Exited => match container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) {
-            "Never" => false,
-            "OnFailure" => found.exit_code != 0,
-            _ => true,
-        },
+        State::Exited => restarts(spec, container, found.exit_code),
     }
 }
 
@@ -329,7 +340,7 @@ fn init_containers(
                 State::Running => return Init::Waiting,
                 State::Exited if found.exit_code == 0 => {}
                 State::Exited if passed => {}
-                State::Exited if !restarts_on_failure(spec, container) => return Init::Failed,
+                State::Exited if !restarts(spec, container, found.exit_code) => return Init::Failed,
                 State::Exited | State::Created | State::Unknown => {
                     steps.push(start(container, Kind::Init, latest));
                     return Init::Waiting;
