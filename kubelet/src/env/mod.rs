@@ -2,6 +2,7 @@
 //! is handed in. Answers for upstream's `makeEnvironmentVariables` and `third_party/forked/golang/expansion`.
 
 pub mod fields;
+pub mod files;
 mod services;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ pub struct EnvSources {
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
     /// Secrets by name.
     pub secrets: BTreeMap<String, Arc<Secret>>,
+    /// Contents of files by volume and path.
+    pub files: BTreeMap<(String, String), String>,
 }
 
 /// Names of the objects that [`container_env`] will look up for a container.
@@ -29,6 +32,8 @@ pub struct EnvReferences {
     pub config_maps: Vec<String>,
     /// Secret names.
     pub secrets: Vec<String>,
+    /// Files by volume and path.
+    pub files: Vec<(String, String)>,
 }
 
 /// Why a container's environment cannot be built; the container waits with `CreateContainerConfigError` and
@@ -53,7 +58,10 @@ pub fn references(container: &Container) -> EnvReferences {
     for source in container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
         found.config_maps.extend(source.config_map_key_ref.iter().map(|reference| reference.name.clone()));
         found.secrets.extend(source.secret_key_ref.iter().map(|reference| reference.name.clone()));
+        found.files.extend(source.file_key_ref.iter().map(|file| (file.volume_name.clone(), file.path.clone())));
     }
+    found.files.sort_unstable();
+    found.files.dedup();
     for names in [&mut found.config_maps, &mut found.secrets] {
         names.sort_unstable();
         names.dedup();
@@ -163,6 +171,19 @@ impl Scope<'_> {
             let value = secret.data.as_ref().and_then(|data| data.get(&selector.key));
             let value = value.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
             return self.found("Secret", &selector.name, &selector.key, selector.optional, value);
+        }
+        if let Some(selector) = &source.file_key_ref {
+            let optional = selector.optional == Some(true);
+            let file = self.sources.files.get(&(selector.volume_name.clone(), selector.path.clone()));
+            let value = match file {
+                None if optional => return Ok(None),
+                None => Err(String::new()),
+                Some(text) => files::value(text, &selector.key),
+            };
+            let value = value.map_err(|_| EnvError::Missing("couldn't parse env file".to_owned()))?;
+            let missing =
+                || EnvError::Missing(format!("environment variable key {:?} not found in file", selector.key));
+            return if value.is_some() || optional { Ok(value) } else { Err(missing()) };
         }
         Ok(Some(String::new()))
     }

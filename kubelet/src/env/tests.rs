@@ -118,3 +118,25 @@ fn a_sub_path_needs_a_value_for_each_of_its_variables() {
         assert_eq!(expand_sub_path(expression, &env), expected, "{expression}");
     }
 }
+
+#[test]
+fn variables_come_from_files() {
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": []}})).expect("pod");
+    let sources = EnvSources {
+        files: [(("v".to_owned(), "a.env".to_owned()), "X='1'\n".to_owned())].into(),
+        ..EnvSources::default()
+    };
+    let variable = |path: &str, key: &str, optional: bool| {
+        let reference = json!({"volumeName": "v", "path": path, "key": key, "optional": optional});
+        let container = json!({"name": "c", "env": [{"name": "V", "valueFrom": {"fileKeyRef": reference}}]});
+        let container: Container = serde_json::from_value(container).expect("container");
+        assert_eq!(references(&container).files, [("v".to_owned(), path.to_owned())]);
+        container_env(&pod, &container, &[], &sources, &PodFacts::default()).map_err(|error| error.to_string())
+    };
+    let found = Ok(vec![("V".to_owned(), "1".to_owned())]);
+    assert_eq!(variable("a.env", "X", false), found);
+    assert_eq!(variable("a.env", "Y", true), Ok(vec![]));
+    assert_eq!(variable("b.env", "X", true), Ok(vec![]));
+    assert_eq!(variable("a.env", "Y", false), Err("environment variable key \"Y\" not found in file".to_owned()));
+    assert_eq!(variable("b.env", "X", false), Err("couldn't parse env file".to_owned()));
+}

@@ -140,6 +140,12 @@ impl Volumes for Manager {
         Ok(target)
     }
 
+    async fn read(&self, volume: &MountedVolume, path: &str) -> Result<Option<String>, VolumeError> {
+        let (root, path) = (volume.host_path.clone(), path.to_owned());
+        let failed = |error: String| VolumeError::SubPath(format!("failed to read file of a volume: {error}"));
+        blocking(move || mounts::read_beneath(&root, &path)).await.map_err(failed)
+    }
+
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
         self.tokens.forget(pod_uid);
         let folder = self.pods.join(pod_uid);

@@ -89,6 +89,9 @@ pub trait Volumes: Send + Sync {
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError>;
 
+    /// A small file of a volume, none when it is not there; links do not lead out of the volume.
+    async fn read(&self, volume: &MountedVolume, path: &str) -> Result<Option<String>, VolumeError>;
+
     /// Takes down everything of a pod: tmpfs and sub-path mounts, then files. Never crosses a mount point while
     /// deleting. Idempotent; also for pods that the kubelet knows only from the disk.
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;

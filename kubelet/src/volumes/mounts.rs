@@ -1,7 +1,7 @@
 //! Mounts below the kubelet's root directory: tmpfs volumes, sub-path binds, tear-down.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, mkdirat};
+
+/// Of a file that is read for its variables, so much is taken.
+const LARGEST_FILE: u64 = 1 << 20;
 
 /// Mount points at or below `folder`, deepest first.
 pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
@@ -97,6 +100,25 @@ pub(super) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io:
         .map_err(io::Error::from)
 }
 
+/// A file of a volume, none when it is not there. A container may have put anything in its place.
+pub(super) fn read_beneath(volume: &Path, path: &str) -> io::Result<Option<String>> {
+    let root: OwnedFd = fs::File::open(volume)?.into();
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file: fs::File = match openat2(&root, Path::new(path), how) {
+        Ok(found) => found.into(),
+        Err(nix::errno::Errno::ENOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    file.take(LARGEST_FILE).read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
 fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
     let root: OwnedFd = fs::File::open(volume)?.into();
     let open = |path: &Path| {
@@ -178,6 +200,10 @@ mod tests {
         assert!(open_beneath(&volume, "out/passwd").is_err(), "a link must not lead out");
         assert!(open_beneath(&volume, "../x").is_err());
         open_beneath(&volume, "inside/new/deep").expect("made below the link's target");
+        fs::write(volume.join("real/file"), "text").expect("written");
+        assert_eq!(read_beneath(&volume, "inside/file").expect("read").as_deref(), Some("text"));
+        assert_eq!(read_beneath(&volume, "inside/none").expect("looked for"), None);
+        assert!(read_beneath(&volume, "out/passwd").is_err() && read_beneath(&volume, "real").is_err());
         assert!(volume.join("real/new/deep").is_dir());
         fs::set_permissions(&volume, fs::Permissions::from_mode(0o777)).expect("mode");
         open_beneath(&volume, "made").expect("made");

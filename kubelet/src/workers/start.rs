@@ -177,6 +177,14 @@ impl Start<'_> {
                 Err(error) => return Err(error.to_string()),
             }
         }
+        for (name, path) in references.files {
+            let Some(volume) = self.volumes.get(&name) else {
+                return Err(format!("cannot find the volume {name:?} referenced by FileKeyRef"));
+            };
+            if let Some(text) = cx.volumes.read(volume, &path).await.map_err(|error| error.to_string())? {
+                sources.files.insert((name, path), text);
+            }
+        }
         let services = cx.services.services();
         env::container_env(pod, container, &services, &sources, facts).map_err(|e| e.to_string())
     }
