@@ -171,75 +171,105 @@ pub fn from_flags(flags: &FlagSet) -> Value {
     })
 }
 
+/// A configuration object, by paths.
+struct Fields<'a>(&'a Value);
+
+impl Fields<'_> {
+    fn at(&self, path: &str) -> Value {
+        self.0.pointer(path).cloned().unwrap_or(Value::Null)
+    }
+
+    fn text(&self, path: &str) -> String {
+        self.at(path).as_str().unwrap_or_default().to_owned()
+    }
+
+    fn flag(&self, path: &str, default: bool) -> bool {
+        self.at(path).as_bool().unwrap_or(default)
+    }
+
+    fn number(&self, path: &str, default: u64) -> u64 {
+        self.at(path).as_u64().unwrap_or(default)
+    }
+
+    fn time(&self, path: &str) -> Result<Duration, Invalid> {
+        let value = self.at(path);
+        let Some(text) = value.as_str().filter(|text| !text.is_empty()) else { return Ok(Duration::ZERO) };
+        parse_duration(text).map_err(|error| invalid(path.trim_start_matches('/'), &value, error.to_string()))
+    }
+
+    /// A time that is left to the kernel where it is zero.
+    fn optional_time(&self, path: &str) -> Result<Option<Duration>, Invalid> {
+        self.time(path).map(|time| Some(time).filter(|time| !time.is_zero()))
+    }
+
+    fn mode(&self) -> Result<Mode, Invalid> {
+        match self.text("/mode").as_str() {
+            "" | "iptables" => Ok(Mode::Iptables),
+            "nftables" => Ok(Mode::Nftables),
+            _ => Err(invalid(
+                "Mode",
+                &self.at("/mode"),
+                "must be iptables,nftables or blank (blank means the best-available proxy [currently iptables])",
+            )),
+        }
+    }
+
+    fn masquerade_mark(&self, backend: &str) -> Result<u32, Invalid> {
+        let path = format!("{backend}/masqueradeBit");
+        match self.number(&path, 14) {
+            bit @ 0..=31 => Ok(1 << bit),
+            _ => Err(invalid("MasqueradeBit", &self.at(&path), "must be within the range [0, 31]")),
+        }
+    }
+
+    fn conntrack(&self) -> Result<Conntrack, Invalid> {
+        Ok(Conntrack {
+            max_per_core: self.number("/conntrack/maxPerCore", 0),
+            min: self.number("/conntrack/min", 0),
+            tcp_established: self.optional_time("/conntrack/tcpEstablishedTimeout")?,
+            tcp_close_wait: self.optional_time("/conntrack/tcpCloseWaitTimeout")?,
+            tcp_be_liberal: self.flag("/conntrack/tcpBeLiberal", false),
+            udp: self.optional_time("/conntrack/udpTimeout")?,
+            udp_stream: self.optional_time("/conntrack/udpStreamTimeout")?,
+        })
+    }
+}
+
 /// Reads a configuration object whose defaults are filled in.
 ///
 /// # Errors
 /// The first field that makes no sense.
 pub fn parse(configuration: Value, master: String, host: &str) -> Result<Settings, Invalid> {
-    let at = |path: &str| configuration.pointer(path).cloned().unwrap_or(Value::Null);
-    let text = |path: &str| at(path).as_str().unwrap_or_default().to_owned();
-    let mode = match text("/mode").as_str() {
-        "" | "iptables" => Mode::Iptables,
-        "nftables" => Mode::Nftables,
-        _ => {
-            return Err(invalid(
-                "Mode",
-                &at("/mode"),
-                "must be iptables,nftables or blank (blank means the best-available proxy [currently iptables])",
-            ));
-        }
-    };
+    let fields = Fields(&configuration);
+    let mode = fields.mode()?;
     let backend = if mode == Mode::Iptables { "/iptables" } else { "/nftables" };
-    let bit = at(&format!("{backend}/masqueradeBit")).as_u64().unwrap_or(14);
-    if bit > 31 {
-        return Err(invalid(
-            "MasqueradeBit",
-            &at(&format!("{backend}/masqueradeBit")),
-            "must be within the range [0, 31]",
-        ));
-    }
-    let time = |path: &str| -> Result<Duration, Invalid> {
-        let value = at(path);
-        let Some(text) = value.as_str().filter(|text| !text.is_empty()) else { return Ok(Duration::ZERO) };
-        parse_duration(text).map_err(|error| invalid(path.trim_start_matches('/'), &value, error.to_string()))
-    };
-    let optional = |path: &str| time(path).map(|time| Some(time).filter(|time| !time.is_zero()));
-    let bind_address = text("/bindAddress");
-    let override_name = text("/hostnameOverride");
-    let node_name = if override_name.is_empty() { host.to_owned() } else { override_name };
-    let burst = u32::try_from(at("/clientConnection/burst").as_u64().unwrap_or(10)).unwrap_or(u32::MAX);
+    let masquerade_mark = fields.masquerade_mark(backend)?;
+    let override_name = fields.text("/hostnameOverride");
+    let node_name = if override_name.is_empty() { host } else { &override_name };
     #[allow(clippy::cast_possible_truncation)] // a rate limit needs no more precision than the flag's float32
-    let qps = at("/clientConnection/qps").as_f64().unwrap_or(5.0) as f32;
+    let qps = fields.at("/clientConnection/qps").as_f64().unwrap_or(5.0) as f32;
     Ok(Settings {
         mode,
-        kubeconfig: text("/clientConnection/kubeconfig"),
+        kubeconfig: fields.text("/clientConnection/kubeconfig"),
         master,
         qps,
-        burst,
+        burst: u32::try_from(fields.number("/clientConnection/burst", 10)).unwrap_or(u32::MAX),
         node_name: node_name.trim().to_lowercase(),
-        bind_address: bind_address.parse().map_err(|_| {
-            invalid("BindAddress", &at("/bindAddress"), "not a valid textual representation of an IP address")
+        bind_address: fields.text("/bindAddress").parse().map_err(|_| {
+            invalid("BindAddress", &fields.at("/bindAddress"), "not a valid textual representation of an IP address")
         })?,
-        healthz: socket("HealthzBindAddress", &at("/healthzBindAddress"))?,
-        metrics: socket("MetricsBindAddress", &at("/metricsBindAddress"))?,
-        bind_hard_fail: at("/bindAddressHardFail").as_bool().unwrap_or(false),
-        masquerade_all: at(&format!("{backend}/masqueradeAll")).as_bool().unwrap_or(false),
-        masquerade_mark: 1 << bit,
-        localhost_node_ports: mode == Mode::Iptables && at("/iptables/localhostNodePorts").as_bool().unwrap_or(true),
-        node_port_addresses: node_port_addresses(&at("/nodePortAddresses"), mode)?,
-        sync_period: time(&format!("{backend}/syncPeriod"))?.max(Duration::from_secs(1)),
-        min_sync_period: time(&format!("{backend}/minSyncPeriod"))?,
+        healthz: socket("HealthzBindAddress", &fields.at("/healthzBindAddress"))?,
+        metrics: socket("MetricsBindAddress", &fields.at("/metricsBindAddress"))?,
+        bind_hard_fail: fields.flag("/bindAddressHardFail", false),
+        masquerade_all: fields.flag(&format!("{backend}/masqueradeAll"), false),
+        masquerade_mark,
+        localhost_node_ports: mode == Mode::Iptables && fields.flag("/iptables/localhostNodePorts", true),
+        node_port_addresses: node_port_addresses(&fields.at("/nodePortAddresses"), mode)?,
+        sync_period: fields.time(&format!("{backend}/syncPeriod"))?.max(Duration::from_secs(1)),
+        min_sync_period: fields.time(&format!("{backend}/minSyncPeriod"))?,
         local: local_mode(&configuration)?,
-        conntrack: Conntrack {
-            max_per_core: at("/conntrack/maxPerCore").as_u64().unwrap_or(0),
-            min: at("/conntrack/min").as_u64().unwrap_or(0),
-            tcp_established: optional("/conntrack/tcpEstablishedTimeout")?,
-            tcp_close_wait: optional("/conntrack/tcpCloseWaitTimeout")?,
-            tcp_be_liberal: at("/conntrack/tcpBeLiberal").as_bool().unwrap_or(false),
-            udp: optional("/conntrack/udpTimeout")?,
-            udp_stream: optional("/conntrack/udpStreamTimeout")?,
-        },
-        oom_score_adj: at("/oomScoreAdj").as_i64(),
+        conntrack: fields.conntrack()?,
+        oom_score_adj: fields.at("/oomScoreAdj").as_i64(),
         configuration,
     })
 }

@@ -2,7 +2,7 @@
 //! ends leaves its pods running; the next one adopts them.
 
 use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
-use crate::config::{self, Config};
+use crate::config::{self, Config, KubeletConfiguration};
 use crate::cri;
 use crate::events::{EventSink, EventType, LogSink};
 use crate::eviction;
@@ -14,9 +14,10 @@ use crate::node::{addresses, lease};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::probes;
-use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, NoCgroups};
+use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
 use crate::server::{Port, Server};
+use crate::settings::Settings;
 use crate::sources::{Source, SourceSet, file, mirror, url};
 use crate::stats::Stats;
 use crate::status::writer::Writer;
@@ -27,12 +28,14 @@ use crate::workers::manager::Manager;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use shared::authn::{Authenticator, GroupAdder, OrAnonymous, TokenReviewAuthenticator, X509};
 use shared::authz::{AlwaysAllow, Authorizer, SubjectAccessReviewAuthorizer};
 use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Scope};
 use shared::run::{Shutdown, TaskGroup};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -143,44 +146,25 @@ impl Kubelet {
         )
         .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
         let machine = resources::machine_info(&settings.root_dir);
-        let (capacity, allocatable) =
-            (resources::capacity(&machine, &settings.resources), resources::allocatable(&machine, &settings.resources));
+        let allocatable = resources::allocatable(&machine, &settings.resources);
         let cgroups = cgroups(&config)?;
-        let enforced = kubelet.enforce_node_allocatable.iter().any(|what| what == "pods");
-        let limits = if enforced { allocatable.clone() } else { Default::default() };
-        let tree = Arc::clone(&cgroups);
-        tokio::task::spawn_blocking(move || tree.ensure_tree(&limits))
-            .await?
-            .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?;
+        limit_pods(kubelet, &cgroups, &allocatable).await?;
 
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
-        let events: Arc<dyn EventSink> = match &client {
-            Some(client) => {
-                let recorder = Recorder::new(client.clone(), tasks, shutdown, "kubelet", &node_name);
-                Arc::new(ApiEvents::new(recorder, &node_name))
-            }
-            None => Arc::new(LogSink),
-        };
+        let events = events(client.as_ref(), tasks, shutdown, &node_name);
         let objects: Arc<dyn ObjectSource> = match &client {
             Some(client) => Arc::new(ApiObjects::new(client.clone())),
             None => Arc::new(Standalone),
         };
         let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
-        let services: Arc<dyn ServiceLister> = match &factory {
-            Some(factory) => {
-                let informer = factory.informer::<Service>();
-                informer.set_transform(slim_service);
-                Arc::new(InformedServices(informer))
-            }
-            None => Arc::new(NoServices),
-        };
         let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
         let writer = Writer::new(client.clone());
+        let identity = identity(&config, &settings, machine.clone(), allocatable.clone(), addresses);
         let facts = PodFacts {
             node_name: node_name.clone(),
-            host_ips: addresses.iter().map(IpAddr::to_string).collect(),
+            host_ips: identity.addresses.iter().map(IpAddr::to_string).collect(),
             pod_ips: Vec::new(),
-            allocatable: allocatable.clone(),
+            allocatable,
         };
         let network_error = Some("network state unknown".to_owned());
         let cx = Arc::new(Context {
@@ -189,10 +173,10 @@ impl Kubelet {
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
             runtime: Arc::new(runtime),
-            machine: machine.clone(),
+            machine,
             cgroups,
             objects,
-            services,
+            services: services(factory.as_ref()),
             events,
             statuses: Arc::clone(&writer) as _,
             node: ArcSwap::from_pointee(NodeState { facts, network_error, ..NodeState::default() }),
@@ -202,36 +186,20 @@ impl Kubelet {
         let manager = Manager::new(Arc::clone(&cx), workers.clone(), shutdown.token().clone());
         writer.connect(&manager);
         let health = Arc::new(pleg::Health::default());
-        let identity = Identity {
-            name: node_name.clone(),
-            addresses,
-            labels: config.command_line.node_labels.clone(),
-            taints: kubelet.register_with_taints.clone(),
-            provider_id: kubelet.provider_id.clone(),
-            port: kubelet.port,
-            attach_detach: kubelet.enable_controller_attach_detach,
-            machine,
-            capacity,
-            allocatable,
-            max_images: usize::try_from(kubelet.node_status_max_images).ok(),
-        };
-        let periods = (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0);
         let agent = Agent::new(
             cx,
             client.clone(),
             identity,
             Arc::clone(&health),
-            periods,
+            (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0),
             kubelet.register_node,
             &kubelet.pod_cidr,
         );
-        let pods = factory.as_ref().map(|factory| {
-            factory.informer_in::<Pod>(Scope { fields: Some(format!("spec.nodeName={node_name}")), ..Scope::default() })
-        });
+        let here = || Scope { fields: Some(format!("spec.nodeName={node_name}")), ..Scope::default() };
         let heard = Arc::new(Heard {
             file: AtomicBool::new(kubelet.static_pod_path.is_empty()),
             url: AtomicBool::new(kubelet.static_pod_url.is_empty()),
-            pods,
+            pods: factory.as_ref().map(|factory| factory.informer_in::<Pod>(here())),
         });
         Ok(Self { config, client, factory, manager, agent, writer, health, heard, probe_updates, workers })
     }
@@ -271,7 +239,7 @@ impl Kubelet {
                 mirror::run(manager, client.clone(), uid(&self.agent), move || heard.all(), token.clone()),
             );
         }
-        if self.config.kubelet.enforce_node_allocatable.iter().any(|what| what == "pods") {
+        if enforces_allocatable(&self.config.kubelet) {
             cx.events.node(EventType::Normal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
         }
         tracing::info!(node = cx.settings.node_name, "Started kubelet");
@@ -435,6 +403,70 @@ impl Kubelet {
     }
 }
 
+/// Makes the groups that pods run in, held to what pods may have together where that is wanted.
+async fn limit_pods(
+    kubelet: &KubeletConfiguration,
+    cgroups: &Arc<dyn Cgroups>,
+    allocatable: &BTreeMap<String, Quantity>,
+) -> anyhow::Result<()> {
+    let limits = if enforces_allocatable(kubelet) { allocatable.clone() } else { Default::default() };
+    let tree = Arc::clone(cgroups);
+    tokio::task::spawn_blocking(move || tree.ensure_tree(&limits))
+        .await?
+        .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))
+}
+
+fn enforces_allocatable(kubelet: &KubeletConfiguration) -> bool {
+    kubelet.enforce_node_allocatable.iter().any(|what| what == "pods")
+}
+
+/// Where events go: to the API server, or to the log where there is none.
+fn events(client: Option<&kube::Client>, tasks: &TaskGroup, shutdown: &Shutdown, node: &str) -> Arc<dyn EventSink> {
+    match client {
+        Some(client) => {
+            let recorder = Recorder::new(client.clone(), tasks, shutdown, "kubelet", node);
+            Arc::new(ApiEvents::new(recorder, node))
+        }
+        None => Arc::new(LogSink),
+    }
+}
+
+/// The services that pods are told of in their environment.
+fn services(factory: Option<&Factory>) -> Arc<dyn ServiceLister> {
+    match factory {
+        Some(factory) => {
+            let informer = factory.informer::<Service>();
+            informer.set_transform(slim_service);
+            Arc::new(InformedServices(informer))
+        }
+        None => Arc::new(NoServices),
+    }
+}
+
+/// What the node says of itself.
+fn identity(
+    config: &Config,
+    settings: &Settings,
+    machine: MachineInfo,
+    allocatable: BTreeMap<String, Quantity>,
+    addresses: Vec<IpAddr>,
+) -> Identity {
+    let kubelet = &config.kubelet;
+    Identity {
+        name: settings.node_name.clone(),
+        addresses,
+        labels: config.command_line.node_labels.clone(),
+        taints: kubelet.register_with_taints.clone(),
+        provider_id: kubelet.provider_id.clone(),
+        port: kubelet.port,
+        attach_detach: kubelet.enable_controller_attach_detach,
+        capacity: resources::capacity(&machine, &settings.resources),
+        machine,
+        allocatable,
+        max_images: usize::try_from(kubelet.node_status_max_images).ok(),
+    }
+}
+
 fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
     let kubelet = &config.kubelet;
     if !kubelet.cgroups_per_qos {
@@ -448,7 +480,7 @@ fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
     Ok(Arc::new(tree.map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
 }
 
-fn make_folders(settings: &crate::settings::Settings) -> anyhow::Result<()> {
+fn make_folders(settings: &Settings) -> anyhow::Result<()> {
     let pods = settings.root_dir.join("pods");
     let folders: [&Path; 4] = [&settings.root_dir, &pods, &settings.pod_logs_dir, &settings.container_logs_dir];
     for folder in folders {

@@ -31,8 +31,8 @@ impl Plugin for Priority {
             Operation::Create => self.pod(a).await,
             Operation::Update => {
                 // Priority does not change; a client that left it out gets it back.
-                let old = a.old_object.and_then(|o| o.pointer("/spec/priority")).cloned();
-                let old_policy = a.old_object.and_then(|o| o.pointer("/spec/preemptionPolicy")).cloned();
+                let old = a.old_object.and_then(|o| tree::find(o, "/spec/priority")).cloned();
+                let old_policy = a.old_object.and_then(|o| tree::find(o, "/spec/preemptionPolicy")).cloned();
                 if let Some(pod) = a.object.as_deref_mut() {
                     for (field, value) in [("priority", old), ("preemptionPolicy", old_policy)] {
                         if let Some(value) = value.filter(|_| !tree::has(pod, &format!("/spec/{field}"))) {

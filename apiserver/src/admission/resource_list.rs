@@ -13,7 +13,7 @@ pub type List = BTreeMap<String, Quantity>;
 /// Reads the resource list at a JSON pointer; what does not parse is left out (validation has said so).
 pub fn read(object: &Value, pointer: &str) -> List {
     let mut list = List::new();
-    for (name, value) in object.pointer(pointer).and_then(Value::as_object).into_iter().flatten() {
+    for (name, value) in tree::find(object, pointer).and_then(Value::as_object).into_iter().flatten() {
         let parsed = match value {
             Value::String(text) => Quantity::parse(text).ok(),
             Value::Number(number) => Quantity::parse(&number.to_string()).ok(),

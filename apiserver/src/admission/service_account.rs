@@ -40,7 +40,7 @@ impl Plugin for ServiceAccount {
         }
         let account = self.account(a).await?;
         if let Some(pod) = a.object.as_deref_mut() {
-            let name = pod.pointer("/spec/serviceAccountName").cloned().unwrap_or_default();
+            let name = tree::find(pod, "/spec/serviceAccountName").cloned().unwrap_or_default();
             *tree::field(pod, &["spec", "serviceAccount"]) = name;
             equip(pod, &account, || format!("{VOLUME_PREFIX}{}", meta::suffix()));
         }

@@ -102,23 +102,17 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
         if !wanted {
             continue;
         }
-        let (api, progress, shutdown) = (cx.api.clone(), progress.clone(), cx.shutdown.clone());
-        let gates = gates.clone();
-        cx.tasks.spawn(hook, async move {
-            tokio::select! {
-                () = shutdown.wait() => {}
-                () = async {
-                    until_done(&api, hook, &gates).await;
-                    progress.finish(hook);
-                    // Those of flow control are looked after for as long as the server runs.
-                    if hook != FLOW {
-                        return;
-                    }
-                    loop {
-                        tokio::time::sleep(LOOK_AGAIN).await;
-                        until_done(&api, hook, &gates).await;
-                    }
-                } => {}
+        let (api, progress, gates) = (cx.api.clone(), progress.clone(), gates.clone());
+        cx.tasks.spawn_until(&cx.shutdown, hook, async move {
+            until_done(&api, hook, &gates).await;
+            progress.finish(hook);
+            // Those of flow control are looked after for as long as the server runs.
+            if hook != FLOW {
+                return;
+            }
+            loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                until_done(&api, hook, &gates).await;
             }
         });
     }
@@ -128,20 +122,14 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
 /// Tells other servers how users are told apart.
 fn publish(cx: &Context) {
     let data = authentication_info::data(&cx.flags);
-    let (api, shutdown) = (cx.api.clone(), cx.shutdown.clone());
+    let api = cx.api.clone();
     let today = jiff::Timestamp::now().to_string()[..10].to_owned();
-    cx.tasks.spawn("cluster-authentication-info", async move {
-        let work = async {
-            let mut pause = PAUSE;
-            while let Err(error) = authentication_info::reconcile(&api, &data, &today).await {
-                tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-        };
-        tokio::select! {
-            () = shutdown.wait() => {}
-            () = work => {}
+    cx.tasks.spawn_until(&cx.shutdown, "cluster-authentication-info", async move {
+        let mut pause = PAUSE;
+        while let Err(error) = authentication_info::reconcile(&api, &data, &today).await {
+            tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     });
 }

@@ -296,13 +296,8 @@ async fn run(versions: Arc<StorageVersions>, api: Api, server: String) {
 
 /// Begins it.
 pub(super) fn start(cx: &Context, versions: Arc<StorageVersions>) {
-    let (api, shutdown) = (cx.api.clone(), cx.shutdown.clone());
-    cx.tasks.spawn("storage-versions", async move {
-        tokio::select! {
-            () = shutdown.wait() => {}
-            () = run(versions, api, identity::server_id()) => {}
-        }
-    });
+    let work = run(versions, cx.api.clone(), identity::server_id());
+    cx.tasks.spawn_until(&cx.shutdown, "storage-versions", work);
 }
 
 #[cfg(test)]

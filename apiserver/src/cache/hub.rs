@@ -200,7 +200,9 @@ impl Hub {
     }
 
     fn prefix(&self, resource: &Row) -> String {
-        format!("{}/", self.store.key(&resource.etcd_prefix))
+        let mut prefix = self.store.key(&resource.etcd_prefix);
+        prefix.push('/');
+        prefix
     }
 
     /// Stored objects by resource, for the caches that run.

@@ -4,6 +4,7 @@
 //! Pure; recursion follows the schema, whose depth is bounded.
 
 use proto::Value;
+use serde_json::{Map, Number};
 use shared::status::field::{Error, Path};
 
 use super::formats;
@@ -232,81 +233,86 @@ fn best(found: &mut Vec<Tried>) -> Option<Tried> {
 }
 
 fn limits(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
-    let here = named(path);
-    let invalid = |out: &mut Vec<Error>, shown: Value, text: String| {
-        out.push(Error::invalid(path_of(path), shown, &text));
-    };
     match value {
-        Value::String(text) => {
-            let length = text.chars().count() as u64;
-            // The first of these is said alone.
-            if let Some(max) = checks.max_length.filter(|m| length > *m) {
-                let max = usize::try_from(max).unwrap_or(usize::MAX);
-                out.push(Error::too_long(path_of(path), max));
-            } else if let Some(min) = checks.min_length.filter(|m| length < *m) {
-                invalid(out, value.clone(), format!("{here} should be at least {min} chars long"));
-            } else if let Some(pattern) = checks.pattern.as_ref().filter(|p| !p.is_match(text)) {
-                invalid(out, value.clone(), format!("{here} should match '{}'", pattern.text));
-            }
-            if !formats::fits(&checks.format, text) {
-                let text = format!("{here} must be of type {}: {}", checks.format, shared::status::go_quote(text));
-                out.push(Error::type_invalid(path_of(path), value.clone(), &text));
-            }
-        }
-        Value::Number(_) => {
-            let number = value.as_f64().unwrap_or(f64::NAN);
-            let limit = |v: &Option<Value>| v.as_ref().and_then(|v| v.as_f64().map(|n| (n, v.to_string())));
-            if let Some((by, text)) = limit(&checks.multiple_of)
-                && !(number / by).fract().eq(&0.0)
-            {
-                invalid(out, value.clone(), format!("{here} should be a multiple of {text}"));
-            }
-            if let Some((max, text)) = limit(&checks.maximum) {
-                match checks.exclusive_maximum {
-                    true if number >= max => invalid(out, value.clone(), format!("{here} should be less than {text}")),
-                    false if number > max => {
-                        invalid(out, value.clone(), format!("{here} should be less than or equal to {text}"));
-                    }
-                    _ => {}
-                }
-            }
-            if let Some((min, text)) = limit(&checks.minimum) {
-                match checks.exclusive_minimum {
-                    true if number <= min => {
-                        invalid(out, value.clone(), format!("{here} should be greater than {text}"))
-                    }
-                    false if number < min => {
-                        invalid(out, value.clone(), format!("{here} should be greater than or equal to {text}"));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Value::Array(list) => {
-            let length = list.len() as u64;
-            if let Some(min) = checks.min_items.filter(|m| length < *m) {
-                invalid(out, Value::from(length), format!("{here} should have at least {min} items"));
-            }
-            if let Some(max) = checks.max_items.filter(|m| length > *m) {
-                out.push(Error::too_many(path_of(path), list.len(), usize::try_from(max).unwrap_or(usize::MAX)));
-            }
-            if checks.unique_items && list.iter().enumerate().any(|(i, a)| list[..i].iter().any(|b| same(a, b))) {
-                out.push(Error::invalid(path_of(path), "", &format!("{here} shouldn't contain duplicates")));
-            }
-        }
-        Value::Object(map) => {
-            let length = map.len() as u64;
-            if let Some(min) = checks.min_properties.filter(|m| length < *m) {
-                invalid(out, Value::from(length), format!("{here} should have at least {min} properties"));
-            }
-            if let Some(max) = checks.max_properties.filter(|m| length > *m) {
-                out.push(Error::too_many(path_of(path), map.len(), usize::try_from(max).unwrap_or(usize::MAX)));
-            }
-            for name in checks.required.iter().filter(|n| !map.contains_key(&***n)) {
-                out.push(Error::required(path_of(&format!("{path}.{name}")), ""));
-            }
-        }
+        Value::String(text) => text_limits(text, checks, path, out),
+        Value::Number(number) => number_limits(number, checks, path, out),
+        Value::Array(list) => list_limits(list, checks, path, out),
+        Value::Object(map) => map_limits(map, checks, path, out),
         Value::Null | Value::Bool(_) => {}
+    }
+}
+
+fn text_limits(text: &str, checks: &Checks, path: &str, out: &mut Vec<Error>) {
+    let here = named(path);
+    let length = text.chars().count() as u64;
+    // The first of these is said alone.
+    if let Some(max) = checks.max_length.filter(|m| length > *m) {
+        out.push(Error::too_long(path_of(path), usize::try_from(max).unwrap_or(usize::MAX)));
+    } else if let Some(min) = checks.min_length.filter(|m| length < *m) {
+        out.push(Error::invalid(path_of(path), text, &format!("{here} should be at least {min} chars long")));
+    } else if let Some(pattern) = checks.pattern.as_ref().filter(|p| !p.is_match(text)) {
+        out.push(Error::invalid(path_of(path), text, &format!("{here} should match '{}'", pattern.text)));
+    }
+    if !formats::fits(&checks.format, text) {
+        let why = format!("{here} must be of type {}: {}", checks.format, shared::status::go_quote(text));
+        out.push(Error::type_invalid(path_of(path), text, &why));
+    }
+}
+
+fn number_limits(number: &Number, checks: &Checks, path: &str, out: &mut Vec<Error>) {
+    let here = named(path);
+    let mut should_be = |what: String| {
+        let text = format!("{here} should be {what}");
+        out.push(Error::invalid(path_of(path), Value::Number(number.clone()), &text));
+    };
+    let limit = |v: &Option<Value>| v.as_ref().and_then(|v| v.as_f64().map(|n| (n, v.to_string())));
+    let number = number.as_f64().unwrap_or(f64::NAN);
+    if let Some((by, text)) = limit(&checks.multiple_of)
+        && !(number / by).fract().eq(&0.0)
+    {
+        should_be(format!("a multiple of {text}"));
+    }
+    if let Some((max, text)) = limit(&checks.maximum) {
+        match checks.exclusive_maximum {
+            true if number >= max => should_be(format!("less than {text}")),
+            false if number > max => should_be(format!("less than or equal to {text}")),
+            _ => {}
+        }
+    }
+    if let Some((min, text)) = limit(&checks.minimum) {
+        match checks.exclusive_minimum {
+            true if number <= min => should_be(format!("greater than {text}")),
+            false if number < min => should_be(format!("greater than or equal to {text}")),
+            _ => {}
+        }
+    }
+}
+
+fn list_limits(list: &[Value], checks: &Checks, path: &str, out: &mut Vec<Error>) {
+    let here = named(path);
+    let length = list.len() as u64;
+    if let Some(min) = checks.min_items.filter(|m| length < *m) {
+        out.push(Error::invalid(path_of(path), length, &format!("{here} should have at least {min} items")));
+    }
+    if let Some(max) = checks.max_items.filter(|m| length > *m) {
+        out.push(Error::too_many(path_of(path), list.len(), usize::try_from(max).unwrap_or(usize::MAX)));
+    }
+    if checks.unique_items && list.iter().enumerate().any(|(i, a)| list[..i].iter().any(|b| same(a, b))) {
+        out.push(Error::invalid(path_of(path), "", &format!("{here} shouldn't contain duplicates")));
+    }
+}
+
+fn map_limits(map: &Map<String, Value>, checks: &Checks, path: &str, out: &mut Vec<Error>) {
+    let here = named(path);
+    let length = map.len() as u64;
+    if let Some(min) = checks.min_properties.filter(|m| length < *m) {
+        out.push(Error::invalid(path_of(path), length, &format!("{here} should have at least {min} properties")));
+    }
+    if let Some(max) = checks.max_properties.filter(|m| length > *m) {
+        out.push(Error::too_many(path_of(path), map.len(), usize::try_from(max).unwrap_or(usize::MAX)));
+    }
+    for name in checks.required.iter().filter(|n| !map.contains_key(&***n)) {
+        out.push(Error::required(path_of(&format!("{path}.{name}")), ""));
     }
 }
 

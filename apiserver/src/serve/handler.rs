@@ -114,39 +114,66 @@ impl Asked<'_> {
             server.meters.terminate(self.info, self.content_type(), code);
         }
     }
+
+    fn uri(&self) -> &str {
+        self.req.uri().path_and_query().map_or("/", |p| p.as_str())
+    }
+
+    /// What is written down of it, when anything is.
+    fn trail(&self, server: &Server, head: &Head<'_>, user: &UserInfo, audit_id: &str) -> Option<Trail> {
+        let audit = server.audit.as_ref()?;
+        let (headers, peer) = (self.req.headers(), self.req.peer_addr());
+        let origin = Origin { audit_id, uri: self.uri(), headers, peer, long_running: is_long_running(self.info) };
+        audit.begin(&attributes(head, user), &origin)
+    }
+
+    /// The server could not find out whether it may be.
+    fn failed(&self, server: &Server, why: &str, shape: &Shape) -> HttpResponse {
+        self.count(server, false, 500);
+        answer::text(500, format!("Internal Server Error: {:?}: {why}\n", self.uri()), shape)
+    }
+
+    fn refused(&self, server: &Server, refusal: Refusal, shape: &Shape, trail: &mut Option<Trail>) -> HttpResponse {
+        match refusal {
+            Refusal::Status(status) => {
+                self.count(server, false, status.code);
+                if let Some(trail) = trail {
+                    trail.failed(&status);
+                }
+                answer::failure(&status, shape)
+            }
+            Refusal::Throttled(status) => {
+                self.terminate(server, status.code);
+                answer::throttled(&status, shape)
+            }
+            Refusal::Failure(why) => self.failed(server, &why, shape),
+        }
+    }
 }
 
-/// Who asks, and may he? `None` where there is no access chain.
+/// Who asks, and may he?
 async fn enter(
     server: &Server,
     asked: &Asked<'_>,
     shape: &mut Shape,
     trail: &mut Option<Trail>,
-) -> Result<Option<Pass>, HttpResponse> {
-    let Some(access) = &server.access else { return Ok(None) };
-    let (req, info) = (asked.req, asked.info);
+) -> Result<Pass, HttpResponse> {
+    let (access, req) = (&server.access, asked.req);
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
-    let uri = req.uri().path_and_query().map_or("/", |p| p.as_str());
     let head = Head {
         method: req.method().as_str(),
         query: req.query_string(),
         headers: req.headers(),
         certificates: &peer.0,
-        info,
+        info: asked.info,
     };
     shape.audit_id = access.audit_id(&head);
-    let begin = |user: &UserInfo, audit_id: &str| {
-        let audit = server.audit.as_ref()?;
-        let (headers, peer) = (req.headers(), req.peer_addr());
-        let origin = Origin { audit_id, uri, headers, peer, long_running: is_long_running(info) };
-        audit.begin(&attributes(&head, user), &origin)
-    };
     let user = match access.authenticate(&head).await {
         Ok(user) => user,
         Err(status) => {
             shape.stranger = true;
             asked.count(server, false, status.code);
-            if let Some(mut trail) = begin(&UserInfo::default(), &shape.audit_id) {
+            if let Some(mut trail) = asked.trail(server, &head, &UserInfo::default(), &shape.audit_id) {
                 trail.unauthenticated(attempted(req.headers(), req.query_string(), !peer.0.is_empty()));
                 trail.started().await;
             }
@@ -154,14 +181,12 @@ async fn enter(
         }
     };
     shape.stranger = user.name == ANONYMOUS || user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED);
-    *trail = begin(&user, &shape.audit_id);
+    *trail = asked.trail(server, &head, &user, &shape.audit_id);
     if let Some(begun) = trail
         && !begun.received().await
     {
-        asked.count(server, false, 500);
         *trail = None;
-        let why = format!("Internal Server Error: {uri:?}: audit backend shutdown\n");
-        return Err(answer::text(500, why, shape));
+        return Err(asked.failed(server, "audit backend shutdown", shape));
     }
     let mut notes = Notes::default();
     let passed = access.admit(&head, user, &mut notes).await;
@@ -170,30 +195,14 @@ async fn enter(
         trail.impersonates(notes.impersonated, notes.constraint);
         trail.annotate(notes.annotations);
     }
-    passed.map(Some).map_err(|refusal| match refusal {
-        Refusal::Status(status) => {
-            asked.count(server, false, status.code);
-            if let Some(trail) = trail {
-                trail.failed(&status);
-            }
-            answer::failure(&status, shape)
-        }
-        Refusal::Throttled(status) => {
-            asked.terminate(server, status.code);
-            answer::throttled(&status, shape)
-        }
-        Refusal::Failure(why) => {
-            asked.count(server, false, 500);
-            answer::text(500, format!("Internal Server Error: {uri:?}: {why}\n"), shape)
-        }
-    })
+    passed.map_err(|refusal| asked.refused(server, refusal, shape, trail))
 }
 
 /// A request whose sender may ask, on its way to an answer.
 struct Admitted<'a> {
     server: &'a web::Data<Server>,
     asked: &'a Asked<'a>,
-    pass: Option<Pass>,
+    pass: Pass,
     shape: &'a Shape,
     trail: &'a mut Option<Trail>,
 }
@@ -228,10 +237,6 @@ impl Admitted<'_> {
         answer::failure(status, self.shape)
     }
 
-    fn header(&self, name: &str) -> &str {
-        self.asked.header(name)
-    }
-
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
         let Asked { req, info, query, .. } = *self.asked;
         if !info.api_group.is_empty()
@@ -255,21 +260,13 @@ impl Admitted<'_> {
         if !served {
             return answer::not_found(self.shape);
         }
-        let user = match &self.pass {
-            Some(pass) => pass.user.clone(),
-            None => UserInfo {
-                name: "admin".to_owned(),
-                groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-                ..UserInfo::default()
-            },
-        };
+        let user = self.pass.user.clone();
         if Connect::takes(info) { self.connection(payload, &user).await } else { self.object(payload, user).await }
     }
 
     /// The answer of another server.
     async fn elsewhere(&mut self, payload: web::Payload, remote: &Remote) -> HttpResponse {
-        let anybody = UserInfo::default();
-        let user = self.pass.as_ref().map_or(&anybody, |pass| &pass.user);
+        let user = &self.pass.user;
         let asked = self.server.aggregator.proxy(remote, self.asked.req, payload, user, &self.shape.audit_id).await;
         let response = match asked {
             Ok(response) => response,
@@ -277,7 +274,7 @@ impl Admitted<'_> {
         };
         self.asked.count(self.server, false, response.status().as_u16());
         let response = self.passed_on(response);
-        match self.pass.take().and_then(|pass| pass.permit) {
+        match self.pass.permit.take() {
             Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
             _ => response,
         }
@@ -298,11 +295,8 @@ impl Admitted<'_> {
         let noted = verbs::Noted::default();
         let allowed = async {
             let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
-            if let Some(access) = &server.access
-                && server.conduct.sessions_are_made
-                && opens_by_get(info, shared::upgrade::protocol(req).is_some())
-            {
-                access.demand(&as_create(info, user)).await?;
+            if server.conduct.sessions_are_made && opens_by_get(info, shared::upgrade::protocol(req).is_some()) {
+                server.access.demand(&as_create(info, user)).await?;
             }
             verbs::connect::admit(&server.engine, &route, (info, query), user, &noted).await
         };
@@ -323,6 +317,25 @@ impl Admitted<'_> {
         }
     }
 
+    /// What the verbs are told.
+    fn request(&self, body: Bytes, user: UserInfo, messages: bool, noted: &verbs::Noted) -> Request {
+        let Asked { req, info, query, .. } = *self.asked;
+        Request {
+            info: info.clone(),
+            method: req.method().as_str().to_owned(),
+            query: query.clone(),
+            media: self.shape.media,
+            content_type: self.asked.content_type().to_owned(),
+            accept: self.shape.accept.clone(),
+            user_agent: self.asked.header("user-agent").to_owned(),
+            gzip: self.shape.gzip,
+            messages,
+            body,
+            user,
+            noted: noted.clone(),
+        }
+    }
+
     /// Objects: the verbs' answer.
     async fn object(&mut self, payload: web::Payload, user: UserInfo) -> HttpResponse {
         let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
@@ -338,24 +351,10 @@ impl Admitted<'_> {
             if writes && server.knows(info) {
                 server.meters.body(info, body.len());
             }
-            let content_type = self.header("content-type").to_owned();
             if let Some(trail) = self.trail {
-                trail.request(&content_type, &body);
+                trail.request(self.asked.content_type(), &body);
             }
-            let request = Request {
-                info: info.clone(),
-                method: req.method().as_str().to_owned(),
-                query: query.clone(),
-                media: self.shape.media,
-                content_type,
-                accept: self.shape.accept.clone(),
-                user_agent: self.header("user-agent").to_owned(),
-                gzip: self.shape.gzip,
-                messages,
-                body,
-                user,
-                noted: noted.clone(),
-            };
+            let request = self.request(body, user, messages, &noted);
             if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
                 return Err(refused);
             }
@@ -374,9 +373,9 @@ impl Admitted<'_> {
         if let (Some(trail), Body::Full(body)) = (self.trail.as_mut(), &reply.body) {
             trail.response(&reply.content_type, body);
         }
-        let watching = server.access.as_ref().and_then(|a| a.gate().watching(info));
+        let watching = server.access.gate().watching(info);
         let sending = server.meters.sending(info, &server.ending);
-        let reply = held(answer::packed(reply, self.shape), self.pass.take().and_then(|p| p.permit), watching, sending);
+        let reply = held(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
         match payload {
             Some(payload) if messages => {
                 connect::watch(req, payload, reply).unwrap_or_else(|status| answer::failure(&status, self.shape))

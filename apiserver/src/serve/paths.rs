@@ -232,30 +232,39 @@ pub(super) async fn serve(
             _ => answer::not_found(shape),
         };
     }
-    let rows = match segments.first() {
-        None | Some(&("api" | "apis")) => server.engine.rows.all(),
-        _ => Vec::new(),
-    };
-    let directory = server.aggregator.directory();
     match segments.as_slice() {
-        [] => json(&serde_json::json!({"paths": root(server, &rows, &directory)}), shape),
+        [] => {
+            let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
+            json(&serde_json::json!({"paths": paths}), shape)
+        }
+        ["api" | "apis", ..] => discover(server, &segments, shape),
+        ["openapi", version, rest @ ..] => schemas(server, version, rest, query.get("hash"), shape).await,
         ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
         ["version"] => json(&shared::version::info(), shape),
         ["debug", "pprof", rest @ ..] if server.conduct.profiles => {
             profiles::serve(rest, info.path.ends_with('/'), shape)
         }
-        ["api"] => match aggregated(server, &rows, &directory, true, shape) {
-            Some(r) => r,
-            None => document(Some(discovery::api_versions(&server.address)), "APIVersions", shape),
+        ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
+        ["openid", "v1", "jwks"] => published(JWKS, server.access.jwks(), shape),
+        [".well-known", "openid-configuration"] => match server.access.openid_configuration() {
+            Some(body) => published("application/json", body, shape),
+            None => answer::not_found(shape),
         },
+        _ => answer::not_found(shape),
+    }
+}
+
+/// Which groups, versions and resources there are.
+fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
+    let (rows, directory) = (server.engine.rows.all(), server.aggregator.directory());
+    match segments {
+        ["api"] => aggregated(server, &rows, &directory, true, shape)
+            .unwrap_or_else(|| document(Some(discovery::api_versions(&server.address)), "APIVersions", shape)),
         ["api", version] => document(resource_list(server, &rows, "", version), "APIResourceList", shape),
-        ["apis"] => match aggregated(server, &rows, &directory, false, shape) {
-            Some(r) => r,
-            None => {
-                let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
-                document(Some(directory.group_list(first)), "APIGroupList", shape)
-            }
-        },
+        ["apis"] => aggregated(server, &rows, &directory, false, shape).unwrap_or_else(|| {
+            let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
+            document(Some(directory.group_list(first)), "APIGroupList", shape)
+        }),
         ["apis", group] => {
             let own = discovery::api_group(&groups(&rows), group);
             document(directory.group(group, own), "APIGroup", shape)
@@ -267,39 +276,31 @@ pub(super) async fn serve(
             }
             document(tree, "APIResourceList", shape)
         }
-        ["openapi", "v2"] => {
-            let (accept, rows, documents) =
-                (shape.accept.clone(), server.engine.rows.clone(), server.documents.clone());
+        _ => answer::not_found(shape),
+    }
+}
+
+/// OpenAPI: version 2 in one document, version 3 as an index and a document for each group and version.
+async fn schemas(server: &Server, version: &str, rest: &[&str], hash: Option<&str>, shape: &Shape) -> HttpResponse {
+    let (rows, documents, accept) = (server.engine.rows.clone(), server.documents.clone(), shape.accept.clone());
+    match (version, rest) {
+        ("v2", []) => {
             let others = server.aggregator.schemas().await;
             schema_document(move || Some(documents.v2(&rows, &others, accept.as_deref())), None, shape).await
         }
-        ["openapi", "v3"] => {
-            let (rows, documents) = (server.engine.rows.clone(), server.documents.clone());
+        ("v3", []) => {
             let others = server.aggregator.schema_addresses().await;
             schema_document(move || Some(Ok(documents.index(&rows, &others))), None, shape).await
         }
-        ["openapi", "v3", rest @ ..] => {
-            let (path, accept) = (rest.join("/"), shape.accept.clone());
-            let (rows, documents) = (server.engine.rows.clone(), server.documents.clone());
+        ("v3", rest) => {
             if let ["apis", group, version] = rest
-                && let Some(remote) = directory.remote(group, version)
+                && let Some(remote) = server.aggregator.remote(group, version)
             {
-                let document = server.aggregator.schema(remote, query.get("hash")).await;
-                let make = move || document.map(|d| d.in_form(accept.as_deref()));
-                return schema_document(make, query.get("hash"), shape).await;
+                let document = server.aggregator.schema(&remote, hash).await;
+                return schema_document(move || document.map(|d| d.in_form(accept.as_deref())), hash, shape).await;
             }
-            schema_document(move || documents.v3(&rows, &path, accept.as_deref()), query.get("hash"), shape).await
-        }
-        ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
-        ["openid", "v1", "jwks"] => match server.access.as_ref().map(|a| a.jwks()) {
-            Some(body) => published(JWKS, body, shape),
-            None => answer::not_found(shape),
-        },
-        [".well-known", "openid-configuration"] => {
-            match server.access.as_ref().and_then(|a| a.openid_configuration()) {
-                Some(body) => published("application/json", body, shape),
-                None => answer::not_found(shape),
-            }
+            let path = rest.join("/");
+            schema_document(move || documents.v3(&rows, &path, accept.as_deref()), hash, shape).await
         }
         _ => answer::not_found(shape),
     }

@@ -25,8 +25,8 @@ use crate::verbs::engine::Engine;
 pub struct Server {
     /// The object pipeline.
     pub engine: Arc<Engine>,
-    /// The access chain; without one everybody is a master (tests).
-    pub access: Option<Arc<Access>>,
+    /// Who asks, and may he.
+    pub access: Arc<Access>,
     /// What is written down of requests, when anything is.
     pub audit: Option<Arc<Audit>>,
     /// Groups that other servers answer.
@@ -56,7 +56,7 @@ impl Server {
     #[allow(clippy::too_many_arguments, reason = "each is a part, of a type of its own")]
     pub fn new(
         engine: Arc<Engine>,
-        access: Option<Arc<Access>>,
+        access: Arc<Access>,
         audit: Option<Arc<Audit>>,
         aggregator: Arc<Aggregator>,
         connect: Connect,
@@ -127,6 +127,6 @@ impl Server {
 
     /// Flow control, when it is on.
     pub(super) fn flow(&self) -> Option<&Arc<FlowControl>> {
-        self.access.as_ref().and_then(|a| a.gate().flow())
+        self.access.gate().flow()
     }
 }

@@ -269,7 +269,7 @@ impl Store {
     pub fn key(&self, path: &str) -> String {
         // Rows carry upstream's `/registry/...`; another --etcd-prefix replaces that first segment.
         let tail = path.strip_prefix("/registry").unwrap_or(path);
-        format!("{}{}", self.prefix, tail)
+        [&*self.prefix, tail].concat()
     }
 
     /// What seals and opens values.

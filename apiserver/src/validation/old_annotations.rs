@@ -5,18 +5,17 @@ use proto::Value;
 use serde_json::json;
 use shared::status::field::{Error, Path};
 
-use super::meta::annotation;
 use super::node::taints;
 use super::pod::placement::tolerations;
-use super::tree::{at, flag, list};
+use super::tree::{at, flag, get, list, text};
 
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 
 /// What is in an annotation; `None` where it is not there or empty.
-fn read(object: &Value, key: &str, wanted: Form) -> Option<Result<Value, String>> {
-    let text = annotation(object, key);
+fn read(metadata: &Value, key: &str, wanted: Form) -> Option<Result<Value, String>> {
+    let text = text(get(metadata, "annotations"), key);
     (!text.is_empty()).then(|| parse(text, wanted))
 }
 
@@ -44,13 +43,14 @@ fn parse(text: &str, wanted: Form) -> Result<Value, String> {
 
 /// Of a node.
 pub(super) fn of_node(node: &Value, out: &mut Vec<Error>) {
+    let metadata = get(node, "metadata");
     let path = Path::of(&["metadata", "annotations"]);
-    match read(node, TAINTS, Form::List("[]core.Taint")) {
+    match read(metadata, TAINTS, Form::List("[]core.Taint")) {
         Some(Ok(all)) => taints(&json!({"taints": all}), &path.child(TAINTS), out),
         Some(Err(why)) => out.push(Error::invalid(&path, TAINTS, &why)),
         None => {}
     }
-    match read(node, AVOIDED, Form::Struct("v1.AvoidPods")) {
+    match read(metadata, AVOIDED, Form::Struct("v1.AvoidPods")) {
         Some(Ok(all)) => {
             for (i, avoided) in list(&all, "preferAvoidPods").iter().enumerate() {
                 controller(avoided, &path.child(AVOIDED).index(i).child("PodSignature"), out);
@@ -74,7 +74,7 @@ fn controller(avoided: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// Of a pod or template.
 pub(super) fn of_pod(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
-    match read(&json!({"metadata": metadata}), TOLERATIONS, Form::List("[]core.Toleration")) {
+    match read(metadata, TOLERATIONS, Form::List("[]core.Toleration")) {
         Some(Ok(all)) => tolerations(&json!({"tolerations": all}), &path.child(TOLERATIONS), out),
         Some(Err(why)) => out.push(Error::invalid(path, TOLERATIONS, &why)),
         None => {}

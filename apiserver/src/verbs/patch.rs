@@ -270,6 +270,35 @@ fn unknown(
     }
 }
 
+/// What a patch makes of an object, and the fields in it that nobody knows.
+fn changed(
+    patch: &Patch,
+    row: &Row,
+    schema: &Message,
+    old: &Value,
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Status> {
+    let served = crd::served(row);
+    let strict = served.is_some() && validation == FieldValidation::Strict;
+    let first = if strict { FieldValidation::Warn } else { validation };
+    let (mut new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, first)?;
+    let unknown = match served {
+        Some(served) => unknown(served, &mut new, warnings, validation)?,
+        None => warnings,
+    };
+    Ok((new, unknown))
+}
+
+/// Who applies with a uid means an object that is there.
+fn check_uid(row: &Row, name: &str, applied: &Value) -> Result<(), Status> {
+    let uid = meta::text(applied, "uid");
+    if uid.is_empty() {
+        return Ok(());
+    }
+    let why = format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+    Err(Status::conflict(&row.group, &row.plural, name, &why))
+}
+
 /// The verb, for an object or one of its object-shaped subresources.
 pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let is_apply = Patch::applies(&r.content_type);
@@ -294,27 +323,15 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
             (Document::Apply(applied), old) => {
                 let new = managers::applied(kind, subresource, old, applied, &options)?;
                 found = patch.check_text(options.field_validation)?;
-                match (old, meta::text(applied, "uid")) {
-                    (None, uid) if !uid.is_empty() => {
-                        let why = format!(
-                            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                        );
-                        return Err(Status::conflict(&row.group, &row.plural, &r.info.name, &why));
-                    }
-                    _ => new,
+                if old.is_none() {
+                    check_uid(row, &r.info.name, applied)?;
                 }
+                new
             }
             (_, None) => return Err(Status::not_found(&row.group, &row.plural, &r.info.name)),
             (_, Some(old)) => {
-                let validation = options.field_validation;
-                let served = crd::served(row);
-                let strict = served.is_some() && validation == FieldValidation::Strict;
-                let first = if strict { FieldValidation::Warn } else { validation };
-                let (mut new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, first)?;
-                found = match served {
-                    Some(served) => unknown(served, &mut new, warnings, validation)?,
-                    None => warnings,
-                };
+                let (new, unknown) = changed(&patch, row, schema, old, options.field_validation)?;
+                found = unknown;
                 new
             }
         };

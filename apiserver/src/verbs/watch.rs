@@ -25,7 +25,7 @@ use super::watch_frames::Framer;
 use super::watch_meters::Sent;
 use super::{Body, Reply, Request, accepted, get, namespace_of};
 use crate::cache::{Begin, CacheError, Cacher, Change, Entry, Filter, Message, Seen, Start, Watch};
-use crate::negotiate::Shape;
+use crate::negotiate::{Accepted, Shape};
 use crate::serve::info::names_object;
 
 /// Bytes after which a batch of frames is sent, where frames may be sent together.
@@ -308,21 +308,48 @@ async fn beginning(
     }
 }
 
+/// What a request for a watch says.
+struct Wanted {
+    accepted: Accepted,
+    include: Include,
+    selection: Selection,
+    /// The revision to begin after.
+    at: Option<i64>,
+    timeout: Duration,
+    bookmarks: bool,
+    send_initial: Option<bool>,
+}
+
+impl Wanted {
+    fn read(engine: &Engine, r: &Request, row: &Row) -> Result<Self, Status> {
+        let accepted = accepted(r, true)?;
+        check(&r.query, Asked::Watch(engine.policy.watch_lists))?;
+        let include =
+            if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
+        let mut selection = Selection::read(&r.query, row)?;
+        if names_object(&r.info) && !r.info.name.is_empty() {
+            selection = selection.named(&r.info.name)?;
+        }
+        let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+        let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
+        let begins = engine.policy.watch_lists && begins_with_state(&r.query);
+        Ok(Self {
+            accepted,
+            include,
+            selection,
+            at,
+            timeout: lasts(seconds, engine.policy.shortest_watch),
+            bookmarks: r.query.flag("allowWatchBookmarks"),
+            send_initial: r.query.maybe_flag("sendInitialEvents").or(begins.then_some(true)),
+        })
+    }
+}
+
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let (accepted, since) = (accepted(r, true)?, std::time::Instant::now());
-    check(&r.query, Asked::Watch(engine.policy.watch_lists))?;
-    let include = if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
-    let mut selection = Selection::read(&r.query, row)?;
-    if names_object(&r.info) && !r.info.name.is_empty() {
-        selection = selection.named(&r.info.name)?;
-    }
-    let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
-    let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
-    let timeout = lasts(seconds, engine.policy.shortest_watch);
-    let bookmarks = r.query.flag("allowWatchBookmarks");
-    let begins = engine.policy.watch_lists && begins_with_state(&r.query);
-    let send_initial = r.query.maybe_flag("sendInitialEvents").or(begins.then_some(true));
+    let since = std::time::Instant::now();
+    let Wanted { accepted, include, mut selection, at, timeout, bookmarks, send_initial } =
+        Wanted::read(engine, r, row)?;
     let namespace = namespace_of(&r.info, row);
     let scope = scope(namespace);
 
@@ -360,16 +387,17 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     if start == Start::State {
         after = watch.revision.min(processed).max(after);
     }
+    let tells_end = send_initial == Some(true) && bookmarks;
     let session = Session {
         initial: std::mem::take(&mut watch.initial).into(),
-        initial_end: send_initial == Some(true) && bookmarks,
+        initial_end: tells_end,
         bookmarks,
         after,
         next_bookmark: Box::pin(tokio::time::sleep_until(bookmark_due(Instant::now(), Instant::now() + timeout))),
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
         apart,
-        sent: Sent::new(row, word_of_scope(r, namespace), (send_initial == Some(true) && bookmarks).then_some(since)),
+        sent: Sent::new(row, word_of_scope(r, namespace), tells_end.then_some(since)),
         batch: if r.messages { 1 } else { BATCH },
         closed: Box::pin(engine.closing.clone().cancelled_owned()),
         closing: engine.closing.clone(),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::cluster::{patch, post, running_pod, store, uid, wait_for};
 use crate::manager::Manager;
 use crate::world::World;
@@ -11,6 +12,9 @@ const SERVICES: usize = 10_000;
 const PODS: usize = 100_000;
 const EACH: usize = PODS / SERVICES;
 const CHANGES: usize = 1000;
+const AT_ONCE: usize = 8;
+/// Services between two that change, of both rounds.
+const APART: usize = SERVICES / (2 * CHANGES);
 /// With those of the server's own service.
 const ALL: usize = SERVICES + 1;
 
@@ -37,23 +41,32 @@ pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
     manager.at_rest().await?;
     figure("RSS, 10,000 Services with 100,000 endpoints", manager.rss_mb(), "MB", None);
 
-    let work = async {
-        for change in 0..CHANGES {
-            // One pod of each of many services stops being ready.
-            let name = name(change * EACH * (SERVICES / CHANGES));
-            let status = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T00:00:00Z"}]}});
-            patch(&mut client, &format!("/api/v1/namespaces/default/pods/{name}/status"), &status).await?;
-        }
-        Ok(())
-    };
-    let (cpu, _) = manager.cpu_of(work).await?;
+    let (cpu, _) = manager.cpu_of(changes(&mut client, 0, CHANGES)).await?;
     figure("one pod of a Service changes: CPU", cpu / number(CHANGES), "ms", Some(0.2));
+    let mut clients = Vec::new();
+    for _ in 0..AT_ONCE {
+        clients.push(world.client().await?);
+    }
+    let share = CHANGES / AT_ONCE;
+    let busy = clients.iter_mut().enumerate().map(|(n, client)| changes(client, CHANGES + n * share, share));
+    let (cpu, _) = manager.cpu_of(async { futures::future::try_join_all(busy).await.map(drop) }).await?;
+    figure("one pod of a Service changes, 8 at once: CPU", cpu / number(CHANGES), "ms", Some(0.2));
     let path =
         "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name=web-0000";
     let slices: Value = serde_json::from_slice(&client.get(path, "application/json").await?)?;
     let ready = |e: &&Value| e["conditions"]["ready"] == json!(true);
     let left = slices["items"][0]["endpoints"].as_array().map_or(0, |all| all.iter().filter(ready).count());
     anyhow::ensure!(left == EACH - 1, "the slice shows {left} ready endpoints");
+    Ok(())
+}
+
+/// One pod of each of so many services stops being ready, one after another.
+async fn changes(client: &mut Client, first: usize, count: usize) -> anyhow::Result<()> {
+    for change in (first..).take(count) {
+        let name = name(change * APART * EACH);
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T00:00:00Z"}]}});
+        patch(client, &format!("/api/v1/namespaces/default/pods/{name}/status"), &status).await?;
+    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use super::{ContainerUsage, Stats, machine};
 use crate::pods;
+use crate::resources::Usage;
 use std::fmt::Write;
 
 /// Writes families of the text format.
@@ -41,6 +42,61 @@ fn started(container: &ContainerUsage) -> f64 {
     container.started_at as f64 / 1e9
 }
 
+/// A metric: name, type, help, value.
+type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+
+/// Of each container in `/metrics/resource`.
+const OF_CONTAINERS: [Metric<ContainerUsage>; 3] = [
+    (
+        "container_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+        |c| seconds(c.cpu_ns),
+    ),
+    ("container_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the container in bytes", |c| {
+        float(c.working_set)
+    }),
+    (
+        "container_start_time_seconds",
+        "gauge",
+        "[STABLE] Start time of the container since unix epoch in seconds",
+        started,
+    ),
+];
+
+/// Of each pod in `/metrics/resource`.
+const OF_PODS: [Metric<Usage>; 2] = [
+    (
+        "pod_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+        |u| seconds(u.cpu_ns),
+    ),
+    ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| {
+        float(u.working_set)
+    }),
+];
+
+/// Of each container in `/metrics/cadvisor`.
+const OF_CADVISOR: [Metric<ContainerUsage>; 6] = [
+    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |c| seconds(c.cpu_ns)),
+    (
+        "container_memory_usage_bytes",
+        "gauge",
+        "Current memory usage in bytes, including all memory regardless of when it was accessed",
+        |c| float(c.memory),
+    ),
+    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |c| float(c.working_set)),
+    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |c| float(c.rss)),
+    (
+        "container_fs_usage_bytes",
+        "gauge",
+        "Number of bytes that are consumed by the container on this filesystem.",
+        |c| float(c.disk_bytes),
+    ),
+    ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", started),
+];
+
 impl Stats {
     /// `/metrics`: everything that is registered in this process.
     pub fn kubelet(&self) -> String {
@@ -66,28 +122,7 @@ impl Stats {
         let usage = self.pod_usage(self.parents()).await;
         let now = jiff::Timestamp::now().as_millisecond();
         let mut out = Families(String::new());
-        type Of = fn(&ContainerUsage) -> f64;
-        let per_container: [(&str, &str, &str, Of); 3] = [
-            (
-                "container_cpu_usage_seconds_total",
-                "counter",
-                "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
-                |c| seconds(c.cpu_ns),
-            ),
-            (
-                "container_memory_working_set_bytes",
-                "gauge",
-                "[STABLE] Current working set of the container in bytes",
-                |c| float(c.working_set),
-            ),
-            (
-                "container_start_time_seconds",
-                "gauge",
-                "[STABLE] Start time of the container since unix epoch in seconds",
-                started,
-            ),
-        ];
-        for (name, kind, help, of) in per_container {
+        for (name, kind, help, of) in OF_CONTAINERS {
             out.family(name, kind, help);
             for container in &containers {
                 let labels = [
@@ -108,19 +143,7 @@ impl Stats {
         out.family("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes");
         out.sample("node_memory_working_set_bytes", &[], float(machine::memory().working_set), Some(now));
         let pods = self.manager.pods();
-        type OfPod = fn(&crate::resources::Usage) -> f64;
-        let per_pod: [(&str, &str, &str, OfPod); 2] = [
-            (
-                "pod_cpu_usage_seconds_total",
-                "counter",
-                "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
-                |u| seconds(u.cpu_ns),
-            ),
-            ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| {
-                float(u.working_set)
-            }),
-        ];
-        for (name, kind, help, of) in per_pod {
+        for (name, kind, help, of) in OF_PODS {
             out.family(name, kind, help);
             for pod in &pods {
                 let Some(usage) = usage.get(pods::uid(pod)) else { continue };
@@ -146,33 +169,7 @@ impl Stats {
         let containers = self.containers().await;
         let machine = &self.manager.context().machine;
         let mut out = Families(String::new());
-        type Of = fn(&ContainerUsage) -> f64;
-        let families: [(&str, &str, &str, Of); 6] = [
-            ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |c| {
-                seconds(c.cpu_ns)
-            }),
-            (
-                "container_memory_usage_bytes",
-                "gauge",
-                "Current memory usage in bytes, including all memory regardless of when it was accessed",
-                |c| float(c.memory),
-            ),
-            ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |c| float(c.working_set)),
-            ("container_memory_rss", "gauge", "Size of RSS in bytes.", |c| float(c.rss)),
-            (
-                "container_fs_usage_bytes",
-                "gauge",
-                "Number of bytes that are consumed by the container on this filesystem.",
-                |c| float(c.disk_bytes),
-            ),
-            (
-                "container_start_time_seconds",
-                "gauge",
-                "Start time of the container since unix epoch in seconds.",
-                started,
-            ),
-        ];
-        for (name, kind, help, of) in families {
+        for (name, kind, help, of) in OF_CADVISOR {
             out.family(name, kind, help);
             for container in &containers {
                 let mut labels = vec![("container", container.name.as_str())];

@@ -9,7 +9,8 @@ use crate::workers::plan::{self, is_sidecar, restart_policy};
 use crate::workers::resize::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+    Container, ContainerState, ContainerStatus, EphemeralContainer, HostIP, Pod, PodCondition, PodIP, PodSpec,
+    PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::HashMap;
@@ -47,66 +48,102 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
+fn status_of<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
+    all.iter().find(|s| s.name == name)
+}
+
+/// How far init containers are.
+#[derive(Default)]
+struct Preparation {
+    pending: usize,
+    failed: usize,
+    sidecars_up: usize,
+}
+
+impl Preparation {
+    fn of(spec: &PodSpec, statuses: &[ContainerStatus]) -> Self {
+        let mut out = Self::default();
+        for container in spec.init_containers.iter().flatten() {
+            let status = status_of(statuses, &container.name);
+            let state = status.and_then(|s| s.state.as_ref());
+            if is_sidecar(container) {
+                if status.and_then(|s| s.started) != Some(true) && state.is_none_or(|s| s.terminated.is_none()) {
+                    out.pending += 1;
+                }
+                out.sidecars_up += usize::from(state.is_some_and(|s| s.running.is_some()));
+                continue;
+            }
+            match state {
+                Some(state) if state.terminated.is_some() => {
+                    out.failed += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code != 0));
+                }
+                Some(state) if state.waiting.is_some() => {
+                    let last = status.and_then(|s| s.last_state.as_ref()).and_then(|l| l.terminated.as_ref());
+                    match last {
+                        Some(last) if last.exit_code != 0 => out.failed += 1,
+                        _ => out.pending += 1,
+                    }
+                }
+                _ => out.pending += 1,
+            }
+        }
+        out
+    }
+}
+
+/// In which states containers are.
+#[derive(Default)]
+struct States {
+    waiting: usize,
+    running: usize,
+    stopped: usize,
+    /// Of those that stopped.
+    succeeded: usize,
+    /// Some container that has ended will be started again.
+    goes_on: bool,
+    unknown: usize,
+}
+
+impl States {
+    fn of(spec: &PodSpec, statuses: &[ContainerStatus]) -> Self {
+        let mut out = Self::default();
+        for container in &spec.containers {
+            let Some(status) = status_of(statuses, &container.name) else {
+                out.unknown += 1;
+                continue;
+            };
+            match &status.state {
+                Some(state) if state.running.is_some() => out.running += 1,
+                Some(ContainerState { terminated: Some(ended), .. }) => {
+                    out.stopped += 1;
+                    out.succeeded += usize::from(ended.exit_code == 0);
+                    out.goes_on |= plan::restarts(spec, container, ended.exit_code);
+                }
+                Some(state) if state.waiting.is_some() => {
+                    if let Some(ended) = status.last_state.as_ref().and_then(|last| last.terminated.as_ref()) {
+                        out.stopped += 1;
+                        out.goes_on |= plan::restarts(spec, container, ended.exit_code);
+                    } else {
+                        out.waiting += 1;
+                    }
+                }
+                _ => out.unknown += 1,
+            }
+        }
+        out
+    }
+}
+
 /// The phase from container statuses.
 pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus], terminated: bool) -> &'static str {
-    let find = |all: &'_ [ContainerStatus], name: &str| all.iter().find(|s| s.name == name).cloned();
-    let (mut pending_init, mut failed_init, mut sidecars_up) = (0, 0, 0);
-    for container in spec.init_containers.iter().flatten() {
-        let status = find(init, &container.name);
-        let state = status.as_ref().and_then(|s| s.state.as_ref());
-        if is_sidecar(container) {
-            if status.as_ref().and_then(|s| s.started) != Some(true) && state.is_none_or(|s| s.terminated.is_none()) {
-                pending_init += 1;
-            }
-            sidecars_up += usize::from(state.is_some_and(|s| s.running.is_some()));
-            continue;
-        }
-        match state {
-            Some(state) if state.terminated.is_some() => {
-                failed_init += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code != 0));
-            }
-            Some(state) if state.waiting.is_some() => {
-                let last = status.as_ref().and_then(|s| s.last_state.as_ref()).and_then(|l| l.terminated.as_ref());
-                match last {
-                    Some(last) if last.exit_code != 0 => failed_init += 1,
-                    _ => pending_init += 1,
-                }
-            }
-            _ => pending_init += 1,
-        }
-    }
-    let (mut waiting, mut running, mut stopped, mut succeeded, mut unknown) = (0, 0, 0, 0, 0);
-    // Some container that has ended will be started again.
-    let mut goes_on = false;
-    for container in &spec.containers {
-        let Some(status) = find(apps, &container.name) else {
-            unknown += 1;
-            continue;
-        };
-        match &status.state {
-            Some(state) if state.running.is_some() => running += 1,
-            Some(ContainerState { terminated: Some(ended), .. }) => {
-                stopped += 1;
-                succeeded += usize::from(ended.exit_code == 0);
-                goes_on |= plan::restarts(spec, container, ended.exit_code);
-            }
-            Some(state) if state.waiting.is_some() => {
-                if let Some(ended) = status.last_state.as_ref().and_then(|last| last.terminated.as_ref()) {
-                    stopped += 1;
-                    goes_on |= plan::restarts(spec, container, ended.exit_code);
-                } else {
-                    waiting += 1;
-                }
-            }
-            _ => unknown += 1,
-        }
-    }
+    let Preparation { pending, failed, sidecars_up } = Preparation::of(spec, init);
+    let States { waiting, running, stopped, succeeded, goes_on, unknown } = States::of(spec, apps);
     let policy = restart_policy(spec);
-    if failed_init > 0 && policy == "Never" {
+    if failed > 0 && policy == "Never" {
         return "Failed";
     }
     let started = running + stopped > 0;
-    if (pending_init > 0 || failed_init > 0) && !started {
+    if (pending > 0 || failed > 0) && !started {
         return if terminated { "Failed" } else { "Pending" };
     }
     if waiting > 0 {
@@ -142,6 +179,34 @@ pub fn rejected(pod: &Pod, reason: &str, message: &str) -> PodStatus {
     }
 }
 
+/// Ephemeral containers as what the others are: ones that are never started again.
+fn ephemeral_containers(spec: &PodSpec) -> Vec<Container> {
+    let one = |e: &EphemeralContainer| Container {
+        name: e.name.clone(),
+        image: e.image.clone(),
+        restart_policy: Some("Never".into()),
+        ..Container::default()
+    };
+    spec.ephemeral_containers.iter().flatten().map(one).collect()
+}
+
+/// The pod's addresses.
+fn addresses(inputs: &Inputs<'_>, spec: &PodSpec, phase: &str) -> Vec<String> {
+    let observed = inputs.observed;
+    let known: Vec<String> = if spec.host_network.unwrap_or(false) {
+        if observed.sandboxes.is_empty() { Vec::new() } else { inputs.facts.host_ips.clone() }
+    } else {
+        observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default()
+    };
+    let finished = matches!(phase, "Failed" | "Succeeded") || inputs.terminating;
+    if !known.is_empty() || (!finished && observed.sandboxes.is_empty()) {
+        return known;
+    }
+    // A finished pod keeps the addresses it had.
+    let old = inputs.pod.status.as_ref().and_then(|s| s.pod_ips.as_ref());
+    old.map(|all| all.iter().map(|p| p.ip.clone()).collect()).unwrap_or_default()
+}
+
 /// The status to publish.
 pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     let Some(spec) = &inputs.pod.spec else { return PodStatus::default() };
@@ -151,17 +216,7 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     let mut init = containers::statuses(inputs, init_spec, old.and_then(|s| s.init_container_statuses.as_ref()), true);
     let mut apps =
         containers::statuses(inputs, &spec.containers, old.and_then(|s| s.container_statuses.as_ref()), false);
-    let ephemeral_spec: Vec<Container> = spec
-        .ephemeral_containers
-        .iter()
-        .flatten()
-        .map(|e| Container {
-            name: e.name.clone(),
-            image: e.image.clone(),
-            restart_policy: Some("Never".into()),
-            ..Container::default()
-        })
-        .collect();
+    let ephemeral_spec = ephemeral_containers(spec);
     let ephemeral =
         containers::statuses(inputs, &ephemeral_spec, old.and_then(|s| s.ephemeral_container_statuses.as_ref()), false);
     if inputs.terminated {
@@ -184,24 +239,7 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     };
     let conditions = conditions::conditions(inputs, &phase, &init, &apps);
     let host_ips = &inputs.facts.host_ips;
-    let mut ips: Vec<String> = if spec.host_network.unwrap_or(false) {
-        if inputs.observed.sandboxes.is_empty() { Vec::new() } else { host_ips.clone() }
-    } else {
-        inputs.observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default()
-    };
-    if ips.is_empty() {
-        // A finished pod keeps the addresses it had.
-        ips = old
-            .and_then(|s| s.pod_ips.as_ref())
-            .map(|all| all.iter().map(|p| p.ip.clone()).collect())
-            .unwrap_or_default();
-        if !matches!(phase.as_str(), "Failed" | "Succeeded")
-            && !inputs.terminating
-            && inputs.observed.sandboxes.is_empty()
-        {
-            ips.clear();
-        }
-    }
+    let ips = addresses(inputs, spec, &phase);
     let some = |list: Vec<ContainerStatus>| (!list.is_empty()).then_some(list);
     PodStatus {
         phase: Some(phase),

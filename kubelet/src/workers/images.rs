@@ -144,8 +144,7 @@ impl Images {
                 return Err(("InvalidImageName".into(), message));
             }
         };
-        let spec = v1::ImageSpec { image: image.clone(), ..v1::ImageSpec::default() };
-        let found = runtime.image_status(spec.clone()).await.map_err(|error| {
+        let found = runtime.image_status(spec(&image)).await.map_err(|error| {
             let message = format!("Failed to inspect image \"{image}\": {error}");
             event(EventType::Warning, "InspectFailed", &message);
             ("ImageInspectError".to_owned(), message)
@@ -164,56 +163,62 @@ impl Images {
             return Err(("ErrImageNeverPull".into(), message));
         }
         let key = format!("{}_{wanted}", pods::uid(pod));
-        let blocked = {
-            let state = self.state.lock();
-            state
-                .failed
-                .get(&key)
-                .and_then(|(at, error)| state.backoff.remaining(&key, *at, Timestamp::now()).map(|_| error.clone()))
-        };
-        if let Some(error) = blocked {
+        if let Some(error) = self.failed_lately(&key) {
             event(EventType::Normal, "BackOff", &format!("Back-off pulling image \"{wanted}\""));
-            return Err((
-                "ImagePullBackOff".into(),
-                format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}"),
-            ));
+            let message = format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}");
+            return Err(("ImagePullBackOff".into(), message));
         }
         let queued = Instant::now();
         let _turn = self.pulls.acquire().await.map_err(|e| ("ErrImagePull".to_owned(), e.to_string()))?;
         event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
         let started = Instant::now();
         let auth = secrets(objects, pod, &image).await;
-        match runtime.pull_image(spec.clone(), auth, sandbox).await {
+        match runtime.pull_image(spec(&image), auth, sandbox).await {
             Ok(reference) => {
                 let (alone, total) = (go_millis(started.elapsed()), go_millis(queued.elapsed()));
-                let by_reference = v1::ImageSpec { image: reference.clone(), ..v1::ImageSpec::default() };
-                let pulled = runtime.image_status(by_reference).await.ok().flatten();
+                let pulled = runtime.image_status(spec(&reference)).await.ok().flatten();
                 let size = pulled.as_ref().map_or(0, |i| i.size);
-                event(
-                    EventType::Normal,
-                    "Pulled",
-                    &format!(
-                        "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
-                    ),
+                let message = format!(
+                    "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
                 );
-                let mut state = self.state.lock();
-                state.backoff.reset(&key);
-                state.failed.remove(&key);
+                event(EventType::Normal, "Pulled", &message);
+                self.succeeded(&key);
                 Ok(pulled.map_or((reference, ImageUser::default()), describe))
             }
             Err(error) => {
                 let error = format!("failed to pull and unpack image \"{image}\": {error}")
                     .replace(&format!("failed to pull and unpack image \"{image}\": rpc error"), "rpc error");
                 event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
-                let now = Timestamp::now();
-                let mut state = self.state.lock();
-                let last = state.failed.get(&key).map_or(now, |(at, _)| *at);
-                state.backoff.next(&key, last, now);
-                state.failed.insert(key, (now, error.clone()));
+                self.failed(key, &error);
                 Err(("ErrImagePull".into(), error))
             }
         }
     }
+
+    /// How the last pull failed, while the next one has to wait.
+    fn failed_lately(&self, key: &str) -> Option<String> {
+        let state = self.state.lock();
+        let (at, error) = state.failed.get(key)?;
+        state.backoff.remaining(key, *at, Timestamp::now()).map(|_| error.clone())
+    }
+
+    fn succeeded(&self, key: &str) {
+        let mut state = self.state.lock();
+        state.backoff.reset(key);
+        state.failed.remove(key);
+    }
+
+    fn failed(&self, key: String, error: &str) {
+        let now = Timestamp::now();
+        let mut state = self.state.lock();
+        let last = state.failed.get(&key).map_or(now, |(at, _)| *at);
+        state.backoff.next(&key, last, now);
+        state.failed.insert(key, (now, error.to_owned()));
+    }
+}
+
+fn spec(image: &str) -> v1::ImageSpec {
+    v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() }
 }
 
 fn describe(image: v1::Image) -> (String, ImageUser) {

@@ -83,7 +83,7 @@ pub fn sandbox_config(
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: parent.to_owned(),
-            security_context: Some(security::sandbox(pod, &seccomp_root(settings))),
+            security_context: Some(security::sandbox(pod)),
             sysctls,
             overhead: Some(overhead),
             resources: Some(pod_resources),

@@ -100,7 +100,7 @@ fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
 }
 
 /// The sandbox's security context.
-pub fn sandbox(pod: &Pod, seccomp_root: &str) -> v1::LinuxSandboxSecurityContext {
+pub fn sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
     let spec = pod.spec.as_ref();
     let context = spec.and_then(|s| s.security_context.as_ref());
     let privileged = spec.is_some_and(|s| {
@@ -109,7 +109,6 @@ pub fn sandbox(pod: &Pod, seccomp_root: &str) -> v1::LinuxSandboxSecurityContext
             .chain(s.init_containers.iter().flatten())
             .any(|c| c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false))
     });
-    let _ = seccomp_root;
     v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod)),
         privileged,

@@ -283,6 +283,23 @@ enum Failure {
     Conflicts(Vec<Owned>),
 }
 
+/// The fields of others that would be changed, by owner.
+fn conflicts(managed: &Managed, owner: &Owner, changes: &Changes) -> Vec<Owned> {
+    let mut conflicts = Vec::new();
+    for entry in managed.0.iter().filter(|e| e.owner != *owner) {
+        let changes = changes.seen_by(&entry.owner.api_version);
+        if !entry.set.touches(&changes.modified) && !entry.set.touches(&changes.added) {
+            continue;
+        }
+        let gained = changes.modified.union(&changes.added);
+        let described = entry.owner.describe();
+        let paths = entry.set.set().intersection(&gained).paths();
+        conflicts.extend(paths.into_iter().map(|path| Owned { owner: described.clone(), path }));
+    }
+    conflicts.sort_by(|a, b| a.owner.cmp(&b.owner));
+    conflicts
+}
+
 fn attempt(
     schema: &Message,
     live: &Value,
@@ -311,19 +328,8 @@ fn attempt(
 
     let changes = view.changes(&managed, live, &pruned, write.ownable).map_err(Failure::Unknown)?;
     if !force {
-        let mut conflicts = Vec::new();
-        for entry in managed.0.iter().filter(|e| e.owner != owner) {
-            let changes = changes.seen_by(&entry.owner.api_version);
-            if !entry.set.touches(&changes.modified) && !entry.set.touches(&changes.added) {
-                continue;
-            }
-            let gained = changes.modified.union(&changes.added);
-            let described = entry.owner.describe();
-            let paths = entry.set.set().intersection(&gained).paths();
-            conflicts.extend(paths.into_iter().map(|path| Owned { owner: described.clone(), path }));
-        }
+        let conflicts = conflicts(&managed, &owner, &changes);
         if !conflicts.is_empty() {
-            conflicts.sort_by(|a, b| a.owner.cmp(&b.owner));
             return Err(Failure::Conflicts(conflicts));
         }
     }

@@ -213,6 +213,29 @@ fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
     }
 }
 
+impl Work {
+    /// Counts what is moved; how deep it is.
+    fn moves(&mut self, value: &Value) -> Result<usize, Error> {
+        let (size, depth) = measure(value);
+        self.moved += size;
+        if self.moved > MAX_MOVED_BYTES {
+            return fail("unable to move, too much was moved already".to_owned());
+        }
+        Ok(depth)
+    }
+
+    /// Counts what is copied; how deep it is.
+    fn copies(&mut self, value: &Value) -> Result<usize, Error> {
+        let (size, depth) = measure(value);
+        self.copied += size;
+        if self.copied > MAX_COPY_BYTES {
+            let all = self.copied;
+            return fail(format!("unable to copy, the accumulated size increase of copy operations is {all}"));
+        }
+        Ok(depth)
+    }
+}
+
 impl Operation {
     fn apply(&self, document: &mut Value, work: &mut Work) -> Result<(), Error> {
         let Some(text) = self.path.as_deref() else {
@@ -245,11 +268,7 @@ impl Operation {
             "move" => {
                 let (from_text, from) = from()?;
                 let Some(value) = remove(document, &from) else { return fail(missing(from_text)) };
-                let (size, depth) = measure(&value);
-                work.moved += size;
-                if work.moved > MAX_MOVED_BYTES {
-                    return fail("unable to move, too much was moved already".to_owned());
-                }
+                let depth = work.moves(&value)?;
                 fits(&path, depth)?;
                 add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
             }
@@ -260,14 +279,7 @@ impl Operation {
                     None if in_object(document, &from) => &Value::Null,
                     None => return fail(missing(from_text)),
                 };
-                let (size, depth) = measure(value);
-                work.copied += size;
-                if work.copied > MAX_COPY_BYTES {
-                    return fail(format!(
-                        "unable to copy, the accumulated size increase of copy operations is {}",
-                        work.copied
-                    ));
-                }
+                let depth = work.copies(value)?;
                 fits(&path, depth)?;
                 let value = value.clone();
                 add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)

@@ -14,7 +14,7 @@ use super::core::Core;
 use super::failure::Reporter;
 use crate::framework::extender;
 use crate::framework::plugin::Rescue;
-use crate::framework::{Code, Context, Cursor, CycleState, Failure, Placement, Profile, Status};
+use crate::framework::{Code, Context, Cursor, CycleState, Diagnosis, Failure, Placement, Profile, Status};
 use crate::metrics::{self, Attempt, Point, Running};
 use crate::model::{PodInfo, Snapshot};
 use crate::queue::QueuedPod;
@@ -118,11 +118,10 @@ impl Cycle {
                     self.reporter.failed(&profile, queued, Failure::Broken(status), None);
                     return;
                 }
-                let (status, patience) = metrics::timed(Point::Permit, &profile.name, || {
+                let (patience, status) = metrics::timed(Point::Permit, &profile.name, || {
                     let (status, patience) = profile.permit(&mut state, &pod, placement.node.name());
                     (patience, status)
-                })
-                .swap();
+                });
                 let binding = Binding {
                     core: Arc::clone(&self.core),
                     reporter: Arc::clone(&self.reporter),
@@ -143,16 +142,7 @@ impl Cycle {
                 self.tasks.spawn("binding", binding.run(waits.map(|told| (told, patience))));
             }
             Err(Failure::Unfit(mut diagnosis)) => {
-                let mut rescue = None;
-                if profile.has_post_filter() {
-                    let (found, status) = metrics::timed(Point::PostFilter, &profile.name, || {
-                        profile.post_filter(cx, &state, &pod, &diagnosis.rejected)
-                    });
-                    diagnosis.post_filter = status.to_string();
-                    self.act(&profile, &pod, state);
-                    metrics::preemption(found.as_ref().filter(|r| r.nominate.is_some()).map(|r| r.victims.len()));
-                    rescue = found;
-                }
+                let rescue = self.rescue(cx, &profile, state, &pod, &mut diagnosis);
                 // Whoever changes promises must not have to copy them for this cycle.
                 drop(nominated);
                 metrics::attempt(&profile.name, Attempt::Unschedulable, started.elapsed());
@@ -187,6 +177,27 @@ impl Cycle {
         }
         self.core.cache.lock().forget(&assumed.uid);
         Err(status)
+    }
+
+    /// Asks PostFilter plugins for a way out.
+    fn rescue(
+        &self,
+        cx: Context<'_>,
+        profile: &Profile,
+        state: CycleState,
+        pod: &Arc<PodInfo>,
+        diagnosis: &mut Diagnosis,
+    ) -> Option<Rescue> {
+        if !profile.has_post_filter() {
+            return None;
+        }
+        let (found, status) = metrics::timed(Point::PostFilter, &profile.name, || {
+            profile.post_filter(cx, &state, pod, &diagnosis.rejected)
+        });
+        diagnosis.post_filter = status.to_string();
+        self.act(profile, pod, state);
+        metrics::preemption(found.as_ref().filter(|r| r.nominate.is_some()).map(|r| r.victims.len()));
+        found
     }
 
     /// Lets PostFilter plugins carry out what they decided, in the background.
@@ -229,16 +240,6 @@ impl Cycle {
             }
             metrics::evictions(all, begun.elapsed());
         });
-    }
-}
-
-trait Swap<A, B> {
-    fn swap(self) -> (B, A);
-}
-
-impl<A, B> Swap<A, B> for (A, B) {
-    fn swap(self) -> (B, A) {
-        (self.1, self.0)
     }
 }
 

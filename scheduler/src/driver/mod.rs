@@ -9,7 +9,6 @@ mod failure;
 mod resources;
 mod stores;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,7 +29,7 @@ use self::cycle::Cycle;
 use self::extender::Objects;
 use self::failure::Reporter;
 use self::stores::Informers;
-use crate::framework::Cursor;
+use crate::framework::{Configuration, Cursor, Profile};
 use crate::metrics;
 use crate::model::Snapshot;
 use crate::queue::{Profiles, Queue, Timing};
@@ -45,22 +44,13 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let mut settings = shared::config::scheduler(&flags)?;
     settings.0 = crate::settings::complete(&settings.0)?;
-    let written = flags.string("write-config-to");
-    if !written.is_empty() {
-        let text = serde_norway::to_string(&settings.0).context("encoding the configuration")?;
-        std::fs::write(&written, text).with_context(|| format!("writing {written}"))?;
-        tracing::info!(file = written, "Wrote configuration");
-        return Ok(());
+    let file = flags.string("write-config-to");
+    if !file.is_empty() {
+        return write_settings(&settings, &file);
     }
     crate::settings::validate(&settings.0)?;
     let (configuration, profiles) = crate::settings::profiles(&settings.0)?;
-    let timing = Timing {
-        initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
-        max: Duration::from_secs(configuration.pod_max_backoff_seconds),
-        stale: flags.duration("pod-max-in-unschedulable-pods-duration"),
-    };
     metrics::register();
-    let host = hostname();
     let tasks = TaskGroup::new();
     let client = connect(&flags, &settings).await?;
     // Watches, leases and events must not wait behind bindings.
@@ -74,49 +64,25 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
     let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());
     let informers = Informers::new(&factory, extended);
-    let stores = informers.stores();
-    let pods = informers.pods.store();
-    let whole_pods = informers.whole_pods.as_ref().map(|i| i.store()).unwrap_or_default();
-    let whole_nodes = informers.whole_nodes.as_ref().map(|i| i.store()).unwrap_or_default();
-    let objects = Objects { pods: whole_pods, nodes: whole_nodes };
-    let extenders = extender::extenders(&settings.0, &objects)?;
-    let profiles: Profiles = profiles
-        .into_iter()
-        .map(|mut profile| {
-            profile.extenders = extenders.clone();
-            (Arc::clone(&profile.name), Arc::new(profile))
-        })
-        .collect();
-    let profiles = Arc::new(profiles);
-    let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
-    let queue = Queue::new(Arc::clone(&profiles), timing);
-    let core = Arc::new(Core::new(
-        Arc::clone(&profiles),
-        queue,
-        stores,
-        Box::new(move |ns, name| pods.get(ns, name)),
-        Arc::new(api),
-    ));
+    let profiles = Arc::new(with_extenders(profiles, &settings, &informers)?);
+    let core = core(profiles, timing(&flags, &configuration), client, &informers);
     core.listen(&informers);
-    let recorders: HashMap<_, _> = profiles
-        .keys()
-        .map(|name| (Arc::clone(name), Recorder::new(background.clone(), &tasks, &shutdown, name, &host)))
-        .collect();
-    let reporter = Arc::new(Reporter { core: Arc::clone(&core), tasks: tasks.clone(), recorders });
+    let host = hostname();
+    let recorder = |name: &Arc<str>| Recorder::new(background.clone(), &tasks, &shutdown, name, &host);
+    let recorders = core.profiles.keys().map(|name| (Arc::clone(name), recorder(name))).collect();
     let cycle = Cycle {
+        reporter: Arc::new(Reporter { core: Arc::clone(&core), tasks: tasks.clone(), recorders }),
         core,
-        reporter,
         tasks: tasks.clone(),
         cursor: Cursor { percentage: configuration.percentage_of_nodes_to_score, ..Cursor::default() },
         snapshot: Snapshot::default(),
     };
 
-    let explainer = background.clone();
-    let elect = settings.boolean("leaderElection.leaderElect");
-    let late = settings.boolean("delayCacheUntilActive") && elect;
-    if !late {
+    let elects = settings.boolean("leaderElection.leaderElect");
+    if !(elects && settings.boolean("delayCacheUntilActive")) {
         factory.start();
     }
+    let explainer = background.clone();
     let lead = async move |term: Shutdown| {
         factory.start();
         if factory.wait_synced().await {
@@ -128,15 +94,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             cycle.run(term.token().clone()).await;
         }
     };
-    let result = if elect {
-        let election = leader::Config {
-            lease_name: settings.string("leaderElection.resourceName"),
-            namespace: settings.string("leaderElection.resourceNamespace"),
-            identity: leader::identity(&host),
-            lease_duration: settings.duration("leaderElection.leaseDuration"),
-            renew_deadline: settings.duration("leaderElection.renewDeadline"),
-            retry_period: settings.duration("leaderElection.retryPeriod"),
-        };
+    let result = if elects {
+        let election = election(&settings, &host);
         match leader::run(background, election, shutdown.clone(), |token| lead(Shutdown::from(token))).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
             Outcome::Shutdown | Outcome::Finished => Ok(()),
@@ -148,6 +107,54 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     shutdown.trigger();
     tasks.drain(DRAIN).await;
     result
+}
+
+/// `--write-config-to`
+fn write_settings(settings: &Settings, file: &str) -> anyhow::Result<()> {
+    let text = serde_norway::to_string(&settings.0).context("encoding the configuration")?;
+    std::fs::write(file, text).with_context(|| format!("writing {file}"))?;
+    tracing::info!(file, "Wrote configuration");
+    Ok(())
+}
+
+fn timing(flags: &FlagSet, configuration: &Configuration) -> Timing {
+    Timing {
+        initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
+        max: Duration::from_secs(configuration.pod_max_backoff_seconds),
+        stale: flags.duration("pod-max-in-unschedulable-pods-duration"),
+    }
+}
+
+/// The profiles by name, each with all extenders.
+fn with_extenders(profiles: Vec<Profile>, settings: &Settings, informers: &Informers) -> anyhow::Result<Profiles> {
+    let objects = Objects {
+        pods: informers.whole_pods.as_ref().map(|i| i.store()).unwrap_or_default(),
+        nodes: informers.whole_nodes.as_ref().map(|i| i.store()).unwrap_or_default(),
+    };
+    let extenders = extender::extenders(&settings.0, &objects)?;
+    let extended = profiles.into_iter().map(|mut profile| {
+        profile.extenders = extenders.clone();
+        (Arc::clone(&profile.name), Arc::new(profile))
+    });
+    Ok(extended.collect())
+}
+
+fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Informers) -> Arc<Core> {
+    let (stores, pods) = (informers.stores(), informers.pods.store());
+    let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
+    let queue = Queue::new(Arc::clone(&profiles), timing);
+    Arc::new(Core::new(profiles, queue, stores, Box::new(move |ns, name| pods.get(ns, name)), Arc::new(api)))
+}
+
+fn election(settings: &Settings, host: &str) -> leader::Config {
+    leader::Config {
+        lease_name: settings.string("leaderElection.resourceName"),
+        namespace: settings.string("leaderElection.resourceNamespace"),
+        identity: leader::identity(host),
+        lease_duration: settings.duration("leaderElection.leaseDuration"),
+        renew_deadline: settings.duration("leaderElection.renewDeadline"),
+        retry_period: settings.duration("leaderElection.retryPeriod"),
+    }
 }
 
 async fn connect(flags: &FlagSet, settings: &Settings) -> anyhow::Result<Client> {

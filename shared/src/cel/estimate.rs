@@ -69,6 +69,12 @@ struct Inside {
     value: Range,
 }
 
+impl Inside {
+    fn union(self, other: Self) -> Self {
+        Self { key: self.key.union(other.key), value: self.value.union(other.value) }
+    }
+}
+
 type Path<'n> = Option<Vec<Place<'n>>>;
 
 /// What is known of a value beside its cost.
@@ -102,6 +108,11 @@ struct Local<'n> {
 struct Estimator<'s, 'n> {
     sizes: &'s dyn Fn(&[Place<'_>]) -> Option<u64>,
     locals: Vec<Local<'n>>,
+}
+
+/// What the sizes of so many elements are united with.
+fn none_of(elements: usize) -> Range {
+    if elements == 0 { Range::fixed(0) } else { Range { min: u64::MAX, max: 0 } }
 }
 
 fn is_scalar(of: &Type) -> bool {
@@ -172,39 +183,15 @@ impl<'n> Estimator<'_, 'n> {
             }
             Kind::Condition(parts) => {
                 let (c, a, b) = (self.part(&parts[0]), self.part(&parts[1]), self.part(&parts[2]));
-                let inside = a
-                    .inside
-                    .zip(b.inside)
-                    .map(|(a, b)| Inside { key: a.key.union(b.key), value: a.value.union(b.value) });
+                let inside = a.inside.zip(b.inside).map(|(a, b)| a.union(b));
                 let unknown = |s: Option<Range>| s.unwrap_or(Range::UNKNOWN);
                 let size = Some(unknown(a.size).union(unknown(b.size)));
                 Known { cost: c.cost.plus(a.cost.union(b.cost)), size, inside, path: None }
             }
             Kind::NotStrictlyFalse(inner) => plain(self.part(inner).cost.plus(Range::fixed(1))),
             Kind::Call { .. } => self.call(node),
-            Kind::List(items) => {
-                let mut value = if items.is_empty() { Range::fixed(0) } else { Range { min: u64::MAX, max: 0 } };
-                let mut cost = Range::fixed(10);
-                for (item, _) in items {
-                    let known = self.part(item);
-                    cost = cost.plus(known.cost);
-                    value = value.union(known.size.unwrap_or(Range::UNKNOWN));
-                }
-                let inside = Some(Inside { key: Range::fixed(1), value });
-                Known { cost, size: Some(Range::fixed(items.len() as u64)), inside, path: None }
-            }
-            Kind::Map(entries) => {
-                let start = if entries.is_empty() { Range::fixed(0) } else { Range { min: u64::MAX, max: 0 } };
-                let (mut inside, mut cost) = (Inside { key: start, value: start }, Range::fixed(30));
-                for (key, value, _) in entries {
-                    let (key, value) = (self.part(key), self.part(value));
-                    cost = cost.plus(key.cost).plus(value.cost);
-                    inside.key = inside.key.union(key.size.unwrap_or(Range::UNKNOWN));
-                    inside.value = inside.value.union(value.size.unwrap_or(Range::UNKNOWN));
-                }
-                let size = Some(Range::fixed(entries.len() as u64));
-                Known { cost, size, inside: Some(inside), path: None }
-            }
+            Kind::List(items) => self.list(items.iter().map(|(item, _)| item)),
+            Kind::Map(entries) => self.map(entries.iter().map(|(key, value, _)| (key, value))),
             Kind::Struct { fields, .. } => {
                 let each = fields.iter().map(|(_, value, _)| value);
                 plain(each.fold(Range::fixed(40), |sum, value| sum.plus(self.part(value).cost)))
@@ -212,6 +199,29 @@ impl<'n> Estimator<'_, 'n> {
             Kind::Fold(fold) if is_bind(fold) => self.bind(fold),
             Kind::Fold(fold) => self.fold(fold),
         }
+    }
+
+    fn list(&mut self, items: impl ExactSizeIterator<Item = &'n Node>) -> Known<'n> {
+        let size = Range::fixed(items.len() as u64);
+        let (mut cost, mut value) = (Range::fixed(10), none_of(items.len()));
+        for item in items {
+            let known = self.part(item);
+            cost = cost.plus(known.cost);
+            value = value.union(known.size.unwrap_or(Range::UNKNOWN));
+        }
+        Known { cost, size: Some(size), inside: Some(Inside { key: Range::fixed(1), value }), path: None }
+    }
+
+    fn map(&mut self, entries: impl ExactSizeIterator<Item = (&'n Node, &'n Node)>) -> Known<'n> {
+        let (size, start) = (Range::fixed(entries.len() as u64), none_of(entries.len()));
+        let (mut cost, mut inside) = (Range::fixed(30), Inside { key: start, value: start });
+        for (key, value) in entries {
+            let (key, value) = (self.part(key), self.part(value));
+            cost = cost.plus(key.cost).plus(value.cost);
+            let sizes = Inside { key: key.size.unwrap_or(Range::UNKNOWN), value: value.size.unwrap_or(Range::UNKNOWN) };
+            inside = inside.union(sizes);
+        }
+        Known { cost, size: Some(size), inside: Some(inside), path: None }
     }
 
     fn call(&mut self, node: &'n Node) -> Known<'n> {
@@ -241,9 +251,7 @@ impl<'n> Estimator<'_, 'n> {
             };
         }
         let inside = match (candidates.first().map(|c| c.entry.name), known.as_slice()) {
-            (Some("_+_"), [a, b]) => {
-                a.inside.zip(b.inside).map(|(a, b)| Inside { key: a.key.union(b.key), value: a.value.union(b.value) })
-            }
+            (Some("_+_"), [a, b]) => a.inside.zip(b.inside).map(|(a, b)| a.union(b)),
             _ => None,
         };
         let size = size.or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)));

@@ -151,68 +151,22 @@ impl Checker<'_> {
     }
 
     fn value(&mut self, type_text: &'static str, value: &mut Value, at: Place<'_>) -> Result<(), ConfigError> {
+        let only =
+            |fits: bool, value: &Value, go_name: &str| if fits { Ok(()) } else { Err(mismatch(value, at, go_name)) };
         match parse_type(type_text) {
             Type::Any => Ok(()),
-            Type::Text | Type::Time => match value {
-                Value::String(_) => Ok(()),
-                _ => Err(mismatch(value, at, "string")),
-            },
-            Type::Bytes => match value {
-                Value::String(_) => Ok(()),
-                _ => Err(mismatch(value, at, "[]uint8")),
-            },
-            Type::Quantity => match value {
-                Value::String(text) => {
-                    proto::quantity::Quantity::parse(text).map(drop).map_err(|e| ConfigError::Type(e.to_string()))
-                }
-                Value::Number(n) => {
-                    *value = Value::String(n.to_string());
-                    Ok(())
-                }
-                _ => Err(mismatch(value, at, "string")),
-            },
+            Type::Text | Type::Time => only(value.is_string(), value, "string"),
+            Type::Bytes => only(value.is_string(), value, "[]uint8"),
+            Type::Quantity => quantity(value, at),
             Type::Bool => {
-                if let (true, Value::String(text)) = (self.yaml, &*value) {
-                    // Upstream's parser speaks YAML 1.1.
-                    let read = match text.to_ascii_lowercase().as_str() {
-                        "yes" | "y" | "on" => Some(true),
-                        "no" | "n" | "off" => Some(false),
-                        _ => None,
-                    };
-                    if let Some(read) = read {
-                        *value = Value::Bool(read);
-                    }
+                if self.yaml {
+                    old_yaml_bool(value);
                 }
-                if value.is_boolean() { Ok(()) } else { Err(mismatch(value, at, "bool")) }
+                only(value.is_boolean(), value, "bool")
             }
-            Type::Int { bits, signed } => {
-                let fits = match (value.as_i64(), bits, signed) {
-                    (Some(n), 32, true) => i32::try_from(n).is_ok(),
-                    (Some(n), 32, false) => u32::try_from(n).is_ok(),
-                    (Some(n), _, false) => n >= 0,
-                    (Some(_), ..) => true,
-                    (None, _, signed) => !signed && value.is_u64(),
-                };
-                if fits { Ok(()) } else { Err(mismatch(value, at, type_text)) }
-            }
-            Type::Float => {
-                if value.is_number() {
-                    Ok(())
-                } else {
-                    Err(mismatch(value, at, type_text))
-                }
-            }
-            Type::Duration => {
-                let Value::String(text) = &*value else {
-                    return Err(ConfigError::Type(format!(
-                        "json: cannot unmarshal {} into Go value of type string",
-                        json_word(value, false)
-                    )));
-                };
-                let nanos = parse_nanos(text).map_err(|e| ConfigError::Type(e.to_string()))?;
-                *value = Value::String(format_nanos(nanos));
-                Ok(())
-            }
+            Type::Int { bits, signed } => only(fits(value, bits, signed), value, type_text),
+            Type::Float => only(value.is_number(), value, type_text),
+            Type::Duration => duration(value),
             Type::List(item) => {
                 let Value::Array(items) = value else { return Err(mismatch(value, at, type_text)) };
                 for (i, one) in items.iter_mut().enumerate() {
@@ -252,6 +206,51 @@ impl Checker<'_> {
         }
         self.value(type_text, value, at)
     }
+}
+
+/// Upstream's parser speaks YAML 1.1, which has more words for yes and no.
+fn old_yaml_bool(value: &mut Value) {
+    let Value::String(text) = &*value else { return };
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "y" | "on" => *value = true.into(),
+        "no" | "n" | "off" => *value = false.into(),
+        _ => {}
+    }
+}
+
+fn fits(value: &Value, bits: u32, signed: bool) -> bool {
+    match (value.as_i64(), bits, signed) {
+        (Some(n), 32, true) => i32::try_from(n).is_ok(),
+        (Some(n), 32, false) => u32::try_from(n).is_ok(),
+        (Some(n), _, false) => n >= 0,
+        (Some(_), ..) => true,
+        (None, _, signed) => !signed && value.is_u64(),
+    }
+}
+
+/// Quantities may be written as numbers.
+fn quantity(value: &mut Value, at: Place<'_>) -> Result<(), ConfigError> {
+    match value {
+        Value::String(text) => {
+            proto::quantity::Quantity::parse(text).map(drop).map_err(|e| ConfigError::Type(e.to_string()))
+        }
+        Value::Number(n) => {
+            *value = Value::String(n.to_string());
+            Ok(())
+        }
+        _ => Err(mismatch(value, at, "string")),
+    }
+}
+
+/// Durations are kept the way Go prints them.
+fn duration(value: &mut Value) -> Result<(), ConfigError> {
+    let Value::String(text) = &*value else {
+        let what = json_word(value, false);
+        return Err(ConfigError::Type(format!("json: cannot unmarshal {what} into Go value of type string")));
+    };
+    let nanos = parse_nanos(text).map_err(|e| ConfigError::Type(e.to_string()))?;
+    *value = Value::String(format_nanos(nanos));
+    Ok(())
 }
 
 fn short_name(owner: &Struct) -> &'static str {

@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::task::TaskTracker;
 
+use super::Shutdown;
+
 #[derive(Default)]
 struct Inner {
     tracker: TaskTracker,
@@ -40,6 +42,19 @@ impl TaskGroup {
     /// The future is boxed: the runtime's part of a task then exists once in the binary, not once for each future.
     pub fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         self.start(name, Box::pin(future))
+    }
+
+    /// Starts a task that may be dropped wherever it waits, which it is on shutdown.
+    pub fn spawn_until(
+        &self,
+        shutdown: &Shutdown,
+        name: &'static str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let token = shutdown.token().clone();
+        self.spawn(name, async move {
+            let _ = token.run_until_cancelled_owned(work).await;
+        })
     }
 
     fn start(&self, name: &'static str, future: Pin<Box<dyn Future<Output = ()> + Send>>) -> JoinHandle<()> {
@@ -104,5 +119,16 @@ mod tests {
         assert!(slow.await.is_err_and(|e| e.is_cancelled()));
         assert!(group.is_empty());
         assert!(group.drain(Duration::from_secs(1)).await);
+    }
+
+    #[tokio::test]
+    async fn work_ends_by_itself_or_with_the_shutdown() {
+        let (group, shutdown) = (TaskGroup::new(), Shutdown::new());
+        group.spawn_until(&shutdown, "short", async {}).await.expect("not aborted");
+        let long = group.spawn_until(&shutdown, "long", std::future::pending());
+        assert!(!long.is_finished());
+        shutdown.trigger();
+        long.await.expect("not aborted");
+        assert!(group.is_empty());
     }
 }

@@ -255,9 +255,7 @@ impl Server {
                 shutdown.wait().await;
                 handle.stop(true).await;
             };
-            let (ended, ()) = tokio::join!(server, async {
-                stop.await;
-            });
+            let (ended, ()) = tokio::join!(server, stop);
             if let Err(e) = ended {
                 tracing::error!(server = name, err = %e, "The server ended");
             }

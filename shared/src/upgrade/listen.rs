@@ -1,13 +1,14 @@
 //! The HTTPS server of the components that accept upgrades: actix-web's with [`Rewriting`] between TLS and HTTP/1.1, and
 //! [`http2`] for whoever speaks that.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use actix_http::body::BoxBody;
 use actix_http::{HttpService, Protocol, Request, Response};
 use actix_server::Server;
 use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt as _, fn_factory, fn_service, map_config};
@@ -60,6 +61,8 @@ pub struct Listening {
     pub begin: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
+type Connected = fn(&TlsStream<TcpStream>, &mut Extensions);
+
 /// Serves an app over TLS. `connected` sees each connection once, before its first request, and may leave notes in
 /// its data. The server ends by its handle.
 ///
@@ -69,7 +72,7 @@ pub fn serve<F, I, S, B>(
     listening: Listening,
     listener: TcpListener,
     tls: ServerConfig,
-    connected: fn(&TlsStream<TcpStream>, &mut Extensions),
+    connected: Connected,
     factory: F,
 ) -> io::Result<Server>
 where
@@ -95,62 +98,100 @@ where
             if let Some(begin) = &listening.begin {
                 begin();
             }
-            let app = || {
-                let app = factory().into_factory().map_err(|error| error.into().error_response());
-                map_config(app, |()| AppConfig::default())
-            };
-            let shutdown = listening.shutdown.clone();
-            let http1 = HttpService::build()
-                .keep_alive(KeepAlive::Timeout(listening.keep_alive))
-                .client_request_timeout(listening.head_deadline)
-                .client_disconnect_timeout(Duration::from_secs(1))
-                .graceful_shutdown_signal(move || {
-                    let shutdown = shutdown.clone();
-                    async move { shutdown.wait().await }
-                })
-                .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| {
-                    connected(io.inner(), data)
-                })
-                .finish(app())
-                .new_service(());
+            let app = factory().into_factory().map_err(|error| error.into().error_response());
+            let http1 = http1(&listening, connected, map_config(app, |()| AppConfig::default())).new_service(());
             let http2 = map_config(factory().into_factory(), |()| AppConfig::default()).new_service(());
-            let settings = Settings {
-                streams: listening.streams,
-                idle: listening.keep_alive,
-                handshake: listening.head_deadline,
-                shutdown: listening.shutdown.clone(),
-            };
-            let acceptor = acceptor.clone();
+            let (acceptor, settings) = (acceptor.clone(), listening.http2());
             async move {
                 let made = tokio::try_join!(
                     async { http1.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) },
                     async { http2.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) }
                 );
                 let (http1, http2) = made?;
-                let parts = Rc::new((http1, http2, settings, acceptor));
+                let thread = Rc::new(Thread { acceptor, connected, http1, http2, settings });
                 Ok::<_, ()>(fn_service(move |socket: TcpStream| {
-                    let parts = Rc::clone(&parts);
+                    let thread = Rc::clone(&thread);
                     async move {
-                        let (http1, http2, settings, acceptor) = &*parts;
-                        let Some((stream, address)) = accept(acceptor, socket).await else { return Ok::<_, ()>(()) };
-                        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-                            let mut noted = Extensions::new();
-                            connected(&stream, &mut noted);
-                            let peer = Peer { address, noted: Noted(Rc::new(noted)) };
-                            if let Err(error) = http2::serve(stream, http2, &peer, settings).await {
-                                tracing::debug!(%error, "HTTP/2 connection error");
-                            }
-                        } else if let Err(error) = http1.call((Rewriting::new(stream), Protocol::Http1, address)).await
-                        {
-                            tracing::debug!(%error, "HTTP connection error");
-                        }
-                        Ok(())
+                        thread.serve::<B>(socket).await;
+                        Ok::<_, ()>(())
                     }
                 }))
             }
         })
     })?;
     Ok(built.run())
+}
+
+impl Listening {
+    fn http2(&self) -> Settings {
+        Settings {
+            streams: self.streams,
+            idle: self.keep_alive,
+            handshake: self.head_deadline,
+            shutdown: self.shutdown.clone(),
+        }
+    }
+}
+
+/// HTTP/1.1 over an app.
+fn http1<S, B>(
+    listening: &Listening,
+    connected: Connected,
+    app: S,
+) -> HttpService<Rewriting<TlsStream<TcpStream>>, S, B>
+where
+    S: ServiceFactory<Request, Config = ()>,
+    S::Error: Into<Response<BoxBody>> + 'static,
+    S::InitError: Debug,
+    S::Response: Into<Response<B>> + 'static,
+    <S::Service as Service<Request>>::Future: 'static,
+    B: MessageBody + 'static,
+{
+    let shutdown = listening.shutdown.clone();
+    HttpService::build()
+        .keep_alive(KeepAlive::Timeout(listening.keep_alive))
+        .client_request_timeout(listening.head_deadline)
+        .client_disconnect_timeout(Duration::from_secs(1))
+        .graceful_shutdown_signal(move || {
+            let shutdown = shutdown.clone();
+            async move { shutdown.wait().await }
+        })
+        .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| connected(io.inner(), data))
+        .finish(app)
+}
+
+/// What a thread serves its connections with.
+struct Thread<H1, H2> {
+    acceptor: TlsAcceptor,
+    connected: Connected,
+    http1: H1,
+    http2: H2,
+    settings: Settings,
+}
+
+impl<H1, H2> Thread<H1, H2> {
+    /// Serves a connection to its end.
+    async fn serve<B>(&self, socket: TcpStream)
+    where
+        H1: Service<(Rewriting<TlsStream<TcpStream>>, Protocol, Option<SocketAddr>)>,
+        H1::Error: Display,
+        H2: Service<Request>,
+        H2::Response: Into<Response<B>>,
+        H2::Error: Into<Error>,
+        B: MessageBody + 'static,
+    {
+        let Some((stream, address)) = accept(&self.acceptor, socket).await else { return };
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            let mut noted = Extensions::new();
+            (self.connected)(&stream, &mut noted);
+            let peer = Peer { address, noted: Noted(Rc::new(noted)) };
+            if let Err(error) = http2::serve(stream, &self.http2, &peer, &self.settings).await {
+                tracing::debug!(%error, "HTTP/2 connection error");
+            }
+        } else if let Err(error) = self.http1.call((Rewriting::new(stream), Protocol::Http1, address)).await {
+            tracing::debug!(%error, "HTTP connection error");
+        }
+    }
 }
 
 /// Small answers are not waited with, and peers that have vanished are found out although nothing is said to them. What

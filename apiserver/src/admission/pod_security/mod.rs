@@ -246,14 +246,14 @@ impl PodSecurity {
         if errors.is_empty() && privileged {
             return;
         }
-        let Some(template) = a.object().and_then(|o| o.pointer(pointer)) else { return };
+        let Some(template) = a.object().and_then(|o| tree::find(o, pointer)) else { return };
         if let Some(why) = self.exemption(a, parts(template).1) {
             note(a, "exempt", why.to_owned());
             self.meters.exempted(a);
             return;
         }
         self.misread(a, errors);
-        let Some(template) = a.object().and_then(|o| o.pointer(pointer)) else { return };
+        let Some(template) = a.object().and_then(|o| tree::find(o, pointer)) else { return };
         let (metadata, spec) = parts(template);
         let audited = describe(&evaluate(policy.audit, metadata, spec));
         let warned = describe(&evaluate(policy.warn, metadata, spec));

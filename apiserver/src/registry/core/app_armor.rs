@@ -3,6 +3,8 @@
 use proto::Value;
 use serde_json::json;
 
+use crate::access::tree::find;
+
 const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// What an annotation says, as a field; nothing for one that makes no sense.
@@ -20,19 +22,19 @@ fn profile(annotation: &str) -> Option<Value> {
 /// Gives containers without a profile the one of their annotation, where the pod's is another, and
 /// says that this is a thing of the past.
 pub(super) fn settle(pod: &mut Value, warnings: &mut Vec<String>) {
-    let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object);
+    let annotations = find(pod, "/metadata/annotations").and_then(Value::as_object);
     let Some(annotations) = annotations.filter(|all| all.keys().any(|key| key.starts_with(PREFIX))).cloned() else {
         return;
     };
-    if pod.pointer("/spec/os/name").is_some_and(|name| name == "windows") {
+    if find(pod, "/spec/os/name").is_some_and(|name| name == "windows") {
         return;
     }
-    let of_pod = pod.pointer("/spec/securityContext/appArmorProfile").cloned();
+    let of_pod = find(pod, "/spec/securityContext/appArmorProfile").cloned();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let key = format!("{PREFIX}{}", container["name"].as_str().unwrap_or_default());
             let own = annotations.get(&key).and_then(Value::as_str).and_then(profile);
-            let unsaid = container.pointer("/securityContext/appArmorProfile").is_none_or(Value::is_null);
+            let unsaid = find(container, "/securityContext/appArmorProfile").is_none_or(Value::is_null);
             if let Some(own) = own.filter(|own| unsaid && of_pod.as_ref() != Some(own)) {
                 container["securityContext"]["appArmorProfile"] = own;
                 let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";

@@ -5,12 +5,13 @@ use proto::quantity::Quantity;
 use serde_json::json;
 
 use super::{addresses, app_armor};
+use crate::access::tree::find;
 use crate::registry::strategy::{StrategyCx, restore};
 
 /// A new pod is pending; its class follows from its resources; gated pods say so.
 pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(object)});
-    if object.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
+    if find(object, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
         status["conditions"] = json!([{
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
@@ -24,7 +25,7 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyC
 /// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now, and
 /// so are those they are spread with, where that is asked for.
 fn select_own_labels(pod: &mut Value, spread: bool) {
-    let Some(labels) = pod.pointer("/metadata/labels").and_then(Value::as_object).cloned() else { return };
+    let Some(labels) = find(pod, "/metadata/labels").and_then(Value::as_object).cloned() else { return };
     let mut merge = |term: &mut Value| {
         for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
             let keys: Vec<String> =
@@ -86,7 +87,7 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
 
 /// A write of `ephemeralcontainers`: only they change.
 pub fn ephemeral_containers(new: &mut Value, old: &Value) {
-    let containers = new.pointer("/spec/ephemeralContainers").cloned();
+    let containers = find(new, "/spec/ephemeralContainers").cloned();
     keep_all_but_spec(new, old);
     if let Some(c) = containers {
         new["spec"]["ephemeralContainers"] = c;
@@ -110,7 +111,7 @@ pub fn resize(new: &mut Value, old: &Value) {
             continue;
         };
         for c in containers {
-            let source = wanted.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
+            let source = find(&wanted, &format!("/spec/{list}")).and_then(Value::as_array);
             let Some(w) = source.and_then(|l| l.iter().find(|w| w["name"] == c["name"])) else { continue };
             for field in ["resources", "resizePolicy"] {
                 restore(c, w, field);
@@ -121,7 +122,7 @@ pub fn resize(new: &mut Value, old: &Value) {
 
 fn keep_all_but_spec(new: &mut Value, old: &Value) {
     let (revision, managed) =
-        (new.pointer("/metadata/resourceVersion").cloned(), new.pointer("/metadata/managedFields").cloned());
+        (find(new, "/metadata/resourceVersion").cloned(), find(new, "/metadata/managedFields").cloned());
     *new = old.clone();
     for (field, value) in [("resourceVersion", revision), ("managedFields", managed)] {
         if let Some(v) = value {
@@ -133,9 +134,9 @@ fn keep_all_but_spec(new: &mut Value, old: &Value) {
 /// Nothing runs yet, or no more: gone at once. Otherwise what was asked, or what the pod asks for.
 pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
     let asked =
-        requested.or_else(|| pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64)).unwrap_or(30);
-    let unscheduled = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or("").is_empty();
-    let over = matches!(pod.pointer("/status/phase").and_then(Value::as_str), Some("Failed" | "Succeeded"));
+        requested.or_else(|| find(pod, "/spec/terminationGracePeriodSeconds").and_then(Value::as_i64)).unwrap_or(30);
+    let unscheduled = find(pod, "/spec/nodeName").and_then(Value::as_str).unwrap_or("").is_empty();
+    let over = matches!(find(pod, "/status/phase").and_then(Value::as_str), Some("Failed" | "Succeeded"));
     if unscheduled || over {
         0
     } else if asked < 0 {
@@ -149,9 +150,9 @@ pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
 pub fn qos_class(pod: &Value) -> &'static str {
     let containers = ["/spec/containers", "/spec/initContainers"]
         .into_iter()
-        .filter_map(|p| pod.pointer(p).and_then(Value::as_array))
+        .filter_map(|p| find(pod, p).and_then(Value::as_array))
         .flatten();
-    let pod_level = pod.pointer("/spec/resources").filter(|r| !r.as_object().is_none_or(serde_json::Map::is_empty));
+    let pod_level = find(pod, "/spec/resources").filter(|r| !r.as_object().is_none_or(serde_json::Map::is_empty));
     let resources: Vec<&Value> = match pod_level {
         Some(r) => vec![r],
         None => containers.filter_map(|c| c.get("resources").or(Some(&Value::Null))).collect(),

@@ -113,13 +113,34 @@ impl Engine {
         base: &Base,
         change: &mut Change<'_>,
     ) -> Result<Result<Outcome, Again>, Status> {
-        let strategy = strategy::of(t.row);
         let old = self.settled(storage, base.tree(storage)?).await?;
+        let (mut new, allocation) = self.draft(t, storage, base, &old, change).await?;
+        if let Err(refused) = self.approve(t, storage, &mut new, &old).await {
+            self.services.undo(self, allocation).await;
+            return Err(refused);
+        }
+        let replaced = self.replace(t, storage, key, base, new, old).await?;
+        if replaced.is_err() {
+            self.services.undo(self, allocation).await;
+        }
+        Ok(replaced)
+    }
+
+    /// The object as its change, admission and its strategy leave it, and what a service was given for it.
+    async fn draft(
+        &self,
+        t: &mut Target<'_>,
+        storage: &Row,
+        base: &Base,
+        old: &Value,
+        change: &mut Change<'_>,
+    ) -> Result<(Value, Allocation), Status> {
+        let strategy = strategy::of(t.row);
         let own = t.row.custom.is_some() || t.row.is_storage();
         let new =
-            if own { self.changed(t, &old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
+            if own { self.changed(t, old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
         let mut new = self.to_storage(t.row, new);
-        self.admit_change(t, &mut new, &old).await?;
+        self.admit_change(t, &mut new, old).await?;
         owners::dedup(&mut new, owners::When::Admitted, &mut t.warnings);
         if t.unowned {
             meta::metadata(&mut new).remove("managedFields");
@@ -127,43 +148,55 @@ impl Engine {
         check_revision(t, strategy, &new, base.revision())?;
         meta::set_text(&mut new, "namespace", t.namespace);
         meta::set_text(&mut new, "name", t.name);
-        meta::carry_over(&mut new, &old);
-        self.gated.drop_from(storage, &mut new, Some(&old));
+        meta::carry_over(&mut new, old);
+        self.gated.drop_from(storage, &mut new, Some(old));
         let (which, dry) = ((&**storage, t.subresource), t.options.dry_run);
-        let allocation = self.services.before_update(self, which, &mut new, &old, dry).await?;
-        prepare(strategy, storage, t.subresource, &mut new, &old);
-        let mut errors = self.check_admin_access(t, storage, &new, Some(&old)).await;
-        errors.extend(self.gated.relaxed.judging(storage, Some(&old), || match t.subresource {
-            "" | "scale" => validation::validate_update(t.row, storage, &new, &old),
-            subresource => validation::validate_subresource(storage, subresource, &new, &old),
+        let allocation = self.services.before_update(self, which, &mut new, old, dry).await?;
+        prepare(strategy, storage, t.subresource, &mut new, old);
+        Ok((new, allocation))
+    }
+
+    /// Validation, and admission's judgement of what passed it.
+    async fn approve(&self, t: &mut Target<'_>, storage: &Row, new: &mut Value, old: &Value) -> Result<(), Status> {
+        let mut errors = self.check_admin_access(t, storage, new, Some(old)).await;
+        errors.extend(self.gated.relaxed.judging(storage, Some(old), || match t.subresource {
+            "" | "scale" => validation::validate_update(t.row, storage, new, old),
+            subresource => validation::validate_subresource(storage, subresource, new, old),
         }));
-        errors.extend(self.gated.refuse(storage, t.subresource, &new, Some(&old)));
-        if let Err(refused) = self.refuse(t, storage, &new, false, errors) {
-            self.services.undo(self, allocation).await;
-            return Err(refused);
-        }
-        t.warnings.extend(validation::warnings(storage, t.subresource, &new, Some(&old)));
-        if let Err(refused) = self.judge_change(t, &mut new, &old).await {
-            self.services.undo(self, allocation).await;
-            return Err(refused);
-        }
+        errors.extend(self.gated.refuse(storage, t.subresource, new, Some(old)));
+        self.refuse(t, storage, new, false, errors)?;
+        t.warnings.extend(validation::warnings(storage, t.subresource, new, Some(old)));
+        self.judge_change(t, new, old).await
+    }
+
+    /// Writes what was approved, if nobody was faster, and does what follows from it. An object that nothing holds any more
+    /// is deleted instead.
+    async fn replace(
+        &self,
+        t: &Target<'_>,
+        storage: &Row,
+        key: &str,
+        base: &Base,
+        mut new: Value,
+        old: Value,
+    ) -> Result<Result<Outcome, Again>, Status> {
         meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
         // A write that changes nothing but the times of its owners changes nothing.
         update_meters::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
+        let (strategy, dry) = (strategy::of(t.row), t.options.dry_run);
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
-        let freed = if t.options.dry_run || deletable { Allocation::default() } else { freed(storage, &new, &old) };
-        let count = strategy.counts.filter(|_| !t.options.dry_run).and_then(|counts| counts(&new, &old));
+        let freed = if dry || deletable { Allocation::default() } else { freed(storage, &new, &old) };
+        let count = strategy.counts.filter(|_| !dry).and_then(|counts| counts(&new, &old));
         let waiting = Waiting::new(storage, self.encode(storage, &new).await?, new);
-        let gone = (deletable && !t.options.dry_run).then_some(old);
+        let gone = (deletable && !dry).then_some(old);
         let revision = base.revision();
-        let written = if t.options.dry_run {
+        let written = if dry {
             Ok(Written::Done(revision))
         } else if deletable {
             self.store.delete_if(key, revision).await
         } else if base.holds(storage, waiting.bytes()) {
             if !base.is_current() {
-                self.services.undo(self, allocation).await;
                 return Ok(Err(Again::Unsure));
             }
             Ok(Written::Done(revision))
@@ -172,22 +205,18 @@ impl Engine {
         } else {
             self.store.put_keeping_lease(key, waiting.bytes().to_vec(), revision, base.lease()).await
         };
-        match written.map_err(|e| storage_status(&e))? {
-            Written::Done(revision) => {
-                if let Some(count) = count {
-                    count();
-                }
-                self.services.undo(self, freed).await;
-                if let Some(old) = gone {
-                    self.services.after_delete(self, storage, &old).await;
-                }
-                waiting.at(self, storage, revision).await.map(Ok)
-            }
-            Written::Lost(there) => {
-                self.services.undo(self, allocation).await;
-                Ok(Err(Again::Lost(there)))
-            }
+        let revision = match written.map_err(|e| storage_status(&e))? {
+            Written::Done(revision) => revision,
+            Written::Lost(there) => return Ok(Err(Again::Lost(there))),
+        };
+        if let Some(count) = count {
+            count();
         }
+        self.services.undo(self, freed).await;
+        if let Some(old) = gone {
+            self.services.after_delete(self, storage, &old).await;
+        }
+        waiting.at(self, storage, revision).await.map(Ok)
     }
 
     /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.

@@ -1,0 +1,117 @@
+//! etcd: the way to it, what is sealed in it, what follows it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use shared::flags::FlagSet;
+use shared::run::Shutdown;
+
+use super::Process;
+use crate::cache::Hub;
+use crate::egress::{Egress, To};
+use crate::registry::{Rows, builtin};
+use crate::storage::{self, Store, transform};
+
+/// How long etcd is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a resource is called in metrics, by where it is stored.
+fn named(row: &proto::resources::Row) -> (String, String, String) {
+    (row.etcd_prefix.to_string(), row.group.to_string(), row.plural.to_string())
+}
+
+fn options(flags: &FlagSet, egress: &Egress) -> anyhow::Result<storage::Options> {
+    storage::check_backend(flags)?;
+    let overrides = storage::overrides(&flags.list("etcd-servers-overrides")).map_err(anyhow::Error::msg)?;
+    // As upstream, what is not compiled in is not looked for.
+    let overrides = overrides
+        .into_iter()
+        .filter_map(|o| Some((builtin(&o.group, &o.resource)?.etcd_prefix.to_string(), o.servers)))
+        .collect();
+    let options = storage::Options {
+        servers: flags.list("etcd-servers"),
+        prefix: flags.string("etcd-prefix"),
+        ca_file: flags.string("etcd-cafile"),
+        cert_file: flags.string("etcd-certfile"),
+        key_file: flags.string("etcd-keyfile"),
+        overrides,
+        dialer: egress.proxied(To::Etcd),
+        named: Rows::default().all().iter().map(named).collect(),
+        lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
+    };
+    anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");
+    Ok(options)
+}
+
+/// Connects to every etcd there is and waits until each answers.
+pub(super) async fn connect(process: &Process, egress: &Egress) -> anyhow::Result<Store> {
+    let options = options(&process.flags, egress)?;
+    let store = Store::connect(&options).await.context("connecting to etcd")?;
+    for store in store.each() {
+        wait_for(&store, &process.shutdown).await?;
+    }
+    Ok(store)
+}
+
+/// Waits for etcd as upstream does: for a while, then gives up.
+async fn wait_for(store: &Store, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    let mut pause = PAUSE;
+    loop {
+        let error = match store.revision().await {
+            Ok(_) => return Ok(()),
+            Err(e) => e,
+        };
+        if tokio::time::Instant::now() > give_up || shutdown.is_triggered() {
+            return Err(anyhow::Error::new(error).context("error waiting for etcd connection"));
+        }
+        tracing::warn!(%error, "etcd is not ready");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Reads `--encryption-provider-config` and looks after what it names.
+pub(super) async fn encryption(process: &Process, store: &Store) -> anyhow::Result<Option<transform::Loaded>> {
+    let path = process.flags.string("encryption-provider-config");
+    let reload = process.flags.boolean("encryption-provider-config-automatic-reload");
+    if path.is_empty() {
+        anyhow::ensure!(
+            !reload,
+            "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"
+        );
+        return Ok(None);
+    }
+    let loaded = transform::load(&path, store.transformers(), reload).await?;
+    process.until_closed("encryption-config", transform::watch(loaded.clone()));
+    Ok(Some(loaded))
+}
+
+/// The caches that follow etcd and are compared with it now and then.
+pub(super) fn cache(process: &Process, store: &Store, encodings: usize) -> Arc<Hub> {
+    let (hub, asks) = Hub::new(store.clone(), encodings);
+    for (etcd, asks) in asks.into_iter().enumerate() {
+        process.until_closed("watch-cache", hub.clone().run(etcd, asks));
+    }
+    if process.flags.enabled("DetectCacheInconsistency") {
+        process.until_closed("cache-consistency", hub.clone().check_forever());
+    }
+    hub
+}
+
+/// Old revisions are let go, and it is looked how large etcd is.
+pub(super) fn look_after(process: &Process, store: &Store) {
+    let compaction = process.flags.duration("etcd-compaction-interval");
+    let sizes = process.flags.duration("etcd-db-metric-poll-interval");
+    for store in store.each() {
+        if !compaction.is_zero() {
+            process.until_shutdown("compactor", storage::compact_forever(store.clone(), compaction));
+        }
+        if !sizes.is_zero() {
+            process.until_closed("storage-size", storage::poll_size(store, sizes));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The life of the process, as a sequence of steps: settings, connections, the object pipeline, work in the background,
+//! serving, the way down. What each step is made of stands beside it.
+
+mod etcd;
+mod pipeline;
+mod settings;
+mod work;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use actix_web::dev::ServerHandle;
+use anyhow::Context as _;
+use shared::flags::FlagSet;
+use shared::run::{Shutdown, TaskGroup};
+
+use self::settings::Settings;
+use crate::access::Access;
+use crate::audit::Audit;
+use crate::bootstrap::{self, Progress};
+use crate::connect::Connect;
+use crate::registry::core::ip_allocator;
+use crate::registry::core::kubernetes_service::Reconciler;
+use crate::registry::core::service::Services;
+use crate::serve::debug_socket;
+use crate::serve::health::{Health, Milestones, Patience, Results};
+use crate::serve::{Ending, Server, listen};
+use crate::storage::transform::Loaded;
+use crate::verbs::engine::Engine;
+
+/// Time for background work to end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// What all steps of a life share.
+struct Process {
+    flags: Arc<FlagSet>,
+    tasks: TaskGroup,
+    milestones: Arc<Milestones>,
+    /// The beginning of the end.
+    shutdown: Shutdown,
+    /// Triggered when requests are no longer taken: until then everything they need goes on.
+    closed: Shutdown,
+}
+
+impl Process {
+    fn new(flags: FlagSet, shutdown: Shutdown) -> Self {
+        let (flags, tasks, milestones, closed) = (Arc::new(flags), TaskGroup::new(), Arc::default(), Shutdown::new());
+        Self { flags, tasks, milestones, shutdown, closed }
+    }
+
+    /// Work that ends when the server begins to go down.
+    fn until_shutdown(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_until(&self.shutdown, name, work);
+    }
+
+    /// Work that requests need to the last.
+    fn until_closed(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_until(&self.closed, name, work);
+    }
+
+    /// What is to be called when a milestone is reached.
+    fn reaches(&self, milestone: fn(&Milestones) -> &AtomicBool) -> impl Fn() + Send + Sync + 'static {
+        let milestones = self.milestones.clone();
+        move || milestone(&milestones).store(true, Ordering::Release)
+    }
+}
+
+/// Runs the server until `shutdown`.
+pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
+    let process = Process::new(flags, shutdown);
+    let flags = &process.flags;
+    let settings = Settings::read(flags)?;
+    let addresses = settings.addresses;
+    let listener = listen::bind(&addresses)?;
+    let store = etcd::connect(&process, &settings.egress).await?;
+    let encryption = etcd::encryption(&process, &store).await?;
+    let hub = etcd::cache(&process, &store, settings.encodings);
+    etcd::look_after(&process, &store);
+
+    let engine = pipeline::engine(&process, settings.objects, store, hub);
+    let cx = pipeline::context(&process, &engine, &addresses, &settings.egress);
+    let access = Access::new(&cx).await?;
+    pipeline::complete(&engine, &access, &cx)?;
+
+    work::follow_flow_control(&process, &access, &cx.api);
+    let aggregator = work::follow_groups(&process, &cx, &engine)?;
+    let bootstrap = bootstrap::start(&cx, access.rbac_enabled(), engine.versions.clone());
+    let reconciler = Arc::new(Reconciler {
+        engine: engine.clone(),
+        api: cx.api.clone(),
+        address: addresses.advertise,
+        port: addresses.port,
+        node_port: settings.node_port,
+        way: settings.way,
+    });
+    work::keep_namespaces(&process, &cx.api);
+    work::keep_service(&process, &cx.api, reconciler.clone());
+    work::repair_services(&process, &cx, &engine);
+
+    let health = health(&process, &engine, bootstrap, encryption);
+    let names = names(&engine.services);
+    let address = SocketAddr::new(addresses.advertise, addresses.port).to_string();
+    let connect = Connect::new(flags, cx.api.clone(), settings.egress)?;
+    let audit =
+        Audit::from_flags(flags, &cx.egress, &process.tasks, &process.shutdown).await.map_err(anyhow::Error::msg)?;
+    let ending = Arc::new(Ending::from_flags(flags));
+    let conduct = settings.conduct;
+    let server = Server::new(engine, access, audit, aggregator, connect, health, conduct, ending.clone(), address);
+    let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
+    open_debug_socket(&process)?;
+    flags.warn_unread();
+    tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
+    let mut serving = tokio::spawn(serving);
+    tokio::select! {
+        ended = &mut serving => return Ok(ended.context("serving")??),
+        () = process.shutdown.wait() => {}
+    }
+    go_down(&process, &reconciler, &ending, &handle).await;
+    Ok(())
+}
+
+fn health(process: &Process, engine: &Engine, bootstrap: Arc<Progress>, encryption: Option<Loaded>) -> Health {
+    let flags = &process.flags;
+    Health {
+        store: engine.store.clone(),
+        milestones: process.milestones.clone(),
+        bootstrap,
+        versions: engine.versions.clone(),
+        results: Results::default(),
+        encryption,
+        etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),
+        patience: Patience::from_flags(flags),
+    }
+}
+
+/// What the server's own certificate is made out to, besides its addresses.
+fn names(services: &Services) -> Vec<String> {
+    ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(services.ranges.iter().map(|range| ip_allocator::first(range).to_string()))
+        .collect()
+}
+
+/// Profiles over `--debug-socket-path`.
+fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
+    let path = process.flags.string("debug-socket-path");
+    if !path.is_empty() {
+        let socket = debug_socket::serve(path.as_ref()).with_context(|| format!("debugging socket {path}"))?;
+        process.until_closed("debug-socket", async move { drop(socket.await) });
+    }
+    Ok(())
+}
+
+/// Others are told to go elsewhere, what was begun is ended, and then nothing more is taken.
+async fn go_down(process: &Process, reconciler: &Reconciler, ending: &Ending, handle: &ServerHandle) {
+    process.milestones.stopping.store(true, Ordering::Release);
+    reconciler.leave().await;
+    tokio::time::sleep(process.flags.duration("shutdown-delay-duration")).await;
+    ending.begin();
+    if ending.sends_away() {
+        ending.served(DRAIN).await;
+    }
+    process.closed.trigger();
+    // No new connections; idle ones would keep the server waiting, so what counts is the requests.
+    let stopping = tokio::spawn(handle.stop(true));
+    ending.served(DRAIN).await;
+    ending.watched().await;
+    process.tasks.drain(DRAIN).await;
+    stopping.abort();
+}

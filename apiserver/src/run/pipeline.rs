@@ -1,0 +1,82 @@
+//! The object pipeline, and what is plugged into it: policies need its API, and it needs their verdicts, so that it is
+//! made first and completed when they are there.
+
+use std::sync::{Arc, OnceLock};
+
+use shared::authz::Attributes;
+
+use super::Process;
+use super::settings::Objects;
+use crate::access::Access;
+use crate::admission::Caller;
+use crate::api::{Api, Context, Permits};
+use crate::cache::{CacheReader, Hub};
+use crate::egress::Egress;
+use crate::serve::listen::Addresses;
+use crate::storage::Store;
+use crate::verbs::InProcess;
+use crate::verbs::engine::Engine;
+
+/// Who asks the authorisers while an object is judged.
+struct Asks(Arc<Access>);
+
+#[async_trait::async_trait]
+impl Permits for Asks {
+    async fn ask(&self, attributes: &Attributes) -> Result<(), String> {
+        let verdict = self.0.authorization().verdict(attributes).await;
+        if verdict.is_allowed() { Ok(()) } else { Err(verdict.reason) }
+    }
+}
+
+pub(super) fn engine(process: &Process, objects: Objects, store: Store, hub: Arc<Hub>) -> Arc<Engine> {
+    let Objects { rows, services, policy, gated, versions, event_ttl } = objects;
+    Arc::new(Engine {
+        rows,
+        store,
+        hub,
+        services,
+        policy,
+        gated,
+        versions,
+        event_ttl,
+        admission: OnceLock::new(),
+        tokens: OnceLock::new(),
+        virtuals: OnceLock::new(),
+        permits: OnceLock::new(),
+        caller: OnceLock::new(),
+        closing: process.closed.token().clone(),
+    })
+}
+
+/// What all rooms are given.
+pub(super) fn context(process: &Process, engine: &Arc<Engine>, addresses: &Addresses, egress: &Egress) -> Context {
+    Context {
+        flags: process.flags.clone(),
+        reader: Arc::new(CacheReader::new(engine.hub.clone(), engine.rows.clone())),
+        api: Api::new(Arc::new(InProcess(engine.clone())), engine.rows.clone()),
+        rows: engine.rows.clone(),
+        tasks: process.tasks.clone(),
+        shutdown: process.shutdown.clone(),
+        advertise_address: addresses.advertise,
+        secure_port: addresses.port,
+        egress: egress.clone(),
+    }
+}
+
+/// Plugs in what was made over the engine's own context.
+pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &Context) -> anyhow::Result<()> {
+    let caller = Caller::new(
+        cx.reader.clone(),
+        cx.tasks.clone(),
+        cx.shutdown.clone(),
+        cx.flags.boolean("enable-aggregator-routing"),
+        cx.egress.clone(),
+    );
+    // Each is set once, here.
+    let _ = engine.admission.set(access.admission(cx)?);
+    let _ = engine.tokens.set(access.token_issuer());
+    let _ = engine.virtuals.set(access.virtuals());
+    let _ = engine.permits.set(Arc::new(Asks(access.clone())));
+    let _ = engine.caller.set(Arc::new(caller));
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What is read from the flags before anything is connected to, so that a mistake in one is said at once.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use shared::flags::FlagSet;
+
+use crate::bootstrap::StorageVersions;
+use crate::egress::Egress;
+use crate::negotiate::Media;
+use crate::registry::core::kubernetes_service::{self, Way};
+use crate::registry::core::node_ports::PortRange;
+use crate::registry::core::service::Services;
+use crate::registry::{self, Gated, Rows};
+use crate::serve::Conduct;
+use crate::serve::listen::Addresses;
+use crate::storage;
+use crate::verbs::engine::Policy;
+
+/// See the module.
+pub(super) struct Settings {
+    pub(super) addresses: Addresses,
+    pub(super) conduct: Conduct,
+    pub(super) egress: Egress,
+    /// How this server says that it is one of those behind the service `kubernetes`.
+    pub(super) way: Way,
+    /// The node port of that service.
+    pub(super) node_port: Option<u16>,
+    /// What the caches may keep of encoded objects, in bytes.
+    pub(super) encodings: usize,
+    pub(super) objects: Objects,
+}
+
+/// What is said of objects and how they are written.
+pub(super) struct Objects {
+    pub(super) rows: Rows,
+    pub(super) services: Services,
+    pub(super) policy: Policy,
+    pub(super) gated: Gated,
+    pub(super) versions: Option<Arc<StorageVersions>>,
+    /// Seconds events live.
+    pub(super) event_ttl: i64,
+}
+
+impl Settings {
+    pub(super) fn read(flags: &FlagSet) -> anyhow::Result<Self> {
+        let addresses = Addresses::read(flags);
+        let services = services(flags)?;
+        let conduct = Conduct::from_flags(flags).map_err(anyhow::Error::msg)?;
+        let way = Way::from_flags(flags).map_err(anyhow::Error::msg)?;
+        let node_port = kubernetes_service::node_port(flags, services.ports).map_err(anyhow::Error::msg)?;
+        let rows = rows(flags)?;
+        Ok(Self {
+            egress: Egress::from_flags(flags)?,
+            encodings: encodings(flags)?,
+            objects: Objects {
+                policy: policy(flags, conduct.shortest_watch)?,
+                gated: Gated::new(&flags.feature_gates()),
+                versions: StorageVersions::from_flags(flags, &rows),
+                event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
+                rows,
+                services,
+            },
+            addresses,
+            conduct,
+            way,
+            node_port,
+        })
+    }
+}
+
+fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
+    Ok(Policy {
+        allow_privileged: flags.boolean("allow-privileged"),
+        clear_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+        media: Media { cbor: flags.enabled("CBORServingAndStorage"), stores_json: storage::stores_json(flags)? },
+        delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),
+        collects_garbage: flags.boolean("enable-garbage-collector"),
+        shortest_watch,
+        watch_lists: flags.enabled("WatchList"),
+        deletes_unread: flags.enabled("AllowUnsafeMalformedObjectDeletion"),
+    })
+}
+
+fn services(flags: &FlagSet) -> anyhow::Result<Services> {
+    let text = flags.string("service-cluster-ip-range");
+    let text = if text.is_empty() { "10.0.0.0/24".to_owned() } else { text };
+    let mut ranges = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let range: IpNet = part.parse().with_context(|| format!("invalid --service-cluster-ip-range {part:?}"))?;
+        ranges.push(range.trunc());
+    }
+    anyhow::ensure!(ranges.len() <= 2, "service-cluster-ip-range must not contain more than two entries");
+    let text = flags.string("service-node-port-range");
+    let ports = PortRange::parse(&text).with_context(|| format!("invalid --service-node-port-range {text:?}"))?;
+    Ok(Services::new(ranges, ports))
+}
+
+fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
+    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates()).map_err(anyhow::Error::msg)?;
+    Ok(Rows::of(choice))
+}
+
+fn encodings(flags: &FlagSet) -> anyhow::Result<usize> {
+    let megabytes = flags.integer("watch-cache-encodings-mb");
+    let megabytes = usize::try_from(megabytes).ok().filter(|mb| *mb <= 1 << 20);
+    Ok(megabytes.context("--watch-cache-encodings-mb must be between 0 and 1048576")? << 20)
+}

@@ -1,0 +1,112 @@
+//! Work in the background over the object pipeline: what the server follows, and what it keeps in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::status::Status;
+use tokio::sync::Notify;
+
+use super::Process;
+use crate::access::Access;
+use crate::aggregate::Aggregator;
+use crate::api::{Api, Context};
+use crate::cache::Hub;
+use crate::crd::controller::Controller;
+use crate::registry::builtin;
+use crate::registry::core::default_range::DefaultRange;
+use crate::registry::core::kubernetes_service::Reconciler;
+use crate::registry::core::{repair, system_namespaces};
+use crate::verbs::engine::Engine;
+
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The configuration of flow control, where it is on.
+pub(super) fn follow_flow_control(process: &Process, access: &Access, api: &Api) {
+    let reached = process.reaches(|m| &m.flow);
+    match access.gate().flow() {
+        Some(flow) => {
+            process.until_shutdown("priority-and-fairness", flow.clone().follow(api.clone(), reached));
+        }
+        None => reached(),
+    }
+}
+
+/// Custom resources and API services: groups that come and go. API services are registered for what is defined, and the
+/// caches count as filled when the definitions were seen.
+pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine>) -> anyhow::Result<Arc<Aggregator>> {
+    let (defined, registrable) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    if let Some(controller) = Controller::new(engine.clone(), cx.api.clone()) {
+        let (seen, registrar) = (defined.clone(), registrable.clone());
+        let ready = move || {
+            seen.notify_one();
+            registrar.notify_one();
+        };
+        process.until_shutdown("custom-resources", controller.run(ready));
+    }
+    let aggregator = Aggregator::new(cx, &process.closed)?;
+    let known = async move { registrable.notified().await };
+    let registering = aggregator.clone().run(cx.rows.clone(), known, process.reaches(|m| &m.registered));
+    process.until_shutdown("api-services", registering);
+    let (hub, reached) = (engine.hub.clone(), process.reaches(|m| &m.synced));
+    process.until_shutdown("sync", async move {
+        filled(&hub).await;
+        defined.notified().await;
+        reached();
+    });
+    Ok(aggregator)
+}
+
+/// The caches every request may need.
+async fn filled(hub: &Arc<Hub>) {
+    for (group, plural) in [
+        ("", "namespaces"),
+        ("rbac.authorization.k8s.io", "clusterroles"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ] {
+        if let Some(row) = builtin(group, plural) {
+            hub.cacher(&row).wait_ready().await;
+        }
+    }
+}
+
+/// The namespaces of the system.
+pub(super) fn keep_namespaces(process: &Process, api: &Api) {
+    let reached = process.reaches(|m| &m.namespaces);
+    process.until_shutdown("system-namespaces", system_namespaces::keep(api.clone(), reached));
+}
+
+/// The service `kubernetes`, its endpoints, and the range its address is of.
+pub(super) fn keep_service(process: &Process, api: &Api, reconciler: Arc<Reconciler>) {
+    let ranges = reconciler.engine.services.ranges.iter().map(ToString::to_string).collect();
+    let mut range = DefaultRange::new(api.clone(), ranges);
+    let (api, range_there, service_there) =
+        (api.clone(), process.reaches(|m| &m.cidr), process.reaches(|m| &m.service));
+    process.until_shutdown("kubernetes-service", async move {
+        let mut pause = PAUSE;
+        while let Err(error) = make_service(&api, &mut range, &reconciler).await {
+            tracing::warn!(%error, "creating the kubernetes service failed");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        range_there();
+        service_there();
+        // Endpoints that cannot be written (a loopback address) do not keep the server from being ready.
+        tokio::join!(reconciler.keep(), range.keep());
+    });
+}
+
+/// The service has a namespace, and an address of the range: both come first.
+async fn make_service(api: &Api, range: &mut DefaultRange, reconciler: &Reconciler) -> Result<(), Status> {
+    futures::future::try_join(system_namespaces::ensure(api, "default"), range.look()).await?;
+    reconciler.ensure_service().await
+}
+
+/// Brings what services have in line with what is noted as taken.
+pub(super) fn repair_services(process: &Process, cx: &Context, engine: &Arc<Engine>) {
+    let reached = process.reaches(|m| &m.addresses);
+    let addresses = repair::addresses::keep(engine.clone(), cx.reader.clone(), cx.api.clone(), reached);
+    process.until_shutdown("cluster-address-repair", addresses);
+    let ports = repair::ports::keep(engine.clone(), cx.api.clone(), process.reaches(|m| &m.ports));
+    process.until_shutdown("node-port-repair", ports);
+}
