@@ -6,7 +6,10 @@ use crate::pods;
 use crate::workers::context::ServiceLister;
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus};
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
+};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use shared::events::{Kind, Recorder};
@@ -70,6 +73,15 @@ where
     Ok(object)
 }
 
+/// What few pods ask for is not kept.
+async fn once<K>(api: Api<K>, kind: &'static str, name: &str) -> Result<Arc<K>, ObjectError>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let found = timely(api.get_opt(name)).await?;
+    found.map(Arc::new).ok_or_else(|| ObjectError::NotFound { kind, name: name.to_owned() })
+}
+
 #[async_trait]
 impl ObjectSource for ApiObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
@@ -80,6 +92,18 @@ impl ObjectSource for ApiObjects {
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let api = Api::namespaced(self.client.clone(), namespace);
         get(&self.secrets, api, "secret", namespace, name).await
+    }
+
+    async fn claim(&self, namespace: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        once(Api::namespaced(self.client.clone(), namespace), "persistentvolumeclaims", name).await
+    }
+
+    async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+        once(Api::all(self.client.clone()), "persistentvolumes", name).await
+    }
+
+    async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
+        once(Api::all(self.client.clone()), "runtimeclass.node.k8s.io", name).await
     }
 
     async fn token(&self, pod: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {

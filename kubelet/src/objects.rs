@@ -1,11 +1,13 @@
-//! Where API objects that pods refer to come from: config maps, secrets, service-account tokens.
+//! Where API objects that pods refer to come from: config maps, secrets, claims and their volumes, runtime classes,
+//! service-account tokens.
 //!
 //! The driver answers from the API server; a standalone kubelet answers [`ObjectError::NoApiServer`]; tests
 //! answer from maps.
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use std::sync::Arc;
 
 /// Why an object could not be had.
@@ -14,7 +16,7 @@ pub enum ObjectError {
     /// The API server says that there is no such object: `configmap "x" not found`.
     #[error("{kind} \"{name}\" not found")]
     NotFound {
-        /// `configmap` or `secret` or `serviceaccounts`.
+        /// `configmap`, `secret`, `persistentvolumeclaims` and the like.
         kind: &'static str,
         /// The object's name.
         name: String,
@@ -34,6 +36,12 @@ pub trait ObjectSource: Send + Sync {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError>;
     /// The secret `namespace/name`.
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
+    /// The claim `namespace/name`.
+    async fn claim(&self, namespace: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError>;
+    /// The persistent volume of this name.
+    async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError>;
+    /// The runtime class of this name.
+    async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError>;
     /// Asks for a token of the pod's service account. Not cached: the volume manager decides when to renew
     /// (at 80 % of the lifetime or after 24 h). `spec.boundObjectRef` is filled in by the caller.
     async fn token(&self, pod: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError>;
@@ -49,6 +57,15 @@ impl ObjectSource for Standalone {
         Err(ObjectError::NoApiServer)
     }
     async fn secret(&self, _: &str, _: &str) -> Result<Arc<Secret>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn runtime_class(&self, _: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
         Err(ObjectError::NoApiServer)
     }
     async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {

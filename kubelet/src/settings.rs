@@ -38,6 +38,8 @@ pub struct Settings {
     pub max_crash_backoff: SignedDuration,
     /// `syncFrequency`.
     pub sync_frequency: Duration,
+    /// `allowedUnsafeSysctls`.
+    pub allowed_unsafe_sysctls: Vec<String>,
     /// Resources of node and containers.
     pub resources: ResourceConfig,
     /// Everything runs inside a user namespace or without the rights to set kernel tunables.

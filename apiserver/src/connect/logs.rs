@@ -6,7 +6,7 @@ use shared::status::{Status, field};
 
 use super::pods::{container, encode, joined};
 use super::transport::collect;
-use super::{Call, Connect, meters};
+use super::{Call, Connect, messages, meters};
 use crate::access::tree::text;
 use crate::verbs::query::Query;
 
@@ -37,6 +37,7 @@ impl Connect {
             .inspect_err(meters::logs_failed)
             .map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
         match response.status().as_u16() {
+            200..=206 if messages::wanted(call.request) => messages::send(call.request, call.payload, response),
             200..=206 => Ok(response),
             code => {
                 let said = collect(response, REFUSAL).await;

@@ -6,6 +6,7 @@
 
 mod kubelet;
 mod logs;
+mod messages;
 mod meters;
 mod pods;
 mod proxy;

@@ -184,7 +184,7 @@ fn spdy_request(method: &str, path_and_query: String, protocol: &'static str) ->
     RequestHead { method: method.to_owned(), path_and_query, headers }
 }
 
-fn subprotocols(request: &HttpRequest) -> Vec<String> {
+pub(super) fn subprotocols(request: &HttpRequest) -> Vec<String> {
     let values = request.headers().get_all("sec-websocket-protocol").filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
 }

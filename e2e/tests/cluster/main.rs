@@ -8,6 +8,7 @@ mod failures;
 mod injection;
 mod joining;
 mod kubectl;
+mod node;
 mod static_pods;
 mod streams;
 mod two_tier;
@@ -23,6 +24,7 @@ fn a_real_cluster_stands() {
     kubectl::change(&cluster);
     kubectl::run_and_talk(&cluster);
     streams::stay_open(&cluster);
+    node::keeps_and_resizes(&cluster);
     injection::by_webhook(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);

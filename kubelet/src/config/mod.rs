@@ -115,6 +115,7 @@ pub struct KubeletConfiguration {
     pub provider_id: String,
     pub crash_loop_back_off: CrashLoopBackOff,
     pub seccomp_default: bool,
+    pub allowed_unsafe_sysctls: Vec<String>,
     pub register_with_taints: Vec<Taint>,
     pub register_node: bool,
     pub container_runtime_endpoint: String,
@@ -337,6 +338,7 @@ impl Config {
             log_monitor_interval: kubelet.container_log_monitor_interval.0.max(Duration::from_secs(3)),
             max_crash_backoff: jiff::SignedDuration::try_from(crash).unwrap_or(jiff::SignedDuration::from_mins(5)),
             sync_frequency: kubelet.sync_frequency.0,
+            allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             resources: ResourceConfig {
                 kube_reserved: kubelet.kube_reserved.clone(),
                 system_reserved: kubelet.system_reserved.clone(),

@@ -190,6 +190,16 @@ impl Runtime for Client {
         Ok(())
     }
 
+    async fn update_container(&self, id: &str, resources: v1::LinuxContainerResources) -> Result<(), CriError> {
+        let request = self.request(v1::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(resources),
+            ..Default::default()
+        });
+        self.runtime.clone().update_container_resources(request).await.map_err(error)?;
+        Ok(())
+    }
+
     async fn remove_container(&self, id: &str) -> Result<(), CriError> {
         let request = self.request(v1::RemoveContainerRequest { container_id: id.to_owned() });
         self.runtime.clone().remove_container(request).await.map_err(error)?;

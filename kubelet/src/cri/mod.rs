@@ -116,6 +116,8 @@ pub trait Runtime: Exec {
     async fn start_container(&self, id: &str) -> Result<(), CriError>;
     /// Stops a container, with force after `grace` seconds.
     async fn stop_container(&self, id: &str, grace: i64) -> Result<(), CriError>;
+    /// Gives a running container other resources; what is zero stays as it is.
+    async fn update_container(&self, id: &str, resources: v1::LinuxContainerResources) -> Result<(), CriError>;
     /// Removes a container.
     async fn remove_container(&self, id: &str) -> Result<(), CriError>;
     /// All containers, or those of one pod.

@@ -2,13 +2,15 @@
 //! is handed in. Answers for upstream's `makeEnvironmentVariables` and `third_party/forked/golang/expansion`.
 
 pub mod fields;
+pub mod files;
 mod services;
 #[cfg(test)]
 mod tests;
 
 use crate::facts::PodFacts;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Objects of the pod's namespace that containers of the pod refer to, by name; a missing key means that the
@@ -19,6 +21,8 @@ pub struct EnvSources {
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
     /// Secrets by name.
     pub secrets: BTreeMap<String, Arc<Secret>>,
+    /// Contents of files by volume and path.
+    pub files: BTreeMap<(String, String), String>,
 }
 
 /// Names of the objects that [`container_env`] will look up for a container.
@@ -28,6 +32,8 @@ pub struct EnvReferences {
     pub config_maps: Vec<String>,
     /// Secret names.
     pub secrets: Vec<String>,
+    /// Files by volume and path.
+    pub files: Vec<(String, String)>,
 }
 
 /// Why a container's environment cannot be built; the container waits with `CreateContainerConfigError` and
@@ -52,7 +58,10 @@ pub fn references(container: &Container) -> EnvReferences {
     for source in container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
         found.config_maps.extend(source.config_map_key_ref.iter().map(|reference| reference.name.clone()));
         found.secrets.extend(source.secret_key_ref.iter().map(|reference| reference.name.clone()));
+        found.files.extend(source.file_key_ref.iter().map(|file| (file.volume_name.clone(), file.path.clone())));
     }
+    found.files.sort_unstable();
+    found.files.dedup();
     for names in [&mut found.config_maps, &mut found.secrets] {
         names.sort_unstable();
         names.dedup();
@@ -163,6 +172,19 @@ impl Scope<'_> {
             let value = value.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
             return self.found("Secret", &selector.name, &selector.key, selector.optional, value);
         }
+        if let Some(selector) = &source.file_key_ref {
+            let optional = selector.optional == Some(true);
+            let file = self.sources.files.get(&(selector.volume_name.clone(), selector.path.clone()));
+            let value = match file {
+                None if optional => return Ok(None),
+                None => Err(String::new()),
+                Some(text) => files::value(text, &selector.key),
+            };
+            let value = value.map_err(|_| EnvError::Missing("couldn't parse env file".to_owned()))?;
+            let missing =
+                || EnvError::Missing(format!("environment variable key {:?} not found in file", selector.key));
+            return if value.is_some() || optional { Ok(value) } else { Err(missing()) };
+        }
         Ok(Some(String::new()))
     }
 
@@ -202,8 +224,26 @@ fn present<'a, K>(
     Ok(found.map(Arc::as_ref))
 }
 
-/// Expands `$(VAR)` (and `$$` as an escape) in a container's command, arguments and `subPathExpr`; unknown
-/// references stay as they are.
+/// Expands a `subPathExpr`: it must never lead elsewhere than it says, so that every variable has to have a value.
+///
+/// # Errors
+/// Names the variables that have none.
+pub fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, String> {
+    let missing = RefCell::new(BTreeSet::new());
+    let value = |name: &str| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let expanded = expand_with(expression, |name| {
+        let value = value(name).filter(|value| !value.is_empty());
+        if value.is_none() {
+            missing.borrow_mut().insert(name.to_owned());
+        }
+        value
+    });
+    let missing: Vec<String> = missing.into_inner().into_iter().collect();
+    if missing.is_empty() { Ok(expanded) } else { Err(format!("missing value for {}", missing.join(", "))) }
+}
+
+/// Expands `$(VAR)` (and `$$` as an escape) in a container's command and arguments; unknown references stay as they
+/// are.
 pub fn expand(input: &str, env: &[(String, String)]) -> String {
     expand_with(input, |name| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str()))
 }

@@ -104,3 +104,39 @@ fn fields_and_resources() {
     let values: Vec<&str> = env.iter().map(|(_, value)| value.as_str()).collect();
     assert_eq!(values, ["web", "web", "note=\"a \\\"b\\\"\\n\"", "n1", "2", "1500", "1024"]);
 }
+
+#[test]
+fn a_sub_path_needs_a_value_for_each_of_its_variables() {
+    let env = [("A".to_owned(), "a".to_owned()), ("EMPTY".to_owned(), String::new())];
+    let missing = |names: &str| Err(format!("missing value for {names}"));
+    for (expression, expected) in [
+        ("logs", Ok("logs".to_owned())),
+        ("$(A)/$(A)$$(A)", Ok("a/a$(A)".to_owned())),
+        ("$(EMPTY)", missing("EMPTY")),
+        ("$(NONE)/$(A)/$(EMPTY)", missing("EMPTY, NONE")),
+    ] {
+        assert_eq!(expand_sub_path(expression, &env), expected, "{expression}");
+    }
+}
+
+#[test]
+fn variables_come_from_files() {
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": []}})).expect("pod");
+    let sources = EnvSources {
+        files: [(("v".to_owned(), "a.env".to_owned()), "X='1'\n".to_owned())].into(),
+        ..EnvSources::default()
+    };
+    let variable = |path: &str, key: &str, optional: bool| {
+        let reference = json!({"volumeName": "v", "path": path, "key": key, "optional": optional});
+        let container = json!({"name": "c", "env": [{"name": "V", "valueFrom": {"fileKeyRef": reference}}]});
+        let container: Container = serde_json::from_value(container).expect("container");
+        assert_eq!(references(&container).files, [("v".to_owned(), path.to_owned())]);
+        container_env(&pod, &container, &[], &sources, &PodFacts::default()).map_err(|error| error.to_string())
+    };
+    let found = Ok(vec![("V".to_owned(), "1".to_owned())]);
+    assert_eq!(variable("a.env", "X", false), found);
+    assert_eq!(variable("a.env", "Y", true), Ok(vec![]));
+    assert_eq!(variable("b.env", "X", true), Ok(vec![]));
+    assert_eq!(variable("a.env", "Y", false), Err("environment variable key \"Y\" not found in file".to_owned()));
+    assert_eq!(variable("b.env", "X", false), Err("couldn't parse env file".to_owned()));
+}

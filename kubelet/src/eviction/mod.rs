@@ -4,6 +4,7 @@
 //! [`signals`] and [`rank`] are pure; the loop here observes, decides and acts once per period.
 
 pub mod images;
+pub mod local;
 pub mod rank;
 pub mod signals;
 
@@ -14,9 +15,11 @@ use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::stats::{Stats, machine};
 use crate::workers::manager::Manager;
+use k8s_openapi::api::core::v1::Pod;
 use rank::Candidate;
 use signals::{Observed, Signal, Threshold};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -91,8 +94,32 @@ impl Eviction {
         }
     }
 
+    /// Ends pods that use more of the disk than they may.
+    async fn local(&self) {
+        let cx = self.manager.context();
+        let limited = |pod: &Arc<Pod>| !pods::is_terminal(pod) && !pods::is_critical(pod) && local::has_limits(pod);
+        let all: Vec<Arc<Pod>> = self.manager.pods().into_iter().filter(limited).collect();
+        if all.is_empty() {
+            return;
+        }
+        let containers = self.stats.containers().await;
+        for pod in all {
+            let uid = pods::uid(&pod).to_owned();
+            let own = containers.iter().filter(|container| container.pod_uid == uid);
+            let layers = own.map(|container| (container.name.clone(), container.disk_bytes)).collect();
+            let volumes = cx.settings.pod_dir(&uid).join("volumes/kubernetes.io~empty-dir");
+            let logs = cx.settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), &uid);
+            let measured = tokio::task::spawn_blocking(move || measure(layers, &volumes, &logs)).await;
+            let Some(message) = measured.ok().and_then(|used| local::exceeded(&pod, &used)) else { continue };
+            tracing::warn!(pod = %pods::describe(&pod), message, "Eviction manager: evicting pod");
+            cx.events.pod(&pod, "", EventType::Warning, "Evicted", &message);
+            self.manager.fail(&uid, "Evicted", &message, Some(0));
+        }
+    }
+
     /// One look; true when a pod was evicted.
     async fn step(&mut self) -> bool {
+        self.local().await;
         let observed = self.observe().await;
         let now = Instant::now();
         let mut due = Vec::new();
@@ -164,4 +191,15 @@ impl Eviction {
         self.manager.fail(pods::uid(&victim.pod), "Evicted", &message, Some(grace));
         true
     }
+}
+
+/// What a pod has on the disk, given the writable layers of its containers.
+fn measure(layers: BTreeMap<String, u64>, volumes: &Path, logs: &Path) -> local::Use {
+    let folders = std::fs::read_dir(volumes).into_iter().flatten().flatten();
+    let sizes = folders.filter_map(|entry| Some((entry.file_name().into_string().ok()?, local::size(&entry.path()))));
+    let with_logs = |(name, layer): (String, u64)| {
+        let bytes = layer + local::size(&logs.join(&name));
+        (name, bytes)
+    };
+    local::Use { volumes: sizes.collect(), containers: layers.into_iter().map(with_logs).collect() }
 }

@@ -120,6 +120,13 @@ impl FsCgroups {
         self.set(path, "cpu.cfs_quota_us", &quota.unwrap_or(-1).to_string())
     }
 
+    /// A limit as the kernel has it; none where there is no limit.
+    fn limit(&self, path: &str, file: &str) -> Option<i64> {
+        let files = self.mounts.iter().map(|mount| join(mount, path).join(file));
+        let text = files.filter_map(|file| fs::read_to_string(file).ok()).next()?;
+        text.split_whitespace().next()?.parse().ok().filter(|limit| *limit >= 0)
+    }
+
     /// A pod's cgroups in whichever tier they are; the pod object may be gone.
     fn folders(&self, pod_uid: &str) -> Vec<PathBuf> {
         let name = format!("pod{pod_uid}");
@@ -159,6 +166,24 @@ impl Cgroups for FsCgroups {
         self.set_memory(&path, limits.memory)?;
         if self.config.pod_pids_limit > 0 {
             self.set(&path, "pids.max", &self.config.pod_pids_limit.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn grow_pod(&self, pod: &Pod) -> Result<(), CgroupError> {
+        let Some(spec) = &pod.spec else { return Ok(()) };
+        let path = self.pod_parent(pod);
+        let limits = pod_limits(spec);
+        let period = self.config.cpu_cfs_quota_period_us;
+        let [cpu, memory] = match self.version {
+            CgroupVersion::V1 => ["cpu.cfs_quota_us", "memory.limit_in_bytes"],
+            CgroupVersion::V2 => ["cpu.max", "memory.max"],
+        };
+        if raises(self.limit(&path, cpu), limits.cpu.map(|cpu| quota(cpu, period))) {
+            self.set_quota(&path, limits.cpu)?;
+        }
+        if raises(self.limit(&path, memory), limits.memory) {
+            self.set_memory(&path, limits.memory)?;
         }
         Ok(())
     }
@@ -237,6 +262,9 @@ impl Cgroups for NoCgroups {
     fn ensure_pod(&self, _: &Pod) -> Result<(), CgroupError> {
         Ok(())
     }
+    fn grow_pod(&self, _: &Pod) -> Result<(), CgroupError> {
+        Ok(())
+    }
     fn pod_parent(&self, _: &Pod) -> String {
         String::new()
     }
@@ -282,6 +310,11 @@ fn inherit(mount: &Path, path: &str) {
             fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}")).ok();
         }
     }
+}
+
+/// Whether `wanted` allows more than `now`; none is no limit.
+fn raises(now: Option<i64>, wanted: Option<i64>) -> bool {
+    now.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now))
 }
 
 fn weight(shares: i64) -> i64 {

@@ -20,9 +20,11 @@ const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// CPU (thousandths) and memory (bytes) of one request or limit list; absent is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Amounts {
-    pub(super) cpu: Option<i64>,
-    pub(super) memory: Option<i64>,
+pub struct Amounts {
+    /// Thousandths of CPUs.
+    pub cpu: Option<i64>,
+    /// Bytes.
+    pub memory: Option<i64>,
 }
 
 impl Amounts {
@@ -35,11 +37,13 @@ impl Amounts {
         }
     }
 
-    fn requests(resources: Option<&ResourceRequirements>) -> Self {
+    /// What is requested.
+    pub fn requests(resources: Option<&ResourceRequirements>) -> Self {
         Self::of(resources.and_then(|resources| resources.requests.as_ref()))
     }
 
-    fn limits(resources: Option<&ResourceRequirements>) -> Self {
+    /// What is the most.
+    pub fn limits(resources: Option<&ResourceRequirements>) -> Self {
         Self::of(resources.and_then(|resources| resources.limits.as_ref()))
     }
 
@@ -120,7 +124,7 @@ pub(super) fn pod_requests(spec: &PodSpec) -> Amounts {
 }
 
 /// A pod has a limit only where each of its containers has one.
-pub(super) fn pod_limits(spec: &PodSpec) -> Amounts {
+pub fn pod_limits(spec: &PodSpec) -> Amounts {
     let sum = pod_amounts(spec, Amounts::limits);
     let whole = Amounts::limits(spec.resources.as_ref());
     let every = |has: fn(&Amounts) -> bool| containers(spec).all(|c| has(&Amounts::limits(c.resources.as_ref())));

@@ -12,7 +12,7 @@ mod machine;
 mod tests;
 
 pub use cgroups::{FsCgroups, NoCgroups};
-pub use limits::{container_resources, qos_class, sandbox_resources};
+pub use limits::{Amounts, container_resources, pod_limits, qos_class, sandbox_resources};
 pub use machine::{allocatable, capacity, cgroup_version, machine_info};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -132,6 +132,9 @@ pub trait Cgroups: Send + Sync {
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError>;
     /// Creates the pod's cgroup with its limits; idempotent.
     fn ensure_pod(&self, pod: &Pod) -> Result<(), CgroupError>;
+    /// Raises those limits of the pod's cgroup that are lower than what the pod has now: its containers, which are
+    /// still to be resized, must stay below it all the time.
+    fn grow_pod(&self, pod: &Pod) -> Result<(), CgroupError>;
     /// The value for the CRI's `cgroup_parent`: `/kubepods/burstable/pod<uid>` (cgroupfs driver), empty when pods
     /// have no cgroup of their own.
     fn pod_parent(&self, pod: &Pod) -> String;

@@ -2,6 +2,7 @@
 
 use super::generate::Inputs;
 use crate::workers::plan::is_sidecar;
+use crate::workers::resize::Progress;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -130,6 +131,7 @@ pub fn conditions(
         condition("ContainersReady", containers, ""),
         condition("PodScheduled", Ok(()), ""),
     ];
+    all.extend(resize(inputs.resize));
     let generation = inputs.pod.metadata.generation;
     for condition in &mut all {
         condition.observed_generation = generation;
@@ -141,6 +143,41 @@ pub fn conditions(
             .or(Some(Time(inputs.now)));
     }
     let own: Vec<String> = all.iter().map(|c| c.type_.clone()).collect();
-    all.extend(old.iter().filter(|c| !own.contains(&c.type_)).cloned());
+    let gone = |kind: &str| TRANSIENT.contains(&kind);
+    all.extend(old.iter().filter(|c| !own.contains(&c.type_) && !gone(&c.type_)).cloned());
     all
+}
+
+/// Conditions that are only there while a resize waits or is under way.
+pub const TRANSIENT: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+
+fn resize(progress: &Progress) -> Vec<PodCondition> {
+    let state = |kind: &str, (reason, message): (String, String)| PodCondition {
+        reason: (!reason.is_empty()).then_some(reason),
+        message: (!message.is_empty()).then_some(message),
+        ..condition(kind, Ok(()), "")
+    };
+    let error = progress.error.clone().map(|message| ("Error".to_owned(), message));
+    let pending = progress.pending.clone().map(|why| state(TRANSIENT[0], why));
+    pending.into_iter().chain(progress.running.then(|| state(TRANSIENT[1], error.unwrap_or_default()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_is_told_as_long_as_it_lasts() {
+        let told = |progress: Progress| -> Vec<(String, Option<String>)> {
+            resize(&progress).into_iter().map(|c| (c.type_, c.reason)).collect()
+        };
+        let pending = Some(("Deferred".to_owned(), "no room".to_owned()));
+        let one = |index: usize, reason: Option<&str>| (TRANSIENT[index].to_owned(), reason.map(str::to_owned));
+        assert_eq!(told(Progress::default()), []);
+        let waits = Progress { pending, ..Progress::default() };
+        assert_eq!(told(waits.clone()), [one(0, Some("Deferred"))]);
+        assert_eq!(told(Progress { running: true, ..waits }), [one(0, Some("Deferred")), one(1, None)]);
+        let failed = Progress { running: true, error: Some("no".to_owned()), pending: None };
+        assert_eq!(told(failed), [one(1, Some("Error"))]);
+    }
 }

@@ -3,7 +3,7 @@
 use super::generate::Inputs;
 use crate::probes::ProbeResult;
 use crate::workers::observed::{Container as Found, State};
-use crate::workers::plan::{is_sidecar, restart_policy, timestamp};
+use crate::workers::plan::{self, is_sidecar, timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     ContainerUser, LinuxContainerUser, PodSpec, ResourceRequirements, VolumeMountStatus,
@@ -76,12 +76,8 @@ fn restarts(spec: &PodSpec, container: &Container, found: &Found, init: bool) ->
     if found.state != State::Exited {
         return false;
     }
-    let policy = container.restart_policy.as_deref().unwrap_or(restart_policy(spec));
-    match policy {
-        "Never" => false,
-        "OnFailure" => found.exit_code != 0,
-        _ => !(init && !is_sidecar(container) && found.exit_code == 0),
-    }
+    let done = init && !is_sidecar(container) && found.exit_code == 0;
+    !done && plan::restarts(spec, container, found.exit_code)
 }
 
 /// Statuses of one list of containers, in the spec's order.
@@ -96,7 +92,7 @@ pub fn statuses(
     list.iter()
         .map(|container| {
             let old = old.and_then(|all| all.iter().find(|s| s.name == container.name));
-            let default = if has_init && !init { "PodInitializing" } else { "ContainerCreating" };
+            let default = if has_init { "PodInitializing" } else { "ContainerCreating" };
             one(inputs, spec, container, old, default, init)
         })
         .collect()
@@ -252,12 +248,12 @@ fn decorate(container: &Container, found: Option<&Found>, status: &mut Container
     if !mounts.is_empty() {
         status.volume_mounts = Some(mounts);
     }
-    if found.is_none_or(|f| f.state != State::Running) {
-        return;
-    }
-    let resources = container.resources.clone().unwrap_or_default();
-    status.allocated_resources = resources.requests.clone();
-    status.resources = Some(ResourceRequirements { claims: None, ..resources });
+    let Some(found) = found else { return };
+    let allocated = container.resources.clone().unwrap_or_default();
+    status.allocated_resources = allocated.requests.clone();
+    // What runs is told as it is, whatever is allocated by now.
+    let given = found.given.clone().filter(|_| found.state == State::Running);
+    status.resources = Some(ResourceRequirements { claims: None, ..given.unwrap_or(allocated) });
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ use crate::facts::PodFacts;
 use crate::probes::ProbeResult;
 use crate::resources::qos_class;
 use crate::workers::observed::Observed;
-use crate::workers::plan::{is_sidecar, restart_policy};
+use crate::workers::plan::{self, is_sidecar, restart_policy};
+use crate::workers::resize::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, EphemeralContainer, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+    Container, ContainerState, ContainerStatus, EphemeralContainer, HostIP, Pod, PodCondition, PodIP, PodSpec,
+    PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::HashMap;
@@ -34,6 +36,8 @@ pub struct Inputs<'a> {
     pub previous: &'a [PodCondition],
     /// Set when the kubelet itself ended the pod: reason and message, phase `Failed`.
     pub failure: Option<&'a (String, String)>,
+    /// A resize of the pod, if there is one.
+    pub resize: &'a Progress,
     /// The pod is being stopped: nothing is restarted any more.
     pub terminating: bool,
     /// Everything has been stopped.
@@ -95,6 +99,8 @@ struct States {
     stopped: usize,
     /// Of those that stopped.
     succeeded: usize,
+    /// Some container that has ended will be started again.
+    goes_on: bool,
     unknown: usize,
 }
 
@@ -108,13 +114,15 @@ impl States {
             };
             match &status.state {
                 Some(state) if state.running.is_some() => out.running += 1,
-                Some(state) if state.terminated.is_some() => {
+                Some(ContainerState { terminated: Some(ended), .. }) => {
                     out.stopped += 1;
-                    out.succeeded += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code == 0));
+                    out.succeeded += usize::from(ended.exit_code == 0);
+                    out.goes_on |= plan::restarts(spec, container, ended.exit_code);
                 }
                 Some(state) if state.waiting.is_some() => {
-                    if status.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
+                    if let Some(ended) = status.last_state.as_ref().and_then(|last| last.terminated.as_ref()) {
                         out.stopped += 1;
+                        out.goes_on |= plan::restarts(spec, container, ended.exit_code);
                     } else {
                         out.waiting += 1;
                     }
@@ -129,7 +137,7 @@ impl States {
 /// The phase from container statuses.
 pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus], terminated: bool) -> &'static str {
     let Preparation { pending, failed, sidecars_up } = Preparation::of(spec, init);
-    let States { waiting, running, stopped, succeeded, unknown } = States::of(spec, apps);
+    let States { waiting, running, stopped, succeeded, goes_on, unknown } = States::of(spec, apps);
     let policy = restart_policy(spec);
     if failed > 0 && policy == "Never" {
         return "Failed";
@@ -148,13 +156,10 @@ pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus],
         if terminated {
             return if stopped == succeeded { "Succeeded" } else { "Failed" };
         }
-        if policy == "Always" || sidecars_up > 0 {
+        if goes_on || sidecars_up > 0 {
             return "Running";
         }
-        if stopped == succeeded {
-            return "Succeeded";
-        }
-        return if policy == "Never" { "Failed" } else { "Running" };
+        return if stopped == succeeded { "Succeeded" } else { "Failed" };
     }
     "Pending"
 }
@@ -254,5 +259,61 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
         nominated_node_name: None,
         resize: old.and_then(|s| s.resize.clone()),
         ..PodStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_runs_as_long_as_something_of_it_is_started_again() {
+        let rule = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
+        let ruled = json!({"name": "c", "restartPolicy": "Never", "restartPolicyRules": rule});
+        let plain = json!({"name": "c"});
+        for (policy, container, code, expected) in [
+            ("Always", &plain, 0, "Running"),
+            ("OnFailure", &plain, 0, "Succeeded"),
+            ("OnFailure", &plain, 1, "Running"),
+            ("Never", &plain, 1, "Failed"),
+            ("Never", &ruled, 42, "Running"),
+            ("Always", &ruled, 42, "Running"),
+            ("Always", &ruled, 1, "Failed"),
+            ("Always", &ruled, 0, "Succeeded"),
+        ] {
+            let spec =
+                serde_json::from_value(json!({"restartPolicy": policy, "containers": [container]})).expect("spec");
+            let ended: ContainerStatus = serde_json::from_value(json!({"name": "c", "image": "", "imageID": "",
+                "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}))
+            .expect("status");
+            assert_eq!(phase(&spec, &[], &[ended], false), expected, "{policy} {container} {code}");
+        }
+    }
+
+    #[test]
+    fn containers_wait_for_those_before_them() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}}))
+        .expect("pod");
+        let none = |_: &str, _: &str| None;
+        let status = pod_status(&Inputs {
+            pod: &pod,
+            observed: &Observed::default(),
+            facts: &PodFacts::default(),
+            waiting: &HashMap::new(),
+            startup: &none,
+            readiness: &none,
+            previous: &[],
+            failure: None,
+            resize: &Progress::default(),
+            terminating: false,
+            terminated: false,
+            seen: Timestamp::UNIX_EPOCH,
+            now: Timestamp::UNIX_EPOCH,
+        });
+        let reason = |list: Option<Vec<ContainerStatus>>| list?.pop()?.state?.waiting?.reason;
+        let waits = Some("PodInitializing".to_owned());
+        assert_eq!((reason(status.init_container_statuses), reason(status.container_statuses)), (waits.clone(), waits));
     }
 }

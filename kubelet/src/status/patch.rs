@@ -76,6 +76,8 @@ fn elements(old: &[Value], new: &[Value], key: &str) -> Vec<Value> {
     for element in new {
         let before = old.iter().find(|candidate| candidate.get(key) == element.get(key));
         match (before.and_then(Value::as_object), element.as_object()) {
+            // It says itself what becomes of it.
+            (Some(_), Some(directive)) if directive.contains_key("$patch") => changed.push(element.clone()),
             (Some(before), Some(after)) if before != after => {
                 let Value::Object(mut patch) = object(before, after) else { continue };
                 if let Some(name) = after.get(key) {

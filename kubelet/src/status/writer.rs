@@ -3,6 +3,7 @@
 //! One entry a pod; a pod whose entry is newer than what the API server has is written as soon as there is a free
 //! hand, retried with back-off. Statuses of static pods go to their mirror pods.
 
+use super::conditions::TRANSIENT;
 use super::patch::{List, diff};
 use crate::pods;
 use crate::workers::context::StatusSink;
@@ -27,8 +28,16 @@ const LISTS: [(&str, List); 3] =
 /// Fields of the status that are not the kubelet's to remove.
 const FOREIGN: [&str; 4] = ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus", "resize"];
 /// Conditions that are the kubelet's.
-const OWN_CONDITIONS: [&str; 6] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"];
+const OWN_CONDITIONS: [&str; 8] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "DisruptionTarget",
+    TRANSIENT[0],
+    TRANSIENT[1],
+];
 
 struct Entry {
     pod: Arc<Pod>,
@@ -189,7 +198,12 @@ impl Writer {
 fn patch_of(base: &Value, status: &PodStatus) -> Option<Value> {
     let mut wanted = document(Some(status));
     if let Some(conditions) = wanted.get_mut("conditions").and_then(Value::as_array_mut) {
-        conditions.retain(|c| c.get("type").and_then(Value::as_str).is_some_and(|kind| OWN_CONDITIONS.contains(&kind)));
+        let kind = |c: &Value| c.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        conditions.retain(|c| OWN_CONDITIONS.contains(&kind(c).as_str()));
+        let old = base.get("conditions").and_then(Value::as_array).into_iter().flatten().map(kind);
+        let gone = old.filter(|kind| TRANSIENT.contains(&kind.as_str()));
+        let gone: Vec<String> = gone.filter(|old| !conditions.iter().any(|c| kind(c) == *old)).collect();
+        conditions.extend(gone.into_iter().map(|kind| json!({"type": kind, "$patch": "delete"})));
     }
     diff(base, &wanted, &LISTS, |field| !FOREIGN.contains(&field))
 }
@@ -223,5 +237,25 @@ impl StatusSink for Writer {
 
     fn forget(&self, uid: &str) {
         self.entries.lock().remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_of_a_resize_go_and_those_of_others_stay() {
+        let condition = |kind: &str| json!({"type": kind, "status": "True"});
+        let base = json!({"conditions": [condition("Ready"), condition("Gate"), condition("PodResizeInProgress")]});
+        let status = |kinds: &[&str]| -> PodStatus {
+            let all: Vec<Value> = kinds.iter().map(|kind| condition(kind)).collect();
+            serde_json::from_value(json!({"conditions": all})).expect("status")
+        };
+        let patch = patch_of(&base, &status(&["Ready", "Gate"])).expect("patch");
+        let conditions = patch["conditions"].as_array().expect("list");
+        assert!(conditions.contains(&json!({"type": "PodResizeInProgress", "$patch": "delete"})), "{patch}");
+        assert!(!conditions.iter().any(|c| c["type"] == "Gate"), "{patch}");
+        assert_eq!(patch_of(&base, &status(&["Ready", "Gate", "PodResizeInProgress"])), None);
     }
 }

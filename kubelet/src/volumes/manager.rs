@@ -2,9 +2,10 @@
 
 use super::content::{Context, payload};
 use super::tokens::Tokens;
-use super::{MountedVolume, VolumeError, Volumes, hostpath, mounts, writer};
+use super::{MountedVolume, VolumeError, Volumes, claims, hostpath, mounts, writer};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
+use crate::resources::pod_limits;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeMount};
@@ -34,6 +35,17 @@ impl Manager {
         self.pods.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(volume)
     }
 
+    /// A volume of the pod, or the persistent one that it claims.
+    async fn make_ready(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, VolumeError> {
+        let name = || volume.name.clone();
+        let claimed = claims::resolve(&*self.objects, pod, volume).await;
+        let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: name(), message })?;
+        let (volume, read_only) = claimed.as_ref().map_or((volume, false), |c| (&c.volume, c.read_only));
+        let ready = self.set_up(pod, facts, volume).await;
+        let ready = ready.map_err(|message| VolumeError::SetUp { volume: name(), message })?;
+        Ok(MountedVolume { read_only: ready.read_only || read_only, ..ready })
+    }
+
     async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
         if let Some(source) = &volume.host_path {
             let (path, kind) = (PathBuf::from(&source.path), source.type_.clone().unwrap_or_default());
@@ -41,16 +53,21 @@ impl Manager {
         }
         if let Some(source) = &volume.empty_dir {
             let folder = self.folder(pod, "empty-dir", &volume.name);
-            let (source, group) = (source.clone(), fs_group(pod));
-            return blocking(move || empty_dir(&folder, &source, group).map(|()| ready(folder, false))).await;
+            let (size, medium) = (memory_size(pod, facts, source), source.medium.clone().unwrap_or_default());
+            let group = fs_group(pod);
+            return blocking(move || empty_dir(&folder, &medium, size, group).map(|()| ready(folder, false))).await;
         }
         let context = Context { pod, facts, objects: &*self.objects, tokens: &self.tokens };
-        let Some(payload) = payload(&context, volume).await? else {
+        let Some(mut payload) = payload(&context, volume).await? else {
             return Err(format!("no volume plugin matched for volume {}", volume.name));
         };
         let (plugin, in_memory) = content_plugin(volume);
         let folder = self.folder(pod, plugin, &volume.name);
         let group = fs_group(pod);
+        if group.is_some() {
+            // As giving the volume to the group will leave them: else the next look finds files that differ.
+            payload.values_mut().for_each(|file| file.mode |= mounts::GROUP_READS);
+        }
         blocking(move || {
             make_folder(&folder, 0o777)?;
             if in_memory {
@@ -74,12 +91,12 @@ impl Volumes for Manager {
         let mut mounted = BTreeMap::new();
         let mut failure = None;
         for volume in volumes {
-            match self.set_up(pod, facts, volume).await {
+            match self.make_ready(pod, facts, volume).await {
                 Ok(ready) => {
                     mounted.insert(volume.name.clone(), ready);
                 }
-                Err(message) => {
-                    failure.get_or_insert(VolumeError::SetUp { volume: volume.name.clone(), message });
+                Err(error) => {
+                    failure.get_or_insert(error);
                 }
             }
         }
@@ -107,17 +124,26 @@ impl Volumes for Manager {
         if sub_path.is_empty() {
             return Ok(volume.host_path.clone());
         }
+        mounts::check_sub_path(sub_path).map_err(VolumeError::SubPath)?;
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let target =
             self.pods.join(uid).join("volume-subpaths").join(&mount.name).join(container).join(index.to_string());
         let (source, sub_path, bound) = (volume.host_path.clone(), sub_path.to_owned(), target.clone());
         let name = mount.name.clone();
         blocking(move || mounts::bind_sub_path(&source, &sub_path, &bound)).await.map_err(|error| {
+            // Users are not told what is where on the host.
+            tracing::warn!(pod_uid = uid, volume = name, error, "Failed to prepare subPath");
             VolumeError::SubPath(format!(
-                "failed to prepare subPath for volumeMount {name:?} of container {container:?}: {error}"
+                "failed to prepare subPath for volumeMount {name:?} of container {container:?}"
             ))
         })?;
         Ok(target)
+    }
+
+    async fn read(&self, volume: &MountedVolume, path: &str) -> Result<Option<String>, VolumeError> {
+        let (root, path) = (volume.host_path.clone(), path.to_owned());
+        let failed = |error: String| VolumeError::SubPath(format!("failed to read file of a volume: {error}"));
+        blocking(move || mounts::read_beneath(&root, &path)).await.map_err(failed)
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
@@ -180,17 +206,22 @@ fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(mode))
 }
 
+/// What a volume in memory may hold: no more than its limit, than the pod may use, than the node gives to pods.
+fn memory_size(pod: &Pod, facts: &PodFacts, source: &EmptyDirVolumeSource) -> Option<i64> {
+    let own = source.size_limit.as_ref().and_then(|limit| limit.0.parse::<Amount>().ok()).map(|size| size.value());
+    let pod = pod.spec.as_ref().and_then(|spec| pod_limits(spec).memory);
+    let node = facts.allocatable.get("memory").and_then(|all| all.0.parse::<Amount>().ok()).map(|all| all.value());
+    [own, pod, node].into_iter().flatten().filter(|bytes| *bytes > 0).min()
+}
+
 /// An empty folder that lives as long as the pod. Once it is there it is the containers'
 /// own: a second call must not touch it.
-fn empty_dir(folder: &Path, source: &EmptyDirVolumeSource, group: Option<u32>) -> io::Result<()> {
-    let medium = source.medium.as_deref().unwrap_or_default();
+fn empty_dir(folder: &Path, medium: &str, size: Option<i64>, group: Option<u32>) -> io::Result<()> {
     if folder.is_dir() && (medium.is_empty() || mounts::is_mount_point(folder)) {
         return Ok(());
     }
     make_folder(folder, 0o777)?;
     if medium == "Memory" {
-        let size = source.size_limit.as_ref().and_then(|limit| limit.0.parse::<Amount>().ok());
-        let size = size.map(|size| size.value()).filter(|bytes| *bytes > 0);
         mounts::memory(folder, "tmpfs", &size.map(|bytes| format!("size={bytes}")).unwrap_or_default())?;
     } else if let Some(page) = medium.strip_prefix("HugePages-") {
         mounts::memory(folder, "hugetlbfs", &format!("pagesize={}", page.trim_end_matches('i')))?;
@@ -213,4 +244,31 @@ fn take_down(folder: &Path) -> io::Result<()> {
         return Err(io::Error::other(format!("{} is still mounted", left.display())));
     }
     fs::remove_dir_all(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use serde_json::json;
+
+    #[test]
+    fn a_volume_in_memory_is_as_large_as_its_pod_may_be() {
+        let facts = PodFacts {
+            allocatable: BTreeMap::from([("memory".to_owned(), Quantity("1Gi".to_owned()))]),
+            ..PodFacts::default()
+        };
+        let limited = |limit: &str| json!({"name": "c", "resources": {"limits": {"memory": limit}}});
+        for (size, containers, expected) in [
+            (json!({}), json!([{"name": "c"}]), 1 << 30),
+            (json!({"sizeLimit": "0"}), json!([limited("10Mi"), limited("6Mi")]), 16 << 20),
+            (json!({"sizeLimit": "5Mi"}), json!([limited("10Mi")]), 5 << 20),
+            (json!({"sizeLimit": "50Mi"}), json!([limited("10Mi")]), 10 << 20),
+            (json!({"sizeLimit": "50Mi"}), json!([limited("10Mi"), {"name": "d"}]), 50 << 20),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({"spec": {"containers": containers}})).expect("pod");
+            let source = serde_json::from_value(size.clone()).expect("source");
+            assert_eq!(memory_size(&pod, &facts, &source), Some(expected), "{size}");
+        }
+    }
 }

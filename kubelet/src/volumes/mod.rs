@@ -6,6 +6,7 @@
 //! (sub-paths under `<root-dir>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>`); nothing outside of the
 //! root directory is written. Must not talk to the runtime and must not report events itself.
 
+mod claims;
 mod content;
 mod hostpath;
 mod manager;
@@ -45,6 +46,17 @@ pub enum VolumeError {
         /// The cause.
         message: String,
     },
+    /// What a volume stands for is not known (yet).
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
+         volumes=[{volume}]: {message}"
+    )]
+    Unknown {
+        /// The volume's name in the pod.
+        volume: String,
+        /// The cause.
+        message: String,
+    },
     /// A sub-path could not be prepared: the container waits with `CreateContainerConfigError` and this text.
     #[error("{0}")]
     SubPath(String),
@@ -76,6 +88,9 @@ pub trait Volumes: Send + Sync {
         mount: &VolumeMount,
         sub_path: &str,
     ) -> Result<PathBuf, VolumeError>;
+
+    /// A small file of a volume, none when it is not there; links do not lead out of the volume.
+    async fn read(&self, volume: &MountedVolume, path: &str) -> Result<Option<String>, VolumeError>;
 
     /// Takes down everything of a pod: tmpfs and sub-path mounts, then files. Never crosses a mount point while
     /// deleting. Idempotent; also for pods that the kubelet knows only from the disk.

@@ -1,7 +1,7 @@
 //! Mounts below the kubelet's root directory: tmpfs volumes, sub-path binds, tear-down.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, mkdirat};
+
+/// Of a file that is read for its variables, so much is taken.
+const LARGEST_FILE: u64 = 1 << 20;
 
 /// Mount points at or below `folder`, deepest first.
 pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
@@ -60,6 +63,17 @@ pub(super) fn unmount_all(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A sub-path leads down from its volume; the text is the user's.
+pub(super) fn check_sub_path(sub_path: &str) -> Result<(), String> {
+    if sub_path.starts_with('/') {
+        return Err(format!("error SubPath `{sub_path}` must not be an absolute path"));
+    }
+    if sub_path.split('/').any(|part| part == "..") {
+        return Err(format!("unable to provision SubPath `{sub_path}`: must not contain '..'"));
+    }
+    Ok(())
+}
+
 /// Binds `sub_path` of `volume` to `target`. The path is resolved once, by the kernel, with
 /// every link kept below the volume, and what was found is bound by its descriptor: what
 /// the container swaps afterwards does not matter. Missing folders are made.
@@ -86,6 +100,25 @@ pub(super) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io:
         .map_err(io::Error::from)
 }
 
+/// A file of a volume, none when it is not there. A container may have put anything in its place.
+pub(super) fn read_beneath(volume: &Path, path: &str) -> io::Result<Option<String>> {
+    let root: OwnedFd = fs::File::open(volume)?.into();
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file: fs::File = match openat2(&root, Path::new(path), how) {
+        Ok(found) => found.into(),
+        Err(nix::errno::Errno::ENOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    file.take(LARGEST_FILE).read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
 fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
     let root: OwnedFd = fs::File::open(volume)?.into();
     let open = |path: &Path| {
@@ -98,20 +131,25 @@ fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
         Err(nix::errno::Errno::ENOENT) => {}
         other => return other.map_err(io::Error::from),
     }
+    // Who may use the volume may use what is made in it.
+    let mode = fs::metadata(volume)?.permissions().mode() & 0o777;
     let mut prefix = PathBuf::new();
     for part in Path::new(sub_path).components() {
         let parent = if prefix.as_os_str().is_empty() { root.try_clone()? } else { open(&prefix)? };
         prefix.push(part);
         if matches!(open(&prefix), Err(nix::errno::Errno::ENOENT)) {
-            mkdirat(&parent, Path::new(part.as_os_str()), Mode::from_bits_truncate(0o750))?;
+            mkdirat(&parent, Path::new(part.as_os_str()), Mode::from_bits_truncate(mode))?;
             fs::set_permissions(
                 format!("/proc/self/fd/{}/{}", parent.as_raw_fd(), part.as_os_str().to_string_lossy()),
-                fs::Permissions::from_mode(0o750),
+                fs::Permissions::from_mode(mode),
             )?;
         }
     }
     open(Path::new(sub_path)).map_err(io::Error::from)
 }
+
+/// What a group may do with the files of a read-only volume that it is given.
+pub(super) const GROUP_READS: u32 = 0o440;
 
 /// Gives a volume to a group (`fsGroup`): the group owns every file and may read it, and
 /// write it unless the volume is read-only; new files inherit the group.
@@ -121,7 +159,7 @@ pub(super) fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Res
     if metadata.is_symlink() {
         return Ok(());
     }
-    let access = if read_only { 0o440 } else { 0o660 };
+    let access = if read_only { GROUP_READS } else { 0o660 };
     let folder = if metadata.is_dir() { 0o2110 } else { 0 };
     let mode = (metadata.permissions().mode() & 0o7777) | access | folder;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -145,6 +183,15 @@ mod tests {
     }
 
     #[test]
+    fn sub_paths_are_checked_before_they_are_looked_for() {
+        let absolute = Err("error SubPath `/tmp` must not be an absolute path".to_owned());
+        let up = Err("unable to provision SubPath `a/../b`: must not contain '..'".to_owned());
+        for (path, expected) in [("a/..b", Ok(())), ("/tmp", absolute), ("a/../b", up)] {
+            assert_eq!(check_sub_path(path), expected);
+        }
+    }
+
+    #[test]
     fn sub_paths_stay_below_the_volume() {
         let volume = std::env::temp_dir().join(format!("ironclad-subpath-{}", std::process::id()));
         fs::create_dir_all(volume.join("real")).expect("folder");
@@ -153,7 +200,15 @@ mod tests {
         assert!(open_beneath(&volume, "out/passwd").is_err(), "a link must not lead out");
         assert!(open_beneath(&volume, "../x").is_err());
         open_beneath(&volume, "inside/new/deep").expect("made below the link's target");
+        fs::write(volume.join("real/file"), "text").expect("written");
+        assert_eq!(read_beneath(&volume, "inside/file").expect("read").as_deref(), Some("text"));
+        assert_eq!(read_beneath(&volume, "inside/none").expect("looked for"), None);
+        assert!(read_beneath(&volume, "out/passwd").is_err() && read_beneath(&volume, "real").is_err());
         assert!(volume.join("real/new/deep").is_dir());
+        fs::set_permissions(&volume, fs::Permissions::from_mode(0o777)).expect("mode");
+        open_beneath(&volume, "made").expect("made");
+        let mode = fs::metadata(volume.join("made")).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o777, "as open as the volume");
         fs::remove_dir_all(&volume).expect("clean");
     }
 }

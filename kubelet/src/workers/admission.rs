@@ -1,13 +1,14 @@
 //! Whether this node takes a pod: a last look at what the scheduler decided, as pods may come around it and nodes
 //! change. Pure. Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
 
+use super::sysctls;
 use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Why a pod is refused: the status' reason and message.
@@ -23,6 +24,8 @@ pub struct Measure<'a> {
     pub others: &'a [Arc<Pod>],
     /// What runs short.
     pub pressure: Pressure,
+    /// Kernel settings that pods may ask for besides the safe ones.
+    pub sysctls: &'a [String],
 }
 
 /// Resources that a pod asks for, in thousandths of CPUs, else in units.
@@ -69,12 +72,33 @@ fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     running
 }
 
-fn host_ports(pod: &Pod) -> BTreeSet<(i32, String)> {
-    let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    let ports = spec.flat_map(|container| container.ports.iter().flatten());
-    let taken =
-        ports.filter_map(|port| Some((port.host_port?, port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()))));
-    taken.filter(|(port, _)| *port > 0).collect()
+/// A port of the node that a pod wants.
+#[derive(PartialEq, Eq)]
+struct HostPort<'a> {
+    /// Empty for all addresses.
+    ip: &'a str,
+    protocol: &'a str,
+    port: i32,
+}
+
+impl HostPort<'_> {
+    fn conflicts(&self, other: &Self) -> bool {
+        let same_address = self.ip == other.ip || self.ip.is_empty() || other.ip.is_empty();
+        same_address && self.protocol == other.protocol && self.port == other.port
+    }
+}
+
+fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
+    let spec = pod.spec.iter().flat_map(|spec| {
+        let sidecars = spec.init_containers.iter().flatten().filter(|container| super::plan::is_sidecar(container));
+        spec.containers.iter().chain(sidecars)
+    });
+    let wanted = spec.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
+        let ip = port.host_ip.as_deref().filter(|ip| *ip != "0.0.0.0").unwrap_or_default();
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        Some(HostPort { ip, protocol, port: port.host_port.filter(|port| *port > 0)? })
+    });
+    wanted.collect()
 }
 
 fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
@@ -126,6 +150,12 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         return Some(refusal);
     }
     let rejected = |reason: &str, text: String| Some((reason.to_owned(), format!("Pod was rejected: {text}")));
+    if let Some(text) = sysctls::forbidden(pod, measure.sysctls) {
+        return rejected("SysctlForbidden", format!("forbidden sysctl: {text}"));
+    }
+    if pod.spec.as_ref().and_then(|spec| spec.os.as_ref()).is_some_and(|os| os.name != "linux") {
+        return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS".to_owned());
+    }
     if let Some(node) = measure.node
         && !fits_affinity(pod, node)
     {
@@ -135,21 +165,16 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         );
     }
     let ports = host_ports(pod);
-    if measure.others.iter().any(|other| !ports.is_disjoint(&host_ports(other))) {
+    let taken = measure.others.iter().flat_map(|other| host_ports(other));
+    if taken.into_iter().any(|taken| ports.iter().any(|port| port.conflicts(&taken))) {
         return rejected(
             "NodePorts",
             "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
         );
     }
-    let capacity = |name: &str| -> i64 {
-        let amount = measure.allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
-        amount.map_or(0, |amount| if name == "cpu" { amount.milli_value() } else { amount.value() })
-    };
+    let capacity = |name: &str| capacity(measure.allocatable, name);
     let short = |name: &str, requested: i64, used: i64, capacity: i64| {
-        let text = format!(
-            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-        );
-        rejected(&format!("OutOf{name}"), text)
+        rejected(&format!("OutOf{name}"), short_of(name, requested, used, capacity))
     };
     let count = i64::try_from(measure.others.len()).unwrap_or(i64::MAX);
     if count + 1 > capacity("pods") {
@@ -173,6 +198,39 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         }
     }
     None
+}
+
+/// None when the node has room for what the pod asks for now, besides the others.
+pub fn refuse_resize(pod: &Pod, allocatable: &BTreeMap<String, Quantity>, others: &[Arc<Pod>]) -> Option<Refusal> {
+    let infeasible = |text: String| Some(("Infeasible".to_owned(), text));
+    if pods::is_static(pod) {
+        return infeasible("In-place resize of static-pods is not supported".to_owned());
+    }
+    let asked = requests(pod);
+    let needs = |name: &'static str| Some((name, *asked.get(name)?, capacity(allocatable, name)));
+    for (name, requested, capacity) in ["memory", "cpu"].into_iter().filter_map(needs) {
+        if requested > capacity {
+            return infeasible(format!(
+                "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+            ));
+        }
+    }
+    for (name, requested, capacity) in ["cpu", "memory"].into_iter().filter_map(needs) {
+        let used: i64 = others.iter().map(|other| requests(other).get(name).copied().unwrap_or(0)).sum();
+        if requested > 0 && requested + used > capacity {
+            return Some(("Deferred".to_owned(), short_of(name, requested, used, capacity)));
+        }
+    }
+    None
+}
+
+fn capacity(allocatable: &BTreeMap<String, Quantity>, name: &str) -> i64 {
+    let amount = allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+    amount.map_or(0, |amount| if name == "cpu" { amount.milli_value() } else { amount.value() })
+}
+
+fn short_of(name: &str, requested: i64, used: i64, capacity: i64) -> String {
+    format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}")
 }
 
 fn pressed(pod: &Pod, pressure: Pressure) -> Option<Refusal> {
@@ -226,8 +284,13 @@ mod tests {
             BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("pods".to_owned(), Quantity("3".into()))]);
         let port = json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]});
         let others = [pod(cpu("1500m")), pod(port.clone())];
-        let measure =
-            |pressure: Pressure| Measure { node: Some(&node), allocatable: &allocatable, others: &others, pressure };
+        let measure = |pressure: Pressure| Measure {
+            node: Some(&node),
+            allocatable: &allocatable,
+            others: &others,
+            pressure,
+            sysctls: &[],
+        };
         let calm = measure(Pressure::default());
         let reason = |spec: serde_json::Value| refuse(&pod(spec), &calm).map(|(reason, _)| reason);
         assert_eq!(reason(json!({})), None);
@@ -241,10 +304,61 @@ mod tests {
             ))
         );
         assert_eq!(reason(port).as_deref(), Some("NodePorts"));
+        let bound = |ip: &str, protocol: &str| {
+            json!({"containers": [{"name": "c", "ports": [
+                {"containerPort": 1, "hostPort": 81, "hostIP": ip, "protocol": protocol}]}]})
+        };
+        let here = [pod(bound("127.0.0.1", "TCP"))];
+        let busy = Measure { others: &here, ..calm };
+        for (ip, protocol, fits) in [
+            ("127.0.0.1", "TCP", false),
+            ("0.0.0.0", "TCP", false),
+            ("", "TCP", false),
+            ("127.0.0.1", "UDP", true),
+            ("10.0.0.1", "TCP", true),
+        ] {
+            assert_eq!(refuse(&pod(bound(ip, protocol)), &busy).is_none(), fits, "{ip} {protocol}");
+        }
         assert_eq!(reason(json!({"nodeSelector": {"disk": "hdd"}})).as_deref(), Some("NodeAffinity"));
         assert_eq!(reason(json!({"nodeSelector": {"disk": "ssd"}})), None);
+        assert_eq!(reason(json!({"os": {"name": "linux"}})), None);
+        assert_eq!(reason(json!({"os": {"name": "windows"}})).as_deref(), Some("PodOSNotSupported"));
+        let unsafe_sysctl = json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}});
+        assert_eq!(
+            refuse(&pod(unsafe_sysctl), &calm),
+            Some((
+                "SysctlForbidden".into(),
+                "Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted".into()
+            ))
+        );
         let short = measure(Pressure { memory: true, ..Pressure::default() });
         assert_eq!(refuse(&pod(json!({})), &short).map(|(reason, _)| reason).as_deref(), Some("Evicted"));
         assert_eq!(refuse(&pod(cpu("1m")), &short), None);
+    }
+
+    #[test]
+    fn a_resize_that_does_not_fit_waits_or_is_infeasible() {
+        let allocatable =
+            BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("memory".to_owned(), Quantity("1Gi".into()))]);
+        let others = [pod(cpu("1500m"))];
+        let verdict = |spec: serde_json::Value| refuse_resize(&pod(spec), &allocatable, &others);
+        let refused = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
+        assert_eq!(verdict(cpu("500m")), None);
+        assert_eq!(
+            verdict(cpu("501m")),
+            refused("Deferred", "Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000")
+        );
+        assert_eq!(
+            verdict(cpu("3")),
+            refused("Infeasible", "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000")
+        );
+        let both = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "3", "memory": "2Gi"}}}]});
+        assert_eq!(
+            verdict(both),
+            refused(
+                "Infeasible",
+                "Node didn't have enough capacity: memory, requested: 2147483648, capacity: 1073741824"
+            )
+        );
     }
 }

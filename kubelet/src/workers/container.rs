@@ -133,6 +133,7 @@ pub mod tests {
             log_monitor_interval: Duration::from_secs(10),
             max_crash_backoff: jiff::SignedDuration::from_mins(5),
             sync_frequency: Duration::from_secs(60),
+            allowed_unsafe_sysctls: Vec::new(),
             enable_controller_attach_detach: true,
             resources: ResourceConfig {
                 kube_reserved: Default::default(),

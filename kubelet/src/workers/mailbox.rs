@@ -1,5 +1,6 @@
 //! What the pod map tells a worker, and how it wakes it.
 
+use super::admission::Refusal;
 use crate::pods;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -23,6 +24,8 @@ pub(super) struct Known {
     grace: Option<i64>,
     /// The failure is that this node never took the pod.
     pub(super) rejected: bool,
+    /// Why a resize of the pod waits: reason and message.
+    pub(super) resize: Option<Refusal>,
 }
 
 impl Known {
@@ -37,15 +40,24 @@ impl Mailbox {
     /// A mailbox for a new pod.
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
-            state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false }),
+            state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false, resize: None }),
             notify: Notify::new(),
         }
     }
 
-    /// The pod changed.
-    pub fn update(&self, pod: Arc<Pod>) {
-        self.state.lock().pod = pod;
+    /// The pod as it is allocated changed, or why what it asks for is not.
+    pub fn allocate(&self, pod: Arc<Pod>, resize: Option<Refusal>) {
+        {
+            let mut state = self.state.lock();
+            state.pod = pod;
+            state.resize = resize;
+        }
         self.notify.notify_one();
+    }
+
+    /// Why a resize of the pod waits.
+    pub fn resize(&self) -> Option<Refusal> {
+        self.state.lock().resize.clone()
     }
 
     /// No source has the pod any more.

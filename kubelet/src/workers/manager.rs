@@ -3,6 +3,7 @@
 use super::admission::{self, Measure, Refusal};
 use super::context::Context;
 use super::mailbox::Mailbox;
+use super::resize;
 use super::worker::Worker;
 use crate::events::EventType;
 use crate::pods;
@@ -16,14 +17,31 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 #[derive(Default)]
-struct Inner {
-    workers: HashMap<String, Arc<Mailbox>>,
+pub(super) struct Inner {
+    pub(super) workers: HashMap<String, Arc<Mailbox>>,
+    /// Pods that ask for other resources than they have, as their source has them.
+    pub(super) desired: HashMap<String, Arc<Pod>>,
     statics: HashMap<Source, HashMap<String, Arc<Pod>>>,
     /// New versions of static pods that wait until the old one is gone, by full name.
     queued: HashMap<String, Arc<Pod>>,
     /// Mirror pods by full name.
     mirrors: HashMap<String, Arc<Pod>>,
     statuses: HashMap<String, PodStatus>,
+}
+
+impl Inner {
+    /// The pods that have resources, as they are allocated, but one.
+    pub(super) fn active(&self, except: Option<&str>) -> Vec<Arc<Pod>> {
+        self.workers
+            .iter()
+            .filter(|(uid, _)| {
+                let phase = self.statuses.get(*uid).and_then(|status| status.phase.as_deref());
+                !matches!(phase, Some("Succeeded" | "Failed")) && except != Some(uid.as_str())
+            })
+            .map(|(_, mailbox)| mailbox.pod())
+            .filter(|other| !pods::is_terminal(other))
+            .collect()
+    }
 }
 
 /// All pods of this node.
@@ -112,21 +130,26 @@ impl Manager {
     fn give(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pods::uid(&pod).to_owned();
         let mut inner = self.inner.lock();
-        if let Some(mailbox) = inner.workers.get(&uid) {
-            mailbox.update(pod);
+        if inner.workers.contains_key(&uid) {
+            self.renew(&mut inner, pod);
             return;
         }
         if self.shutdown.is_cancelled() {
             return;
         }
-        let refusal = if is_new(&pod) { self.refuse(&pod, &inner) } else { None };
-        let mailbox = Arc::new(Mailbox::new(pod));
+        let new = is_new(&pod);
+        let refusal = if new { self.refuse(&pod, &inner) } else { None };
+        // A pod that runs here already has what its status says, whatever it asks for meanwhile.
+        let mailbox = Arc::new(Mailbox::new(if new { Arc::clone(&pod) } else { resize::as_reported(&pod) }));
         if let Some((reason, message)) = refusal {
             let cause = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
             self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, cause);
             mailbox.reject(&reason, &message);
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
+        if !new {
+            self.renew(&mut inner, pod);
+        }
         drop(inner);
         let worker = Worker::new(Arc::clone(&self.cx), mailbox);
         let (manager, shutdown) = (Arc::clone(self), self.shutdown.clone());
@@ -139,21 +162,13 @@ impl Manager {
     /// Whether this node can take the pod besides those that it has.
     fn refuse(&self, pod: &Pod, inner: &Inner) -> Option<Refusal> {
         let node = self.cx.node.load();
-        let others: Vec<Arc<Pod>> = inner
-            .workers
-            .iter()
-            .filter(|(uid, _)| {
-                let phase = inner.statuses.get(*uid).and_then(|status| status.phase.as_deref());
-                !matches!(phase, Some("Succeeded" | "Failed"))
-            })
-            .map(|(_, mailbox)| mailbox.pod())
-            .filter(|other| !pods::is_terminal(other))
-            .collect();
+        let others = inner.active(None);
         let measure = Measure {
             node: node.object.as_deref(),
             allocatable: &node.facts.allocatable,
             others: &others,
             pressure: node.pressure,
+            sysctls: &self.cx.settings.allowed_unsafe_sysctls,
         };
         admission::refuse(pod, &measure)
     }
@@ -165,7 +180,9 @@ impl Manager {
         let next = {
             let mut inner = self.inner.lock();
             inner.statuses.remove(uid);
+            inner.desired.remove(uid);
             let mailbox = inner.workers.remove(uid);
+            self.retry_resizes(&mut inner);
             mailbox.and_then(|m| inner.queued.remove(&pods::full_name(&m.pod())))
         };
         if let Some(pod) = next {
@@ -198,7 +215,12 @@ impl Manager {
 
     /// Remembers a pod's newest status, for the server's answers.
     pub fn remember(&self, uid: &str, status: &PodStatus) {
-        self.inner.lock().statuses.insert(uid.to_owned(), status.clone());
+        let mut inner = self.inner.lock();
+        inner.statuses.insert(uid.to_owned(), status.clone());
+        if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+            inner.desired.remove(uid);
+            self.retry_resizes(&mut inner);
+        }
     }
 
     /// Pods as their sources have them, without mirror pods.

@@ -4,6 +4,7 @@
 //! of this room creates, starts or stops sandboxes and containers.
 
 pub mod admission;
+mod allocation;
 pub mod backoff;
 pub mod container;
 pub mod context;
@@ -15,8 +16,11 @@ pub mod mailbox;
 pub mod manager;
 pub mod observed;
 pub mod plan;
+pub mod resize;
+mod resizing;
 pub mod sandbox;
 pub mod security;
 pub mod start;
+mod sysctls;
 pub mod termination;
 pub mod worker;

@@ -1,6 +1,7 @@
 //! What the runtime has of one pod.
 
 use crate::cri::{CriError, Runtime, labels, v1};
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use std::collections::HashMap;
 
 /// A sandbox of the pod.
@@ -73,6 +74,8 @@ pub struct Container {
     pub termination_policy: String,
     /// User it runs as.
     pub user: Option<v1::LinuxContainerUser>,
+    /// The resources it has, as far as the worker knows.
+    pub given: Option<ResourceRequirements>,
 }
 
 /// Everything the runtime has of one pod, newest first.
@@ -235,5 +238,6 @@ fn container(mut status: v1::ContainerStatus, sandbox_id: String) -> Container {
         termination_file,
         termination_policy,
         user: status.user.and_then(|u| u.linux),
+        given: None,
     }
 }

@@ -3,9 +3,10 @@
 //! plan only ever holds what can be done now.
 
 use super::observed::{Container as Found, Observed, State};
+use super::resize::{self, Action};
 use crate::probes::ProbeResult;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec};
 
 /// Which list of the spec a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,11 @@ pub enum Step {
         name: String,
         /// Text of the `Killing` event.
         message: String,
+    },
+    /// Give running containers the resources that are allocated to them.
+    Resize {
+        /// Names in the pod.
+        names: Vec<String>,
     },
     /// Pull the image, make and start the container.
     StartContainer {
@@ -92,6 +98,21 @@ pub fn restart_policy(spec: &PodSpec) -> &str {
     spec.restart_policy.as_deref().unwrap_or("Always")
 }
 
+/// Whether a container that ended with this code is started again: by its own rules, its own policy, or the pod's.
+pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
+    let ruled = container.restart_policy_rules.iter().flatten().any(|rule| {
+        let listed = |codes: &ContainerRestartRuleOnExitCodes| codes.values.iter().flatten().any(|c| *c == exit_code);
+        let matches = rule.exit_codes.as_ref().is_some_and(|codes| (codes.operator == "In") == listed(codes));
+        matches && rule.action == "Restart"
+    });
+    ruled
+        || match container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) {
+            "Never" => false,
+            "OnFailure" => exit_code != 0,
+            _ => true,
+        }
+}
+
 fn restarts_on_failure(spec: &PodSpec, container: &Container) -> bool {
     container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) != "Never"
 }
@@ -102,11 +123,7 @@ fn wants_start(spec: &PodSpec, container: &Container, found: Option<&Found>) -> 
     match found.state {
         State::Running => false,
         State::Created | State::Unknown => true,
-        State::Exited => match container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) {
-            "Never" => false,
-            "OnFailure" => found.exit_code != 0,
-            _ => true,
-        },
+        State::Exited => restarts(spec, container, found.exit_code),
     }
 }
 
@@ -187,6 +204,21 @@ enum Init {
     Failed,
 }
 
+/// What a running container needs that may go on as it is but for its resources; true when it goes on.
+fn resize(container: &Container, found: &Found, resizes: &mut Vec<String>, steps: &mut Vec<Step>) -> bool {
+    match found.given.as_ref().map_or(Action::Keep, |given| resize::action(container, given)) {
+        Action::Keep => true,
+        Action::Update => {
+            resizes.push(container.name.clone());
+            true
+        }
+        Action::Restart => {
+            steps.push(kill(found, format!("Container {} resize requires restart", container.name)));
+            false
+        }
+    }
+}
+
 fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn ProbeResults, steps: &mut Vec<Step>) {
     for container in spec.ephemeral_containers.iter().flatten() {
         if observed.latest(&container.name).is_none() {
@@ -199,8 +231,12 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         }
     }
     let before = steps.len();
-    match init_containers(spec, observed, sandbox, probes, steps) {
-        Init::Waiting => return,
+    let mut resizes = Vec::new();
+    match init_containers(spec, observed, sandbox, probes, &mut resizes, steps) {
+        Init::Waiting => {
+            steps.extend((!resizes.is_empty()).then_some(Step::Resize { names: resizes }));
+            return;
+        }
         Init::Failed => {
             steps.clear();
             steps.push(Step::KillPod { recreate: false });
@@ -216,7 +252,8 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         let latest = observed.latest(&container.name);
         match found {
             Some(found) if found.state == State::Running => match replace_reason(container, found, probes) {
-                None => kept += 1,
+                None if resize(container, found, &mut resizes, steps) => kept += 1,
+                None => starting += 1,
                 Some(reason) => {
                     let again = restarts_on_failure(spec, container);
                     let message = if again { format!("{reason}, will be restarted") } else { reason };
@@ -247,6 +284,8 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         // Nothing left to run: sidecars and the sandbox go, too.
         steps.truncate(before);
         steps.push(Step::KillPod { recreate: false });
+    } else if !resizes.is_empty() {
+        steps.push(Step::Resize { names: resizes });
     }
 }
 
@@ -255,6 +294,7 @@ fn init_containers(
     observed: &Observed,
     sandbox: &str,
     probes: &dyn ProbeResults,
+    resizes: &mut Vec<String>,
     steps: &mut Vec<Step>,
 ) -> Init {
     let inits: Vec<&Container> = spec.init_containers.iter().flatten().collect();
@@ -269,6 +309,8 @@ fn init_containers(
                 Some(found) if found.state == State::Running => {
                     if let Some(reason) = replace_reason(container, found, probes) {
                         steps.push(kill(found, format!("{reason}, will be restarted")));
+                        false
+                    } else if !resize(container, found, resizes, steps) {
                         false
                     } else {
                         container.startup_probe.is_none()
@@ -298,7 +340,7 @@ fn init_containers(
                 State::Running => return Init::Waiting,
                 State::Exited if found.exit_code == 0 => {}
                 State::Exited if passed => {}
-                State::Exited if !restarts_on_failure(spec, container) => return Init::Failed,
+                State::Exited if !restarts(spec, container, found.exit_code) => return Init::Failed,
                 State::Exited | State::Created | State::Unknown => {
                     steps.push(start(container, Kind::Init, latest));
                     return Init::Waiting;

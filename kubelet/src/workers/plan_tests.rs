@@ -53,6 +53,7 @@ fn words(plan: &Plan) -> Vec<String> {
             Step::CreateSandbox { attempt } => format!("sandbox {attempt}"),
             Step::KillPod { recreate } => format!("killpod {recreate}"),
             Step::KillContainer { name, message, .. } => format!("kill {name}: {message}"),
+            Step::Resize { names } => format!("resize {}", names.join(" ")),
             Step::StartContainer { name, kind, attempt, .. } => format!("start {kind:?} {name} {attempt}"),
         })
         .collect()
@@ -187,4 +188,31 @@ fn ephemeral_containers_start_once() {
     let mut containers = running();
     containers.push(found("e", State::Exited, 1));
     check(&pod, Observed { sandboxes: vec![sandbox()], containers }, &none, &[]);
+}
+
+#[test]
+fn running_containers_get_what_is_allocated_to_them() {
+    let none = Results::default();
+    let with = |name: &str, cpu: &str, policy: &str| {
+        json!({"name": name, "resources": {"requests": {"cpu": cpu}},
+               "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]})
+    };
+    let mut side = with("side", "2", "NotRequired");
+    side["restartPolicy"] = json!("Always");
+    let given = |name: &str, cpu: &str| {
+        let resources = serde_json::from_value(json!({"requests": {"cpu": cpu}})).expect("resources");
+        Found { given: Some(resources), ..found(name, State::Running, 0) }
+    };
+    let pod = pod(json!({"initContainers": [side], "containers": [with("a", "2", "NotRequired"),
+        with("b", "2", "RestartContainer"), with("c", "2", "NotRequired")]}));
+    for (a, b, unknown, expected) in [
+        ("2", "2", false, &["resize side"][..]),
+        ("1", "2", false, &["resize side a"]),
+        ("1", "1", false, &["kill b: Container b resize requires restart", "resize side a"]),
+        ("1", "2", true, &["resize a"]),
+    ] {
+        let side = if unknown { found("side", State::Running, 0) } else { given("side", "1") };
+        let containers = vec![side, given("a", a), given("b", b), given("c", "2")];
+        check(&pod, Observed { sandboxes: vec![sandbox()], containers }, &none, expected);
+    }
 }

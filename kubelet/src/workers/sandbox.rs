@@ -64,7 +64,7 @@ pub fn sandbox_config(
         .flatten()
         .map(|s| (s.name.replace('/', "."), s.value.clone()))
         .collect();
-    let (pod_resources, overhead) = resources::sandbox_resources(pod, &settings.resources);
+    let (overhead, pod_resources) = resources::sandbox_resources(pod, &settings.resources);
     v1::PodSandboxConfig {
         metadata: Some(v1::PodSandboxMetadata {
             name: pods::name(pod).to_owned(),
@@ -94,4 +94,23 @@ pub fn sandbox_config(
 /// Where seccomp profiles named in pods are looked for.
 pub fn seccomp_root(settings: &Settings) -> String {
     settings.root_dir.join("seccomp").to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_overhead_is_told_apart_from_what_the_containers_need() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}, "spec": {
+            "overhead": {"memory": "1Mi"},
+            "containers": [{"name": "c", "resources": {"limits": {"memory": "10Mi"}}}],
+        }}))
+        .expect("pod");
+        let settings = crate::workers::container::tests::settings();
+        let linux = sandbox_config(&pod, 0, "/x", &settings, &Resolver::default()).linux.expect("linux");
+        let memory = |part: Option<v1::LinuxContainerResources>| part.map(|part| part.memory_limit_in_bytes);
+        assert_eq!((memory(linux.overhead), memory(linux.resources)), (Some(1 << 20), Some(10 << 20)));
+    }
 }

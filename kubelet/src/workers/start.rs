@@ -45,13 +45,15 @@ pub async fn folders(cx: &Context, pod: &Pod) -> std::io::Result<()> {
 pub async fn sandbox(cx: &Context, pod: &Pod, attempt: u32) -> Result<String, String> {
     let parent = cx.cgroups.pod_parent(pod);
     let config = sandbox_config(pod, attempt, &parent, &cx.settings, &host_resolver(cx).await);
-    let handler = runtime_handler(pod);
+    let handler = runtime_handler(cx, pod).await?;
     cx.runtime.run_sandbox(config, &handler).await.map_err(|e| e.to_string())
 }
 
-fn runtime_handler(pod: &Pod) -> String {
-    // The default class has no handler of its own.
-    pod.spec.as_ref().and_then(|s| s.runtime_class_name.clone()).unwrap_or_default()
+/// The handler of the pod's runtime class; a pod without a class has the runtime's default.
+async fn runtime_handler(cx: &Context, pod: &Pod) -> Result<String, String> {
+    let class = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).filter(|name| !name.is_empty());
+    let Some(class) = class else { return Ok(String::new()) };
+    cx.objects.runtime_class(class).await.map(|class| class.handler.clone()).map_err(|error| error.to_string())
 }
 
 /// What a start needs to know about its pod.
@@ -175,6 +177,14 @@ impl Start<'_> {
                 Err(error) => return Err(error.to_string()),
             }
         }
+        for (name, path) in references.files {
+            let Some(volume) = self.volumes.get(&name) else {
+                return Err(format!("cannot find the volume {name:?} referenced by FileKeyRef"));
+            };
+            if let Some(text) = cx.volumes.read(volume, &path).await.map_err(|error| error.to_string())? {
+                sources.files.insert((name, path), text);
+            }
+        }
         let services = cx.services.services();
         env::container_env(pod, container, &services, &sources, facts).map_err(|e| e.to_string())
     }
@@ -195,7 +205,7 @@ impl Start<'_> {
                 ));
             };
             let sub_path = match (&mount.sub_path_expr, &mount.sub_path) {
-                (Some(expression), _) if !expression.is_empty() => env::expand(expression, env),
+                (Some(expression), _) if !expression.is_empty() => env::expand_sub_path(expression, env)?,
                 (_, Some(path)) => path.clone(),
                 _ => String::new(),
             };

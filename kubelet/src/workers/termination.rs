@@ -32,17 +32,28 @@ fn log_tail(path: &Path) -> String {
         Ok(String::from_utf8_lossy(&text).into_owned())
     };
     let text = read().unwrap_or_default();
-    let lines: Vec<&str> = text.lines().filter_map(|l| l.splitn(4, ' ').nth(3)).collect();
-    let from = lines.len().saturating_sub(MAX_LINES);
-    let mut tail = lines[from..].join("\n");
-    if !tail.is_empty() {
-        tail.push('\n');
-    }
+    let mut tail = content(&text);
     while tail.len() > MAX_LOG {
         let cut = tail.char_indices().map(|(i, _)| i).find(|i| *i >= tail.len() - MAX_LOG).unwrap_or(tail.len());
         tail.drain(..cut);
     }
     tail
+}
+
+/// What the last lines of a log say: `<time> <stream> <F or P> <text>`, where P goes on in the next line, if one comes.
+fn content(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    let mut text = String::new();
+    for line in last {
+        let mut parts = line.splitn(4, ' ').skip(2);
+        let (Some(tag), Some(part)) = (parts.next(), parts.next()) else { continue };
+        text.push_str(part);
+        if tag != "P" {
+            text.push('\n');
+        }
+    }
+    text
 }
 
 /// Fills in the message of an ended container.
@@ -57,5 +68,24 @@ pub fn fill(container: &mut Container) {
     }
     if !text.is_empty() {
         container.message = text;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_not_ended_is_not_ended_here() {
+        for (log, expected) in [
+            ("t stdout F one\nt stderr F two\n", "one\ntwo\n"),
+            ("t stdout P DONE\n", "DONE"),
+            ("t stdout P on\nt stdout F e\nt stdout F \n", "one\n\n"),
+            ("broken\n", ""),
+        ] {
+            assert_eq!(content(log), expected);
+        }
+        let many = "t stdout F x\n".repeat(100);
+        assert_eq!(content(&many), "x\n".repeat(MAX_LINES));
     }
 }

@@ -7,6 +7,8 @@ use super::kill::{self, HooksRun};
 use super::mailbox::{Known, Mailbox};
 use super::observed::{Observed, Observer, State};
 use super::plan::{self, Kind, ProbeResults, Step};
+use super::resize::Progress;
+use super::resizing::Resources;
 use super::start::{self, Start};
 use crate::events::{EventType, field_path};
 use crate::pods;
@@ -62,6 +64,7 @@ pub struct Worker {
     seen: Timestamp,
     last_refresh: Timestamp,
     failures: u32,
+    pub(super) resources: Resources,
 }
 
 impl Worker {
@@ -82,6 +85,7 @@ impl Worker {
             hooks_run: Arc::default(),
             published: None,
             failures: 0,
+            resources: Resources::default(),
         }
     }
 
@@ -155,7 +159,10 @@ impl Worker {
     /// Observes; problems are logged and retried.
     pub(super) async fn observe(&mut self) -> Option<Observed> {
         match self.observer.observe(self.cx.runtime.as_ref(), &self.uid).await {
-            Ok(observed) => Some(observed),
+            Ok(mut observed) => {
+                self.resources.tell(&self.mailbox.pod(), &mut observed);
+                Some(observed)
+            }
             Err(error) => {
                 tracing::warn!(pod_uid = %self.uid, %error, "Could not ask the runtime about the pod");
                 None
@@ -198,7 +205,9 @@ impl Worker {
             }
             known => known,
         };
-        let failure = self.mailbox.snapshot().failure;
+        let Known { failure, resize, .. } = self.mailbox.snapshot();
+        let stopping = terminating || terminated;
+        let resize = if stopping { Progress::default() } else { self.resources.progress(pod, observed, resize) };
         let previous = self.published.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         // What was published is newer than what the API server has shown so far.
         let mut current = Pod::clone(pod);
@@ -215,6 +224,7 @@ impl Worker {
             readiness: &readiness,
             previous: &previous,
             failure: failure.as_ref(),
+            resize: &resize,
             terminating,
             terminated,
             seen: self.seen,
@@ -230,6 +240,7 @@ impl Worker {
     async fn sync(&mut self, pod: &Arc<Pod>) -> Round {
         for _ in 0..MAX_ROUNDS {
             let Some(observed) = self.observe().await else { return Round::Retry };
+            self.size_cgroup(pod, &observed).await;
             let status = self.publish(pod, &observed, false, false);
             if let Some(left) = deadline_left(pod, &status, Timestamp::now())
                 && left <= SignedDuration::ZERO
@@ -338,6 +349,10 @@ impl Worker {
                     kill::container(&self.cx, pod, found, &ip, grace, &message, &self.hooks_run).await.map_err(drop)?;
                     progressed = true;
                 }
+                Step::Resize { names } => {
+                    self.resize(pod, observed, &names).await?;
+                    progressed = true;
+                }
                 Step::CreateSandbox { attempt } => {
                     self.create_sandbox(pod, attempt).await?;
                     progressed = true;
@@ -351,6 +366,7 @@ impl Worker {
                     }
                     let Some(sandbox) = observed.active_sandbox() else { return Ok(true) };
                     let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { continue };
+                    self.resources.starting(&container);
                     let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
                     let start = Start {
                         cx: &cx,

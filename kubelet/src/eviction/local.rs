@@ -1,0 +1,134 @@
+//! Pods that use more of the node's disk than they may: volumes, containers and pods have limits of their own, whatever
+//! is left on the node. Answers for upstream's `localStorageEviction`.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use proto::quantity::Quantity;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const RESOURCE: &str = "ephemeral-storage";
+
+/// What a pod uses, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Of each `emptyDir` by volume name.
+    pub volumes: BTreeMap<String, u64>,
+    /// Writable layer and logs of each container.
+    pub containers: BTreeMap<String, u64>,
+}
+
+fn limit(container: &Container) -> Option<i64> {
+    let limits = container.resources.as_ref()?.limits.as_ref()?;
+    limits.get(RESOURCE)?.0.parse::<Quantity>().ok().map(|limit| limit.value())
+}
+
+/// A volume's name and its limit as written and in bytes.
+fn volume_limits(pod: &Pod) -> impl Iterator<Item = (&str, &str, u64)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| {
+        let limit = volume.empty_dir.as_ref()?.size_limit.as_ref()?;
+        let bytes = u64::try_from(limit.0.parse::<Quantity>().ok()?.value()).ok().filter(|bytes| *bytes > 0)?;
+        Some((volume.name.as_str(), limit.0.as_str(), bytes))
+    })
+}
+
+fn in_memory(pod: &Pod, volume: &str) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let found = volumes.find(|v| v.name == volume).and_then(|v| v.empty_dir.as_ref());
+    found.is_some_and(|source| source.medium.as_deref() == Some("Memory"))
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
+}
+
+/// Only such pods are measured.
+pub fn has_limits(pod: &Pod) -> bool {
+    volume_limits(pod).next().is_some() || containers(pod).any(|container| limit(container).is_some())
+}
+
+/// Why the pod has to go, if it uses too much.
+pub fn exceeded(pod: &Pod, used: &Use) -> Option<String> {
+    for (name, text, bytes) in volume_limits(pod) {
+        if used.volumes.get(name).is_some_and(|used| *used > bytes) {
+            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. "));
+        }
+    }
+    let volumes = used.volumes.iter().filter(|(name, _)| !in_memory(pod, name)).map(|(_, bytes)| bytes);
+    let total: u64 = volumes.chain(used.containers.values()).sum();
+    let limits = pod.spec.iter().flat_map(|spec| &spec.containers).filter_map(limit);
+    let most = limits.reduce(i64::saturating_add);
+    if let Some(most) = most.filter(|most| u64::try_from(*most).is_ok_and(|most| total > most)) {
+        let shown = Quantity::from_int(most, proto::quantity::Format::BinarySI);
+        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {shown}. "));
+    }
+    containers(pod).find_map(|container| {
+        let most = limit(container)?;
+        let used = used.containers.get(&container.name)?;
+        let shown = container.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)?;
+        let too_much = u64::try_from(most).is_ok_and(|most| *used > most);
+        too_much
+            .then(|| format!("Container {} exceeded its local ephemeral storage limit {:?}. ", container.name, shown.0))
+    })
+}
+
+/// Bytes that files below a folder take on the disk; what cannot be read counts nothing.
+pub fn size(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut sum = 0;
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            sum += metadata.blocks() * 512;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn volumes_containers_and_pods_have_limits() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Ki"}}},
+                           {"name": "b", "resources": {"limits": {"ephemeral-storage": "4Ki"}}}],
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Ki"}}, {"name": "w", "emptyDir": {}},
+                        {"name": "m", "emptyDir": {"medium": "Memory"}}],
+        }}))
+        .expect("pod");
+        let used = |v: u64, w: u64, a: u64, b: u64| Use {
+            volumes: [("v".to_owned(), v), ("w".to_owned(), w), ("m".to_owned(), 1 << 20)].into(),
+            containers: [("a".to_owned(), a), ("b".to_owned(), b)].into(),
+        };
+        for (used, expected) in [
+            (used(1024, 0, 2048, 3072), None),
+            (used(1025, 0, 0, 0), Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ")),
+            (
+                used(0, 5000, 1000, 1000),
+                Some("Pod ephemeral local storage usage exceeds the total limit of containers 6Ki. "),
+            ),
+            (used(0, 0, 2049, 0), Some("Container a exceeded its local ephemeral storage limit \"2Ki\". ")),
+        ] {
+            assert_eq!(exceeded(&pod, &used).as_deref(), expected);
+        }
+        assert!(has_limits(&pod) && !has_limits(&Pod::default()));
+    }
+
+    #[test]
+    fn all_files_below_a_folder_count() {
+        let folder = std::env::temp_dir().join(format!("ironclad-local-{}", std::process::id()));
+        fs::create_dir_all(folder.join("deep")).expect("folder");
+        let before = size(&folder);
+        fs::write(folder.join("deep/file"), vec![1; 10_000]).expect("written");
+        assert!(size(&folder) >= before + 10_000);
+        fs::remove_dir_all(&folder).expect("clean");
+    }
+}

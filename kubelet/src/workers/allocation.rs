@@ -1,0 +1,67 @@
+//! What is allocated to pods. A pod that asks for other resources than it has gets them if the node has room; else it
+//! keeps what it has and is asked about again when room may have come. Answers for upstream's allocation manager.
+
+use super::manager::{Inner, Manager};
+use super::{admission, resize};
+use crate::events::EventType;
+use crate::pods;
+use crate::resources::{QosClass, qos_class};
+use k8s_openapi::api::core::v1::Pod;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+impl Manager {
+    /// A pod that a worker has, as its source has it now.
+    pub(super) fn renew(&self, inner: &mut Inner, pod: Arc<Pod>) {
+        let uid = pods::uid(&pod).to_owned();
+        let Some(mailbox) = inner.workers.get(&uid).cloned() else { return };
+        let held = mailbox.pod();
+        inner.desired.remove(&uid);
+        if !resize::differs(&pod, &held) {
+            mailbox.allocate(pod, None);
+            return;
+        }
+        let keeps = resize::with_allocation(&pod, &held);
+        if pods::is_terminal(&pod) || pod.metadata.deletion_timestamp.is_some() {
+            mailbox.allocate(keeps, None);
+            return;
+        }
+        let node = self.context().node.load();
+        let others = inner.active(Some(&uid));
+        let Some((reason, text)) = admission::refuse_resize(&pod, &node.facts.allocatable, &others) else {
+            let message = resize::message("started", &pod, None);
+            self.context().events.pod(&pod, "", EventType::Normal, "ResizeStarted", &message);
+            mailbox.allocate(pod, None);
+            self.retry_resizes(inner);
+            return;
+        };
+        let refusal = Some((reason.clone(), text.clone()));
+        if mailbox.resize() != refusal {
+            let message = resize::message(&reason, &pod, Some(&text));
+            self.context().events.pod(&pod, "", EventType::Warning, &format!("Resize{reason}"), &message);
+        }
+        mailbox.allocate(keeps, refusal);
+        inner.desired.insert(uid, pod);
+    }
+
+    /// Room may have come for pods that wait for it.
+    pub(super) fn retry_resizes(&self, inner: &mut Inner) {
+        let mut waiting: Vec<Arc<Pod>> = inner.desired.values().cloned().collect();
+        waiting.sort_by_key(|pod| {
+            let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+            (Reverse(priority), qos_class(pod) != QosClass::Guaranteed, pods::full_name(pod))
+        });
+        let node = self.context().node.load();
+        for pod in waiting {
+            let fits = {
+                let others = inner.active(Some(pods::uid(&pod)));
+                admission::refuse_resize(&pod, &node.facts.allocatable, &others).is_none()
+            };
+            if fits {
+                self.renew(inner, pod);
+                // It went on from there.
+                return;
+            }
+        }
+    }
+}

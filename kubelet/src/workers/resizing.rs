@@ -1,0 +1,137 @@
+//! A worker's part in a resize: it knows what its containers were given, and gives them what is allocated by now. The
+//! pod's cgroup grows before its containers do and shrinks after them.
+
+use super::kill;
+use super::observed::{Container as Found, Observed, State};
+use super::resize::{self, Progress};
+use super::worker::Worker;
+use crate::events::EventType;
+use crate::pods;
+use crate::resources::{Amounts, CgroupError, Cgroups, container_resources, pod_limits};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a worker remembers of resources.
+#[derive(Default)]
+pub(super) struct Resources {
+    /// What running containers have, by the runtime's id.
+    given: HashMap<String, ResourceRequirements>,
+    /// What containers asked for when they were started, by name, until they are seen running.
+    started: HashMap<String, ResourceRequirements>,
+    /// The pod when its cgroup was looked at last.
+    seen: Option<Arc<Pod>>,
+    /// A resize is not finished.
+    unfinished: bool,
+    /// Why the last try failed.
+    error: Option<String>,
+}
+
+impl Resources {
+    /// A container is about to be started.
+    pub(super) fn starting(&mut self, container: &Container) {
+        self.started.insert(container.name.clone(), container.resources.clone().unwrap_or_default());
+    }
+
+    /// Says of every running container what it has.
+    pub(super) fn tell(&mut self, pod: &Pod, observed: &mut Observed) {
+        let mut given = HashMap::new();
+        for found in observed.containers.iter_mut().filter(|found| found.state == State::Running) {
+            let known = self.given.remove(&found.id).or_else(|| self.started.remove(&found.name));
+            // A container of an earlier kubelet.
+            let known = known.or_else(|| resize::reported(pod, &found.name, Some(&found.id)));
+            let spec = || kill::spec_of(pod, &found.name)?.resources.clone();
+            let known = known.or_else(spec).unwrap_or_default();
+            given.insert(found.id.clone(), known.clone());
+            found.given = Some(known);
+        }
+        self.given = given;
+    }
+
+    /// What the pod's status tells of a resize.
+    pub(super) fn progress(&self, pod: &Pod, observed: &Observed, pending: Option<(String, String)>) -> Progress {
+        Progress { pending, running: resize::under_way(pod, observed), error: self.error.clone() }
+    }
+}
+
+impl Worker {
+    /// Before containers are looked at: the pod's cgroup has room for all they shall have, and no more once they have
+    /// it. What fails is tried again the next time.
+    pub(super) async fn size_cgroup(&mut self, pod: &Arc<Pod>, observed: &Observed) {
+        let under_way = resize::under_way(pod, observed);
+        let seen = self.resources.seen.replace(Arc::clone(pod));
+        let differs = seen.is_some_and(|seen| resize::differs(pod, &seen));
+        self.resources.unfinished |= under_way || differs;
+        if !self.resources.unfinished || observed.active_sandbox().is_none() {
+            return;
+        }
+        let work: fn(&dyn Cgroups, &Pod) -> Result<(), CgroupError> =
+            if under_way { |cgroups, pod| cgroups.grow_pod(pod) } else { |cgroups, pod| cgroups.ensure_pod(pod) };
+        if let Err(error) = self.on_cgroup(pod, work).await {
+            tracing::warn!(pod = %pods::describe(pod), %error, "Could not resize the pod's cgroup");
+            return;
+        }
+        if !under_way {
+            self.resources.unfinished = false;
+            self.resources.error = None;
+            let message = resize::message("completed", pod, None);
+            self.cx.events.pod(pod, "", EventType::Normal, "ResizeCompleted", &message);
+        }
+    }
+
+    async fn on_cgroup(
+        &self,
+        pod: &Arc<Pod>,
+        work: fn(&dyn Cgroups, &Pod) -> Result<(), CgroupError>,
+    ) -> Result<(), CgroupError> {
+        let (cgroups, pod) = (Arc::clone(&self.cx.cgroups), Arc::clone(pod));
+        let done = tokio::task::spawn_blocking(move || work(cgroups.as_ref(), &pod)).await;
+        done.unwrap_or_else(|error| Err(CgroupError(error.to_string())))
+    }
+
+    /// Gives running containers what is allocated to them.
+    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, observed: &Observed, names: &[String]) -> Result<(), ()> {
+        for name in names {
+            let (Some(container), Some(found)) = (kill::spec_of(pod, name), observed.latest(name)) else { continue };
+            if let Err(error) = self.resize_container(pod, container, found).await {
+                tracing::warn!(pod = %pods::describe(pod), container = name, error, "Could not resize container");
+                if self.resources.error.as_ref() != Some(&error) {
+                    let message = resize::message("error", pod, Some(&error));
+                    self.cx.events.pod(pod, "", EventType::Warning, "ResizeError", &message);
+                    self.resources.error = Some(error);
+                }
+                return Err(());
+            }
+            self.resources.given.insert(found.id.clone(), container.resources.clone().unwrap_or_default());
+        }
+        self.resources.error = None;
+        Ok(())
+    }
+
+    async fn resize_container(&self, pod: &Arc<Pod>, container: &Container, found: &Found) -> Result<(), String> {
+        let limit = Amounts::limits(container.resources.as_ref()).memory;
+        let now = Amounts::limits(found.given.as_ref()).memory;
+        if let Some(limit) = limit.filter(|limit| now.is_none_or(|now| *limit < now)) {
+            self.memory_fits(pod, container, &found.id, limit).await?;
+        }
+        let resources = container_resources(pod, container, &self.cx.machine, &self.cx.settings.resources);
+        self.cx.runtime.update_container(&found.id, resources).await.map_err(|error| error.to_string())
+    }
+
+    /// A limit below what is used would end the container.
+    async fn memory_fits(&self, pod: &Arc<Pod>, container: &Container, id: &str, limit: i64) -> Result<(), String> {
+        let below = |what: &str, limit: i64, used: u64| match i64::try_from(used) {
+            Ok(used) if used <= limit => Ok(()),
+            _ => Err(format!("attempting to set {what} memory limit ({limit}) below current usage ({used})")),
+        };
+        if let Some(limit) = pod.spec.as_ref().and_then(|spec| pod_limits(spec).memory) {
+            let (cgroups, path) = (Arc::clone(&self.cx.cgroups), self.cx.cgroups.pod_parent(pod));
+            let usage = tokio::task::spawn_blocking(move || cgroups.usage(&path)).await.ok().flatten();
+            below("pod", limit, usage.map_or(0, |usage| usage.memory_usage))?;
+        }
+        let all = self.cx.runtime.container_stats().await.map_err(|error| error.to_string())?;
+        let own = all.into_iter().find(|stats| stats.attributes.as_ref().is_some_and(|a| a.id == id));
+        let used = own.and_then(|stats| stats.memory?.working_set_bytes).map_or(0, |bytes| bytes.value);
+        below(&format!("container \"{}\"", container.name), limit, used)
+    }
+}
