@@ -145,10 +145,15 @@ fn kill(found: &Found, message: String) -> Step {
     Step::KillContainer { id: found.id.clone(), name: found.name.clone(), message }
 }
 
+/// Whether a container is another than the pod has by now.
+fn is_changed(container: &Container, found: &Found) -> bool {
+    !found.hash.is_empty() && found.hash != container_hash(container)
+}
+
 /// Why a running container must be replaced.
 fn replace_reason(container: &Container, found: &Found, probes: &dyn ProbeResults) -> Option<String> {
     let name = &container.name;
-    if !found.hash.is_empty() && found.hash != container_hash(container) {
+    if is_changed(container, found) {
         return Some(format!("Container {name} definition changed"));
     }
     if probes.liveness(name, &found.id) == Some(ProbeResult::Failure) {
@@ -255,9 +260,11 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
                 None if resize(container, found, &mut resizes, steps) => kept += 1,
                 None => starting += 1,
                 Some(reason) => {
-                    let again = restarts_on_failure(spec, container);
-                    let message = if again { format!("{reason}, will be restarted") } else { reason };
+                    let (again, changed) = (restarts_on_failure(spec, container), is_changed(container, found));
+                    let message = if again || changed { format!("{reason}, will be restarted") } else { reason };
                     steps.push(kill(found, message));
+                    // Once it has ended its policy would keep it from starting as what it is to be now.
+                    steps.extend((changed && !again).then(|| start(container, Kind::App, Some(found))));
                     starting += 1;
                 }
             },

@@ -127,12 +127,10 @@ fn probes_and_changed_images_replace_containers() {
     check(&simple("Always"), observed(), &startup, &["kill b: Container b failed startup probe, will be restarted"]);
     let mut changed = observed();
     changed.containers[0].hash = "old".into();
-    check(
-        &simple("Always"),
-        changed,
-        &Results::default(),
-        &["kill a: Container a definition changed, will be restarted"],
-    );
+    let killed = "kill a: Container a definition changed, will be restarted";
+    check(&simple("Always"), changed.clone(), &Results::default(), &[killed]);
+    // Also where nothing that has ended would be started again.
+    check(&simple("Never"), changed, &Results::default(), &[killed, "start App a 1"]);
 }
 
 #[test]
