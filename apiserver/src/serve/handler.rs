@@ -67,7 +67,11 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let response = match enter(&server, &asked, &mut shape, trail).await {
         Ok(pass) => {
             let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail };
-            match caught(admitted.in_time(payload)).await {
+            let outcome = {
+                let work = std::pin::pin!(admitted.in_time(payload));
+                caught(work).await
+            };
+            match outcome {
                 Ok(response) => response,
                 Err(panic) => panic.pass(&mut kept).await,
             }
@@ -253,10 +257,14 @@ impl Admitted<'_> {
 
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
         let Asked { req, info, query, .. } = *self.asked;
-        let payload = match self.beside(payload).await {
-            Ok(response) => return response,
-            Err(payload) => payload,
-        };
+        let mut payload = payload;
+        if self.server.peers.is_some() {
+            // Rarely, and then apart from what every request needs room for.
+            payload = match Box::pin(self.beside(payload)).await {
+                Ok(response) => return response,
+                Err(payload) => payload,
+            };
+        }
         if !info.api_group.is_empty()
             && let Some(remote) = self.server.aggregator.remote(&info.api_group, &info.api_version)
         {

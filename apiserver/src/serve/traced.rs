@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use bytes::Bytes;
-use futures::FutureExt as _;
 
 use crate::audit::Trail;
 
@@ -36,9 +35,16 @@ pub(super) async fn written_down(mut trail: Trail, response: HttpResponse) -> Ht
     response
 }
 
-/// What comes of work on an answer, or the panic that it ended with.
-pub(super) async fn caught(work: impl Future<Output = HttpResponse>) -> Result<HttpResponse, Panic> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(Panic)
+/// What comes of work on an answer, or the panic that it ended with. The work stays where it is: it is large.
+pub(super) async fn caught(mut work: Pin<&mut impl Future<Output = HttpResponse>>) -> Result<HttpResponse, Panic> {
+    let polled = std::future::poll_fn(|cx| {
+        let poll = AssertUnwindSafe(|| work.as_mut().poll(cx));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(Panic(panic))),
+        }
+    });
+    polled.await
 }
 
 /// Why there will be no answer.
@@ -84,8 +90,10 @@ impl Drop for Traced {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Duration;
 
+    use futures::FutureExt as _;
     use serde_json::{Value, json};
     use shared::authz::Attributes;
     use shared::flags::FlagSet;
@@ -114,9 +122,9 @@ mod tests {
         let trail = audit.expect("wanted").begin(&Attributes::default(), &origin);
         let mut kept = Kept(trail);
         let work = async { std::panic::resume_unwind(Box::new("an index")) };
-        let panic = caught(work).await.expect_err("a panic");
+        let panic = caught(pin!(work)).await.expect_err("a panic");
         assert!(AssertUnwindSafe(panic.pass(&mut kept)).catch_unwind().await.is_err());
-        assert!(caught(async { HttpResponse::Ok().finish() }).await.is_ok());
+        assert!(caught(pin!(async { HttpResponse::Ok().finish() })).await.is_ok());
         tasks.drain(Duration::from_secs(5)).await;
         let text = std::fs::read_to_string(&log).expect("a log");
         let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
