@@ -309,12 +309,6 @@ impl Quantity {
         self.combine(other, i128::saturating_sub);
     }
 
-    /// Changes the sign.
-    pub fn neg(&mut self) {
-        self.value = self.value.saturating_neg();
-        self.text = None;
-    }
-
     /// The canonical text.
     #[must_use]
     pub fn canonical(&self) -> String {

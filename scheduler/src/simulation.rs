@@ -53,7 +53,7 @@ impl Simulation {
         Self {
             listers: Fixed::default(),
             interner: Interner::default(),
-            cache: Cache::new(None),
+            cache: Cache::default(),
             queue: Queue::new(Arc::clone(&profiles), Timing::default()),
             profiles,
             snapshot: Snapshot::default(),
@@ -151,7 +151,6 @@ impl Simulation {
                 }
                 self.cache.assume(Arc::clone(&placed));
                 self.queue.nominate(&pod, None);
-                self.cache.finish_binding(&pod.uid, now);
                 self.queue.done(&pod.uid);
                 self.add_pod(Arc::clone(&placed));
                 Some(Attempt::Bound(placed))

@@ -38,7 +38,7 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(profiles: Arc<Profiles>, queue: Queue, stores: Stores, pods: Lookup, api: Arc<dyn Api>) -> Self {
         Self {
-            cache: Mutex::new(Cache::new(None)),
+            cache: Mutex::new(Cache::default()),
             queue: Mutex::new(queue),
             wake: Notify::new(),
             profiles,

@@ -271,7 +271,6 @@ impl Binding {
             self.take_back().await;
             return self.undo(status);
         }
-        self.core.cache.lock().finish_binding(&self.assumed.uid, Instant::now());
         self.core.queue.lock().done(&self.assumed.uid);
         let name = Arc::clone(&self.profile.name);
         metrics::attempt(&name, Attempt::Scheduled, self.started.elapsed());

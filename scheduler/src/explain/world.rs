@@ -192,7 +192,7 @@ fn full(meta: &ObjectMeta) -> (String, String) {
 impl World {
     /// From objects.
     pub fn of(dump: Dump) -> Self {
-        let mut cache = Cache::new(None);
+        let mut cache = Cache::default();
         for node in &dump.nodes {
             cache.set_node(NodeBase::from_api(node));
         }

@@ -19,7 +19,7 @@ fn nothing_is_ever_overcommitted() {
     let (listers, nominated) = (Fixed::default(), Nominated::default());
     for seed in 0..20 {
         let mut rng = StdRng::seed_from_u64(seed);
-        let (mut cache, mut snapshot, mut cursor) = (Cache::new(None), Snapshot::default(), Cursor::default());
+        let (mut cache, mut snapshot, mut cursor) = (Cache::default(), Snapshot::default(), Cursor::default());
         let mut live: Vec<Arc<str>> = Vec::new();
         for step in 0..120 {
             match rng.random_range(0..10) {

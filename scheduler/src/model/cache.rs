@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::node::{NodeBase, NodeInfo};
 use super::pod::PodInfo;
@@ -29,7 +28,6 @@ struct Entry {
 struct Known {
     pod: Arc<PodInfo>,
     assumed: bool,
-    deadline: Option<Instant>,
 }
 
 /// Sizes, for metrics.
@@ -56,15 +54,9 @@ pub struct Cache {
     /// Nodes that changed since the last refresh, or went.
     dirty: Vec<Arc<str>>,
     assumed: usize,
-    ttl: Option<Duration>,
 }
 
 impl Cache {
-    /// A cache whose assumed pods expire `ttl` after their binding has finished, or never.
-    pub fn new(ttl: Option<Duration>) -> Self {
-        Self { ttl, ..Self::default() }
-    }
-
     fn touch(&mut self, name: &Arc<str>) -> &mut NodeInfo {
         self.generation += 1;
         if !self.nodes.contains_key(name) {
@@ -143,7 +135,7 @@ impl Cache {
             && let Some(entry) = self.nodes.get_mut(&node)
         {
             self.assumed -= usize::from(known.assumed);
-            *known = Known { pod: Arc::clone(&pod), assumed: false, deadline: None };
+            *known = Known { pod: Arc::clone(&pod), assumed: false };
             Arc::make_mut(&mut entry.info).replace(&pod);
             if !entry.dirty && !entry.renewed {
                 entry.renewed = true;
@@ -153,7 +145,7 @@ impl Cache {
         }
         self.drop_pod(&pod.uid);
         self.touch(&node).add(Arc::clone(&pod));
-        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: false, deadline: None });
+        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: false });
     }
 
     /// A bound pod is gone.
@@ -183,15 +175,8 @@ impl Cache {
         }
         self.touch(&node).add(Arc::clone(&pod));
         self.assumed += 1;
-        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: true, deadline: None });
+        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: true });
         true
-    }
-
-    /// The binding of an assumed pod is done; from now on it may expire.
-    pub fn finish_binding(&mut self, uid: &str, now: Instant) {
-        if let (Some(known), Some(ttl)) = (self.pods.get_mut(uid).filter(|k| k.assumed), self.ttl) {
-            known.deadline = Some(now + ttl);
-        }
     }
 
     /// An assumed pod did not get its place after all.
@@ -207,17 +192,6 @@ impl Cache {
     /// The pod as placed, if it is.
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.pods.get(uid).map(|k| &k.pod)
-    }
-
-    /// Forgets assumed pods whose confirmation is overdue and tells them.
-    pub fn expire(&mut self, now: Instant) -> Vec<Arc<PodInfo>> {
-        let due: Vec<_> = self
-            .pods
-            .iter()
-            .filter(|(_, k)| k.assumed && k.deadline.is_some_and(|d| d <= now))
-            .map(|(uid, _)| Arc::clone(uid))
-            .collect();
-        due.iter().filter_map(|uid| self.drop_pod(uid)).collect()
     }
 
     /// Sizes, for metrics.
@@ -292,7 +266,7 @@ mod tests {
 
     #[test]
     fn assumed_pods_take_room_until_forgotten_or_confirmed() {
-        let mut cache = Cache::new(Some(Duration::from_secs(30)));
+        let mut cache = Cache::default();
         let mut snapshot = Snapshot::default();
         cache.set_node(node("n").base());
         let p = Arc::new(pod("p").cpu("500m").on("n").info());
@@ -312,19 +286,6 @@ mod tests {
         cache.remove_pod(&p.uid);
         cache.refresh(&mut snapshot);
         assert_eq!((cpu(&snapshot, "n"), cache.sizes().pods), (0, 0));
-    }
-
-    #[test]
-    fn assumed_pods_expire_only_after_binding() {
-        let mut cache = Cache::new(Some(Duration::from_secs(30)));
-        cache.set_node(node("n").base());
-        let p = Arc::new(pod("p").on("n").info());
-        cache.assume(Arc::clone(&p));
-        let t = Instant::now();
-        assert!(cache.expire(t + Duration::from_secs(60)).is_empty());
-        cache.finish_binding(&p.uid, t);
-        assert!(cache.expire(t + Duration::from_secs(29)).is_empty());
-        assert_eq!(cache.expire(t + Duration::from_secs(30)).len(), 1);
     }
 
     #[test]

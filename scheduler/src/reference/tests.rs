@@ -73,7 +73,7 @@ impl Both {
         let rng = &mut StdRng::seed_from_u64(seed);
         let (world, scoring) = (random::world(rng), random::scoring(rng));
         let config = ProfileConfig { plugin_config: api(&scoring.arguments()), ..ProfileConfig::default() };
-        let mut cache = Cache::new(None);
+        let mut cache = Cache::default();
         world.all("Node").iter().for_each(|n| drop(cache.set_node(NodeBase::from_api(&api(n)))));
         Self {
             listers: listers(&world, 1),

@@ -91,8 +91,6 @@ pub enum ErrorKind {
     Internal,
     /// `Invalid value`, for the wrong type
     TypeInvalid,
-    /// `Too few`
-    TooFew,
 }
 
 impl ErrorKind {
@@ -109,7 +107,6 @@ impl ErrorKind {
             Self::TooMany => "FieldValueTooMany",
             Self::Internal => "InternalError",
             Self::TypeInvalid => "FieldValueTypeInvalid",
-            Self::TooFew => "FieldValueTooFew",
         }
     }
 
@@ -125,7 +122,6 @@ impl ErrorKind {
             Self::TooLong => "Too long",
             Self::TooMany => "Too many",
             Self::Internal => "Internal error",
-            Self::TooFew => "Too few",
         }
     }
 }
@@ -205,12 +201,6 @@ impl Error {
     pub fn too_many(field: impl Into<Path>, actual: usize, max: usize) -> Self {
         let items = if max == 1 { "item" } else { "items" };
         Self::make(ErrorKind::TooMany, field, Value::from(actual), format!("must have at most {max} {items}"))
-    }
-
-    /// `Too few: actual: must have at least N items`.
-    pub fn too_few(field: impl Into<Path>, actual: usize, min: usize) -> Self {
-        let items = if min == 1 { "item" } else { "items" };
-        Self::make(ErrorKind::TooFew, field, Value::from(actual), format!("must have at least {min} {items}"))
     }
 
     /// `Internal error: detail`.

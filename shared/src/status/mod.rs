@@ -308,19 +308,6 @@ impl Status {
         status
     }
 
-    /// 504 of a server that did not finish in time, `The <plural> server time out…`.
-    pub fn server_timeout(group: &str, plural: &str, operation: &str, retry_after_seconds: i32) -> Self {
-        let message = format!(
-            "The {operation} operation against {} could not be completed at this time, please try again.",
-            qualified(group, plural)
-        );
-        let mut status = Self::failure(500, "ServerTimeout", message).about(group, plural, operation);
-        if let Some(details) = &mut status.details {
-            details.retry_after_seconds = retry_after_seconds;
-        }
-        status
-    }
-
     /// 500 `Internal error occurred: why`.
     pub fn internal(why: &str) -> Self {
         let causes = vec![Cause { message: why.into(), ..Cause::default() }];

@@ -149,7 +149,7 @@ fn agree(
 fn run(seed: u64, steps: usize) {
     let profile = Profile::build(&ProfileConfig::default()).expect("profile");
     let rng = &mut StdRng::seed_from_u64(seed);
-    let (mut cache, mut snapshot, mut cursor) = (Cache::new(None), Snapshot::default(), Cursor::default());
+    let (mut cache, mut snapshot, mut cursor) = (Cache::default(), Snapshot::default(), Cursor::default());
     let (mut listers, mut nominated, mut interner) = (Fixed::default(), Nominated::default(), Interner::default());
     for namespace in ["default", "other"] {
         listers.namespaces.insert(namespace.into(), [("name".to_owned(), namespace.to_owned())].into());
