@@ -23,10 +23,8 @@ pub struct Conduct {
     pub shortest_watch: u64,
     /// `--goaway-chance`
     goaway: f64,
-    /// `--profiling`, where it is given: what is for profilers is not shown to others.
-    pub profiles: bool,
-    /// `--profiling`: metrics may be reset.
-    pub resets: bool,
+    /// `--profiling`: profilers may look, levels be set and metrics reset.
+    pub profiling: bool,
     /// `--enable-logs-handler`: `/logs/` is served.
     pub logs: bool,
     /// `--etcd-count-metric-poll-period` is not 0: `/metrics` says how many objects there are.
@@ -124,8 +122,7 @@ impl Conduct {
             longest: flags.duration("request-timeout"),
             shortest_watch: u64::try_from(shortest_watch).unwrap_or(0),
             goaway: chance,
-            profiles: flags.is_set("profiling") && flags.boolean("profiling"),
-            resets: flags.boolean("profiling"),
+            profiling: flags.boolean("profiling"),
             logs: flags.boolean("enable-logs-handler"),
             counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
             flagz: flags.enabled("ComponentFlagz").then(|| flags.clone()),

@@ -270,7 +270,7 @@ impl Admitted<'_> {
         {
             return self.elsewhere(payload, &remote).await;
         }
-        if info.path == VERBOSITY && self.server.conduct.profiles {
+        if info.path == VERBOSITY && self.server.conduct.profiling {
             return match read_body(payload).await {
                 Ok(level) => shared::serve::verbosity(req.method(), &String::from_utf8_lossy(&level)),
                 Err(status) => self.failed(&status, false),

@@ -17,7 +17,6 @@ mod logs;
 mod meters;
 mod passing;
 mod paths;
-mod profiles;
 mod server;
 mod traced;
 mod turns;

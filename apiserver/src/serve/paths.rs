@@ -8,8 +8,8 @@ use shared::status::Status;
 
 use super::answer::{self, Shape};
 use super::health::Endpoint;
+use super::logs;
 use super::server::Server;
-use super::{logs, profiles};
 use crate::aggregate::{self, Directory};
 use crate::api::RequestInfo;
 use crate::negotiate::{self, Media};
@@ -193,7 +193,7 @@ async fn for_any_method(
             let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
             Some(z_page(shared::serve::statusz("kube-apiserver", &paths, wanted), shape))
         }
-        ("metrics", None | Some("slis")) if method == "DELETE" && server.conduct.resets => {
+        ("metrics", None | Some("slis")) if method == "DELETE" && server.conduct.profiling => {
             if rest.is_none() {
                 shared::metrics::reset()
             } else {
@@ -204,7 +204,7 @@ async fn for_any_method(
         ("metrics", None) => Some(exposition(server.metrics(), shape)),
         ("metrics", Some("slis")) => Some(exposition(server.health.slis(), shape)),
         ("debug", Some(page)) => {
-            if server.conduct.profiles && (page == "flags" || page.starts_with("flags/")) {
+            if server.conduct.profiling && (page == "flags" || page.starts_with("flags/")) {
                 return Some(shared::serve::verbosity_index());
             }
             let details = query.get("includeRequestDetails").is_some_and(|v| !v.is_empty());
@@ -258,9 +258,7 @@ pub(super) async fn serve(
         ["openapi", version, rest @ ..] => schemas(server, version, rest, query.get("hash"), shape).await,
         ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
         ["version"] => json(&shared::version::info(), shape),
-        ["debug", "pprof", rest @ ..] if server.conduct.profiles => {
-            profiles::serve(rest, info.path.ends_with('/'), shape)
-        }
+        ["debug", "pprof", ..] if server.conduct.profiling => shared::serve::profile(&info.path),
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
         ["openid", "v1", "jwks"] => published(JWKS, server.access.jwks(), shape),
         [".well-known", "openid-configuration"] => match server.access.openid_configuration() {

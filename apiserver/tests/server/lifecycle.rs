@@ -59,7 +59,6 @@ async fn what_the_flags_say_of_the_process() {
             "--permit-address-sharing".to_owned(),
             "--kubernetes-service-node-port=30443".to_owned(),
             "--enable-logs-handler".to_owned(),
-            "--profiling=true".to_owned(),
             "--livez-grace-period=1m".to_owned(),
             "--feature-gates=WatchCacheInitializationPostStartHook=true".to_owned(),
             "--storage-initialization-timeout=10s".to_owned(),

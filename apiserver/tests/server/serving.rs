@@ -30,7 +30,6 @@ async fn what_the_flags_say_of_serving() {
         std::fs::write(&key, &pair.key).expect("written");
         vec![
             "--tls-min-version=VersionTLS13".to_owned(),
-            "--profiling=true".to_owned(),
             format!("--tls-sni-cert-key={},{}:*.named.example,named.example", certificate.display(), key.display()),
             "--strict-transport-security-directives=max-age=31536000,includeSubDomains".to_owned(),
             r"--cors-allowed-origins=//web\.example(:|$)".to_owned(),
@@ -66,8 +65,9 @@ async fn what_the_flags_say_of_serving() {
         assert_eq!(c.get(path).await.code, code, "{path}");
         assert_eq!(c.client(Identity::Alice).get(path).await.code, 403, "{path}");
     }
-    if let Some(other) = crate::cluster().await {
-        assert_eq!(other.get("/debug/pprof/").await.code, 404, "not unless asked for");
+    let private = Cluster::start_with(|_, _| vec!["--profiling=false".to_owned()]).await;
+    for (method, path) in [("GET", "/debug/pprof/"), ("GET", "/debug/flags"), ("PUT", "/debug/flags/v")] {
+        assert_eq!(private.call(method, path, &[], None).await.code, 404, "{path}");
     }
 
     c.get("/api/v1/pods?timeout=soon").await.fails(400, "BadRequest", "invalid timeout specified in the request URL");

@@ -40,6 +40,7 @@ pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe};
 pub use logs::{Found, logs};
 pub use pages::{Configz, Debugging, Query, verbosity, verbosity_index, verbosity_pages};
+pub use profiles::{profile, profiler_pages};
 pub use secure::{SecureOptions, Tls, hostname};
 pub use zpages::{Wanted, ZPage, flagz, statusz};
 

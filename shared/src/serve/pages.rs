@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use serde_json::Value;
 
 use super::Health;
-use super::profiles;
+use super::profiles::profiler_pages;
 use super::zpages::{self, Wanted, ZPage};
 use crate::flags::FlagSet;
 use crate::status::{Status, go_quote};
@@ -150,7 +150,7 @@ fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     config.route("/version", web::get().to(|| async { json(&crate::version::info()) }));
     if pages.profiling {
         verbosity_pages(config);
-        profiles::configure(config);
+        profiler_pages(config);
     }
     if flags.enabled("ComponentFlagz") {
         let flags = flags.clone();

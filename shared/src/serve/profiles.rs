@@ -11,14 +11,20 @@ const ROOT: &str = "/debug/pprof/";
 const INDEX: &str = "<html>\n<head><title>/debug/pprof/</title></head>\n<body>\n/debug/pprof/<br><br>\n\
     <a href='cmdline'>cmdline</a>\n</body>\n</html>\n";
 
-pub(super) fn configure(config: &mut ServiceConfig) {
-    let redirect = || async { HttpResponse::Found().insert_header((header::LOCATION, ROOT)).finish() };
-    config.route("/debug/pprof", web::to(redirect));
-    config.route("/debug/pprof/{profile:.*}", web::to(|request: HttpRequest| async move { profile(request.path()) }));
+/// The pages, at their paths.
+pub fn profiler_pages(config: &mut ServiceConfig) {
+    for path in ["/debug/pprof", "/debug/pprof/{profile:.*}"] {
+        config.route(path, web::to(|request: HttpRequest| async move { profile(request.path()) }));
+    }
 }
 
-fn profile(path: &str) -> HttpResponse {
-    match path.strip_prefix(ROOT).unwrap_or_default() {
+/// The page at a path.
+#[must_use]
+pub fn profile(path: &str) -> HttpResponse {
+    let Some(name) = path.strip_prefix(ROOT) else {
+        return HttpResponse::Found().insert_header((header::LOCATION, ROOT)).finish();
+    };
+    match name {
         "" => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "text/html; charset=utf-8")).body(INDEX),
         "cmdline" => plain(StatusCode::OK, std::env::args().collect::<Vec<_>>().join("\0")),
         // No addresses of this program can be named.
