@@ -12,6 +12,7 @@ pub mod flags;
 pub mod informer;
 pub mod leader;
 pub mod metrics;
+pub mod patterns;
 pub mod run;
 pub mod serve;
 pub mod status;

@@ -22,7 +22,6 @@ mod names;
 pub mod objects;
 pub mod openapi;
 pub mod openapi_v2;
-mod patterns;
 mod prune;
 mod rule_check;
 mod rules;

@@ -10,7 +10,6 @@ use proto::Value;
 use regex::Regex;
 use serde_json::Map;
 
-use super::patterns;
 use super::rules::Rule;
 
 /// Deepest schema that is compiled; deeper places hold anything.
@@ -137,7 +136,10 @@ impl Pattern {
 
     /// Whether the pattern is found in a text; one that cannot be compiled is found nowhere.
     pub fn is_match(&self, text: &str) -> bool {
-        self.compiled.get_or_init(|| patterns::compile(&self.text).ok()).as_ref().is_some_and(|r| r.is_match(text))
+        self.compiled
+            .get_or_init(|| shared::patterns::compile(&self.text).ok())
+            .as_ref()
+            .is_some_and(|r| r.is_match(text))
     }
 }
 

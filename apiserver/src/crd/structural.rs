@@ -5,7 +5,6 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::patterns;
 use super::schema::MAX_DEPTH;
 
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
@@ -215,7 +214,7 @@ fn limits(text: &Value, known: (bool, bool), path: &Path, depth: usize, out: &mu
     }
     nested(&text["not"], false, &path.child("not"), depth + 1, out);
     if let Some(text) = text["pattern"].as_str().filter(|text| !text.is_empty())
-        && let Err(why) = patterns::compile(text)
+        && let Err(why) = shared::patterns::compile(text)
     {
         let message = format!("must be a valid regular expression, but isn't: {why}");
         out.push(Error::invalid(path.child("pattern"), text, &message));

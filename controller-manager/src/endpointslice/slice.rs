@@ -13,7 +13,6 @@ const ADDRESS_TYPE: u32 = 4;
 const ADDRESSES: u32 = 1;
 const TARGET: u32 = 4;
 const TARGET_UID: u32 = 4;
-const HINTS: u32 = 8;
 
 /// A slice.
 pub type Slice = PackedOf<EndpointSlice>;
@@ -68,12 +67,6 @@ impl Slice {
     /// Its ports as they are written.
     pub fn ports(&self) -> impl Iterator<Item = &[u8]> {
         self.all(PORTS)
-    }
-
-    /// Whether an endpoint says from where it should be used.
-    #[must_use]
-    pub fn has_hints(&self) -> bool {
-        self.endpoints().any(|endpoint| packed::values(endpoint, HINTS).next().is_some())
     }
 }
 

@@ -392,7 +392,7 @@ impl Checker<'_> {
         };
         let last = places.last()?;
         match name {
-            "matches" | "find" | "findAll" => match library::pattern(&text(arguments.get(1)?)?) {
+            "matches" | "find" | "findAll" => match crate::patterns::compile(&text(arguments.get(1)?)?) {
                 Ok(pattern) => return Some(pattern),
                 Err(_) if name == "matches" => self.problems.push((last.id, "invalid matches argument".to_owned())),
                 Err(_) => {}

@@ -31,7 +31,7 @@ pub use library::authorizer::{Authorities, Decision, authorizer};
 pub use library::format::fits as format_problems;
 pub use library::quantity::quantity;
 pub use library::semver::semver;
-pub use library::{duration, pattern, timestamp};
+pub use library::{duration, timestamp};
 pub use types::{Fields, Shape, Type};
 pub use value::{Answer, Key, Made, Map, Opaque, Text, Value};
 pub use words::{RESERVED, escape, is_identifier};

@@ -428,6 +428,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_pod_that_is_given_a_deadline_counts_elsewhere() {
+        let scope = json!({"scopes": ["Terminating"]});
+        let cluster = cluster(&json!({"pods": "1"}), &json!({"pods": "0"}), &scope);
+        let ends = |deadline: Value| {
+            let mut pod = pod(json!({}));
+            pod["spec"]["activeDeadlineSeconds"] = deadline;
+            pod
+        };
+        let over =
+            "pods \"x\" is forbidden: exceeded quota: rq, requested: pods=1, used: pods=1, limited: pods=1".to_owned();
+        let without = || ends(Value::Null);
+        let writes = [
+            (without(), without(), ""),
+            (ends(json!(5)), without(), ""),
+            (ends(json!(4)), ends(json!(5)), ""),
+            (ends(json!(5)), without(), over.as_str()),
+        ];
+        updates(&cluster, "", "pods", "", &writes).await;
+        assert_eq!(used(&cluster), json!({"pods": "1"}));
+    }
+
+    #[tokio::test]
     async fn devices_count_by_their_class() {
         let devices = "gpu.deviceclass.resource.k8s.io/devices";
         let cluster = cluster(&json!({devices: "4"}), &json!({devices: "1"}), &json!(null));

@@ -52,11 +52,15 @@ pub(super) fn describe(scope: &Value) -> String {
     format!("{{{} {} [{}]}}", text("/scopeName"), text("/operator"), tree::strings(scope, "/values").join(" "))
 }
 
+/// Whether a pod has a time by which it ends: the one thing about its scopes that an update can change.
+pub(super) fn terminates(pod: &Value) -> bool {
+    tree::int(pod, "/spec/activeDeadlineSeconds").is_some_and(|s| s >= 0)
+}
+
 fn pod(scope: &Scope<'_>, pod: &Value) -> bool {
-    let terminating = tree::int(pod, "/spec/activeDeadlineSeconds").is_some_and(|s| s >= 0);
     match scope.name {
-        "Terminating" => terminating,
-        "NotTerminating" => !terminating,
+        "Terminating" => terminates(pod),
+        "NotTerminating" => !terminates(pod),
         "BestEffort" => best_effort(pod),
         "NotBestEffort" => !best_effort(pod),
         "PriorityClass" => selects(scope, &[tree::text(pod, "/spec/priorityClassName")]),

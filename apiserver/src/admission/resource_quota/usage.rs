@@ -23,16 +23,17 @@ const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// Whether the request can raise any usage.
 pub(super) fn counts(a: &Attributes<'_>) -> bool {
     let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
+    let (new, old) = (a.object().unwrap_or(&Value::Null), a.old_object.unwrap_or(&Value::Null));
     match (group, plural, a.subresource, a.operation) {
         ("" | "events.k8s.io", "events", ..) | ("", "bindings", ..) => false,
         ("authentication.k8s.io" | "authorization.k8s.io", ..) => false,
         ("", "pods", "resize", Operation::Update) => true,
+        ("", "pods", "", Operation::Update) => scopes::terminates(new) != scopes::terminates(old),
         (_, _, "", Operation::Create) => true,
         ("", "services" | "persistentvolumeclaims", "", Operation::Update) => true,
         (DEVICES, "resourceclaims", "", Operation::Update) => true,
         // What a volume was given may be more than was asked for.
         ("", "persistentvolumeclaims", "status", Operation::Update) => {
-            let (new, old) = (a.object().unwrap_or(&Value::Null), a.old_object.unwrap_or(&Value::Null));
             allocated(new) != allocated(old) || scopes::attributes_classes(new) != scopes::attributes_classes(old)
         }
         _ => false,

@@ -28,7 +28,6 @@ use super::value::{Answer, Value};
 use super::{Error, Extras};
 
 pub(super) use convert::base64;
-pub use regex::pattern;
 pub(super) use regex::small_pattern;
 pub use time::{duration, timestamp};
 pub(super) use time::{print_span, print_time};

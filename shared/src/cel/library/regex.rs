@@ -17,30 +17,11 @@ pub(super) const TABLE: &[Entry] = &[
     method("findAll", "string, string, int", "list(string)", Cost::Regex(true), find_all),
 ];
 
-/// Largest compiled form of a pattern, in bytes.
-const MAX_BYTES: usize = 1 << 20;
-/// The same for one that is made while an expression runs.
+/// Largest compiled form of a pattern that is made while an expression runs, in bytes: there may be many of them.
 const MAX_RUNNING_BYTES: usize = 1 << 18;
 
-/// Compiles a pattern; the error is in upstream's words as far as they are known.
-pub fn pattern(text: &str) -> Result<Regex, String> {
-    limited(text, MAX_BYTES)
-}
-
-/// See [`pattern`]; for many of them.
 pub(in crate::cel) fn small_pattern(text: &str) -> Result<Regex, String> {
-    limited(text, MAX_RUNNING_BYTES)
-}
-
-fn limited(text: &str, bytes: usize) -> Result<Regex, String> {
-    regex::RegexBuilder::new(text)
-        .size_limit(bytes)
-        .build()
-        .map_err(|e| format!("error parsing regexp: {}", last_line(&e.to_string())))
-}
-
-fn last_line(text: &str) -> &str {
-    text.lines().last().unwrap_or_default().trim_start_matches("error: ")
+    crate::patterns::compile_within(text, MAX_RUNNING_BYTES)
 }
 
 fn compiled<'r>(args: &mut Args<'r, '_>) -> Result<Cow<'r, Regex>, Error> {

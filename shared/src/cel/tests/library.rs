@@ -81,6 +81,8 @@ fn texts() {
         "strings.quote('say \"hi\"\\n') == '\"say \\\\\"hi\\\\\"\\\\n\"'",
         "'%s is %d'.format(['x', 5]) == 'x is 5' && '%.2f'.format([3.14159]) == '3.14' && '%b'.format([5]) == '101' && '%x %X %o'.format([26, 26, 8]) == '1a 1A 10'",
         "'%s %s'.format([[dyn(1), dyn('a')], {'k': true}]) == '[1, a] {k: true}' && '100%%'.format([]) == '100%' && '%e'.format([1052.03]) == '1.052030e+03'",
+        // As Go reads patterns: digits are those of ASCII, and braces that count nothing are themselves.
+        r"!'٣'.matches('^\\d$') && '3'.matches('^\\d$') && 'a{'.find('a{') == 'a{'",
         "'abc'.contains('b') && 'abc'.startsWith('a') && 'abc'.endsWith('c') && 'abc'.matches('^a.c$') && matches('abc', 'b')",
     ]);
 }

@@ -182,6 +182,12 @@ impl Mender {
     async fn service(&mut self, service: &Value, view: &View<'_>) -> Result<(), Status> {
         for ip in cluster_addresses(service) {
             let Some((complaint, mend)) = judge_service(service, &ip, view) else { continue };
+            // News may be old by now. A service gives its address up before that is let go, so who still has it now had it
+            // when it was looked for; what has changed since is looked at in its turn.
+            let now = view.service(meta::text(service, "namespace"), meta::text(service, "name"));
+            if !now.is_some_and(|now| cluster_addresses(&now).contains(&ip)) {
+                continue;
+            }
             if !complaint.reason.is_empty() {
                 self.teller.tell(("v1", "Service"), service, &complaint).await;
             }
@@ -364,6 +370,20 @@ mod tests {
         let left = |o: &Arc<Value>| format!("{} {}", meta::text(o, "name"), tree::text(o, "/spec/parentRef/name"));
         told.sort();
         (told, cluster.list(GROUP, PLURAL, None).iter().map(left).collect())
+    }
+
+    #[tokio::test]
+    async fn old_news_of_a_service_take_nothing() {
+        let cluster = Arc::new(Fixed::default());
+        cluster.put("", "services", service("a", &["10.0.1.1"]));
+        cluster.put(GROUP, PLURAL, address("10.0.1.1", "a", "2020-01-01T00:00:00Z"));
+        let net = Range { net: "10.0.0.0/16".parse().expect("a range"), ready: true };
+        let view = View { reader: &*cluster, ranges: vec![net] };
+        let mut mender = Mender::new(cluster.api());
+        for old in [service("a", &["10.0.1.1", "10.0.1.2"]), service("gone", &["10.0.1.3"])] {
+            mender.service(&old, &view).await.expect("done");
+        }
+        assert_eq!((cluster.list(GROUP, PLURAL, None).len(), cluster.list("", "events", None).len()), (1, 0));
     }
 
     #[tokio::test]

@@ -1,19 +1,30 @@
-//! Patterns of schemas as Go reads them: what is refused, in its words, and the same pattern as this side writes it.
+//! Regular expressions as Go reads them: what is refused, in its words, and the same pattern as this side writes it.
 //!
 //! The two differ in places: classes of letters and digits are those of ASCII there, braces that count nothing and
 //! brackets in brackets are themselves, and counts end at a thousand. Pure.
 
 use regex::Regex;
 
-/// Largest compiled form of a pattern.
+/// Largest compiled form of a pattern, in bytes.
 const BYTES: usize = 1 << 20;
 /// Largest count.
 const MOST: i64 = 1_000;
 
-/// Compiles a pattern as definitions may contain it; the error is in upstream's words.
+/// Compiles a pattern.
+///
+/// # Errors
+/// In the words of Go's library.
 pub fn compile(text: &str) -> Result<Regex, String> {
+    compile_within(text, BYTES)
+}
+
+/// The same, to no more than so many bytes.
+///
+/// # Errors
+/// As above.
+pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, String> {
     let translated = translate(text).map_err(|Wrong(what, at)| format!("error parsing regexp: {what}: `{at}`"))?;
-    let compiled = regex::RegexBuilder::new(&translated).size_limit(BYTES).build();
+    let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).build();
     compiled.map_err(|_| format!("error parsing regexp: expression too large: `{text}`"))
 }
 
