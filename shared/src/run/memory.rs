@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// When most components have done what only their start does.
-const STARTED: Duration = Duration::from_secs(10);
+const STARTED: Duration = Duration::from_secs(1);
 /// How often freed memory goes back to the system.
 const TIDY: Duration = Duration::from_secs(30);
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn code_goes_soon_after_the_start_and_once_more() {
         let first: Vec<(u64, bool)> = rounds().take(4).map(|(pause, code)| (pause.as_secs(), code)).collect();
-        assert_eq!(first, [(10, true), (30, true), (30, false), (30, false)]);
+        assert_eq!(first, [(1, true), (30, true), (30, false), (30, false)]);
     }
 
     #[test]
