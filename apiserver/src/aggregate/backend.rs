@@ -23,6 +23,7 @@ use super::Aggregator;
 use super::service::Behind;
 use crate::admission::{Target, count_outdated, dial_error, tls_error};
 use crate::api::Reader;
+use crate::authn::front_proxy;
 use crate::egress::{Egress, To};
 
 /// Idle connections that are kept, and for how long.
@@ -106,10 +107,10 @@ fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&E
 /// A request of the server itself, as a user.
 fn own(address: &str, path: &str, user: &UserInfo, headers: &[(&str, &str)]) -> Result<http::Request<Body>, String> {
     let mut head = http::Request::get(format!("https://{address}{path}"))
-        .header("x-remote-user", &user.name)
+        .header(front_proxy::USER, &user.name)
         .header("user-agent", "kube-aggregator");
     for group in &user.groups {
-        head = head.header("x-remote-group", group);
+        head = head.header(front_proxy::GROUP, group);
     }
     for (name, value) in headers {
         head = head.header(*name, *value);

@@ -5,6 +5,7 @@ use shared::authn::UserInfo;
 use shared::flags::FlagSet;
 
 use crate::authn::FrontProxyHeaders;
+use crate::authn::front_proxy::{EXTRA, GROUP, UID, USER};
 
 /// Which headers are a front proxy's.
 #[derive(Debug, Clone)]
@@ -14,11 +15,6 @@ pub(super) struct Headers {
     /// The uid is told, too.
     uid: bool,
 }
-
-const USER: &str = "x-remote-user";
-const UID: &str = "x-remote-uid";
-const GROUP: &str = "x-remote-group";
-const EXTRA: &str = "x-remote-extra-";
 
 impl Headers {
     pub(super) fn from_flags(flags: &FlagSet) -> Self {

@@ -3,6 +3,15 @@
 
 use shared::flags::FlagSet;
 
+/// The user's name.
+pub const USER: &str = "x-remote-user";
+/// The user's uid.
+pub const UID: &str = "x-remote-uid";
+/// A group of the user.
+pub const GROUP: &str = "x-remote-group";
+/// What names of other things about the user begin with.
+pub const EXTRA: &str = "x-remote-extra-";
+
 /// Names in lower case.
 #[derive(Debug, Clone)]
 pub struct FrontProxyHeaders {
@@ -14,10 +23,7 @@ pub struct FrontProxyHeaders {
 impl FrontProxyHeaders {
     /// Those that every server sends to the ones behind it, and those that this one believes.
     pub fn from_flags(flags: &FlagSet) -> Self {
-        let mut own = Self {
-            names: ["x-remote-user", "x-remote-uid", "x-remote-group"].map(str::to_owned).into(),
-            prefixes: vec!["x-remote-extra-".to_owned()],
-        };
+        let mut own = Self { names: [USER, UID, GROUP].map(str::to_owned).into(), prefixes: vec![EXTRA.to_owned()] };
         if flags.string("requestheader-client-ca-file").is_empty() {
             // It believes nobody.
             return own;

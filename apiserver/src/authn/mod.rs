@@ -3,7 +3,7 @@
 
 mod bootstrap_tokens;
 mod cache;
-mod front_proxy;
+pub mod front_proxy;
 pub mod jwt;
 mod static_tokens;
 mod webhook;

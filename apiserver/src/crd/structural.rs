@@ -6,6 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::schema::MAX_DEPTH;
+use crate::validation::{flag, list};
 
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
@@ -26,14 +27,6 @@ const NOT_NESTED: [(&str, &str); 12] = [
     ("x-kubernetes-list-type", "must be undefined to be structural"),
     ("x-kubernetes-map-type", "must be undefined to be structural"),
 ];
-
-fn is(text: &Value, key: &str) -> bool {
-    text[key] == true
-}
-
-fn list<'t>(text: &'t Value, key: &str) -> &'t [Value] {
-    text[key].as_array().map_or(&[], Vec::as_slice)
-}
 
 fn properties(text: &Value) -> impl Iterator<Item = (&String, &Value)> {
     text["properties"].as_object().into_iter().flatten()
@@ -123,14 +116,14 @@ fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error
     }
     let additional = path.child("additionalProperties");
     place(&text["additionalProperties"], Place::Field, &additional, depth + 1, out);
-    let (limitless, embedded) = (!text["additionalProperties"].is_null(), is(text, EMBEDDED));
+    let (limitless, embedded) = (!text["additionalProperties"].is_null(), flag(text, EMBEDDED));
     if limitless && at == Place::Root {
         out.push(Error::forbidden(&additional, "must not be used at the root"));
     }
     if limitless && embedded {
         out.push(Error::forbidden(&additional, "must not be used if x-kubernetes-embedded-resource is set"));
     }
-    for key in [PRESERVE, EMBEDDED].into_iter().filter(|key| is(text, INT_OR_STRING) && is(text, key)) {
+    for key in [PRESERVE, EMBEDDED].into_iter().filter(|key| flag(text, INT_OR_STRING) && flag(text, key)) {
         out.push(Error::invalid(path.child(key), true, "must be false if x-kubernetes-int-or-string is true"));
     }
     let all_of = list(text, "allOf").first().is_some_and(|first| either(list(first, "anyOf")));
@@ -144,7 +137,7 @@ fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error
             out.push(Error::forbidden(path, message));
         }
     }
-    if embedded && !is(text, PRESERVE) && properties(text).next().is_none() {
+    if embedded && !flag(text, PRESERVE) && properties(text).next().is_none() {
         let message =
             "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
         out.push(Error::required(path.child("properties"), message));
@@ -153,14 +146,14 @@ fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error
 
 /// Every place has a type, and objects are objects.
 fn typed(text: &Value, at: Place, path: &Path, out: &mut Vec<Error>) {
-    let (kind, embedded) = (text["type"].as_str().unwrap_or(""), is(text, EMBEDDED));
+    let (kind, embedded) = (text["type"].as_str().unwrap_or(""), flag(text, EMBEDDED));
     let own = path.child("type");
     match kind {
         "object" => {}
         "" if embedded => {
             out.push(Error::required(&own, "must be object if x-kubernetes-embedded-resource is true"));
         }
-        "" if is(text, INT_OR_STRING) || is(text, PRESERVE) => {}
+        "" if flag(text, INT_OR_STRING) || flag(text, PRESERVE) => {}
         "" => out.push(Error::required(&own, at.words())),
         other if embedded => {
             out.push(Error::invalid(&own, other, "must be object if x-kubernetes-embedded-resource is true"));

@@ -72,6 +72,7 @@ pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
 pub(crate) use storage::csi::counts_stay;
+pub(crate) use tree::{flag, list};
 
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);

@@ -33,12 +33,12 @@ pub(super) fn int(value: &Value, key: &str) -> Option<i64> {
 }
 
 /// A boolean field.
-pub(super) fn flag(value: &Value, key: &str) -> bool {
+pub(crate) fn flag(value: &Value, key: &str) -> bool {
     get(value, key).as_bool().unwrap_or_default()
 }
 
 /// A list field.
-pub(super) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+pub(crate) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     get(value, key).as_array().unwrap_or(&EMPTY)
 }
 
