@@ -155,7 +155,7 @@ impl Slices {
 
     async fn sync(&self, key: &Key) -> Synced {
         let (result, synced) = match self.reconcile(key).await {
-            Ok(()) => ("success", Ok(None)),
+            Ok(()) => ("success", Ok(self.tracker.missed(key).then_some(Duration::ZERO))),
             Err(Stop::Stale) => ("stale", Ok(Some(STALE_RETRY))),
             Err(Stop::Failed(e)) => ("error", Err(e)),
         };

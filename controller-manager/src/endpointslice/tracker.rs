@@ -18,6 +18,10 @@ struct Written {
     slices: HashMap<String, (i64, bool)>,
     /// A look was put off until the cache shows it.
     awaited: bool,
+    /// What the watch shows while a write is under way: its own result may come that way before the answer does.
+    under_way: Option<Vec<(String, i64)>>,
+    /// Some of that was not the result.
+    missed: bool,
 }
 
 /// Generations of slices as last written, by owner.
@@ -27,10 +31,28 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A slice was created or updated; `answer` is what the server stored.
-    pub fn wrote(&self, key: &Key, answer: Answer) {
+    /// A slice is about to be created or updated.
+    pub fn writes(&self, key: &Key) {
+        self.written.lock().entry(key.clone()).or_default().under_way = Some(Vec::new());
+    }
+
+    /// It was; `answer` is what the server stored. None when it did not say.
+    pub fn wrote(&self, key: &Key, answer: Option<Answer>) {
         let mut all = self.written.lock();
-        all.entry(key.clone()).or_default().slices.insert(answer.uid, (answer.generation, false));
+        let written = all.entry(key.clone()).or_default();
+        let own = |(uid, generation): &(String, i64)| {
+            answer.as_ref().is_some_and(|a| a.uid == *uid && a.generation == *generation)
+        };
+        written.missed |= !written.under_way.take().iter().flatten().all(own);
+        if let Some(answer) = answer {
+            written.slices.insert(answer.uid, (answer.generation, false));
+        }
+    }
+
+    /// Whether another look is due, because of news that came during a write.
+    #[must_use]
+    pub fn missed(&self, key: &Key) -> bool {
+        self.written.lock().get_mut(key).is_some_and(|written| std::mem::take(&mut written.missed))
     }
 
     /// A slice was deleted.
@@ -54,11 +76,13 @@ impl Tracker {
     #[must_use]
     pub fn concerned(&self, event: &Event<Slice>, controller: &str) -> Vec<Key> {
         let of = |slice: &Slice| {
-            let name = slice.meta().label(SERVICE_NAME).filter(|_| slice.meta().label(MANAGED_BY) == Some(controller));
+            let tracked = slice.meta().label(MANAGED_BY) == Some(controller);
+            let name = slice.meta().label(SERVICE_NAME).filter(|_| tracked);
             name.map(|name| Key::new(slice.meta().namespace(), name))
         };
         let (slice, owner) = (event.object(), of(event.object()));
         if let Event::Updated { old, .. } = event
+            && !old.meta().labelled_as(slice.meta())
             && of(old) != owner
         {
             // Somebody gave it away or took it: who had it is not to wait for it any more.
@@ -76,13 +100,20 @@ impl Tracker {
     }
 
     /// Whether a slice that the watch shows calls for a look: not when it is what was written here, unless a look was put
-    /// off for it.
+    /// off for it. During a write that is not known yet: see [`Tracker::missed`].
     #[must_use]
     fn news(&self, key: &Key, slice: &Slice) -> bool {
         let mut all = self.written.lock();
         let Some(written) = all.get_mut(key) else { return true };
-        let own = (slice.meta().generation(), false);
-        written.slices.get(slice.meta().uid()) != Some(&own) || std::mem::take(&mut written.awaited)
+        let (uid, generation) = (slice.meta().uid(), slice.meta().generation());
+        if written.slices.get(uid) == Some(&(generation, false)) {
+            return std::mem::take(&mut written.awaited);
+        }
+        match &mut written.under_way {
+            Some(seen) => seen.push((uid.to_owned(), generation)),
+            None => return true,
+        }
+        false
     }
 
     /// Whether the cache lags behind what was written.
@@ -104,6 +135,37 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn answer(uid: &str, generation: i64) -> Option<Answer> {
+        Some(Answer { uid: uid.to_owned(), generation, ..Answer::default() })
+    }
+
+    #[test]
+    fn what_was_written_may_be_seen_before_the_answer() {
+        let (t, key) = (Tracker::default(), Key::new("ns", "svc"));
+        let slice = |uid: &str, generation: i64| -> Arc<Slice> {
+            let object = json!({"metadata": {"uid": uid, "generation": generation}, "addressType": "IPv4"});
+            Arc::new(Slice::of_json(&object).expect("slice"))
+        };
+        for (seen, said, missed) in [
+            (&[][..], answer("u", 2), false),
+            (&[("u", 2)], answer("u", 2), false),
+            (&[("u", 2), ("u", 3)], answer("u", 3), true),
+            (&[("v", 3)], answer("u", 3), true),
+            (&[("u", 3)], None, true),
+            (&[], None, false),
+        ] {
+            t.forget(&key);
+            t.writes(&key);
+            for (uid, generation) in seen {
+                assert!(!t.news(&key, &slice(uid, *generation)), "it is not known yet");
+            }
+            assert!(!t.missed(&key));
+            t.wrote(&key, said.clone());
+            assert_eq!((t.missed(&key), t.missed(&key)), (missed, false), "{seen:?} {said:?}");
+            assert!(t.news(&key, &slice("u", 9)), "no write is under way any more");
+        }
+    }
+
     #[test]
     fn waits_for_the_cache() {
         let (t, key) = (Tracker::default(), Key::new("ns", "svc"));
@@ -113,7 +175,7 @@ mod tests {
             Arc::new(Slice::of_json(&object).expect("slice"))
         };
         assert!(!t.stale(&key, &[]));
-        t.wrote(&key, Answer { uid: "u".into(), generation: 2, ..Answer::default() });
+        t.wrote(&key, answer("u", 2));
         assert!(t.stale(&key, &[]));
         assert!(t.stale(&key, &[slice(1)]));
         assert!(t.news(&key, &slice(2)), "a look was put off for it");
@@ -123,7 +185,7 @@ mod tests {
         t.deleted(&key, "u");
         assert!(t.stale(&key, &[slice(2)]));
         assert!(!t.stale(&key, &[]));
-        t.wrote(&key, Answer { uid: "v".into(), generation: 1, ..Answer::default() });
+        t.wrote(&key, answer("v", 1));
         t.gone(&key, "v");
         assert!(!t.stale(&key, &[]), "deleted by somebody else before we saw it");
     }
@@ -140,7 +202,7 @@ mod tests {
         let own = || slice(1, "web", "me");
         assert_eq!(t.concerned(&Event::Added(own()), "me"), std::slice::from_ref(&web));
         assert_eq!(t.concerned(&Event::Added(own()), "other"), []);
-        t.wrote(&web, Answer { uid: "u".into(), generation: 2, ..Answer::default() });
+        t.wrote(&web, answer("u", 2));
         assert_eq!(changed(own(), slice(2, "web", "me")), [], "written here");
         assert_eq!(changed(own(), slice(2, "shop", "me")), [web.clone(), Key::new("ns", "shop")]);
         assert!(!t.stale(&web, &[]), "it is not waited for");

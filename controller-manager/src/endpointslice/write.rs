@@ -97,13 +97,12 @@ pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes
         match write {
             Write::Create(slice) => {
                 let path = Slice::collection_path(Some(slice.meta().namespace()));
-                let made = executor.rest.send_packed("POST", &path, slice.body()).await;
-                let failed = |error| Failed { what: "create EndpointSlice".to_owned(), error };
-                tracker.wrote(key, made.map_err(failed)?);
+                let made = tracked(executor, tracker, key, "POST", &path, &slice).await;
+                made.map_err(|error| Failed { what: "create EndpointSlice".to_owned(), error })?;
             }
             Write::Update(slice) => {
-                let put = executor.rest.send_packed("PUT", &slice.path(), slice.body()).await;
-                tracker.wrote(key, put.map_err(|error| Failed { what: named("update", &slice), error })?);
+                let put = tracked(executor, tracker, key, "PUT", &slice.path(), &slice).await;
+                put.map_err(|error| Failed { what: named("update", &slice), error })?;
             }
             Write::Delete(slice) => {
                 let options = json!({"preconditions": {"uid": slice.meta().uid()}});
@@ -116,6 +115,21 @@ pub async fn carry_out(executor: &Executor, tracker: &Tracker, key: &Key, writes
         }
     }
     Ok(())
+}
+
+/// Sends a slice, and tells the tracker.
+async fn tracked(
+    executor: &Executor,
+    tracker: &Tracker,
+    key: &Key,
+    method: &str,
+    path: &str,
+    slice: &Slice,
+) -> Result<(), RestError> {
+    tracker.writes(key);
+    let sent = executor.rest.send_packed(method, path, slice.body()).await;
+    tracker.wrote(key, sent.as_ref().ok().cloned());
+    sent.map(drop)
 }
 
 #[cfg(test)]

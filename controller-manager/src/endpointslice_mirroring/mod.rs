@@ -136,7 +136,7 @@ impl Mirror {
         metrics::observe("endpoint_slice_mirroring_controller_endpoints_sync_duration", &[], took.as_secs_f64());
         match written {
             Err(f) if !f.for_good() => Err(f.error),
-            _ => Ok(None),
+            _ => Ok(self.tracker.missed(key).then_some(Duration::ZERO)),
         }
     }
 

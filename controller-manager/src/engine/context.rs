@@ -335,7 +335,7 @@ impl Context {
             fn service(slice: &Slice) -> Option<&str> {
                 slice.meta().label(crate::endpointslice::plan::SERVICE_NAME)
             }
-            let unmoved = |old: &Slice, new: &Slice| service(old) == service(new);
+            let unmoved = |old: &Slice, new: &Slice| old.meta().labelled_as(new.meta()) || service(old) == service(new);
             informer.add_index_unless(crate::endpointslice::BY_SERVICE, unmoved, |slice: &Slice| {
                 service(slice).map(|s| format!("{}/{s}", slice.meta().namespace())).into_iter().collect()
             });

@@ -130,17 +130,18 @@ impl Packed {
     }
 }
 
-/// Copies the fields of a message that are wanted.
+/// Copies the fields of a message that are wanted: what lies between two that are not, at once.
 fn copy(message: &[u8], wanted: impl Fn(u32) -> bool, out: &mut Vec<u8>) -> Result<(), Error> {
-    for field in fields(message) {
-        let (number, value) = field?;
-        match value {
-            _ if !wanted(number) => {}
-            Wire::Bytes(bytes) => write_bytes(number, bytes, out),
-            // No kind that is held so has doubles.
-            value => write_number(number, value.int("field")?, out),
+    let mut fields = fields(message);
+    let (mut run, mut before) = (message, message);
+    while let Some(field) = fields.next() {
+        if !wanted(field?.0) {
+            out.extend_from_slice(&run[..run.len() - before.len()]);
+            run = fields.rest();
         }
+        before = fields.rest();
     }
+    out.extend_from_slice(run);
     Ok(())
 }
 
@@ -165,6 +166,12 @@ pub fn number(message: &[u8], wanted: u32) -> i64 {
 pub struct Meta<'a>(&'a [u8]);
 
 impl<'a> Meta<'a> {
+    /// That of an object as the server sent it, without its envelope.
+    #[must_use]
+    pub fn of(raw: &'a [u8]) -> Self {
+        Self(values(raw, METADATA).next().unwrap_or_default())
+    }
+
     /// Name, or empty.
     #[must_use]
     pub fn name(self) -> &'a str {
@@ -237,9 +244,19 @@ impl<'a> Meta<'a> {
         self.entries(ANNOTATIONS).collect()
     }
 
+    /// Whether it has the same labels, as they are written.
+    #[must_use]
+    pub fn labelled_as(self, other: Meta<'_>) -> bool {
+        values(self.0, LABELS).eq(values(other.0, LABELS))
+    }
+
     /// Whether these are all its labels.
     #[must_use]
     pub fn has_labels(self, labels: &Texts<'_>) -> bool {
+        // The server writes them in this order.
+        if self.entries(LABELS).eq(labels.iter().map(|(key, value)| (*key, *value))) {
+            return true;
+        }
         let same = |(key, value): (&str, &str)| labels.get(key).is_some_and(|wanted| *wanted == value);
         self.entries(LABELS).count() == labels.len() && self.entries(LABELS).all(same)
     }

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use super::action::PatchKind;
 use super::clock;
-use super::packed::Packed;
+use super::packed::Meta;
 
 /// How long a controller's token is asked to last, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
@@ -368,8 +368,7 @@ fn written(answer: &[u8]) -> Written {
 }
 
 fn packed(raw: &[u8]) -> Written {
-    let Ok(object) = Packed::read(raw) else { return Written::default() };
-    let meta = object.meta();
+    let meta = Meta::of(raw);
     Written { name: meta.name().to_owned(), uid: meta.uid().to_owned(), generation: meta.generation() }
 }
 

@@ -26,12 +26,19 @@ pub(crate) fn tag(number: u32, wire_type: u8, out: &mut Vec<u8>) {
 
 /// Writes a text, bytes or a message.
 pub fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+    out.reserve(value.len() + 2);
     length(number, value.len(), out);
     out.extend_from_slice(value);
 }
 
 /// Writes what stands in front of a text, bytes or a message of a length.
+#[inline]
 pub fn length(number: u32, length: usize, out: &mut Vec<u8>) {
+    if let (..16, ..0x80) = (number, length) {
+        // Nearly all.
+        out.extend_from_slice(&[(number << 3) as u8 | LENGTH, length as u8]);
+        return;
+    }
     tag(number, LENGTH, out);
     varint(length as u64, out);
 }
@@ -170,6 +177,13 @@ pub fn fields(message: &[u8]) -> Fields<'_> {
 #[derive(Clone, Debug)]
 pub struct Fields<'a>(Reader<'a>);
 
+impl<'a> Fields<'a> {
+    /// What has not been read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.0.data
+    }
+}
+
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, Wire<'a>), Error>;
 
@@ -220,9 +234,18 @@ impl<'a> Iterator for Values<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         loop {
-            match self.fields.next()? {
-                (number, Wire::Bytes(value)) if number == self.wanted => return Some(value),
-                _ => {}
+            // What is passed over on the way is not made into fields first.
+            let (number, value) = match usual(self.fields.0.data) {
+                Some((number, value, rest)) => {
+                    self.fields.0.data = rest;
+                    (number, value)
+                }
+                None => self.fields.next()?,
+            };
+            if let Wire::Bytes(value) = value
+                && number == self.wanted
+            {
+                return Some(value);
             }
         }
     }
