@@ -79,8 +79,23 @@ pub fn read(before: &[Arc<Slice>], writes: &[Write], max: usize) -> Sync {
             after.push(slice);
         }
     }
-    let (was, is) = (by_address(&before), by_address(&new));
-    Sync { changed, totals: totals(&after, max), ..compare(&was, &is) }
+    let compared = in_place(&before, &new).unwrap_or_else(|| compare(&by_address(&before), &by_address(&new)));
+    Sync { changed, totals: totals(&after, max), ..compared }
+}
+
+/// What a sync did to one slice whose endpoints stay where they are, as it is with most.
+fn in_place(before: &[&Slice], new: &[&Slice]) -> Option<Sync> {
+    let ([before], [new]) = (before, new) else { return None };
+    let mut updated = 0;
+    let (mut was, mut is) = (before.endpoints(), new.endpoints());
+    loop {
+        match (was.next(), is.next()) {
+            (None, None) => return Some(Sync { updated, ..Sync::default() }),
+            (Some(was), Some(is)) if was == is => {}
+            (Some(was), Some(is)) if slice::addresses(was).next() == slice::addresses(is).next() => updated += 1,
+            _ => return None,
+        }
+    }
 }
 
 /// Endpoints as they are written, in the order of their first addresses.

@@ -351,15 +351,19 @@ fn request(
     (method, path, accept, content_type): Asked<'_>,
     body: Vec<u8>,
 ) -> Result<http::Request<Vec<u8>>, RestError> {
-    let accept = HeaderValue::from_static(accept);
-    let mut request = http::Request::builder().method(method).uri(path).header(http::header::ACCEPT, accept);
+    let mut request = http::Request::new(body);
+    *request.method_mut() = method.parse().map_err(RestError::other)?;
+    *request.uri_mut() = path.parse().map_err(RestError::other)?;
+    let headers = request.headers_mut();
+    headers.insert(http::header::ACCEPT, HeaderValue::from_static(accept));
     if let Some(content_type) = content_type {
-        request = request.header(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     if let Some(token) = token {
-        request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+        let bearer = HeaderValue::try_from(format!("Bearer {token}")).map_err(RestError::other)?;
+        headers.insert(http::header::AUTHORIZATION, bearer);
     }
-    request.body(body).map_err(RestError::other)
+    Ok(request)
 }
 
 /// What an answer says. Deletions are answered with other things than objects.
