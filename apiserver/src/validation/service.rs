@@ -15,7 +15,8 @@ use super::pod::containers::choice;
 use super::pod::handlers::port_or_name;
 use super::tree::{at, get, has, int, list, text, texts};
 
-const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// Who may come to a balancer, in an annotation.
+pub(super) const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 fn is_headless(spec: &Value) -> bool {
     addresses(spec) == ["None"]
@@ -290,7 +291,7 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("healthCheckNodePort"), port, &between(1, 65535)));
     }
     let internal = text(spec, "internalTrafficPolicy");
-    if !matches!(internal, "" | "Cluster" | "Local") {
+    if has(spec, "internalTrafficPolicy") && !matches!(internal, "Cluster" | "Local") {
         out.push(Error::not_supported(path.child("internalTrafficPolicy"), internal, &["Cluster", "Local"]));
     }
     let distribution = text(spec, "trafficDistribution");
@@ -357,9 +358,10 @@ fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>
 }
 
 /// `status`: where a load balancer answers.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::of(&["status", "loadBalancer", "ingress"]);
-    let entries = list(at(new, &["status", "loadBalancer"]), "ingress");
+    let of = |service| list(at(service, &["status", "loadBalancer"]), "ingress");
+    let (entries, before) = (of(new), of(old));
     if text(get(new, "spec"), "type") != "LoadBalancer" && !entries.is_empty() {
         out.push(Error::forbidden(&path, "may only be used when `spec.type` is 'LoadBalancer'"));
         return;
@@ -367,7 +369,8 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     for (i, entry) in entries.iter().enumerate() {
         let path = path.index(i);
         let (address, mode) = (text(entry, "ip"), text(entry, "ipMode"));
-        if !address.is_empty() {
+        // What is there may stay.
+        if !address.is_empty() && !before.iter().any(|entry| text(entry, "ip") == address) {
             ip(out, &path.child("ip"), address);
         }
         if address.is_empty() && has(entry, "ipMode") {
