@@ -17,6 +17,7 @@ use super::tree::{at, get, has, int, list, text, texts};
 
 /// Who may come to a balancer, in an annotation.
 pub(super) const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const BALANCED_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 
 fn is_headless(spec: &Value) -> bool {
     addresses(spec) == ["None"]
@@ -234,11 +235,10 @@ fn node_ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 
 fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<Error>) {
     let balanced = text(spec, "type") == "LoadBalancer";
-    let message = "may only be used when `type` is 'LoadBalancer'";
     let ranges = texts(spec, "loadBalancerSourceRanges");
     let ranges_path = path.child("LoadBalancerSourceRanges");
     if !ranges.is_empty() && !balanced {
-        out.push(Error::forbidden(&ranges_path, message));
+        out.push(Error::forbidden(&ranges_path, BALANCED_ONLY));
     }
     for (i, range) in ranges.iter().enumerate() {
         cidr(out, &ranges_path.index(i), range.trim());
@@ -247,22 +247,28 @@ fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<E
         let (given, path) =
             (text(annotations, SOURCE_RANGES), Path::of(&["metadata", "annotations"]).key(SOURCE_RANGES));
         if !balanced {
-            out.push(Error::forbidden(&path, message));
+            out.push(Error::forbidden(&path, BALANCED_ONLY));
         }
         for range in given.trim().split(',').filter(|_| !given.trim().is_empty()) {
             cidr(out, &path, range.trim());
         }
     }
     if has(spec, "allocateLoadBalancerNodePorts") && !balanced {
-        out.push(Error::forbidden(path.child("allocateLoadBalancerNodePorts"), message));
+        out.push(Error::forbidden(path.child("allocateLoadBalancerNodePorts"), BALANCED_ONLY));
     }
-    if has(spec, "loadBalancerClass") {
-        let (class, path) = (text(spec, "loadBalancerClass"), path.child("loadBalancerClass"));
-        if balanced {
-            complain(out, &path, class, qualified_name(class));
-        } else {
-            out.push(Error::forbidden(path, message));
-        }
+    balancer_class(spec, path, out);
+}
+
+/// `loadBalancerClass` by itself.
+fn balancer_class(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !has(spec, "loadBalancerClass") {
+        return;
+    }
+    let (class, path) = (text(spec, "loadBalancerClass"), path.child("loadBalancerClass"));
+    if text(spec, "type") == "LoadBalancer" {
+        complain(out, &path, class, qualified_name(class));
+    } else {
+        out.push(Error::forbidden(path, BALANCED_ONLY));
     }
 }
 
@@ -304,6 +310,12 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 /// What may change on a service.
 pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
+    let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
+    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
+        out.push(Error::invalid(path.child("loadBalancerClass"), class.clone(), "may not change once set"));
+    }
+    // Upstream looks at it here as well.
+    balancer_class(spec, &path, out);
     if text(spec, "type") == "ExternalName" || text(before, "type") == "ExternalName" {
         return;
     }
@@ -323,10 +335,6 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         }
     }
     families_stay(spec, before, &path, out);
-    let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
-    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
-        out.push(Error::invalid(path.child("loadBalancerClass"), class.clone(), "may not change once set"));
-    }
     let health = |s: &Value| int(s, "healthCheckNodePort").unwrap_or_default();
     let checked = |s: &Value| text(s, "type") == "LoadBalancer" && text(s, "externalTrafficPolicy") == "Local";
     if checked(before) && checked(spec) && ![0, health(before)].contains(&health(spec)) {

@@ -86,7 +86,14 @@ fn services() {
     kept.sub("status", &[(&[("/status/loadBalancer/x", json!(1))], &[]), (&of("y"), &[&invalid("y")])]);
     balanced.object["spec"]["healthCheckNodePort"] = json!(30000);
     balanced.object["spec"]["externalTrafficPolicy"] = json!("Local");
+    // A class is looked at twice, but for its change.
+    let of_balancers = "spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'";
+    service.update(&[(&[("/spec/loadBalancerClass", json!("a/b"))], &[of_balancers, of_balancers])]);
     balanced.update(&[
+        (
+            &[("/spec/loadBalancerClass", json!("a/b"))],
+            &[r#"spec.loadBalancerClass: Invalid value: "a/b": may not change once set"#],
+        ),
         (&[("/spec/healthCheckNodePort", json!(30001))], &["spec.healthCheckNodePort: Forbidden: field is immutable"]),
         (
             &[("/spec/clusterIP", json!("10.0.0.2")), ("/spec/clusterIPs", json!(["10.0.0.2"]))],
