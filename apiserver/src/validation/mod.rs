@@ -30,6 +30,7 @@ mod mutating_policy;
 mod names;
 mod networking;
 mod node;
+mod node_config;
 mod old_annotations;
 mod pem;
 mod pod;
@@ -166,12 +167,15 @@ const COORDINATION: &str = "coordination.k8s.io";
 
 /// Rules by group and plural. Kinds without a row have the generic rules only.
 static RULES: &[Rules] = &[
-    rules("", "pods", pod::create).update_only(pod::update::update).status(pod::status::update),
+    rules("", "pods", pod::create)
+        .update(pod::update::update)
+        .changed(&[Changed, Metadata, Stays])
+        .status(pod::status::update),
     rules("", "podtemplates", pod::template_object),
     rules("", "replicationcontrollers", workloads::replication_controller).status(workloads::status::replicas),
     rules("", "services", service::create).named(Service).update(service::update).status(service::status),
     rules("", "endpoints", discovery::endpoints).update_only(discovery::endpoints_update),
-    rules("", "nodes", node::create).update_only(node::update).status(node::update),
+    rules("", "nodes", node::create).update(node::update).changed(WHOLE).status(node::update),
     rules("", "namespaces", core::namespace).named(Label).update_only(nothing).status(core::namespace_status),
     rules("", "configmaps", config::config_map).update(config::config_map_update),
     rules("", "secrets", config::secret).update(config::secret_update),
@@ -388,6 +392,10 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
         return out;
     }
     changed_metadata(row, new, old, &mut out);
+    if matches!(subresource, "ephemeralcontainers" | "resize") {
+        // Here a pod is judged as a whole, as it is when it changes itself.
+        meta::create(new, NameRule::Subdomain, row, &metadata(), &mut out);
+    }
     match subresource {
         "ephemeralcontainers" => pod::update::ephemeral(new, old, &mut out),
         "resize" => pod::resize::resize(new, old, &mut out),

@@ -8,10 +8,11 @@ use shared::status::field::{Error, Path};
 
 use super::meta::{immutable, labels};
 use super::names::{cidr, complain, dns1123_label, label_key, label_value};
+use super::node_config;
 use super::old_annotations;
 use super::pod::placement::{taint_effect, tolerations};
 use super::pod::resources::{amount, overhead};
-use super::tree::{entries, get, list, text, texts};
+use super::tree::{at, entries, get, int, list, text, texts};
 
 /// A new node.
 pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
@@ -19,6 +20,7 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     old_annotations::of_node(object, out);
     taints(spec, &Path::of(&["metadata", "taints"]), out);
     resources(object, out);
+    swap(object, out);
     features(object, out);
     let path = Path::of(&["spec", "podCIDRs"]);
     let networks = texts(spec, "podCIDRs");
@@ -71,6 +73,15 @@ fn resources(object: &Value, out: &mut Vec<Error>) {
         for (name, value) in entries(get(object, "status"), key) {
             amount(name, value, &Path::of(&["status", key, name]), out);
         }
+    }
+}
+
+/// Swap, where there is any; upstream looks for it in the metadata.
+fn swap(object: &Value, out: &mut Vec<Error>) {
+    let capacity = int(at(object, &["status", "nodeInfo", "swap"]), "capacity");
+    if let Some(bytes) = capacity.filter(|bytes| *bytes <= 0) {
+        let path = Path::of(&["metadata", "nodeSwapStatus", "capacity"]);
+        out.push(Error::invalid(path, bytes, "must be greater than zero"));
     }
 }
 
@@ -141,6 +152,7 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         let message = "node updates may not change providerID except from \"\" to valid";
         out.push(Error::forbidden(Path::of(&["spec", "providerID"]), message));
     }
+    node_config::check(new, out);
     taints(spec, &Path::of(&["metadata", "taints"]), out);
     if text(spec, "externalID") != text(before, "externalID") {
         out.push(Error::forbidden(Path::of(&["spec", "externalID"]), "may not be updated"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use proto::Value;
+use proto::quantity::{Format, Quantity};
 use shared::status::field::{Error, Path};
 
 use super::names::{complain, qualified_name};
@@ -36,14 +37,19 @@ const OF_PODS: [&str; 7] = ["cpu", "memory", "limits.cpu", "limits.memory", "req
 
 /// Whether a scope says something about a resource; of others than the standard ones nothing is known.
 fn applies(scope: &str, resource: &str) -> bool {
-    let standard = STANDARD.contains(&resource) && resource != "storage";
     let counted = match scope {
         "BestEffort" => resource == "pods",
         "VolumeAttributesClass" => matches!(resource, "persistentvolumeclaims" | "requests.storage"),
         _ if SCOPES.contains(&scope) => OF_PODS.contains(&resource),
         _ => true,
     };
-    counted || !standard
+    counted || !is_standard(resource)
+}
+
+/// What a quota knows by itself. "storage" is a size of claims; a quota counts "requests.storage".
+fn is_standard(resource: &str) -> bool {
+    let huge = resource.starts_with("hugepages-") || resource.starts_with("requests.hugepages-");
+    huge || (STANDARD.contains(&resource) && resource != "storage")
 }
 
 fn scopes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -107,10 +113,7 @@ fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 
 fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
     resource_name(name, path, out);
-    // "storage" is a size of claims; a quota counts "requests.storage".
-    let standard = STANDARD.contains(&name) && name != "storage";
-    let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
-    if !name.contains('/') && !standard && !huge {
+    if !name.contains('/') && !is_standard(name) {
         out.push(Error::invalid(path, name, "must be a standard resource for quota"));
     }
 }
@@ -217,7 +220,7 @@ fn compare(limit: &Value, kind: &str, name: &str, path: &Path, out: &mut Vec<Err
     }
     if let Some(ratio) = of("maxLimitRequestRatio") {
         let path = path.child("maxLimitRequestRatio").key(name);
-        if ratio.milli_value() < 1000 {
+        if ratio < Quantity::from_int(1, Format::DecimalSI) {
             out.push(Error::invalid(&path, ratio.to_string(), &format!("ratio {ratio} is less than 1")));
         }
         if let (Some(min), Some(max)) = (of("min"), of("max")) {

@@ -102,6 +102,12 @@ pub(super) enum Leave {
     OddSelectorsOfClaims,
     /// API groups that are none, of what claims are filled from.
     OddGroupsOfSources,
+    /// Pods that have a node are nominated for one.
+    NominationOfBound,
+    /// Classes of attributes of volumes and claims stay what they are.
+    AttributesStay,
+    /// Variables come from nowhere but where they used to: files are not told of.
+    NoFiles,
 }
 
 struct Gate {
@@ -154,7 +160,6 @@ static TABLE: &[Gate] = &[
     gate(Leave::OddSelectorsOfSpread, STORED, PODS, stored::spreads_by_odd_selectors),
     gate(Leave::OddKeysOfSpread, STORED, PODS, stored::spreads_by_odd_keys),
     gate(Leave::OddKeysOfSpread, "!MatchLabelKeysInPodTopologySpread", &[], never),
-    gate(Leave::OddUnmergedKeys, "!MatchLabelKeysInPodTopologySpread", &[], never),
     gate(Leave::UnmergedKeys, "!MatchLabelKeysInPodTopologySpreadSelectorMerge", &[], never),
     gate(Leave::OddUnmergedKeys, STORED, PODS, stored::spreads_by_odd_unmerged_keys),
     gate(Leave::TokensElsewhere, STORED, PODS, stored::has_tokens_elsewhere),
@@ -162,6 +167,9 @@ static TABLE: &[Gate] = &[
     gate(Leave::DevicesOfOwnUsers, STORED, PODS, stored::has_devices_of_own_users),
     gate(Leave::OddSelectorsOfClaims, STORED, CLAIMS, claim::has_odd_selector),
     gate(Leave::OddGroupsOfSources, STORED, CLAIMS, claim::has_groups),
+    gate(Leave::NominationOfBound, "!ClearingNominatedNodeNameAfterBinding", &[], never),
+    gate(Leave::AttributesStay, "!VolumeAttributesClass", &[], never),
+    gate(Leave::NoFiles, "!EnvFiles", &[], never),
 ];
 
 fn compares(spec: &Value) -> bool {

@@ -15,7 +15,9 @@ use super::pod::containers::choice;
 use super::pod::handlers::port_or_name;
 use super::tree::{at, get, has, int, list, text, texts};
 
-const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// Who may come to a balancer, in an annotation.
+pub(super) const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const BALANCED_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 
 fn is_headless(spec: &Value) -> bool {
     addresses(spec) == ["None"]
@@ -233,11 +235,10 @@ fn node_ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 
 fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<Error>) {
     let balanced = text(spec, "type") == "LoadBalancer";
-    let message = "may only be used when `type` is 'LoadBalancer'";
     let ranges = texts(spec, "loadBalancerSourceRanges");
     let ranges_path = path.child("LoadBalancerSourceRanges");
     if !ranges.is_empty() && !balanced {
-        out.push(Error::forbidden(&ranges_path, message));
+        out.push(Error::forbidden(&ranges_path, BALANCED_ONLY));
     }
     for (i, range) in ranges.iter().enumerate() {
         cidr(out, &ranges_path.index(i), range.trim());
@@ -246,22 +247,28 @@ fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<E
         let (given, path) =
             (text(annotations, SOURCE_RANGES), Path::of(&["metadata", "annotations"]).key(SOURCE_RANGES));
         if !balanced {
-            out.push(Error::forbidden(&path, message));
+            out.push(Error::forbidden(&path, BALANCED_ONLY));
         }
         for range in given.trim().split(',').filter(|_| !given.trim().is_empty()) {
             cidr(out, &path, range.trim());
         }
     }
     if has(spec, "allocateLoadBalancerNodePorts") && !balanced {
-        out.push(Error::forbidden(path.child("allocateLoadBalancerNodePorts"), message));
+        out.push(Error::forbidden(path.child("allocateLoadBalancerNodePorts"), BALANCED_ONLY));
     }
-    if has(spec, "loadBalancerClass") {
-        let (class, path) = (text(spec, "loadBalancerClass"), path.child("loadBalancerClass"));
-        if balanced {
-            complain(out, &path, class, qualified_name(class));
-        } else {
-            out.push(Error::forbidden(path, message));
-        }
+    balancer_class(spec, path, out);
+}
+
+/// `loadBalancerClass` by itself.
+fn balancer_class(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !has(spec, "loadBalancerClass") {
+        return;
+    }
+    let (class, path) = (text(spec, "loadBalancerClass"), path.child("loadBalancerClass"));
+    if text(spec, "type") == "LoadBalancer" {
+        complain(out, &path, class, qualified_name(class));
+    } else {
+        out.push(Error::forbidden(path, BALANCED_ONLY));
     }
 }
 
@@ -290,7 +297,7 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("healthCheckNodePort"), port, &between(1, 65535)));
     }
     let internal = text(spec, "internalTrafficPolicy");
-    if !matches!(internal, "" | "Cluster" | "Local") {
+    if has(spec, "internalTrafficPolicy") && !matches!(internal, "Cluster" | "Local") {
         out.push(Error::not_supported(path.child("internalTrafficPolicy"), internal, &["Cluster", "Local"]));
     }
     let distribution = text(spec, "trafficDistribution");
@@ -303,6 +310,12 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 /// What may change on a service.
 pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
+    let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
+    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
+        out.push(Error::invalid(path.child("loadBalancerClass"), class.clone(), "may not change once set"));
+    }
+    // Upstream looks at it here as well.
+    balancer_class(spec, &path, out);
     if text(spec, "type") == "ExternalName" || text(before, "type") == "ExternalName" {
         return;
     }
@@ -322,10 +335,6 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
         }
     }
     families_stay(spec, before, &path, out);
-    let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
-    if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
-        out.push(Error::invalid(path.child("loadBalancerClass"), class.clone(), "may not change once set"));
-    }
     let health = |s: &Value| int(s, "healthCheckNodePort").unwrap_or_default();
     let checked = |s: &Value| text(s, "type") == "LoadBalancer" && text(s, "externalTrafficPolicy") == "Local";
     if checked(before) && checked(spec) && ![0, health(before)].contains(&health(spec)) {
@@ -357,9 +366,10 @@ fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>
 }
 
 /// `status`: where a load balancer answers.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::of(&["status", "loadBalancer", "ingress"]);
-    let entries = list(at(new, &["status", "loadBalancer"]), "ingress");
+    let of = |service| list(at(service, &["status", "loadBalancer"]), "ingress");
+    let (entries, before) = (of(new), of(old));
     if text(get(new, "spec"), "type") != "LoadBalancer" && !entries.is_empty() {
         out.push(Error::forbidden(&path, "may only be used when `spec.type` is 'LoadBalancer'"));
         return;
@@ -367,7 +377,8 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     for (i, entry) in entries.iter().enumerate() {
         let path = path.index(i);
         let (address, mode) = (text(entry, "ip"), text(entry, "ipMode"));
-        if !address.is_empty() {
+        // What is there may stay.
+        if !address.is_empty() && !before.iter().any(|entry| text(entry, "ip") == address) {
             ip(out, &path.child("ip"), address);
         }
         if address.is_empty() && has(entry, "ipMode") {

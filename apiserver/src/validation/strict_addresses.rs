@@ -6,8 +6,10 @@ use proto::resources::Resource;
 use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
+use super::meta::annotation;
 use super::relaxed::{PODS, is_of};
-use super::tree::get;
+use super::service::SOURCE_RANGES;
+use super::tree::{get, list};
 
 /// A field that takes any spelling.
 struct Place {
@@ -15,7 +17,7 @@ struct Place {
     of: &'static str,
     /// The subresource it is judged with.
     with: &'static str,
-    /// `*` stands for all elements of a list.
+    /// `*` stands for all elements of a list; a part `a=b` is read as `a` and told as `b`, which may be nothing.
     path: &'static str,
     judge: fn(&str) -> Option<String>,
     /// What was there before is let through.
@@ -44,9 +46,9 @@ static PLACES: &[Place] = &[
     kept("services", "status", "status.loadBalancer.ingress.*.ip", ip),
     kept("services", "", "spec.clusterIPs.*", ip),
     kept("services", "", "spec.externalIPs.*", ip),
-    kept("services", "", "spec.loadBalancerSourceRanges.*", network),
-    kept("pods", "status", "status.podIPs.*.ip", ip),
-    kept("pods", "status", "status.hostIPs.*.ip", ip),
+    kept("services", "", "spec.loadBalancerSourceRanges=LoadBalancerSourceRanges.*", network),
+    kept("pods", "status", "status.podIPs.*.ip=", ip),
+    kept("pods", "status", "status.hostIPs.*.ip=", ip),
 ];
 
 /// Fields of a pod's specification.
@@ -68,13 +70,29 @@ pub fn check(row: &Resource, subresource: &str, new: &Value, old: Option<&Value>
             judge(new, &format!("{at}.{field}"), ip, &[], &mut out);
         }
     }
+    if is("services") && subresource.is_empty() {
+        annotated_ranges(new, old, &mut out);
+    }
     out
+}
+
+/// The older form of a balancer's ranges, as far as it is new and nothing took its place.
+fn annotated_ranges(new: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+    let given = annotation(new, SOURCE_RANGES);
+    let ranges = list(get(new, "spec"), "loadBalancerSourceRanges");
+    if !ranges.is_empty() || old.is_some_and(|old| annotation(old, SOURCE_RANGES) == given) {
+        return;
+    }
+    let path = Path::of(&["metadata", "annotations"]).key(SOURCE_RANGES);
+    for range in given.split(',').map(str::trim) {
+        out.extend(network(range).map(|why| Error::invalid(&path, range, &why)));
+    }
 }
 
 fn judge(object: &Value, path: &str, why: fn(&str) -> Option<String>, before: &[String], out: &mut Vec<Error>) {
     each(object, path, &Path::default(), &mut |at, text| {
         if let Some(why) = why(text.trim()).filter(|_| !before.iter().any(|b| b == text)) {
-            out.push(Error::invalid(at, text, &why));
+            out.push(Error::invalid(at, text.trim(), &why));
         }
     });
 }
@@ -95,7 +113,9 @@ fn each(value: &Value, path: &str, at: &Path, visit: &mut dyn FnMut(&Path, &str)
     }
     let (part, rest) = path.split_once('.').unwrap_or((path, ""));
     if part != "*" {
-        return each(get(value, part), rest, &at.child(part), visit);
+        let (read, told) = part.split_once('=').unwrap_or((part, part));
+        let at = if told.is_empty() { at.clone() } else { at.child(told) };
+        return each(get(value, read), rest, &at, visit);
     }
     for (i, item) in value.as_array().into_iter().flatten().enumerate() {
         each(item, rest, &at.index(i), visit);
@@ -129,7 +149,19 @@ mod tests {
         let slice = |kind: &str| json!({"addressType": kind, "endpoints": [{"addresses": ["1.2.3.04"]}]});
         let status = json!({"status": {"podIPs": [{"ip": "::ffff:1.2.3.4"}]}});
         type Row<'a> = (&'a str, &'a str, &'a str, Value, Option<Value>, &'a [&'a str]);
-        let rows: [Row<'_>; 8] = [
+        let annotated = |ranges: &str| json!({"metadata": {"annotations": {SOURCE_RANGES: ranges}}});
+        let rows: [Row<'_>; 10] = [
+            ("", "services", "", annotated("010.0.0.0/8"), Some(annotated("010.0.0.0/8")), &[]),
+            (
+                "",
+                "services",
+                "",
+                annotated("1.2.3.0/24, 010.0.0.0/8"),
+                Some(annotated("010.0.0.0/8")),
+                &[
+                    "metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]: Invalid value: \"010.0.0.0/8\": must not have leading 0s in IP or prefix length",
+                ],
+            ),
             ("", "services", "", service("1.2.3.4", "10.0.0.0/8"), None, &[]),
             (
                 "",
@@ -139,7 +171,7 @@ mod tests {
                 None,
                 &[
                     "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
-                    "spec.loadBalancerSourceRanges[0]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length",
+                    "spec.LoadBalancerSourceRanges[0]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length",
                 ],
             ),
             ("", "services", "", service("01.2.3.4", "10.0.0.0/08"), Some(service("01.2.3.4", "10.0.0.0/08")), &[]),
@@ -167,7 +199,7 @@ mod tests {
                 "status",
                 status,
                 Some(json!({})),
-                &["status.podIPs[0].ip: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address"],
+                &["status.podIPs[0]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address"],
             ),
         ];
         for (group, plural, subresource, new, old, want) in rows {

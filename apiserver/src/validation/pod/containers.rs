@@ -22,6 +22,7 @@ const NOT_EPHEMERAL: [&str; 9] = [
     "startupProbe",
     "lifecycle",
 ];
+const NO_POLICY: &str = "must specify restartPolicy when restart rules are used";
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
@@ -33,6 +34,8 @@ pub(super) struct Surroundings<'a> {
     pub grace: i64,
     /// The pod's restart policy.
     pub policy: &'a str,
+    /// The pod's operating system, if it says one.
+    pub os: Option<&'a str>,
     /// Users of containers are users of the host.
     pub host_users: bool,
 }
@@ -45,6 +48,7 @@ impl<'a> Surroundings<'a> {
             claims: list(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect(),
             grace: int(spec, "terminationGracePeriodSeconds").unwrap_or_default(),
             policy: text(spec, "restartPolicy"),
+            os: has(spec, "os").then(|| text(get(spec, "os"), "name")),
             host_users: get(spec, "hostUsers") != &Value::Bool(false),
         }
     }
@@ -64,7 +68,7 @@ pub(super) fn regular(spec: &Value, around: &Surroundings<'_>, path: &Path, out:
         if !names.insert(text(container, "name")) {
             out.push(Error::duplicate(path.child("name"), text(container, "name")));
         }
-        handlers::lifecycle(container, around.grace, &path, out);
+        handlers::lifecycle(container, around, &path, out);
         handlers::liveness(container, "livenessProbe", around.grace, &path, out);
         handlers::readiness(container, around.grace, &path, out);
         handlers::liveness(container, "startupProbe", around.grace, &path, out);
@@ -90,7 +94,7 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
         // These run one after the other: each may have the ports to itself.
         host_ports(std::slice::from_ref(container), all, out);
         if sidecar {
-            handlers::lifecycle(container, around.grace, &path, out);
+            handlers::lifecycle(container, around, &path, out);
             handlers::liveness(container, "livenessProbe", around.grace, &path, out);
             handlers::readiness(container, around.grace, &path, out);
             handlers::liveness(container, "startupProbe", around.grace, &path, out);
@@ -101,10 +105,6 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
                     out.push(Error::forbidden(path.child(key), message));
                 }
             }
-        }
-        if !list(container, "resizePolicy").is_empty() && !sidecar {
-            let message = "must not be set for init containers without restartPolicy=Always";
-            out.push(Error::invalid(path.child("resizePolicy"), get(container, "resizePolicy").clone(), message));
         }
     }
 }
@@ -154,13 +154,17 @@ pub(super) fn trimmed_image(container: &Value, path: &Path, out: &mut Vec<Error>
     }
 }
 
-/// What runs beside the pod's containers is always restarted; rules of others count where they have a policy.
+/// What runs beside the pod's containers is always restarted; rules of others are looked at where they have a policy.
 fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
+    let rules = !list(container, "restartPolicyRules").is_empty();
+    if rules && !has(container, "restartPolicy") {
+        return out.push(Error::required(path.child("restartPolicy"), NO_POLICY));
+    }
     let beside = text(container, "restartPolicy") == "Always" && !relaxed::allows(Leave::RestartAll);
     if !beside {
         return restart_policy(container, path, out);
     }
-    if !list(container, "restartPolicyRules").is_empty() {
+    if rules {
         let why = "restartPolicyRules are not allowed for init containers with restart policy Always";
         out.push(Error::forbidden(path.child("restartPolicyRules"), why));
     }
@@ -174,12 +178,11 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     let rules = list(container, "restartPolicyRules");
     if !rules.is_empty() && !has(container, "restartPolicy") {
-        let message = "must specify restartPolicy when restart rules are used";
-        out.push(Error::required(path.child("restartPolicy"), message));
+        out.push(Error::required(path.child("restartPolicy"), NO_POLICY));
     }
     let path = path.child("restartPolicyRules");
     if rules.len() > MAX_RESTART_RULES {
-        // Upstream counts rules and speaks of bytes.
+        // Upstream counts rules and speaks of bytes, and so with exit codes.
         out.push(Error::too_long(&path, MAX_RESTART_RULES));
     }
     for (i, rule) in rules.iter().enumerate() {
@@ -188,17 +191,22 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
-    let all = relaxed::allows(Leave::RestartAll);
-    choice(rule, "action", if all { &["Restart", "RestartAllContainers"] } else { &["Restart"] }, path, out);
+    let action = text(rule, "action");
+    let all = relaxed::allows(Leave::RestartAll) && action == "RestartAllContainers";
+    if action != "Restart" && !all {
+        out.push(Error::not_supported(path.child("action"), action, &["Restart"]));
+    }
     let (codes, path) = (get(rule, "exitCodes"), path.child("exitCodes"));
     if codes.is_null() {
         out.push(Error::required(path, "must be specified"));
         return;
     }
-    choice(codes, "operator", &["In", "NotIn"], &path, out);
-    let (count, path) = (list(codes, "values").len(), path.child("values"));
-    if count > MAX_EXIT_CODES {
-        out.push(Error::too_many(path, count, MAX_EXIT_CODES));
+    let operator = text(codes, "operator");
+    if !matches!(operator, "In" | "NotIn") {
+        out.push(Error::not_supported(path.child("operator"), operator, &["In", "NotIn"]));
+    }
+    if list(codes, "values").len() > MAX_EXIT_CODES {
+        out.push(Error::too_long(path.child("values"), MAX_EXIT_CODES));
     }
 }
 

@@ -6,6 +6,7 @@ use shared::status::field::{Error, Path};
 use crate::validation::names::{
     NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name,
 };
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{at, get, has, list, text};
 use crate::validation::volume::no_backsteps;
 
@@ -65,9 +66,13 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
         file_ref(get(from, "fileKeyRef"), &path.child("fileKeyRef"), out);
     }
     if count == 0 {
-        let message =
-            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
-        out.push(Error::invalid(path, "", message));
+        let last = if relaxed::allows(Leave::NoFiles) {
+            "`configMapKeyRef` or `secretKeyRef`"
+        } else {
+            "`configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+        };
+        let message = format!("must specify one of: `fieldRef`, `resourceFieldRef`, {last}");
+        out.push(Error::invalid(path, "", &message));
     } else if !text(variable, "value").is_empty() {
         out.push(Error::invalid(path, "", "may not be specified when `value` is not empty"));
     } else if count > 1 {

@@ -9,6 +9,7 @@ pub(super) mod placement;
 pub(super) mod resize;
 pub(super) mod resources;
 mod security;
+mod signals;
 pub(super) mod status;
 pub(super) mod stored;
 pub(super) mod update;
@@ -136,7 +137,22 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     }
     resources::overhead(spec, "overhead", &path.child("overhead"), out);
     windows::operating_system(spec, path, out);
+    workload(get(spec, "workloadRef"), &path.child("workloadRef"), out);
     environment::files(spec, path, out);
+}
+
+/// Of which workload a pod is, in which group of its pods.
+fn workload(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+    if reference.is_null() {
+        return;
+    }
+    let (name, group, key) =
+        (text(reference, "name"), text(reference, "podGroup"), text(reference, "podGroupReplicaKey"));
+    complain(out, &path.child("name"), name, dns1123_subdomain(name));
+    complain(out, &path.child("podGroup"), group, dns1123_label(group));
+    if !key.is_empty() {
+        complain(out, &path.child("podGroupReplicaKey"), key, dns1123_label(key));
+    }
 }
 
 /// Names of things the pod runs with, and how long it may.

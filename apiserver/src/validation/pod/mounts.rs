@@ -1,6 +1,6 @@
 //! Where containers see volumes, as files or as block devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::Value;
 use shared::status::field::{Error, Path};
@@ -9,9 +9,14 @@ use super::containers::Surroundings;
 use crate::validation::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 
+/// Where the volumes of a list are, each in the last of its places: upstream looks them up by name.
+fn places<'a>(holder: &'a Value, key: &str, field: &str) -> BTreeMap<&'a str, &'a str> {
+    list(holder, key).iter().map(|place| (text(place, "name"), text(place, field))).collect()
+}
+
 /// `volumeMounts`.
 pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, out: &mut Vec<Error>) {
-    let devices = list(container, "volumeDevices");
+    let devices = places(container, "volumeDevices", "devicePath");
     let mut seen = BTreeSet::new();
     for (i, mount) in list(container, "volumeMounts").iter().enumerate() {
         let path = all.index(i);
@@ -28,10 +33,10 @@ pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, o
         if !seen.insert(target) {
             out.push(Error::invalid(path.child("mountPath"), target, "must be unique"));
         }
-        if devices.iter().any(|d| text(d, "name") == name) {
+        if devices.contains_key(name) {
             out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeDevices"));
         }
-        if devices.iter().any(|d| text(d, "devicePath") == target) {
+        if devices.values().any(|place| *place == target) {
             let message = "must not already exist as a path in volumeDevices";
             out.push(Error::invalid(path.child("mountPath"), target, message));
         }
@@ -90,7 +95,7 @@ fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Erro
 
 /// `volumeDevices`.
 pub(super) fn devices(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
-    let mounts = list(container, "volumeMounts");
+    let mounts = places(container, "volumeMounts", "mountPath");
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (i, device) in list(container, "volumeDevices").iter().enumerate() {
         let path = path.index(i);
@@ -120,10 +125,10 @@ pub(super) fn devices(container: &Value, around: &Surroundings<'_>, path: &Path,
         } else {
             paths.insert(target);
         }
-        if mounts.iter().any(|m| text(m, "name") == name) {
+        if mounts.contains_key(name) {
             out.push(Error::invalid(path.child("name"), name, "must not already exist in volumeMounts"));
         }
-        if mounts.iter().any(|m| text(m, "mountPath") == target) {
+        if mounts.values().any(|place| *place == target) {
             let why = "must not already exist as a path in volumeMounts";
             out.push(Error::invalid(path.child("devicePath"), target, why));
         }

@@ -15,7 +15,6 @@ const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 /// `tolerations`.
 pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let compares = relaxed::allows(Leave::Comparisons);
-    let operators: &[&str] = if compares { &["Equal", "Exists", "Lt", "Gt"] } else { &["Equal", "Exists"] };
     for (i, toleration) in list(spec, "tolerations").iter().enumerate() {
         let path = path.index(i);
         let (key, operator, effect) =
@@ -44,7 +43,11 @@ pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Ve
             }
             "Exists" => {}
             "Lt" | "Gt" if compares => complain(out, &path.child("value"), value, decimal(value)),
-            other => out.push(Error::not_supported(path.child("operator"), other, operators)),
+            // Where they are refused, upstream tells of them.
+            "Lt" | "Gt" => {
+                out.push(Error::not_supported(path.child("operator"), operator, &["Equal", "Exists", "Lt", "Gt"]));
+            }
+            other => out.push(Error::not_supported(path.child("operator"), other, &["Equal", "Exists"])),
         }
         if !effect.is_empty() {
             taint_effect(effect, &path.child("effect"), out);
@@ -52,17 +55,25 @@ pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Ve
     }
 }
 
-/// A whole number as people write it.
+/// A whole number as people write it, which Go can count to.
 fn decimal(value: &str) -> Vec<String> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let plain =
         digits.bytes().all(|b| b.is_ascii_digit()) && (b'1'..=b'9').contains(digits.as_bytes().first().unwrap_or(&0));
+    let mut out = Vec::new();
     match value {
-        "" => vec!["must be non-empty".to_owned()],
-        "0" => Vec::new(),
-        _ if plain => Vec::new(),
-        _ => vec!["must be a valid decimal integer in canonical form".to_owned()],
+        "" => out.push("must be non-empty".to_owned()),
+        "0" => {}
+        _ if plain => {}
+        _ => out.push("must be a valid decimal integer in canonical form".to_owned()),
     }
+    if value.parse::<i64>().is_err() {
+        let digits = value.strip_prefix(['-', '+']).unwrap_or(value);
+        let number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        let why = if number { "value out of range" } else { "invalid syntax" };
+        out.push(format!("strconv.ParseInt: parsing {}: {why}", shared::status::go_quote(value)));
+    }
+    out
 }
 
 /// An effect of a taint or toleration.
@@ -209,11 +220,14 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
                 out.push(Error::not_supported(path.child(key), policy, &["Honor", "Ignore"]));
             }
         }
-        match relaxed::allows(Leave::UnmergedKeys) {
-            false if !relaxed::allows(Leave::OddKeysOfSpread) => label_keys(constraint, &path, out),
-            true if !relaxed::allows(Leave::OddUnmergedKeys) => unmerged_keys(constraint, &path, out),
-            _ => {}
-        }
+        // What is stored and breaks the one rule has to keep the other.
+        let unmerged = if relaxed::allows(Leave::UnmergedKeys) {
+            !relaxed::allows(Leave::OddUnmergedKeys)
+        } else {
+            relaxed::allows(Leave::OddKeysOfSpread)
+        };
+        let judge = if unmerged { unmerged_keys } else { label_keys };
+        judge(constraint, &path, out);
         if !relaxed::allows(Leave::OddSelectorsOfSpread) {
             label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
         }

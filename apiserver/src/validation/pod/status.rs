@@ -6,7 +6,8 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::annotations;
-use crate::validation::names::{between, complain, dns1123_subdomain, ip, qualified_name};
+use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
+use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{at, entries, get, has, int, list, text};
 
 /// `status`.
@@ -35,7 +36,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if !nominated.is_empty() && nominated != text(before, "nominatedNodeName") {
         let path = path.child("nominatedNodeName");
         complain(out, &path, nominated, dns1123_subdomain(nominated));
-        if !bound.is_empty() {
+        if !bound.is_empty() && !relaxed::allows(Leave::NominationOfBound) {
             out.push(Error::forbidden(path, "may not be set on pods that are already bound to a node"));
         }
     }
@@ -43,19 +44,12 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if !text(before, "qosClass").is_empty() && text(status, "qosClass") != text(before, "qosClass") {
         out.push(Error::invalid(path.child("qosClass"), text(status, "qosClass"), "field is immutable"));
     }
-    let spec = get(old, "spec");
-    let container = |kind: &str, name: &str| list(spec, kind).iter().find(|c| text(c, "name") == name);
-    let policy = text(spec, "restartPolicy");
-    ended_stays(new, old, "containerStatuses", &path, out, |name, code| {
-        container("containers", name).is_some_and(|c| restarts(c, policy, code))
-    });
-    ended_stays(new, old, "initContainerStatuses", &path, out, |name, code| {
-        container("initContainers", name).is_some_and(|c| restarts(c, policy, code))
-    });
-    ended_stays(new, old, "ephemeralContainerStatuses", &path, out, |_, _| false);
+    ended(new, old, &path, out);
     claims(new, &path.child("resourceClaimStatuses"), out);
-    addresses(get(new, "status"), "podIPs", "podIP", &path, out);
-    addresses(get(new, "status"), "hostIPs", "hostIP", &path, out);
+    extended_claim(new, &path.child("extendedResourceClaimStatus"), out);
+    addresses(status, before, "podIPs", &path, out);
+    host_address(status, &path, out);
+    addresses(status, before, "hostIPs", &path, out);
     for key in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
         for (i, status) in list(get(new, "status"), key).iter().enumerate() {
             user(status, new, &path.child(key).index(i), out);
@@ -136,22 +130,70 @@ fn claims(pod: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Addresses, one of each family, the first of which stands by itself as well.
-fn addresses(status: &Value, key: &str, first: &str, path: &Path, out: &mut Vec<Error>) {
-    let all: Vec<&str> = list(status, key).iter().map(|a| text(a, "ip")).collect();
-    let path = path.child(key);
-    if all.is_empty() {
+/// The claim that was made for the pod because its containers ask for resources that devices stand for.
+fn extended_claim(pod: &Value, path: &Path, out: &mut Vec<Error>) {
+    const NO_CONTAINER: &str = "must match the name of an entry in spec.initContainers.name or spec.containers.name";
+    const NO_RESOURCE: &str = "must match the extended resource name of an entry in \
+                               spec.initContainers.resources.requests or spec.containers.resources.requests";
+    let status = at(pod, &["status", "extendedResourceClaimStatus"]);
+    if status.is_null() {
         return;
     }
-    if first == "hostIP" && all[0] != text(status, first) {
-        out.push(Error::invalid(path.index(0).child("ip"), all[0], "must be equal to `hostIP`"));
+    let (mappings, mapped) = (list(status, "requestMappings"), path.child("requestMappings"));
+    if mappings.is_empty() {
+        out.push(Error::required(&mapped, "at least one request mapping is required"));
     }
-    for (i, address) in all.iter().enumerate() {
+    let spec = get(pod, "spec");
+    let mut seen = BTreeSet::new();
+    for (i, mapping) in mappings.iter().enumerate() {
+        let at = mapped.index(i);
+        let fields = ["containerName", "resourceName", "requestName"];
+        let [container, resource, request] = fields.map(|field| text(mapping, field));
+        let mut all = list(spec, "containers").iter().chain(list(spec, "initContainers"));
+        match all.find(|c| text(c, "name") == container) {
+            None => out.push(Error::invalid(at.child("containerName"), container, NO_CONTAINER)),
+            Some(c) if !has(get(get(c, "resources"), "requests"), resource) => {
+                out.push(Error::invalid(at.child("resourceName"), resource, NO_RESOURCE));
+            }
+            Some(_) => {}
+        }
+        // Upstream does not say of which.
+        complain(out, &path.child("requestName"), request, dns1123_label(request));
+        if !seen.insert([container, resource, request]) {
+            out.extend(fields.map(|field| Error::duplicate(at.child(field), text(mapping, field))));
+        }
+    }
+    match text(status, "resourceClaimName") {
+        "" => out.push(Error::required(path.child("resourceClaimName"), "")),
+        name => complain(out, &path.child("resourceClaimName"), name, dns1123_subdomain(name)),
+    }
+}
+
+/// The first of the host's addresses stands by itself as well.
+fn host_address(status: &Value, path: &Path, out: &mut Vec<Error>) {
+    let Some(first) = list(status, "hostIPs").first().map(|one| text(one, "ip")) else { return };
+    if first != text(status, "hostIP") {
+        out.push(Error::invalid(path.child("hostIPs").index(0).child("ip"), first, "must be equal to `hostIP`"));
+    }
+}
+
+/// Addresses, one of each family; those that were there before may be anything.
+fn addresses(status: &Value, before: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+    let of = |status: &'_ Value| list(status, key).iter().map(|one| text(one, "ip").to_owned()).collect::<Vec<_>>();
+    let (all, known, path) = (of(status), of(before), path.child(key));
+    for (i, address) in all.iter().enumerate().filter(|(_, address)| !known.contains(address)) {
         ip(out, &path.index(i), address);
     }
-    let families: Vec<bool> = all.iter().filter_map(|a| shared::address::ip(a)).map(|a| a.is_ipv4()).collect();
-    let doubled = [true, false].iter().any(|f| families.iter().filter(|g| *g == f).count() > 1);
-    if all.len() > 1 && doubled {
+    if all.len() < 2 {
+        return;
+    }
+    let parsed: Vec<_> = all.iter().map(|address| shared::address::ip(address)).collect();
+    if let Some(i) = parsed.iter().position(Option::is_none) {
+        let why = format!("failed to check for dual stack with error:invalid IP[{i}]: {}", all[i]);
+        out.push(Error::internal(&path, &why));
+    }
+    let families: Option<Vec<bool>> = parsed.into_iter().map(|address| address.map(|a| a.is_ipv4())).collect();
+    if !families.is_some_and(|families| families.len() == 2 && families[0] != families[1]) {
         let why = "may specify no more than one IP for each IP family";
         out.push(Error::invalid(&path, get(status, key).clone(), why));
     }
@@ -180,6 +222,27 @@ fn user(status: &Value, pod: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, group) in list(linux, "supplementalGroups").iter().enumerate() {
         id(group.as_i64(), path.child("supplementalGroups").index(i));
     }
+}
+
+/// Containers that ended stay so, unless what is said of them or of all starts them again.
+fn ended(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+    let spec = get(old, "spec");
+    let policy = text(spec, "restartPolicy");
+    let all = ["containers", "initContainers"].iter().any(|kind| list(spec, kind).iter().any(restarts_all));
+    for (key, kind) in [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")] {
+        if !all {
+            ended_stays(new, old, key, path, out, |name, code| {
+                let container = list(spec, kind).iter().find(|c| text(c, "name") == name);
+                container.is_some_and(|c| restarts(c, policy, code))
+            });
+        }
+    }
+    ended_stays(new, old, "ephemeralContainerStatuses", path, out, |_, _| false);
+}
+
+/// Whether a container has a rule that restarts its whole pod.
+fn restarts_all(container: &Value) -> bool {
+    list(container, "restartPolicyRules").iter().any(|rule| text(rule, "action") == "RestartAllContainers")
 }
 
 /// Containers that ended stay so unless they restart with their exit code.
@@ -221,7 +284,7 @@ fn restarts(container: &Value, pod: &str, code: i64) -> bool {
         }
     };
     let rule = list(container, "restartPolicyRules").iter().find(matches);
-    rule.is_some_and(|r| text(r, "action").starts_with("Restart")) || by_policy(text(container, "restartPolicy"), code)
+    rule.is_some_and(|r| text(r, "action") == "Restart") || by_policy(text(container, "restartPolicy"), code)
 }
 
 fn by_policy(policy: &str, code: i64) -> bool {

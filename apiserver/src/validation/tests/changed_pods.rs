@@ -152,6 +152,16 @@ fn ended_containers() {
         let want = if allowed { vec![] } else { vec![format!("status.{kind}[0].state: {why}")] };
         assert_eq!(refused(&ended, "status", &[(pointer, running(name))]), want, "{kind} {name} {code}");
     }
+    // A rule of any container may restart them all.
+    let all = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [9]}}]);
+    let mut together = pod(json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}]}));
+    together.object["status"] =
+        json!({"containerStatuses": [status("a", 1)], "ephemeralContainerStatuses": [status("e", 1)]});
+    let pointer = "/status/containerStatuses";
+    assert_eq!(refused(&together, "status", &[(pointer, running("a"))]).len(), 1);
+    together.object["spec"]["containers"][0]["restartPolicyRules"] = all;
+    assert_eq!(refused(&together, "status", &[(pointer, running("a"))]), [""; 0]);
+    assert_eq!(refused(&together, "status", &[("/status/ephemeralContainerStatuses", running("e"))]).len(), 1);
     // One sidecar does not free the others.
     ended.object["status"] = json!({"initContainerStatuses": [status("s", 0), status("i", 0)]});
     let got = refused(&ended, "status", &[("/status/initContainerStatuses", running("i"))]);
@@ -177,12 +187,67 @@ fn status() {
         (&[("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.1"}]))], &[
             r#"status.podIPs: Invalid value: [{"IP":"10.0.0.1"},{"IP":"10.0.0.1"}]: may specify no more than one IP for each IP family"#,
         ]),
+        (&[("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "fd00::1"}, {"ip": "fd00::2"}]))], &[
+            r#"status.podIPs: Invalid value: [{"IP":"10.0.0.1"},{"IP":"fd00::1"},{"IP":"fd00::2"}]: may specify no more than one IP for each IP family"#,
+        ]),
+        (&[("/status/hostIP", json!("10.0.0.1")), ("/status/hostIPs", json!([{"ip": "10.0.0.1"}, {"ip": "x"}]))], &[
+            r#"status.hostIPs[1]: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#,
+            "status.hostIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x",
+            r#"status.hostIPs: Invalid value: [{"IP":"10.0.0.1"},{"IP":"x"}]: may specify no more than one IP for each IP family"#,
+        ]),
     ]);
+    // An address that was there before may be anything.
+    let mut odd = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
+    odd.object["status"] = json!({"podIPs": [{"ip": "x"}], "hostIP": "y", "hostIPs": [{"ip": "y"}]});
+    odd.sub("status", &[(&[("/status/phase", json!("Running"))], &[])]);
     let odd = refused(&bound, "status", &[("/status/conditions", json!([{"type": "a b", "status": "True"}]))]);
     assert!(
         odd[0].starts_with(r#"status.conditions[0].Type: Invalid value: "a b": name part must consist"#),
         "{odd:?}"
     );
+}
+
+#[test]
+fn claims_for_extended_resources() {
+    let asks = json!({"requests": {"a.b/gpu": "1"}, "limits": {"a.b/gpu": "1"}});
+    let pod = pod(json!({"containers": [{"name": "c", "image": "i", "resources": asks}]}));
+    let mapping =
+        |fields: [&str; 3]| json!({"containerName": fields[0], "resourceName": fields[1], "requestName": fields[2]});
+    let claim = |name: &str, mappings: Value| {
+        [("/status/extendedResourceClaimStatus", json!({"resourceClaimName": name, "requestMappings": mappings}))]
+    };
+    let fine = mapping(["c", "a.b/gpu", "r"]);
+    let at = "status.extendedResourceClaimStatus";
+    let twice = |field: &str, value: &str| format!("{at}.requestMappings[1].{field}: Duplicate value: {value:?}");
+    pod.sub("status", &[
+        (&claim("x", json!([fine, mapping(["c", "a.b/gpu", "s"])])), &[]),
+        (&claim("", json!([])), &[
+            &format!("{at}.requestMappings: Required value: at least one request mapping is required"),
+            &format!("{at}.resourceClaimName: Required value"),
+        ]),
+        (&claim("x", json!([mapping(["d", "a.b/gpu", "r"]), mapping(["c", "cpu", "r"])])), &[
+            &format!(r#"{at}.requestMappings[0].containerName: Invalid value: "d": must match the name of an entry in spec.initContainers.name or spec.containers.name"#),
+            &format!(r#"{at}.requestMappings[1].resourceName: Invalid value: "cpu": must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests"#),
+        ]),
+        (&claim("x", json!([fine, fine])), &[
+            &twice("containerName", "c"),
+            &twice("resourceName", "a.b/gpu"),
+            &twice("requestName", "r"),
+        ]),
+        (&claim("x", json!([mapping(["c", "a.b/gpu", "a.b"])])), &[
+            &format!(r#"{at}.requestName: Invalid value: "a.b": must not contain dots"#),
+        ]),
+    ]);
+}
+
+#[test]
+fn metadata_of_changed_pods() {
+    let pod = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
+    let label: &[super::Change] = &[("/metadata/labels", json!({"a": "-"}))];
+    // Upstream looks at it before, beside what it was, and, where the pod is judged, by itself.
+    for (through, times) in [("", 3), ("resize", 3), ("ephemeralcontainers", 3), ("status", 2)] {
+        assert_eq!(refused(&pod, through, label).len(), times, "{through}");
+    }
 }
 
 #[test]

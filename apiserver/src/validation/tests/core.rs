@@ -41,6 +41,9 @@ fn services() {
         (&[("/spec/type", json!("LoadBalancer")), ("/spec/loadBalancerClass", json!("a/b/c"))], &[
             "spec.loadBalancerClass: Invalid value: \"a/b/c\": a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
         ]),
+        (&[("/spec/internalTrafficPolicy", json!(""))], &[
+            r#"spec.internalTrafficPolicy: Unsupported value: "": supported values: "Cluster", "Local""#,
+        ]),
         (&[("/spec/trafficDistribution", json!("Near"))], &[
             r#"spec.trafficDistribution: Unsupported value: "Near": supported values: "PreferClose", "PreferSameZone", "PreferSameNode""#,
         ]),
@@ -73,9 +76,24 @@ fn services() {
             r#"status.loadBalancer.ingress[0].hostname: Invalid value: "10.0.0.1": must be a DNS name, not an IP address"#,
         ]),
     ]);
+    let of = |ip: &str| [("/status/loadBalancer/ingress", json!([{"ip": ip, "ipMode": "VIP"}]))];
+    let invalid = |ip: &str| {
+        format!(
+            "status.loadBalancer.ingress[0].ip: Invalid value: {ip:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+        )
+    };
+    let kept = Valid { row: balanced.row, object: balanced.with(&of("x")) };
+    kept.sub("status", &[(&[("/status/loadBalancer/x", json!(1))], &[]), (&of("y"), &[&invalid("y")])]);
     balanced.object["spec"]["healthCheckNodePort"] = json!(30000);
     balanced.object["spec"]["externalTrafficPolicy"] = json!("Local");
+    // A class is looked at twice, but for its change.
+    let of_balancers = "spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'";
+    service.update(&[(&[("/spec/loadBalancerClass", json!("a/b"))], &[of_balancers, of_balancers])]);
     balanced.update(&[
+        (
+            &[("/spec/loadBalancerClass", json!("a/b"))],
+            &[r#"spec.loadBalancerClass: Invalid value: "a/b": may not change once set"#],
+        ),
         (&[("/spec/healthCheckNodePort", json!(30001))], &["spec.healthCheckNodePort: Forbidden: field is immutable"]),
         (
             &[("/spec/clusterIP", json!("10.0.0.2")), ("/spec/clusterIPs", json!(["10.0.0.2"]))],

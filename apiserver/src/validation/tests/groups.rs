@@ -196,12 +196,19 @@ fn limits() {
         (&limit(json!({"type": "Pod", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "maxLimitRequestRatio": {"cpu": "3"}})), &[
             r#"spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: "3": ratio 3 is greater than max/min = 2.000000"#,
         ]),
+        (&limit(json!({"type": "Pod", "maxLimitRequestRatio": {"cpu": "999999u"}})), &[
+            r#"spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: "999999u": ratio 999999u is less than 1"#,
+        ]),
     ]);
     let quota = Valid::new("/api/v1/namespaces/n/resourcequotas", json!({"spec": {"hard": {"pods": "1"}}}));
     quota.create(&[
         (&[("/spec/hard/secrets", json!("1")), ("/spec/scopes", json!(["BestEffort"]))], &[
             r#"spec.scopes: Invalid value: ["BestEffort"]: unsupported scope applied to resource"#,
         ]),
+        (&[("/spec/hard/hugepages-2Mi", json!("4Mi")), ("/spec/scopes", json!(["Terminating"]))], &[
+            r#"spec.scopes: Invalid value: ["Terminating"]: unsupported scope applied to resource"#,
+        ]),
+        (&[("/spec/hard/requests.a.b~1gpu", json!("1")), ("/spec/scopes", json!(["Terminating"]))], &[]),
         (&[("/spec/scopeSelector", json!({"matchExpressions": [{"scopeName": "BestEffort", "operator": "DoesNotExist"}]}))], &[
             r#"spec.scopeSelector.matchExpressions.operator: Invalid value: "DoesNotExist": must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"#,
         ]),

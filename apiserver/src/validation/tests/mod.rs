@@ -14,6 +14,7 @@ mod changed_pods;
 mod core;
 mod devices;
 mod groups;
+mod nodes;
 mod optional;
 mod pod_details;
 mod pod_parts;

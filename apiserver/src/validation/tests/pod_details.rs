@@ -234,6 +234,9 @@ fn volumes() {
         })), &[
             &format!("{part}.maxExpirationSeconds: Invalid value: 86401: if provided, maxExpirationSeconds must be <= 86400"),
         ]),
+        (&certificate(json!({"signerName": "a.io/b", "keyType": "RSA4096"})), &[
+            &format!("{part}: Required value: specify at least one of credentialBundlePath, keyPath, and certificateChainPath"),
+        ]),
         (&bundle("example.com:foo:bar"), &[]),
         // What goes before the last colon is a signer, whatever it is.
         (&bundle("example.com:Foo_x:bar"), &[]),

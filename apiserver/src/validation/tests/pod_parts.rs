@@ -23,6 +23,18 @@ fn restart_rules() {
             &[(at, rules.clone())],
             &["spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used"],
         ),
+        // Rules that cannot count are not looked at, unlike those of other containers.
+        (&[(at, json!([{"action": "Stop"}]))], &[
+            "spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+        ]),
+        (
+            &[(at, json!([{"action": "", "exitCodes": {"operator": "", "values": vec![1; 256]}}])), policy("Never")],
+            &[
+                r#"spec.initContainers[0].restartPolicyRules[0].action: Unsupported value: "": supported values: "Restart""#,
+                r#"spec.initContainers[0].restartPolicyRules[0].exitCodes.operator: Unsupported value: "": supported values: "In", "NotIn""#,
+                "spec.initContainers[0].restartPolicyRules[0].exitCodes.values: Too long: may not be more than 255 bytes",
+            ],
+        ),
         (&[(at, rules.clone()), policy("Never")], &[]),
         (&[(at, rules.clone()), policy("Always")], &[
             "spec.initContainers[0].restartPolicyRules: Forbidden: restartPolicyRules are not allowed for init containers with restart policy Always",
@@ -34,6 +46,37 @@ fn restart_rules() {
             "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
         ]),
     ]);
+}
+
+#[test]
+fn containers_that_end_first_say_how_they_are_resized() {
+    let policy = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    pod().create(&[(&[("/spec/initContainers/0/resizePolicy", policy)], &[])]);
+}
+
+#[test]
+fn signals_that_stop_containers() {
+    let at = "/spec/containers/0/lifecycle";
+    let stop = |signal: &str| (at, json!({"stopSignal": signal}));
+    pod().create(&[
+        (&[stop("SIGTERM")], &[
+            "spec.containers[0].lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`",
+        ]),
+        (&[stop("SIGRTMIN+3"), ("/spec/os", json!({"name": "linux"}))], &[]),
+        (&[stop("SIGHUP"), ("/spec/os", json!({"name": "windows"}))], &[
+            r#"spec.containers[0].lifecycle.stopSignal: Unsupported value: "SIGHUP": supported values: "SIGKILL", "SIGTERM""#,
+        ]),
+    ]);
+}
+
+#[test]
+fn pods_of_workloads() {
+    let of = |workload| [("/spec/workloadRef", workload)];
+    let wrong = of(json!({"name": "W", "podGroup": "a.b", "podGroupReplicaKey": "-"}));
+    pod().create(&[(&of(json!({"name": "a.b", "podGroup": "g"})), &[])]);
+    let errors = super::validate_create(pod().row, pod().row, &pod().with(&wrong));
+    let fields: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
+    assert_eq!(fields, ["spec.workloadRef.name", "spec.workloadRef.podGroup", "spec.workloadRef.podGroupReplicaKey"]);
 }
 
 #[test]
@@ -70,6 +113,14 @@ fn mounts() {
             &[],
         ),
         (&[("/spec/imagePullSecrets", json!([{"name": ""}]))], &[]),
+        // Of a volume that is mounted twice, the last place counts.
+        (
+            &[
+                ("/spec/containers/0/volumeMounts", json!([{"name": "e", "mountPath": "/a"}, {"name": "e", "mountPath": "/b"}])),
+                ("/spec/containers/0/volumeDevices", json!([{"name": "p", "devicePath": "/a"}])),
+            ],
+            &["spec.containers[0].volumeMounts[0].mountPath: Invalid value: \"/a\": must not already exist as a path in volumeDevices"],
+        ),
     ]);
 }
 

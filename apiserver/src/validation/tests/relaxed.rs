@@ -58,7 +58,7 @@ fn what_a_gate_allows_stays_in_use_without_it() {
             "TaintTolerationComparisonOperators",
             deployment(),
             vec![(at("/tolerations"), json!([{"key": "k", "operator": "Gt", "value": "-10", "effect": "NoSchedule"}]))],
-            r#"spec.template.spec.tolerations[0].operator: Unsupported value: "Gt": supported values: "Equal", "Exists""#.to_owned(),
+            r#"spec.template.spec.tolerations[0].operator: Unsupported value: "Gt": supported values: "Equal", "Exists", "Lt", "Gt""#.to_owned(),
         ),
         (
             "RestartAllContainersOnContainerExits",
@@ -159,31 +159,86 @@ fn keys_that_are_not_merged() {
     assert_eq!(valid.created(without(&[merge]), &single), [""; 0]);
     assert_eq!(valid.updated(without(&[merge]), &doubled, &single), [both]);
     assert_eq!(valid.updated(without(&[merge]), &doubled, &doubled), [""; 0]);
-    assert_eq!(valid.created(without(&[merge, keys]), &doubled), [""; 0]);
+    // Without the other gate new keys go before anybody looks.
+    assert_eq!(valid.created(without(&[merge, keys]), &doubled), [both]);
+    assert_eq!(valid.created(without(&[keys]), &doubled), [both]);
+    // What breaks the newer rule keeps the older one.
+    let twice = json!([{"key": "a", "operator": "Exists"}, {"key": "a", "operator": "Exists"}]);
+    let twice = valid.with(&constraint(json!({})).map(|(at, mut spread)| {
+        spread[0]["labelSelector"] = json!({"matchExpressions": twice});
+        (at, spread)
+    }));
+    assert_eq!(valid.updated(without(&[]), &twice, &twice), [both]);
 }
 
 #[test]
 fn numbers_to_compare_with_are_plain() {
     let relaxed = gated("TaintTolerationComparisonOperators");
     let valid = deployment();
-    for (value, fine) in [
-        ("0", true),
-        ("950", true),
-        ("-3", true),
-        ("", false),
-        ("-0", false),
-        ("07", false),
-        ("+1", false),
-        ("1.5", false),
-        ("-", false),
-        ("high", false),
+    const EMPTY: &str = "must be non-empty";
+    const PLAIN: &str = "must be a valid decimal integer in canonical form";
+    const NONE: &str = "invalid syntax";
+    for (value, wrong) in [
+        ("0", vec![]),
+        ("950", vec![]),
+        ("-3", vec![]),
+        ("", vec![EMPTY, NONE]),
+        ("-0", vec![PLAIN]),
+        ("07", vec![PLAIN]),
+        ("+1", vec![PLAIN]),
+        ("1.5", vec![PLAIN, NONE]),
+        ("-", vec![PLAIN, NONE]),
+        ("high", vec![PLAIN, NONE]),
+        ("9223372036854775808", vec!["value out of range"]),
     ] {
         let tolerations = json!([{"key": "k", "operator": "Lt", "value": value}]);
         let got = valid.created(relaxed, &valid.with(&[("/spec/template/spec/tolerations", tolerations)]));
-        let why =
-            if value.is_empty() { "must be non-empty" } else { "must be a valid decimal integer in canonical form" };
-        let want = format!("spec.template.spec.tolerations[0].value: Invalid value: {value:?}: {why}");
-        assert_eq!(got, if fine { vec![] } else { vec![want] }, "{value}");
+        let want = wrong.into_iter().map(|why| {
+            let number = if matches!(why, EMPTY | PLAIN) {
+                String::new()
+            } else {
+                format!("strconv.ParseInt: parsing {value:?}: ")
+            };
+            format!("spec.template.spec.tolerations[0].value: Invalid value: {value:?}: {number}{why}")
+        });
+        assert_eq!(got, want.collect::<Vec<_>>(), "{value}");
+    }
+}
+
+/// Gates that are on by default and allow more.
+#[test]
+fn gates_that_are_off_ask_more() {
+    let without = |gate: &str| {
+        let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), false)])).expect("a gate");
+        Relaxed::new(&gates)
+    };
+    let on = Relaxed::new(&FeatureGates::default());
+    let why = "spec.volumeAttributesClassName: Forbidden: update is forbidden when the VolumeAttributesClass feature gate is disabled";
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "volumeAttributesClassName": "a",
+        "csi": {"driver": "d", "volumeHandle": "h"}});
+    let volume = Valid::new("/api/v1/persistentvolumes", json!({"spec": spec}));
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeAttributesClassName": "a"});
+    let mut claim = Valid::new("/api/v1/namespaces/n/persistentvolumeclaims", json!({"spec": spec}));
+    claim.object["status"] = json!({"phase": "Bound"});
+    for valid in [volume, claim] {
+        let other = valid.with(&[("/spec/volumeAttributesClassName", json!("b"))]);
+        assert_eq!(valid.updated(on, &other, &valid.object), [""; 0]);
+        assert_eq!(valid.updated(without("VolumeAttributesClass"), &other, &valid.object), [why]);
+        assert_eq!(valid.updated(without("VolumeAttributesClass"), &valid.object, &valid.object), [""; 0]);
+    }
+    let nowhere = deployment();
+    let nowhere = nowhere.with(&[("/spec/template/spec/containers/0/env", json!([{"name": "A", "valueFrom": {}}]))]);
+    let files = deployment().created(without("EnvFiles"), &nowhere);
+    assert!(
+        files[0].ends_with("must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`")
+    );
+    let mut spec = pod_spec();
+    spec["nodeName"] = json!("n");
+    let pod = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": spec}));
+    let nominated = pod.with(&[("/status/nominatedNodeName", json!("m"))]);
+    for (relaxed, count) in [(on, 1), (without("ClearingNominatedNodeNameAfterBinding"), 0)] {
+        let judge = || crate::validation::validate_subresource(pod.row, "status", &nominated, &pod.object);
+        assert_eq!(relaxed.judging(pod.row, Some(&pod.object), judge).len(), count);
     }
 }
 

@@ -4,7 +4,9 @@ use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
 
-use super::persistent::{access_modes, class_name, not_below_nothing, positive, volume_mode};
+use super::persistent::{
+    ATTRIBUTES, access_modes, attributes_stay, class_name, not_below_nothing, positive, volume_mode,
+};
 use crate::validation::internal;
 use crate::validation::meta::{annotation, immutable};
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
@@ -13,7 +15,6 @@ use crate::validation::selectors::{label_selector, label_selector_of};
 use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-const CLASS: &str = "volumeAttributesClassName";
 const RESIZES: [&str; 5] = [
     "ControllerResizeInProgress",
     "ControllerResizeInfeasible",
@@ -57,9 +58,9 @@ pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error
     class_name(spec, path, out);
     volume_mode(spec, path, out);
     data_source(spec, path, out);
-    let class = text(spec, CLASS);
+    let class = text(spec, ATTRIBUTES);
     if !class.is_empty() {
-        complain(out, &path.child(CLASS), class, dns1123_subdomain(class));
+        complain(out, &path.child(ATTRIBUTES), class, dns1123_subdomain(class));
     }
 }
 
@@ -137,7 +138,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
         loose.push("volumeName");
     }
     if bound {
-        loose.push(CLASS);
+        loose.push(ATTRIBUTES);
     }
     if may_get_class(new, old) {
         loose.push("storageClassName");
@@ -162,14 +163,15 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
         out.push(Error::forbidden(path, "field can not be less than status.capacity"));
     }
     immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
+    attributes_stay(spec, before, &path, out);
     let current = "status.currentVolumeAttributesClassName";
     if has(get(old, "status"), "currentVolumeAttributesClassName")
-        && get(spec, CLASS) != get(before, CLASS)
-        && text(spec, CLASS).is_empty()
+        && get(spec, ATTRIBUTES) != get(before, ATTRIBUTES)
+        && text(spec, ATTRIBUTES).is_empty()
     {
-        let to = if has(spec, CLASS) { "empty string" } else { "nil" };
+        let to = if has(spec, ATTRIBUTES) { "empty string" } else { "nil" };
         let why = format!("update to {to} is forbidden when {current} is not nil");
-        out.push(Error::forbidden(path.child(CLASS), &why));
+        out.push(Error::forbidden(path.child(ATTRIBUTES), &why));
     }
 }
 

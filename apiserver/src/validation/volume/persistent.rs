@@ -37,6 +37,7 @@ const SOURCES: [&str; 22] = [
     "storageos",
     "csi",
 ];
+pub(super) const ATTRIBUTES: &str = "volumeAttributesClassName";
 const INLINE: &str = "may not be specified in the context of inline volumes";
 /// Labels of nodes that were renamed, and their new names.
 const RENAMED: [(&str, &str); 5] = [
@@ -137,7 +138,7 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
         let why = "may not specify volumeMode other than Filesystem in the context of inline volumes";
         out.push(Error::forbidden(path.child("volumeMode"), why));
     }
-    if has(spec, "volumeAttributesClassName") {
+    if has(spec, ATTRIBUTES) {
         attributes_class(spec, path, out);
     }
 }
@@ -178,7 +179,7 @@ fn capacity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn attributes_class(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let (name, path_of) = (text(spec, "volumeAttributesClassName"), path.child("volumeAttributesClassName"));
+    let (name, path_of) = (text(spec, ATTRIBUTES), path.child(ATTRIBUTES));
     if name.is_empty() {
         out.push(Error::required(path_of, "an empty string is disallowed"));
     } else {
@@ -224,9 +225,17 @@ pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut V
         let why = "field is immutable, except for updating from beta label to GA";
         out.push(Error::invalid("nodeAffinity", affinity.clone(), why));
     }
-    let class = "volumeAttributesClassName";
-    if has(before, class) && !has(spec, class) {
-        out.push(Error::forbidden(path.child(class), "update from non-nil value to nil is forbidden"));
+    attributes_stay(spec, before, &path, out);
+    if has(before, ATTRIBUTES) && !has(spec, ATTRIBUTES) {
+        out.push(Error::forbidden(path.child(ATTRIBUTES), "update from non-nil value to nil is forbidden"));
+    }
+}
+
+/// Without the gate, the class of a volume's or claim's attributes stays.
+pub(super) fn attributes_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+    if get(spec, ATTRIBUTES) != get(before, ATTRIBUTES) && relaxed::allows(Leave::AttributesStay) {
+        let why = "update is forbidden when the VolumeAttributesClass feature gate is disabled";
+        out.push(Error::forbidden(path.child(ATTRIBUTES), why));
     }
 }
 

@@ -19,6 +19,7 @@ const FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 const SOURCES: [&str; 6] =
     ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
+const NO_PATH: &str = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
 
 pub(super) fn mode(value: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
     if let Some(mode) = int(value, key).filter(|m| !(0..=0o777).contains(m)) {
@@ -116,6 +117,9 @@ pub(super) fn projected(value: &Value, path: &Path, out: &mut Vec<Error>) {
                     for key in paths.into_iter().filter(|k| !text(value, k).is_empty()) {
                         local_path(text(value, key), &at.child(key), out);
                         files.add(text(value, key), text(value, key), path, out);
+                    }
+                    if paths.iter().all(|k| text(value, k).is_empty()) {
+                        out.push(Error::required(at, NO_PATH));
                     }
                 }
             }
