@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::ciphers::{Aes, gcm_open, gcm_seal};
-use super::meters::{Meters, made_key};
+use super::meters::{Meters, Way, made_key};
 use super::{Error, Opened};
 
 /// How long writes go on after the service last confirmed its key.
@@ -265,6 +265,7 @@ impl Kms {
             self.meters.invalid_key(&self.name, if status.key_id.is_empty() { "empty" } else { "too_long" });
             return Err(Error::Kms("expected KMSv2 KeyID to be set, got an empty or too long one".to_owned()));
         }
+        self.meters.named_key(&self.name, &status.key_id);
         let until = asked + CONFIRMED_FOR;
         if let Some(current) = self.current.lock().as_mut()
             && current.envelope.key_id == status.key_id
@@ -313,6 +314,7 @@ impl Kms {
             return Err(Error::Kms("the key of the service is not confirmed".to_owned()));
         };
         let data = current.source.seal(path, plain)?;
+        self.meters.used_key(Way::Seal, &self.name, &current.envelope.key_id);
         Ok(Envelope { data, ..current.envelope }.encode_to_vec())
     }
 
@@ -343,6 +345,8 @@ impl Kms {
         };
         let stale = self.current.lock().as_ref().is_some_and(|c| c.envelope.key_id != envelope.key_id)
             || envelope.source_type != FROM_SEED;
-        Ok(Opened { bytes: source.open(path, &envelope.data)?, stale })
+        let bytes = source.open(path, &envelope.data)?;
+        self.meters.used_key(Way::Open, &self.name, &envelope.key_id);
+        Ok(Opened { bytes, stale })
     }
 }
