@@ -121,6 +121,15 @@ pub enum NotAcceptable {
 
 /// Reads an `Accept` header for an endpoint that answers with a single object, a list or a watch.
 pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptable> {
+    choose(media, header, watch, true)
+}
+
+/// The same for what comes in one form only.
+pub fn parse_plain(media: Media, header: Option<&str>) -> Result<Accepted, NotAcceptable> {
+    choose(media, header, false, false)
+}
+
+fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Result<Accepted, NotAcceptable> {
     let accepted = |format, shape| Accepted { format, shape, pretty: false };
     let header = header.unwrap_or("").trim();
     if header.is_empty() {
@@ -171,7 +180,8 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
                 continue;
             }
         };
-        if matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
+        let unoffered = !forms && shape != Shape::Object;
+        if unoffered || matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
             // Table has no protobuf form.
             error = NotAcceptable::Shape;
             continue;
@@ -295,6 +305,10 @@ mod tests {
         ] {
             assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
         }
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(parse_plain(Media::default(), Some(table)), Err(NotAcceptable::Shape));
+        let otherwise = format!("{table},application/yaml");
+        assert_eq!(parse_plain(Media::default(), Some(&otherwise)), ok(Format::Yaml, Shape::Object));
         let aggregated = |format, pretty, alone| Some(AggregatedForm { format, pretty, alone });
         for (header, want) in [
             (

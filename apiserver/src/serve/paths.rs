@@ -37,7 +37,7 @@ fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
     // Discovery has no CBOR.
     let media = Media::default();
-    let accepted = match negotiate::parse(media, shape.accept.as_deref(), false) {
+    let accepted = match negotiate::parse_plain(media, shape.accept.as_deref()) {
         Ok(a) => a,
         Err(e) => return answer::failure(&negotiate::not_acceptable(media, false, &e), shape),
     };

@@ -121,6 +121,16 @@ struct Source {
 }
 
 impl Source {
+    /// Whether keys can be made of it.
+    fn check(&self) -> Result<(), Error> {
+        let length = self.secret.len();
+        match self.from_seed {
+            true if length < SEED => Err(failed("invalid seed length", format!("{length} used for key generation"))),
+            false if Aes::new(&self.secret).is_none() => Err(Error::Cipher("invalid key size")),
+            _ => Ok(()),
+        }
+    }
+
     fn derived(&self, info: &[u8]) -> Result<Aes, Error> {
         let mut key = [0; 32];
         let expand = Hkdf::<Sha256>::from_prk(&self.secret).map_err(|_| Error::Cipher("the seed is too short"))?;
@@ -339,6 +349,8 @@ impl Kms {
                     .map_err(|e| failed("failed to decrypt DEK", e))?;
                 let source =
                     Arc::new(Source { secret: answer.plaintext, from_seed: envelope.source_type == FROM_SEED });
+                // What a service makes up when it is not well is asked for again.
+                source.check()?;
                 self.remember(key, source.clone());
                 source
             }
