@@ -73,6 +73,14 @@ async fn keys_change_while_the_server_runs() {
         stored(&cluster, &name).await.starts_with(b"k8s:enc:secretbox:v1:k2:").then_some(())
     })
     .await;
+    let metrics = cluster.get("/metrics").await.text();
+    let shows = |family: &str, label: &str| {
+        let start = format!("apiserver_encryption_config_controller_{family}{{apiserver_id_hash=\"sha256:");
+        metrics.lines().any(|line| line.starts_with(&start) && line.contains(label))
+    };
+    assert!(shows("automatic_reloads_total", "status=\"success\""));
+    assert!(shows("automatic_reload_last_timestamp_seconds", "status=\"success\""));
+    assert!(shows("last_config_info", "hash=\"k8s:enc:unstable:1:"));
     let same = cluster.get(&format!("{SECRETS}/a")).await.ok();
     reads_well(&same);
     assert!(stored(&cluster, "a").await.starts_with(b"k8s:enc:aescbc:"));
