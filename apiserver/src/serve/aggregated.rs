@@ -172,10 +172,10 @@ mod tests {
     fn text_says_what_the_tree_says_and_follows_the_rows() {
         let (directory, aggregated) = (Directory::default(), Aggregated::default());
         let mut rows = Rows::default().all();
-        for _ in 0..2 {
-            for core in [true, false] {
+        for news in [[true, true], [false, true]] {
+            for (core, news) in [true, false].into_iter().zip(news) {
                 let document = aggregated.document(&rows, &directory, core);
-                assert!(aggregated.is_news(&document, core) && !aggregated.is_news(&document, core));
+                assert_eq!([(); 2].map(|()| aggregated.is_news(&document, core)), [news, false]);
                 let found = document.text;
                 let mut want = discovery::aggregated(&discovery::groups(rows.iter().map(|r| &**r)), core, "v2");
                 if !core {
