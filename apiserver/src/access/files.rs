@@ -1,4 +1,5 @@
-//! Files that configure access and may change while the server runs, and what is counted when they do.
+//! Files that configure access and may change while the server runs, and what is counted when they, or other such
+//! files, do.
 
 use std::time::{Duration, SystemTime};
 
@@ -44,34 +45,36 @@ pub(super) async fn follow(path: String, mut known: Vec<u8>, shutdown: Shutdown,
 }
 
 /// The metrics of a configuration file that is reloaded.
-pub(super) struct Reloads {
+pub struct Reloads {
     total: CounterVec,
     last: GaugeVec,
     info: GaugeVec,
     server: String,
 }
 
-fn hashed(bytes: &[u8]) -> String {
+/// As metrics name what they do not show.
+pub fn hashed(bytes: &[u8]) -> String {
     let hash: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hash}")
 }
 
 impl Reloads {
-    /// `what` is `authentication` or `authorization`; `server` the identity of this server.
-    pub(super) fn new(what: &str, server: &str) -> Self {
+    /// `what` is configured, and how stable the metrics are about that; `server` is the identity of this server.
+    #[must_use]
+    pub fn new(what: &str, stage: &str, server: &str) -> Self {
         let name = |rest: &str| format!("apiserver_{what}_config_controller_{rest}");
         Self {
             total: metrics::counter(
                 &name("automatic_reloads_total"),
                 &format!(
-                    "[BETA] Total number of automatic reloads of {what} configuration split by status and apiserver identity."
+                    "[{stage}] Total number of automatic reloads of {what} configuration split by status and apiserver identity."
                 ),
                 &["apiserver_id_hash", "status"],
             ),
             last: metrics::gauge(
                 &name("automatic_reload_last_timestamp_seconds"),
                 &format!(
-                    "[BETA] Timestamp of the last automatic reload of {what} configuration split by status and apiserver identity."
+                    "[{stage}] Timestamp of the last automatic reload of {what} configuration split by status and apiserver identity."
                 ),
                 &["apiserver_id_hash", "status"],
             ),
@@ -88,13 +91,23 @@ impl Reloads {
 
     /// A configuration is in force.
     pub(super) fn success(&self, content: &[u8]) {
+        self.reloaded(&hashed(content));
+    }
+
+    /// One of such a hash is in force.
+    pub fn reloaded(&self, hash: &str) {
         self.count("success");
+        self.in_force(hash);
+    }
+
+    /// One of such a hash was in force from the start.
+    pub fn in_force(&self, hash: &str) {
         self.info.reset();
-        self.info.with_label_values(&[&self.server, &hashed(content)]).set(1.0);
+        self.info.with_label_values(&[&*self.server, hash]).set(1.0);
     }
 
     /// One could not be used.
-    pub(super) fn failure(&self) {
+    pub fn failure(&self) {
         self.count("failure");
     }
 

@@ -7,7 +7,7 @@
 mod constrained;
 mod counters;
 pub mod deny;
-mod files;
+pub mod files;
 mod gate;
 pub mod identity;
 mod impersonation;

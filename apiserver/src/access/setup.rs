@@ -189,7 +189,7 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
     let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
     let egress = jwt::config::Terms::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
-    let reloads = files::Reloads::new("authentication", &identity::server_id());
+    let reloads = files::Reloads::new("authentication", "BETA", &identity::server_id());
     let content = std::fs::read(&path).unwrap_or_default();
     if !path.is_empty() {
         reloads.success(&content);
@@ -273,7 +273,7 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
     }
     let required: Vec<Mode> = configured.iter().map(|c| c.mode).filter(|m| *m != Mode::Webhook).collect();
     let content = std::fs::read(&path).unwrap_or_default();
-    let reloads = files::Reloads::new("authorization", &identity::server_id());
+    let reloads = files::Reloads::new("authorization", "BETA", &identity::server_id());
     reloads.success(&content);
     let (chain, mut last) = (authorization.clone(), configured.to_vec());
     let work = files::follow(path, content, cx.shutdown.clone(), async move |content: &[u8]| {

@@ -219,7 +219,6 @@ impl Controller {
         let services = self.services.values().map(|s| (s.key(), s.clone())).collect();
         let directory = Directory { services, remotes: self.remotes.clone(), found: self.found.clone() };
         self.aggregator.directory.store(Arc::new(directory));
-        self.aggregator.meters.aggregations.with_label_values::<&str>(&[]).inc();
     }
 
     /// Brings this server's own API services in order when what is served changed.

@@ -136,6 +136,11 @@ impl Aggregator {
         self.directory.load().remote(group, version).cloned()
     }
 
+    /// Counts that discovery was put together anew.
+    pub fn count_discovery(&self) {
+        self.meters.aggregations.with_label_values::<&str>(&[]).inc();
+    }
+
     /// Connections to other servers of this kind, whose authorities are in a file, or the system's.
     ///
     /// # Errors

@@ -73,9 +73,9 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// Takes over what the caches have counted.
+    /// Takes over what the caches have counted; what objects take is known where lists cost by it.
     #[allow(clippy::cast_precision_loss)]
-    pub fn publish(&self, hub: &Hub) {
+    pub fn publish(&self, hub: &Hub, sizes: bool) {
         for tally in hub.tallies() {
             let labels: [&str; 2] = [&tally.row.group, &tally.row.plural];
             let counted = [
@@ -94,7 +94,9 @@ impl Meters {
                 }
                 counter.inc_by(value as f64 - counter.get());
             }
-            self.size.with_label_values(&labels).set(tally.bytes as f64);
+            if sizes {
+                self.size.with_label_values(&labels).set(tally.bytes as f64);
+            }
             self.capacity.with_label_values(&labels).set(RING as f64);
             self.revision.with_label_values(&labels).set(tally.revision as f64);
         }

@@ -121,6 +121,15 @@ pub enum NotAcceptable {
 
 /// Reads an `Accept` header for an endpoint that answers with a single object, a list or a watch.
 pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted, NotAcceptable> {
+    choose(media, header, watch, true)
+}
+
+/// The same for what comes in one form only.
+pub fn parse_plain(media: Media, header: Option<&str>) -> Result<Accepted, NotAcceptable> {
+    choose(media, header, false, false)
+}
+
+fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Result<Accepted, NotAcceptable> {
     let accepted = |format, shape| Accepted { format, shape, pretty: false };
     let header = header.unwrap_or("").trim();
     if header.is_empty() {
@@ -171,7 +180,8 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
                 continue;
             }
         };
-        if matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
+        let unoffered = !forms && shape != Shape::Object;
+        if unoffered || matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
             // Table has no protobuf form.
             error = NotAcceptable::Shape;
             continue;
@@ -179,6 +189,35 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
         return Ok(Accepted { format, shape, pretty });
     }
     Err(error)
+}
+
+/// How a client takes the aggregated form of discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AggregatedForm {
+    /// Encoding.
+    pub format: Format,
+    /// Indented JSON.
+    pub pretty: bool,
+    /// Of this server alone, without its peers.
+    pub alone: bool,
+}
+
+/// Reads an `Accept` header for the aggregated form of discovery: it comes before any other form the client takes. It has
+/// no CBOR.
+pub fn parse_aggregated(header: Option<&str>) -> Option<AggregatedForm> {
+    clauses(header.unwrap_or("")).iter().find_map(|clause| {
+        let format = match clause.media {
+            "*/*" | "application/*" => Format::Json,
+            media => Media::default().format(media)?,
+        };
+        let given =
+            |name: &str| clause.parameters.iter().rfind(|(key, _)| *key == name).map_or("", |(_, value)| *value);
+        let form = (given("g"), given("v"), given("as")) == ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList");
+        let stream = given("stream");
+        let known = given("sv").is_empty() && (stream.is_empty() || (stream == "watch" && format != Format::Yaml));
+        let alone = given("profile") == "nopeer";
+        (form && known).then(|| AggregatedForm { format, pretty: given("pretty") == "1", alone })
+    })
 }
 
 struct Clause<'a> {
@@ -265,6 +304,37 @@ mod tests {
             ("application/json;q=0.2,application/yaml", ok(Format::Yaml, Shape::Object)),
         ] {
             assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
+        }
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(parse_plain(Media::default(), Some(table)), Err(NotAcceptable::Shape));
+        let otherwise = format!("{table},application/yaml");
+        assert_eq!(parse_plain(Media::default(), Some(&otherwise)), ok(Format::Yaml, Shape::Object));
+        let aggregated = |format, pretty, alone| Some(AggregatedForm { format, pretty, alone });
+        for (header, want) in [
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                aggregated(Format::Json, false, false),
+            ),
+            (
+                "*/*;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io;profile=nopeer",
+                aggregated(Format::Json, false, true),
+            ),
+            (
+                "application/json,application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                aggregated(Format::Protobuf, false, false),
+            ),
+            (
+                "application/json;q=0.1;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+                 application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;pretty=1",
+                aggregated(Format::Yaml, true, false),
+            ),
+            ("application/cbor;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", None),
+            ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", None),
+            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;sv=v1", None),
+            ("application/json", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_aggregated(Some(header)), want, "{header}");
         }
         let cbor = parse(
             Media { cbor: true, ..Media::default() },

@@ -158,7 +158,7 @@ impl Peers {
             rerouted: metrics::counter(
                 "apiserver_rerouted_request_total",
                 "[ALPHA] Requests sent on to another kube-apiserver, as this one could not serve them.",
-                &["code", "group", "version", "resource"],
+                &["code"],
             ),
         })))
     }
@@ -270,7 +270,7 @@ impl Peers {
         let asked = self.aggregator.ask_peer(&self.backend, (address, path), &user, &headers, LIMIT);
         let (code, body) =
             tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "it takes too long".to_owned())??;
-        self.rerouted.with_label_values(&[code.to_string().as_str(), "", "", ""]).inc();
+        self.rerouted.with_label_values(&[code.to_string()]).inc();
         if code != 200 {
             return Err(format!("discovery request failed with status: {code}"));
         }
@@ -335,24 +335,23 @@ impl Peers {
                 .insert_header(("X-Content-Type-Options", "nosniff"))
                 .body(format!("{why}\n"))
         });
-        let code = response.status().as_u16().to_string();
-        self.rerouted.with_label_values(&[code.as_str(), &info.api_group, &info.api_version, &info.resource]).inc();
+        self.rerouted.with_label_values(&[response.status().as_u16().to_string()]).inc();
         Ok(Ok(response))
     }
 
-    /// `/apis` of all servers, from that of this one.
-    pub fn discovery(&self, own: Vec<u8>) -> Vec<u8> {
+    /// `/apis` of all servers, from that of this one; `None` where nobody else said anything.
+    pub fn discovery(&self, own: &[u8]) -> Option<Vec<u8>> {
         let said = self.said.load();
         if said.is_empty() {
-            return own;
+            return None;
         }
-        let Ok(mut document) = serde_json::from_slice::<Value>(&own) else { return own };
+        let mut document = serde_json::from_slice::<Value>(own).ok()?;
         let excluded = self.made.lock().keys().cloned().collect();
         let mut all = vec![tree::list(&document, "/items").to_vec()];
         all.extend(said.values().map(|said| said.groups_but(&excluded)));
         document["items"] = merge::groups(all).into();
         let schema = proto::schema::kind("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList");
-        crate::negotiate::envelope(crate::negotiate::Format::Json, false, schema, &document)
+        Some(crate::negotiate::envelope(crate::negotiate::Format::Json, false, schema, &document))
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) fn of(row: &Resource, object: &Value, columns: &[Column], now: Timest
     columns
         .iter()
         .map(|c| match c.name.as_str() {
-            "Name" => meta["name"].clone(),
+            "Name" => name(object),
             "Created At" => meta["creationTimestamp"].clone(),
             "Age" => age(object, now),
             _ => json!("<unknown>"),
@@ -90,9 +90,9 @@ pub(super) fn of(row: &Resource, object: &Value, columns: &[Column], now: Timest
         .collect()
 }
 
-/// The object's name.
+/// The object's name; a bookmark's has none.
 pub(super) fn name(object: &Value) -> Value {
-    object["metadata"]["name"].clone()
+    object["metadata"]["name"].as_str().unwrap_or("").into()
 }
 
 /// The object's age.
@@ -115,6 +115,7 @@ mod tests {
             assert_eq!(cells.len(), columns.len(), "{}/{}", r.group, r.plural);
             if columns[0].name == "Name" {
                 assert_eq!(cells[0], "x", "{}", r.plural);
+                assert_eq!(of(r, &json!({"metadata": {}}), columns, Timestamp::UNIX_EPOCH)[0], "", "{}", r.plural);
             }
         }
     }

@@ -75,7 +75,7 @@ pub fn scale_columns() -> &'static [Column] {
 pub fn scale(scale: &Value) -> Vec<Value> {
     let age = since(&scale["metadata"]["creationTimestamp"], jiff::Timestamp::now());
     let replicas = |part: &str| scale[part]["replicas"].clone();
-    vec![scale["metadata"]["name"].clone(), replicas("spec"), replicas("status"), age.into()]
+    vec![cells::name(scale), replicas("spec"), replicas("status"), age.into()]
 }
 
 /// The columns of a resource.

@@ -8,6 +8,7 @@ use proto::resources::Resource;
 use serde_json::Map;
 use shared::authn::UserInfo;
 
+use super::conversion::autoscaler;
 use super::{Gated, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
 
 /// When `metadata.generation` goes up.
@@ -191,6 +192,16 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         },
     ),
     ("apps", "statefulsets", WITH_GENERATION),
+    (
+        "autoscaling",
+        "horizontalpodautoscalers",
+        Strategy {
+            prepare_create: Some(autoscaler::prepare_create),
+            prepare_update: Some(autoscaler::prepare_update),
+            prepare_status: Some(autoscaler::prepare_update),
+            ..PLAIN
+        },
+    ),
     (
         "batch",
         "jobs",

@@ -112,6 +112,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         .beside(peers.clone());
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
+    let delay = flags.duration("shutdown-delay-duration");
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     let mut serving = tokio::spawn(serving);
@@ -125,7 +126,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             peers.leave().await;
         }
     };
-    go_down(&process, leave, &ending, &handle).await;
+    go_down(&process, leave, delay, &ending, &handle).await;
     Ok(())
 }
 
@@ -162,11 +163,18 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Others are told to go elsewhere, which is to `leave`; what was begun is ended, and then nothing more is taken.
-async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
+/// Others are told to go elsewhere, which is to `leave`, and get some time for that; what was begun is ended, and then
+/// nothing more is taken.
+async fn go_down(
+    process: &Process,
+    leave: impl Future<Output = ()>,
+    delay: Duration,
+    ending: &Ending,
+    handle: &ServerHandle,
+) {
     process.milestones.stopping.store(true, Ordering::Release);
     leave.await;
-    tokio::time::sleep(process.flags.duration("shutdown-delay-duration")).await;
+    tokio::time::sleep(delay).await;
     ending.begin();
     if ending.sends_away() {
         ending.served(DRAIN).await;

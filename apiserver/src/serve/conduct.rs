@@ -29,6 +29,8 @@ pub struct Conduct {
     pub logs: bool,
     /// `--etcd-count-metric-poll-period` is not 0: `/metrics` says how many objects there are.
     pub counts: bool,
+    /// `SizeBasedListCostEstimate`: and how many bytes they take.
+    pub sizes: bool,
     /// The page of flags, behind `ComponentFlagz`.
     pub flagz: Option<FlagSet>,
     /// `ComponentStatusz`
@@ -125,6 +127,7 @@ impl Conduct {
             profiling: flags.boolean("profiling"),
             logs: flags.boolean("enable-logs-handler"),
             counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
+            sizes: flags.enabled("SizeBasedListCostEstimate"),
             flagz: flags.enabled("ComponentFlagz").then(|| flags.clone()),
             statusz: flags.enabled("ComponentStatusz"),
             compresses: flags.enabled("APIResponseCompression"),

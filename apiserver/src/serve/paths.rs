@@ -6,6 +6,7 @@ use proto::discovery;
 use proto::resources::Row;
 use shared::status::Status;
 
+use super::aggregated;
 use super::answer::{self, Shape};
 use super::health::Endpoint;
 use super::logs;
@@ -16,9 +17,6 @@ use crate::negotiate::{self, Media};
 use crate::openapi;
 use crate::verbs::Reply;
 use crate::verbs::query::Query;
-
-/// Media type of the aggregated form.
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
     discovery::groups(rows.iter().map(|r| &**r))
@@ -39,34 +37,13 @@ fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
     // Discovery has no CBOR.
     let media = Media::default();
-    let accepted = match negotiate::parse(media, shape.accept.as_deref(), false) {
+    let accepted = match negotiate::parse_plain(media, shape.accept.as_deref()) {
         Ok(a) => a,
         Err(e) => return answer::failure(&negotiate::not_acceptable(media, false, &e), shape),
     };
     let pretty = accepted.pretty || shape.pretty;
     let body = negotiate::envelope(accepted.format, pretty, proto::schema::kind("", "v1", kind), &tree);
     answer::reply(Reply::new(200, accepted.format.content_type(), body), shape)
-}
-
-/// The aggregated form, when the client prefers it; the version before its only one is gone.
-fn aggregated(server: &Server, rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
-    let accept = shape.accept.as_deref()?;
-    let wanted = |clause: &str| {
-        let parts: Vec<&str> = clause.split(';').map(str::trim).collect();
-        AGGREGATED.split(';').all(|part| parts.contains(&part))
-    };
-    let clause = accept.split(',').find(|clause| wanted(clause))?;
-    let alone = clause.split(';').any(|part| part.trim() == "profile=nopeer");
-    let own = server.discovery.document(rows, directory, core);
-    let body = match &server.peers {
-        Some(peers) if !core && !alone => peers.discovery(own),
-        _ => own,
-    };
-    let mut response = answer::reply(Reply::new(200, AGGREGATED, body), shape);
-    response
-        .headers_mut()
-        .insert(actix_web::http::header::VARY, actix_web::http::header::HeaderValue::from_static("Accept"));
-    Some(response)
 }
 
 fn root(server: &Server, rows: &[Row], directory: &Directory) -> Vec<String> {
@@ -258,7 +235,9 @@ pub(super) async fn serve(
         ["openapi", version, rest @ ..] => schemas(server, version, rest, query.get("hash"), shape).await,
         ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
         ["version"] => json(&shared::version::info(), shape),
-        ["debug", "pprof", ..] if server.conduct.profiling => shared::serve::profile(&info.path),
+        ["debug", "pprof", ..] if server.conduct.profiling => {
+            shared::serve::profile(&info.path, query.get("seconds")).await
+        }
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),
         ["openid", "v1", "jwks"] => published(JWKS, server.access.jwks(), shape),
         [".well-known", "openid-configuration"] => match server.access.openid_configuration() {
@@ -273,10 +252,10 @@ pub(super) async fn serve(
 fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
     let (rows, directory) = (server.engine.rows.all(), server.aggregator.directory());
     match segments {
-        ["api"] => aggregated(server, &rows, &directory, true, shape)
+        ["api"] => aggregated::answer(server, &rows, &directory, true, shape)
             .unwrap_or_else(|| document(Some(discovery::api_versions(&server.address)), "APIVersions", shape)),
         ["api", version] => document(resource_list(server, &rows, "", version), "APIResourceList", shape),
-        ["apis"] => aggregated(server, &rows, &directory, false, shape).unwrap_or_else(|| {
+        ["apis"] => aggregated::answer(server, &rows, &directory, false, shape).unwrap_or_else(|| {
             let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
             document(Some(directory.group_list(first)), "APIGroupList", shape)
         }),

@@ -117,7 +117,7 @@ impl Server {
             self.objects_of.with_label_values(&[group, plural]).set(count);
         }
         self.meters.publish();
-        self.caches.publish(&self.engine.hub);
+        self.caches.publish(&self.engine.hub, self.conduct.sizes);
         self.engine.services.publish(&self.engine);
         constants::publish();
         if let Some(flow) = self.flow() {

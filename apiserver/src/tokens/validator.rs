@@ -24,6 +24,10 @@ const EXTRA: &str = "authentication.kubernetes.io/";
 const LEEWAY: i64 = 60;
 /// Seconds an object may be on its way out before tokens bound to it are refused.
 const DELETION_GRACE: i64 = 60;
+/// What messages call an account.
+const ACCOUNT: &str = "service account";
+/// What is said of tokens whose object is gone.
+const INVALIDATED: &str = "service account token has been invalidated";
 /// Tokens whose signature is known to be good.
 const KNOWN_LIMIT: usize = 4096;
 
@@ -179,7 +183,7 @@ impl Validator {
         if claims.sub != user_name(&k.namespace, &account.name) || account.name.is_empty() || k.namespace.is_empty() {
             return bad("token subject does not match its service account");
         }
-        self.alive("serviceaccounts", "service account", &k.namespace, account, now).await?;
+        self.alive("serviceaccounts", ACCOUNT, &k.namespace, account, now).await?;
         if let Some(secret) = &k.secret {
             self.alive("secrets", "secret", &k.namespace, secret, now).await?;
         }
@@ -287,18 +291,11 @@ impl Validator {
         bound: &Bound,
         now: i64,
     ) -> Result<(), AuthnError> {
-        let Some(object) = self.find(plural, namespace, &bound.name).await else {
-            return bad(format!("{what} {namespace}/{} has been deleted", bound.name));
-        };
-        let uid = tree::text(&object, "/metadata/uid");
-        if uid != bound.uid {
-            return bad(format!("the {what} UID ({uid}) does not match the claim's ({})", bound.uid));
+        let object = self.find(plural, namespace, &bound.name).await;
+        match complaint(what, namespace, bound, object.as_deref(), now) {
+            Some(why) => bad(why),
+            None => Ok(()),
         }
-        let deleted = tree::text(&object, "/metadata/deletionTimestamp").parse::<jiff::Timestamp>();
-        if deleted.is_ok_and(|at| at.as_second() + DELETION_GRACE < now) {
-            return bad(format!("{what} {namespace}/{} has been deleted", bound.name));
-        }
-        Ok(())
     }
 
     /// From the cache; asks storage about what is not there.
@@ -324,6 +321,28 @@ fn quoted(list: &[String]) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
+/// Why a token that is bound to an object, as it is now, does not stand for its account any more.
+fn complaint(what: &str, namespace: &str, bound: &Bound, object: Option<&Value>, now: i64) -> Option<String> {
+    let account = what == ACCOUNT;
+    let Some(object) = object else {
+        return Some(if account {
+            format!("serviceaccounts {:?} not found", bound.name)
+        } else {
+            INVALIDATED.to_owned()
+        });
+    };
+    let uid = tree::text(object, "/metadata/uid");
+    if uid != bound.uid {
+        let claim = if account { "claim".to_owned() } else { format!("service account {what} ref claim") };
+        return Some(format!("{what} UID ({uid}) does not match {claim} ({})", bound.uid));
+    }
+    let deleted = tree::text(object, "/metadata/deletionTimestamp").parse::<jiff::Timestamp>();
+    deleted.is_ok_and(|at| at.as_second() + DELETION_GRACE < now).then(|| match account {
+        true => format!("{what} {namespace}/{} has been deleted", bound.name),
+        false => INVALIDATED.to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -332,6 +351,31 @@ mod tests {
     use crate::admission::testing::Fixed;
     use crate::tokens::Config;
     use crate::tokens::keys::tests::RSA_PEM;
+
+    #[test]
+    fn tokens_live_by_what_they_are_bound_to() {
+        let object = |uid: &str, deleted: i64| {
+            let at = jiff::Timestamp::from_second(deleted).map(|at| at.to_string()).unwrap_or_default();
+            let mut object = json!({"metadata": {"name": "n", "uid": uid}});
+            if deleted > 0 {
+                object["metadata"]["deletionTimestamp"] = at.into();
+            }
+            Some(object)
+        };
+        let bound = Bound { name: "n".into(), uid: "u".into() };
+        for (what, object, want) in [
+            ("pod", object("u", 0), None),
+            ("pod", object("u", 950), None),
+            ("pod", object("u", 930), Some(INVALIDATED)),
+            ("pod", None, Some(INVALIDATED)),
+            ("secret", object("v", 930), Some("secret UID (v) does not match service account secret ref claim (u)")),
+            (ACCOUNT, object("u", 930), Some("service account e/n has been deleted")),
+            (ACCOUNT, object("v", 0), Some("service account UID (v) does not match claim (u)")),
+            (ACCOUNT, None, Some("serviceaccounts \"n\" not found")),
+        ] {
+            assert_eq!(complaint(what, "e", &bound, object.as_ref(), 1000).as_deref(), want, "{what} {object:?}");
+        }
+    }
 
     #[tokio::test]
     async fn legacy_tokens_live_by_their_secret_and_are_tracked() {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -29,21 +29,34 @@ struct Any {
 /// Lives as long as the test's runtime.
 pub struct Kms {
     socket: PathBuf,
-    decrypted: Arc<AtomicUsize>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    decrypted: AtomicUsize,
+    /// Number of the key that is used now.
+    key: AtomicUsize,
+    /// It answers nothing that makes sense.
+    sick: AtomicBool,
 }
 
 fn shifted(bytes: &[u8], by: u8) -> Vec<u8> {
     bytes.iter().map(|b| b.wrapping_add(by)).collect()
 }
 
-fn answer(method: &str, question: &Any, decrypted: &AtomicUsize) -> Any {
+fn answer(method: &str, question: &Any, state: &State) -> Any {
+    if state.sick.load(Ordering::Relaxed) {
+        return Any::default();
+    }
+    let key = || format!("key-{}", 1 + state.key.load(Ordering::Relaxed)).into_bytes();
     match method {
-        "/v2.KeyManagementService/Status" => Any { first: b"v2".into(), second: b"ok".into(), third: b"key-1".into() },
+        "/v2.KeyManagementService/Status" => Any { first: b"v2".into(), second: b"ok".into(), third: key() },
         "/v2.KeyManagementService/Encrypt" => {
-            Any { first: shifted(&question.first, 1), second: b"key-1".into(), third: Vec::new() }
+            Any { first: shifted(&question.first, 1), second: key(), third: Vec::new() }
         }
         _ => {
-            decrypted.fetch_add(1, Ordering::Relaxed);
+            state.decrypted.fetch_add(1, Ordering::Relaxed);
             Any { first: shifted(&question.first, 255), ..Any::default() }
         }
     }
@@ -53,18 +66,18 @@ impl Kms {
     pub async fn start() -> Self {
         let socket = std::env::temp_dir().join(format!("kms-{}-{}.sock", std::process::id(), free_port()));
         let listener = tokio::net::UnixListener::bind(&socket).expect("a socket");
-        let decrypted = Arc::new(AtomicUsize::new(0));
-        let counter = decrypted.clone();
+        let state = Arc::new(State::default());
+        let own = state.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let counter = counter.clone();
+                let own = own.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let counter = counter.clone();
+                    let own = own.clone();
                     async move {
                         let method = request.uri().path().to_owned();
                         let body = request.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
                         let question = Any::decode(body.get(5..).unwrap_or_default()).unwrap_or_default();
-                        let message = answer(&method, &question, &counter).encode_to_vec();
+                        let message = answer(&method, &question, &own).encode_to_vec();
                         let mut frame = vec![0];
                         frame.extend_from_slice(&u32::try_from(message.len()).expect("small").to_be_bytes());
                         frame.extend_from_slice(&message);
@@ -80,15 +93,24 @@ impl Kms {
                 tokio::spawn(async move { serving.serve_connection(TokioIo::new(stream), service).await });
             }
         });
-        Self { socket, decrypted }
+        Self { socket, state }
     }
 
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
+    /// Seals with another key from now on.
+    pub fn rotate(&self) {
+        self.state.key.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn fall_sick(&self, sick: bool) {
+        self.state.sick.store(sick, Ordering::Relaxed);
+    }
+
     pub fn decrypted(&self) -> usize {
-        self.decrypted.load(Ordering::Relaxed)
+        self.state.decrypted.load(Ordering::Relaxed)
     }
 }
 

@@ -310,10 +310,15 @@ impl Cluster {
     }
 
     pub async fn start_server(&mut self) {
+        self.start_server_until("/readyz").await;
+    }
+
+    /// Starts the server and waits until a path answers 200.
+    pub async fn start_server_until(&mut self, path: &str) {
         self.launch_server();
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
-            let seen = match self.admin.try_get("/readyz").await {
+            let seen = match self.admin.try_get(path).await {
                 Ok(a) if a.code == 200 => return,
                 Ok(a) => format!("{} {}", a.code, a.text()),
                 Err(e) => e,

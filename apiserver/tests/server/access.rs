@@ -83,10 +83,13 @@ async fn service_accounts_use_their_tokens() {
         .as_str()
         .expect("a token")
         .to_owned();
-    let robot = server.client(Identity::Token(token));
+    let robot = server.client(Identity::Token(token.clone()));
     robot.get(&pods).await.ok();
     c.delete(&format!("{pods}/p")).await.ok();
     robot.get(&pods).await.fails(401, "Unauthorized", "Unauthorized");
+    let gone = c.post("/apis/authentication.k8s.io/v1/tokenreviews", review(&token)).await.ok();
+    let why = gone["status"]["error"].as_str().unwrap_or_default();
+    assert!(why.contains("invalid bearer token, service account token has been invalidated"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

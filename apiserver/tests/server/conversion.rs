@@ -197,3 +197,42 @@ async fn failing_conversions_are_told_of() {
         c.delete(&format!("{DEFINITIONS}/parrots.{group}")).await.ok();
     }
 }
+
+/// What version 1 of an autoscaler has no fields for is in annotations, in types that it has, whoever wrote it.
+#[tokio::test(flavor = "multi_thread")]
+async fn autoscalers_of_version_1_say_everything() {
+    let Some((c, _)) = crate::workspace("scalers").await else { return };
+    let path = |version: &str| format!("/apis/autoscaling/{version}/namespaces/scalers/horizontalpodautoscalers");
+    let memory = json!({"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Mi"}}});
+    let made = json!({"metadata": {"name": "a"}, "spec": {"maxReplicas": 3, "metrics": [memory],
+        "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}]}},
+        "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}}});
+    c.post(&path("v2"), made).await.ok();
+    let annotation = |object: &Value, of: &str| {
+        object["metadata"]["annotations"][format!("autoscaling.alpha.kubernetes.io/{of}")].as_str().map(str::to_owned)
+    };
+    let seen = c.watch(&format!("{}?watch=1", path("v1")), 1).await;
+    let mut old = seen[0]["object"].clone();
+    let metrics = r#"[{"type":"Resource","resource":{"name":"memory","targetAverageValue":"1Mi"}}]"#;
+    assert_eq!(annotation(&old, "metrics").as_deref(), Some(metrics));
+    let behavior = annotation(&old, "behavior").unwrap_or_default();
+    let rules = r#"{"ScaleUp":{"StabilizationWindowSeconds":0,"SelectPolicy":"Max","Policies":[{"Type":"Pods","Value":4,"PeriodSeconds":15}],"Tolerance":null},"ScaleDown":"#;
+    assert!(behavior.starts_with(rules), "{behavior}");
+
+    // Written through version 1, with a metric more.
+    let pods = r#"[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"2"}}]"#;
+    old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"] = json!(pods);
+    old["spec"]["targetCPUUtilizationPercentage"] = json!(42);
+    c.put(&format!("{}/a", path("v1")), &old).await.ok();
+    let new = c.get(&format!("{}/a", path("v2"))).await.ok();
+    let target = json!({"type": "AverageValue", "averageValue": "2"});
+    let cpu = json!({"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 42}});
+    let metrics = json!([{"type": "Pods", "pods": {"metric": {"name": "m"}, "target": target}}, {"type": "Resource", "resource": cpu}]);
+    assert_eq!(new["spec"]["metrics"], metrics);
+    assert_eq!(new["spec"]["behavior"]["scaleUp"]["policies"][0]["value"], 4);
+    assert!(new["metadata"].get("annotations").is_none());
+    // In version 2 such an annotation says nothing.
+    let noted = json!({"metadata": {"annotations": {"autoscaling.alpha.kubernetes.io/metrics": "[]", "mine": "x"}}});
+    let kept = c.patch(&format!("{}/a", path("v2")), "merge-patch+json", noted).await.ok();
+    assert_eq!((&kept["metadata"]["annotations"], &kept["spec"]["metrics"]), (&json!({"mine": "x"}), &metrics));
+}

@@ -1,6 +1,7 @@
 //! Encryption at rest: what etcd holds, and what clients see of it.
 
 use serde_json::{Value, json};
+use sha2::Digest as _;
 
 use crate::harness::{Cluster, Kms, etcd_is_missing, eventually};
 
@@ -72,6 +73,14 @@ async fn keys_change_while_the_server_runs() {
         stored(&cluster, &name).await.starts_with(b"k8s:enc:secretbox:v1:k2:").then_some(())
     })
     .await;
+    let metrics = cluster.get("/metrics").await.text();
+    let shows = |family: &str, label: &str| {
+        let start = format!("apiserver_encryption_config_controller_{family}{{apiserver_id_hash=\"sha256:");
+        metrics.lines().any(|line| line.starts_with(&start) && line.contains(label))
+    };
+    assert!(shows("automatic_reloads_total", "status=\"success\""));
+    assert!(shows("automatic_reload_last_timestamp_seconds", "status=\"success\""));
+    assert!(shows("last_config_info", "hash=\"k8s:enc:unstable:1:"));
     let same = cluster.get(&format!("{SECRETS}/a")).await.ok();
     reads_well(&same);
     assert!(stored(&cluster, "a").await.starts_with(b"k8s:enc:aescbc:"));
@@ -126,4 +135,64 @@ async fn a_key_management_service_is_asked_once() {
     assert!(metrics.contains("apiserver_envelope_encryption_dek_source_cache_size{provider_name=\"vault\"}"));
     let initialized = "apiserver_watch_cache_initializations_total{group=\"\",resource=\"secrets\"} 1";
     assert!(metrics.contains(initialized), "the caches are counted");
+}
+
+/// The service takes another key, is of no use while the server starts, and comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_management_service_changes_its_key_and_fails() {
+    if etcd_is_missing() {
+        return;
+    }
+    let kms = Kms::start().await;
+    let socket = kms.socket().to_owned();
+    let mut cluster = Cluster::start_with(|dir, _| {
+        let file = dir.join("encryption.json");
+        let provider = json!({"apiVersion": "v2", "name": "safe", "endpoint": format!("unix://{}", socket.display())});
+        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
+        vec![format!("--encryption-provider-config={}", file.display())]
+    })
+    .await;
+    cluster.post(SECRETS, secret("old")).await.ok();
+    kms.rotate();
+    cluster.stop_server();
+    cluster.start_server().await;
+    cluster.post(SECRETS, secret("new")).await.ok();
+    let keyed = async |name: &str, key: &[u8]| stored(&cluster, name).await.windows(5).any(|window| window == key);
+    assert!(keyed("old", b"key-1").await && keyed("new", b"key-2").await);
+    let old = cluster.get(&format!("{SECRETS}/old")).await.ok();
+    reads_well(&old);
+    // What was sealed with the key before is sealed anew by a write that changes nothing.
+    cluster.put(&format!("{SECRETS}/old"), &old).await.ok();
+    assert!(keyed("old", b"key-2").await);
+    let metrics = cluster.get("/metrics").await.text();
+    let uses = |way: &str, key: &str| {
+        let hash: String = sha2::Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
+        metrics.lines().any(|line| {
+            let has = |label: String| line.contains(&label);
+            line.starts_with("apiserver_envelope_encryption_key_id_hash_total{")
+                && has(format!("key_id_hash=\"sha256:{hash}\""))
+                && has(format!("transformation_type=\"{way}\""))
+                && has("provider_name=\"safe\"".to_owned())
+        })
+    };
+    assert!(uses("to_storage", "key-1") && uses("to_storage", "key-2") && uses("from_storage", "key-1"));
+
+    kms.fall_sick(true);
+    cluster.stop_server();
+    cluster.start_server_until("/readyz?exclude=kms-provider-0").await;
+    assert_eq!(cluster.get("/readyz/kms-provider-0").await.code, 500);
+    let (code, reason, message) = cluster.get(&format!("{SECRETS}/old")).await.failure();
+    assert_eq!((code, reason.as_str()), (500, "InternalError"));
+    assert!(message.starts_with("Internal error occurred: "), "{message}");
+    assert_eq!(cluster.post(SECRETS, secret("none")).await.failure().0, 500);
+    assert_eq!(cluster.get(SECRETS).await.code, 429);
+    cluster.get("/api/v1/namespaces/default/configmaps").await.ok();
+
+    kms.fall_sick(false);
+    eventually("the service is well again", async || {
+        (cluster.get(&format!("{SECRETS}/old")).await.code == 200 && cluster.get(SECRETS).await.code == 200)
+            .then_some(())
+    })
+    .await;
+    cluster.post(SECRETS, secret("none")).await.ok();
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::custom::{define, definition};
 use crate::harness::{Cluster, Identity, Remote, etcd_is_missing, eventually};
 
 const NS: &str = "/api/v1/namespaces/default";
@@ -112,6 +113,7 @@ async fn what_is_on_can_be_turned_off() {
         "OpenAPIEnums",
         "PodTopologyLabelsAdmission",
         "SELinuxMountReadWriteOncePod",
+        "SizeBasedListCostEstimate",
         "StorageVersionHash",
         "TokenRequestServiceAccountUIDValidation",
         "UserNamespacesSupport",
@@ -150,6 +152,18 @@ async fn what_is_on_can_be_turned_off() {
         c.post(&format!("{NS}/pods"), pod).await.ok()["metadata"]["labels"].get("topology.kubernetes.io/zone").is_some()
     };
     let words = async |c: &Cluster| c.get("/openapi/v3/apis/apps/v1").await.text().contains("\"enum\":");
+    // A group that no other server of this process has: they all share the metrics.
+    let versions =
+        json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]);
+    define(&c, definition("sizes.example.com", "boxes", "Box", versions)).await;
+    c.get("/apis/sizes.example.com/v1/boxes").await.ok();
+    let sized = async |c: &Cluster| {
+        let text = c.get("/metrics").await.text();
+        let has = |name: &str| text.contains(&format!("{name}{{group=\"sizes.example.com\",resource=\"boxes\"}}"));
+        assert!(has("watch_cache_capacity"));
+        has("apiserver_resource_size_estimate_bytes")
+    };
+    assert!(!sized(&c).await);
     sessions_by_get(&c).await;
     assert_eq!(opened(&c, "z").await, 404);
     assert!(!labelled(&c, "y").await && !words(&c).await);
@@ -167,6 +181,8 @@ async fn what_is_on_can_be_turned_off() {
     assert!(!c.get(admin).await.text().contains("configz"));
 
     c.restart_with(Vec::new()).await;
+    c.get("/apis/sizes.example.com/v1/boxes").await.ok();
+    assert!(sized(&c).await);
     assert_eq!(opened(&c, "z").await, 403);
     assert!(labelled(&c, "z").await && words(&c).await);
     assert_eq!(shown(&c.post(&format!("{NS}/pods"), pod("b")).await.ok()), [true; 3]);

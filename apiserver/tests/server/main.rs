@@ -18,6 +18,7 @@ mod custom;
 mod custom_objects;
 mod definitions;
 mod devices;
+mod discovery;
 mod egress;
 mod encryption;
 mod etcd_overrides;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::custom::{define, definition};
+use crate::harness::eventually;
 use crate::workspace;
 
 fn managers(object: &Value, path: &[&str]) -> Vec<String> {
@@ -269,4 +270,74 @@ async fn empty_lists_are_owned_as_upstream_sees_them() {
     let headers = [("Content-Type", "application/vnd.kubernetes.protobuf"), ("Accept", "application/json")];
     let made = c.call("POST", &slices, &headers, Some(body)).await.ok();
     assert_eq!(owned(&made), json!({"f:addressType": {}}));
+}
+
+/// Fields owned, by manager, as they are stored.
+fn specs_owned(object: &Value) -> Value {
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let own = |e: &Value| (e["manager"].as_str().unwrap_or("").to_owned(), e["fieldsV1"]["f:spec"].clone());
+    Value::Object(entries.map(own).collect())
+}
+
+/// Who owned parts of what is replaced as a whole since a change of the definition owns the whole, and stands in the way
+/// of those who would take it away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_makes_wholes_of_parts_and_parts_of_wholes() {
+    let Some((c, _)) = workspace("own-schemas").await else { return };
+    let versions = |map: &str, list: &str, keys: Value| {
+        let item = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}});
+        let mut list = json!({"type": "array", "x-kubernetes-list-type": list, "items": item});
+        if !keys.is_null() {
+            list["x-kubernetes-list-map-keys"] = keys;
+        }
+        let map = json!({"type": "object", "x-kubernetes-map-type": map, "additionalProperties": {"type": "string"}});
+        let spec = json!({"type": "object", "properties": {"m": map, "l": list}});
+        json!([{"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}}])
+    };
+    let wholes = versions("atomic", "atomic", Value::Null);
+    define(&c, definition("wholes.example.com", "wholes", "Whole", wholes.clone())).await;
+    let change = async |versions: &Value| {
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/wholes.wholes.example.com";
+        c.patch(path, "merge-patch+json", json!({"spec": {"versions": versions}})).await.ok();
+    };
+    let path = "/apis/wholes.example.com/v1/namespaces/own-schemas/wholes/w";
+    let apply = async |who: &str, spec: Value, more: &str| {
+        let object =
+            json!({"apiVersion": "wholes.example.com/v1", "kind": "Whole", "metadata": {"name": "w"}, "spec": spec});
+        c.patch(&format!("{path}?fieldManager={who}{more}"), "apply-patch+yaml", object).await
+    };
+    let (one, two) = (json!({"m": {"a": "1"}, "l": [{"k": "x"}]}), json!({"m": {"b": "2"}, "l": [{"k": "y"}]}));
+    assert_eq!(apply("one", one.clone(), "").await.code, 201);
+
+    change(&versions("granular", "map", json!(["k"]))).await;
+    eventually("parts can be owned", async || {
+        (apply("two", two.clone(), "&dryRun=All").await.code == 200).then_some(())
+    })
+    .await;
+    let both = apply("two", two.clone(), "").await.ok();
+    let parts = |key: &str, item: &str| json!({"f:m": {key: {}}, "f:l": {item: {".": {}, "f:k": {}}}});
+    let (x, y) = ("k:{\"k\":\"x\"}", "k:{\"k\":\"y\"}");
+    assert_eq!(specs_owned(&both), json!({"one": {"f:m": {}, "f:l": {}}, "two": parts("f:b", y)}));
+    assert_eq!(
+        specs_owned(&apply("one", one.clone(), "").await.ok()),
+        json!({"one": parts("f:a", x), "two": parts("f:b", y)})
+    );
+    let patch = json!({"spec": {"m": {"c": "3"}}});
+    c.patch(&format!("{path}?fieldManager=three"), "merge-patch+json", patch).await.ok();
+
+    change(&wholes).await;
+    let refused = eventually("parts are no more", async || {
+        let answer = apply("one", one.clone(), "&dryRun=All").await;
+        (answer.code == 409).then_some(answer)
+    });
+    let refused = refused.await.json();
+    let fields: Vec<&str> =
+        refused["details"]["causes"].as_array().into_iter().flatten().filter_map(|c| c["field"].as_str()).collect();
+    assert_eq!(fields, [".spec.m", ".spec.l", ".spec.m"], "{refused}");
+    let forced = apply("one", one, "&force=true").await.ok();
+    assert_eq!(
+        (specs_owned(&forced), &forced["spec"]["m"]),
+        (json!({"one": {"f:m": {}, "f:l": {}}}), &json!({"a": "1"}))
+    );
 }

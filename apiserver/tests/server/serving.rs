@@ -272,3 +272,15 @@ async fn documents_come_in_protobuf() {
     }
     assert_eq!(c.call("GET", path, &[("Accept", "text/html")], None).await.code, 406);
 }
+
+/// Where the processor's time goes is told to profilers, unless they are not wanted.
+#[tokio::test(flavor = "multi_thread")]
+async fn profilers_are_told_of_the_processor() {
+    let Some(server) = crate::cluster().await else { return };
+    let c = server.client(Identity::Admin);
+    let profile = c.get("/debug/pprof/profile?seconds=1").await;
+    assert_eq!((profile.code, profile.header("content-type")), (200, "application/octet-stream"));
+    assert_eq!(profile.header("content-disposition"), "attachment; filename=\"profile\"");
+    assert!(profile.bytes.starts_with(&[0x1f, 0x8b]), "it is compressed");
+    assert_eq!(server.client(Identity::Alice).get("/debug/pprof/profile?seconds=1").await.code, 403);
+}

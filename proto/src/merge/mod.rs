@@ -8,6 +8,7 @@ pub mod fieldset;
 pub mod json_patch;
 mod managed;
 pub mod merge_patch;
+mod reconcile;
 mod shape;
 pub mod strategic;
 mod typed;

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::fieldset::Set;
-use super::managed::{Managed, Ownable};
+use super::managed::{Entry, Managed, Ownable};
+use super::reconcile::reconcile;
 use super::shape::Type;
 use super::typed::{self, Comparison};
 use crate::schema::Message;
@@ -75,11 +76,21 @@ impl<'v> View<'v> {
         Ok(converted)
     }
 
-    /// Forgets owners of versions that are gone.
+    /// Forgets owners of versions that are gone, and brings what the others own up to date with their schemas.
     ///
     /// # Errors
     /// The live object cannot be brought into the version of another owner.
     pub(super) fn reconcile(&self, managed: &mut Managed, live: &Value) -> Result<(), String> {
+        self.reach_others(managed, live)?;
+        for Entry { owner, set, .. } in &mut managed.0 {
+            if let Some((_, kind)) = self.place(&owner.api_version) {
+                reconcile(kind, set);
+            }
+        }
+        Ok(())
+    }
+
+    fn reach_others(&self, managed: &mut Managed, live: &Value) -> Result<(), String> {
         if managed.0.iter().all(|e| e.owner.api_version == self.api_version) {
             return Ok(());
         }

@@ -81,6 +81,7 @@ async fn plain_port() {
         ("/debug/controllers/b/graph", 404, "text/plain; charset=utf-8", "404 page not found\n"),
         ("/debug/pprof/", 200, "text/html; charset=utf-8", "<html>\n<head><title>/debug/pprof/"),
         ("/debug/pprof/cmdline", 200, "text/plain; charset=utf-8", "/"),
+        ("/debug/pprof/symbol", 200, "text/plain; charset=utf-8", "num_symbols: 0\n"),
         ("/debug/pprof/heap", 404, "text/plain; charset=utf-8", "Unknown profile\n"),
         ("/mine", 200, "text/plain; charset=utf-8", "yes"),
         ("/flagz", 200, "text/plain; charset=utf-8", "\nkube-scheduler flagz\nWarning: "),

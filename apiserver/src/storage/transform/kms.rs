@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::ciphers::{Aes, gcm_open, gcm_seal};
-use super::meters::{Meters, made_key};
+use super::meters::{Meters, Way, made_key};
 use super::{Error, Opened};
 
 /// How long writes go on after the service last confirmed its key.
@@ -121,6 +121,16 @@ struct Source {
 }
 
 impl Source {
+    /// Whether keys can be made of it.
+    fn check(&self) -> Result<(), Error> {
+        let length = self.secret.len();
+        match self.from_seed {
+            true if length < SEED => Err(failed("invalid seed length", format!("{length} used for key generation"))),
+            false if Aes::new(&self.secret).is_none() => Err(Error::Cipher("invalid key size")),
+            _ => Ok(()),
+        }
+    }
+
     fn derived(&self, info: &[u8]) -> Result<Aes, Error> {
         let mut key = [0; 32];
         let expand = Hkdf::<Sha256>::from_prk(&self.secret).map_err(|_| Error::Cipher("the seed is too short"))?;
@@ -265,6 +275,7 @@ impl Kms {
             self.meters.invalid_key(&self.name, if status.key_id.is_empty() { "empty" } else { "too_long" });
             return Err(Error::Kms("expected KMSv2 KeyID to be set, got an empty or too long one".to_owned()));
         }
+        self.meters.named_key(&self.name, &status.key_id);
         let until = asked + CONFIRMED_FOR;
         if let Some(current) = self.current.lock().as_mut()
             && current.envelope.key_id == status.key_id
@@ -313,6 +324,7 @@ impl Kms {
             return Err(Error::Kms("the key of the service is not confirmed".to_owned()));
         };
         let data = current.source.seal(path, plain)?;
+        self.meters.used_key(Way::Seal, &self.name, &current.envelope.key_id);
         Ok(Envelope { data, ..current.envelope }.encode_to_vec())
     }
 
@@ -337,12 +349,16 @@ impl Kms {
                     .map_err(|e| failed("failed to decrypt DEK", e))?;
                 let source =
                     Arc::new(Source { secret: answer.plaintext, from_seed: envelope.source_type == FROM_SEED });
+                // What a service makes up when it is not well is asked for again.
+                source.check()?;
                 self.remember(key, source.clone());
                 source
             }
         };
         let stale = self.current.lock().as_ref().is_some_and(|c| c.envelope.key_id != envelope.key_id)
             || envelope.source_type != FROM_SEED;
-        Ok(Opened { bytes: source.open(path, &envelope.data)?, stale })
+        let bytes = source.open(path, &envelope.data)?;
+        self.meters.used_key(Way::Open, &self.name, &envelope.key_id);
+        Ok(Opened { bytes, stale })
     }
 }

@@ -1,11 +1,19 @@
 //! What encryption and key management services cost, under upstream's names.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics;
+
+use crate::access::files::hashed;
+use crate::access::identity;
+
+/// Keys of services that are told apart, by what was done with them; the oldest are forgotten.
+const KEYS: usize = 100;
 
 /// Seconds of sealing, opening and of making keys.
 fn seconds(count: usize) -> Vec<f64> {
@@ -52,10 +60,7 @@ pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instan
         )
     });
     let prefix = if prefix.is_empty() { Cow::Borrowed("identity") } else { String::from_utf8_lossy(prefix) };
-    let way = match way {
-        Way::Seal => "to_storage",
-        Way::Open => "from_storage",
-    };
+    let way = way.name();
     let status = if done { "OK" } else { "Unknown" };
     COUNT.with_label_values(&[resource, way, &*prefix, status]).inc();
     if done {
@@ -72,10 +77,39 @@ pub(super) enum Way {
     Open,
 }
 
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Seal => "to_storage",
+            Self::Open => "from_storage",
+        }
+    }
+}
+
 pub(super) struct Meters {
     latency: HistogramVec,
     cached: GaugeVec,
     invalid: CounterVec,
+    used: CounterVec,
+    used_at: GaugeVec,
+    named_at: GaugeVec,
+    server: String,
+    /// Labels of keys that were used, and of such as the service named.
+    known: [Mutex<VecDeque<Vec<String>>>; 2],
+}
+
+fn now() -> f64 {
+    jiff::Timestamp::now().as_duration().as_secs_f64()
+}
+
+/// Notes labels; those that have to go for them are given back.
+fn noted(known: &Mutex<VecDeque<Vec<String>>>, labels: &[&str]) -> Option<Vec<String>> {
+    let mut known = known.lock();
+    if known.iter().any(|old| old == labels) {
+        return None;
+    }
+    known.push_back(labels.iter().map(|label| (*label).to_owned()).collect());
+    if known.len() > KEYS { known.pop_front() } else { None }
 }
 
 impl Meters {
@@ -97,7 +131,46 @@ impl Meters {
                 "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by error.",
                 &["provider_name", "error"],
             ),
+            used: metrics::counter(
+                "apiserver_envelope_encryption_key_id_hash_total",
+                "[ALPHA] Number of times a keyID is used split by transformation type, provider, and apiserver identity.",
+                &["transformation_type", "provider_name", "key_id_hash", "apiserver_id_hash"],
+            ),
+            used_at: metrics::gauge(
+                "apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds",
+                "[ALPHA] The last time in seconds when a keyID was used.",
+                &["transformation_type", "provider_name", "key_id_hash", "apiserver_id_hash"],
+            ),
+            named_at: metrics::gauge(
+                "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds",
+                "[ALPHA] The last time in seconds when a keyID was returned by the Status RPC call.",
+                &["provider_name", "key_id_hash", "apiserver_id_hash"],
+            ),
+            server: hashed(identity::server_id().as_bytes()),
+            known: Default::default(),
         }
+    }
+
+    /// A value was sealed, or opened, with a key of the service.
+    pub(super) fn used_key(&self, way: Way, provider: &str, key: &str) {
+        let key = hashed(key.as_bytes());
+        let labels = [way.name(), provider, &key, &self.server];
+        if let Some(gone) = noted(&self.known[0], &labels) {
+            // An error: it was deleted already.
+            let _ = (self.used.remove_label_values(&gone), self.used_at.remove_label_values(&gone));
+        }
+        self.used.with_label_values(&labels).inc();
+        self.used_at.with_label_values(&labels).set(now());
+    }
+
+    /// The service says that this is its key.
+    pub(super) fn named_key(&self, provider: &str, key: &str) {
+        let key = hashed(key.as_bytes());
+        let labels = [provider, &key, &self.server];
+        if let Some(gone) = noted(&self.known[1], &labels) {
+            let _ = self.named_at.remove_label_values(&gone);
+        }
+        self.named_at.with_label_values(&labels).set(now());
     }
 
     /// A call ended.
@@ -114,5 +187,20 @@ impl Meters {
     /// The service named a key by an id that cannot be used.
     pub(super) fn invalid_key(&self, provider: &str, error: &str) {
         self.invalid.with_label_values(&[provider, error]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_keys_are_told_apart() {
+        let known = Mutex::default();
+        for i in 0..KEYS {
+            assert_eq!(noted(&known, &["p", &i.to_string()]), None);
+        }
+        assert_eq!(noted(&known, &["p", "0"]), None);
+        assert_eq!(noted(&known, &["p", "new"]), Some(vec!["p".to_owned(), "0".to_owned()]));
     }
 }

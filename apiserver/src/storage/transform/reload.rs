@@ -8,6 +8,8 @@ use arc_swap::ArcSwap;
 use super::Transformers;
 use super::config::{self, ConfigError};
 use super::kms::{ASK_EVERY, ASK_EVERY_WHEN_UNWELL, Kms};
+use crate::access::files::Reloads;
+use crate::access::identity;
 
 /// Between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -23,6 +25,12 @@ pub struct Loaded {
     transformers: Transformers,
     services: Arc<ArcSwap<Vec<Arc<Kms>>>>,
     hash: Arc<ArcSwap<[u8; 32]>>,
+    reloads: Option<Arc<Reloads>>,
+}
+
+/// A file's hash as metrics show it.
+fn shown(hash: &[u8; 32]) -> String {
+    format!("k8s:enc:unstable:1:{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 impl Loaded {
@@ -58,12 +66,17 @@ pub async fn load(path: &str, transformers: &Transformers, reload: bool) -> Resu
         }
     }
     transformers.set(read.table);
+    let reloads = reload.then(|| Arc::new(Reloads::new("encryption", "ALPHA", &identity::server_id())));
+    if let Some(reloads) = &reloads {
+        reloads.in_force(&shown(&read.hash));
+    }
     Ok(Loaded {
         path: path.to_owned(),
         reload,
         transformers: transformers.clone(),
         services: Arc::new(ArcSwap::from_pointee(read.services)),
         hash: Arc::new(ArcSwap::from_pointee(read.hash)),
+        reloads,
     })
 }
 
@@ -107,9 +120,16 @@ async fn again(loaded: &Loaded) {
         loaded.hash.store(Arc::new(read.hash));
         Ok::<bool, String>(true)
     };
+    let reloads = loaded.reloads.as_ref();
     match outcome.await {
-        Ok(true) => tracing::info!(file = loaded.path, "loaded the new encryption configuration"),
+        Ok(true) => {
+            tracing::info!(file = loaded.path, "loaded the new encryption configuration");
+            reloads.inspect(|reloads| reloads.reloaded(&shown(&loaded.hash.load())));
+        }
         Ok(false) => {}
-        Err(error) => tracing::error!(error, file = loaded.path, "failed to process the new encryption configuration"),
+        Err(error) => {
+            tracing::error!(error, file = loaded.path, "failed to process the new encryption configuration");
+            reloads.inspect(|reloads| reloads.failure());
+        }
     }
 }

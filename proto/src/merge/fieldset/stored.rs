@@ -33,6 +33,11 @@ impl Fields {
         Self { stored: Some(stored), read: OnceCell::new() }
     }
 
+    /// The stored form, where nobody needed more.
+    pub(in crate::merge) fn unread(&self) -> Option<&Value> {
+        self.stored.as_ref().filter(|_| self.read.get().is_none())
+    }
+
     /// The set.
     pub(in crate::merge) fn set(&self) -> &Set {
         self.read.get_or_init(|| self.stored.as_ref().and_then(Set::parse).unwrap_or_default())
