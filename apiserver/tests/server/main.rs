@@ -19,6 +19,7 @@ mod custom_objects;
 mod definitions;
 mod devices;
 mod egress;
+mod elections;
 mod encryption;
 mod etcd_overrides;
 mod families;
