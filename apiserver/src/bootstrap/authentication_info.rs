@@ -13,14 +13,14 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{LONGEST_PAUSE, PAUSE, server_user};
 use crate::access::tree;
-use crate::api::{Api, DeleteArgs, Reader};
+use crate::api::{Api, DeleteArgs};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// How often the files are looked at.
-pub(super) const LOOK: Duration = Duration::from_secs(5);
+/// How often the files are looked at, and how often what is stored is.
+pub(super) const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 /// Seconds that a certificate may have run out: clocks differ.
 const SLACK: i64 = 300;
 
@@ -105,11 +105,10 @@ fn planned(stored: Option<&Value>, data: &BTreeMap<String, String>, now: Timesta
 }
 
 /// Keeps both there, and the first up to date with the files: authorities come and go while the server runs.
-pub(super) async fn keep(flags: &FlagSet, reader: &dyn Reader, api: &Api, look: Duration) {
+pub(super) async fn keep(flags: &FlagSet, api: &Api, look: (Duration, Duration)) {
     let mut pause = PAUSE;
     loop {
         let today = Timestamp::now().to_string()[..10].to_owned();
-        let seen = reader.version("", "configmaps");
         let said = data(flags);
         if let Err(error) = reconcile(api, &said, &today).await {
             tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
@@ -118,23 +117,7 @@ pub(super) async fn keep(flags: &FlagSet, reader: &dyn Reader, api: &Api, look: 
             continue;
         }
         pause = PAUSE;
-        tokio::select! {
-            () = changed(reader, &said, seen) => {}
-            () = rewritten(flags, &said, look) => {}
-        }
-    }
-}
-
-/// Returns when what is stored is not what was `said` any more.
-async fn changed(reader: &dyn Reader, said: &BTreeMap<String, String>, mut seen: u64) {
-    loop {
-        reader.changed("", "configmaps", seen).await;
-        seen = reader.version("", "configmaps");
-        let [info, tracking] = [NAME, TRACKING].map(|name| reader.get("", "configmaps", NAMESPACE, name));
-        let told = planned(info.as_deref(), said, Timestamp::now()).is_none();
-        if !told || tracked(tracking.as_deref(), "").is_some() {
-            return;
-        }
+        tokio::time::timeout(look.1, rewritten(flags, &said, look.0)).await.ok();
     }
 }
 
@@ -198,6 +181,7 @@ async fn write(api: &Api, name: &str, plan: impl Fn(Option<&Value>) -> Option<Va
 mod tests {
     use super::*;
     use crate::admission::testing::Fixed;
+    use crate::api::Reader as _;
     use std::sync::Arc;
 
     #[tokio::test]
@@ -252,11 +236,11 @@ mod tests {
             (text(NAME, "/data/client-ca-file").matches("BEGIN").count(), text(TRACKING, "/data/since").len())
         };
         let api = cluster.api();
-        let mut keeping = std::pin::pin!(keep(&flags, &*cluster, &api, Duration::from_millis(1)));
+        let mut keeping = std::pin::pin!(keep(&flags, &api, (Duration::from_millis(1), Duration::from_millis(5))));
         let mut until = async |wanted| {
             let seen = async {
                 while stored() != wanted {
-                    cluster.changed("", "", cluster.version("", "")).await;
+                    tokio::task::yield_now().await;
                 }
             };
             tokio::select! {

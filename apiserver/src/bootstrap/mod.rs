@@ -121,9 +121,9 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
 
 /// Tells other servers how users are told apart.
 fn publish(cx: &Context) {
-    let (flags, reader, api) = (cx.flags.clone(), cx.reader.clone(), cx.api.clone());
+    let (flags, api) = (cx.flags.clone(), cx.api.clone());
     cx.tasks.spawn_until(&cx.shutdown, "cluster-authentication-info", async move {
-        authentication_info::keep(&flags, reader.as_ref(), &api, authentication_info::LOOK).await;
+        authentication_info::keep(&flags, &api, authentication_info::LOOK).await;
     });
 }
 
