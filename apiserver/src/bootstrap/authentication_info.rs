@@ -132,7 +132,7 @@ async fn rewritten(flags: &FlagSet, said: &BTreeMap<String, String>, look: Durat
 async fn reconcile(api: &Api, data: &BTreeMap<String, String>, today: &str) -> Result<(), Status> {
     super::ensure_namespace(api, NAMESPACE).await?;
     let written = write(api, NAME, |stored| planned(stored, data, Timestamp::now())).await;
-    if written.as_ref().is_err_and(|status| is_too_large(status)) {
+    if written.as_ref().err().is_some_and(is_too_large) {
         // Begun anew, it holds what this server and those that are still there say.
         api.delete(&server_user(), "", "configmaps", NAMESPACE, NAME, DeleteArgs::default()).await?;
     }

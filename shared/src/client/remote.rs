@@ -82,7 +82,6 @@ pub struct Remote {
     client: Client,
     /// As in messages.
     url: String,
-    host: String,
     path: String,
 }
 
@@ -118,7 +117,6 @@ impl Remote {
 
     fn with(mut config: Config, dialer: Option<Dialer>) -> Result<Self, RemoteError> {
         let url = config.cluster_url.to_string();
-        let host = config.cluster_url.host().unwrap_or_default().to_owned();
         let path = config.cluster_url.path_and_query().map_or("/", |p| p.as_str()).to_owned();
         // The path is ours to set: the client would put a slash after it.
         let mut parts = config.cluster_url.clone().into_parts();
@@ -130,7 +128,7 @@ impl Remote {
             None => connect(&config, &unhurried),
         };
         let client = client.map_err(|e| RemoteError::Config(e.to_string()))?;
-        Ok(Self { client, url, host, path })
+        Ok(Self { client, url, path })
     }
 
     /// Posts JSON. The deadline is told to the server (`?timeout=30s`).
@@ -175,7 +173,8 @@ impl Remote {
     ) -> Result<Reply, RemoteError> {
         let request = request.map_err(|e| RemoteError::Config(e.to_string()))?;
         let broken = |error: &(dyn std::error::Error + 'static)| {
-            let (text, reset) = go_words(&self.host, error);
+            let url: Option<Uri> = self.url.parse().ok();
+            let (text, reset) = go_words(url.as_ref().and_then(Uri::host).unwrap_or_default(), error);
             RemoteError::Connection { text: format!("{what}: {text}"), reset }
         };
         let exchange = async {
