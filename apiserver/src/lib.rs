@@ -19,6 +19,7 @@ pub mod cache;
 pub mod connect;
 pub mod crd;
 pub mod egress;
+mod election;
 pub mod expressions;
 pub mod flowcontrol;
 pub mod negotiate;

@@ -54,7 +54,7 @@ pub use chain::Chain;
 pub use plugins::Deps;
 pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
-pub(crate) use webhooks::{PATCHES, Target, count_outdated, dial_error, outdated, tls_error};
+pub(crate) use webhooks::{PATCHES, Target, count_outdated, dial_error, outdated};
 
 use crate::access::{deny, tree};
 

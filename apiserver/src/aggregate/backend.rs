@@ -20,8 +20,9 @@ use shared::client::Dialer;
 use shared::run::{Shutdown, TaskGroup};
 
 use super::Aggregator;
+use super::pool::Pool;
 use super::service::Behind;
-use crate::admission::{Target, count_outdated, dial_error, tls_error};
+use crate::admission::{Target, count_outdated, dial_error};
 use crate::api::Reader;
 use crate::authn::front_proxy;
 use crate::egress::{Egress, To};
@@ -42,9 +43,9 @@ pub struct Backend {
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
     egress: Egress,
-    client: Http,
+    client: Pool<Http>,
     /// Asks whether anybody answers, whoever that may be.
-    probe: Http,
+    probe: Pool<Http>,
 }
 
 type Http = Client<HttpsConnector<Dialer>, Body>;
@@ -89,7 +90,7 @@ fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
     })
 }
 
-fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&Egress, &Aggregator)) -> Http {
+fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&Egress, &Aggregator)) -> Pool<Http> {
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_only()
@@ -97,11 +98,14 @@ fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&E
         .enable_http1()
         .enable_http2()
         .wrap_connector(egress.dialer(To::Cluster));
-    Client::builder(Tasks(aggregator.tasks.clone(), aggregator.closed.clone()))
-        .pool_max_idle_per_host(IDLE)
-        .pool_idle_timeout(IDLE_FOR)
-        .pool_timer(hyper_util::rt::TokioTimer::new())
-        .build(https)
+    let tasks = Tasks(aggregator.tasks.clone(), aggregator.closed.clone());
+    Pool::new(aggregator.pair.clone(), move || {
+        Client::builder(tasks.clone())
+            .pool_max_idle_per_host(IDLE)
+            .pool_idle_timeout(IDLE_FOR)
+            .pool_timer(hyper_util::rt::TokioTimer::new())
+            .build(https.clone())
+    })
 }
 
 /// A request of the server itself, as a user.
@@ -201,7 +205,7 @@ impl Backend {
     }
 
     async fn exchange(&self, request: http::Request<Body>, address: &str) -> Result<http::Response<Incoming>, String> {
-        self.client.request(request).await.map_err(|error| self.words(address, &error))
+        self.client.client().request(request).await.map_err(|error| self.words(address, &error))
     }
 
     /// A request of the server itself; code, media type, ETag and body.
@@ -236,7 +240,7 @@ impl Backend {
     /// The code of the answer to a request of the server itself, from whoever is there.
     pub(super) async fn probe(&self, reader: &dyn Reader, path: &str) -> Result<u16, String> {
         let address = self.address(reader)?;
-        let answer = self.probe.request(own(&address, path, &aggregator(), &[])?).await;
+        let answer = self.probe.client().request(own(&address, path, &aggregator(), &[])?).await;
         answer.map(|answer| answer.status().as_u16()).map_err(|error| self.words(&address, &error))
     }
 
@@ -249,7 +253,7 @@ impl Backend {
                 if tls {
                     count_outdated("kube_aggregator", io);
                 }
-                return if tls { tls_error(&self.target.server, io) } else { dial_error(address, io) };
+                return if tls { cert::refused(&self.target.server, io) } else { dial_error(address, io) };
             }
             if let Some(hyper) = inner.downcast_ref::<hyper::Error>()
                 && (hyper.is_incomplete_message() || hyper.is_closed() || hyper.is_canceled())

@@ -13,6 +13,7 @@ mod identity;
 mod meters;
 pub mod openapi;
 mod openapi_v3;
+mod pool;
 mod proxy;
 mod registrar;
 mod service;

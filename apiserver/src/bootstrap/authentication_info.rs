@@ -2,21 +2,30 @@
 //! when tokens kept in secrets are watched for use.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use shared::cert;
 use shared::flags::FlagSet;
 use shared::status::Status;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::server_user;
+use super::{LONGEST_PAUSE, PAUSE, server_user};
 use crate::access::tree;
-use crate::api::Api;
+use crate::api::{Api, DeleteArgs};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
+/// How often the files are looked at, and how often what is stored is.
+pub(super) const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// Seconds that a certificate may have run out: clocks differ.
+const SLACK: i64 = 300;
+
 /// What this server has to say.
-pub(super) fn data(flags: &FlagSet) -> BTreeMap<String, String> {
+fn data(flags: &FlagSet) -> BTreeMap<String, String> {
     let mut data = BTreeMap::new();
     let mut file = |key: &str, flag: &str| {
         let path = flags.string(flag);
@@ -49,22 +58,12 @@ pub(super) fn data(flags: &FlagSet) -> BTreeMap<String, String> {
 }
 
 /// Joins what several servers say: bundles of certificates and lists.
-fn merged(key: &str, theirs: &str, ours: &str) -> String {
+fn merged(key: &str, theirs: &str, ours: &str, now: Timestamp) -> String {
+    if key.ends_with("client-ca-file") {
+        return bundle(theirs, ours, now);
+    }
     if theirs.trim() == ours.trim() || theirs.is_empty() {
         return ours.to_owned();
-    }
-    if key.ends_with("client-ca-file") {
-        const END: &str = "-----END CERTIFICATE-----";
-        let blocks = |text: &str| {
-            text.split_inclusive(END).map(|b| b.trim().to_owned()).filter(|b| b.ends_with(END)).collect::<Vec<_>>()
-        };
-        let mut all = blocks(theirs);
-        for block in blocks(ours) {
-            if !all.contains(&block) {
-                all.push(block);
-            }
-        }
-        return all.join("\n") + "\n";
     }
     let list = |text: &str| serde_json::from_str::<Vec<String>>(text).unwrap_or_default();
     let mut all = list(theirs);
@@ -76,32 +75,84 @@ fn merged(key: &str, theirs: &str, ours: &str) -> String {
     json!(all).to_string()
 }
 
-/// Writes both objects where something is missing.
-pub(super) async fn reconcile(api: &Api, data: &BTreeMap<String, String>, today: &str) -> Result<(), Status> {
-    super::ensure_namespace(api, NAMESPACE).await?;
-    write(api, NAME, |stored| {
-        let mut changed = stored.is_none();
-        let mut object = stored.cloned().unwrap_or_else(|| config_map(NAME));
-        for (key, ours) in data {
-            let theirs =
-                tree::map(&object, "/data").and_then(|d| d.get(key)).and_then(Value::as_str).unwrap_or("").to_owned();
-            let value = merged(key, &theirs, ours);
-            if value != theirs {
-                *tree::field(&mut object, &["data", key]) = json!(value);
-                changed = true;
-            }
+/// The certificates of both that have not run out, each once.
+fn bundle(theirs: &str, ours: &str, now: Timestamp) -> String {
+    let (mut all, oldest) = (Vec::new(), now.as_second() - SLACK);
+    // What cannot be read is nobody's.
+    for certificate in [theirs, ours].iter().flat_map(|pem| cert::certificates(pem.as_bytes()).unwrap_or_default()) {
+        let holds = X509Certificate::from_der(&certificate)
+            .is_ok_and(|(_, parsed)| parsed.validity().not_after.timestamp() > oldest);
+        if holds && !all.contains(&certificate) {
+            all.push(certificate);
         }
-        changed.then_some(object)
-    })
-    .await?;
-    write(api, TRACKING, |stored| {
-        stored.is_none().then(|| {
-            let mut object = config_map(TRACKING);
-            object["data"] = json!({"since": today});
-            object
-        })
-    })
-    .await
+    }
+    cert::to_pem(&all)
+}
+
+/// What is stored as it is to be; none where it is so already.
+fn planned(stored: Option<&Value>, data: &BTreeMap<String, String>, now: Timestamp) -> Option<Value> {
+    let mut changed = stored.is_none();
+    let mut object = stored.cloned().unwrap_or_else(|| config_map(NAME));
+    for (key, ours) in data {
+        let theirs = tree::map(&object, "/data").and_then(|d| d.get(key)).and_then(Value::as_str).unwrap_or("");
+        let value = merged(key, theirs, ours, now);
+        if value != theirs {
+            *tree::field(&mut object, &["data", key]) = json!(value);
+            changed = true;
+        }
+    }
+    changed.then_some(object)
+}
+
+/// Keeps both there, and the first up to date with the files: authorities come and go while the server runs.
+pub(super) async fn keep(flags: &FlagSet, api: &Api, look: (Duration, Duration)) {
+    let mut pause = PAUSE;
+    loop {
+        let today = Timestamp::now().to_string()[..10].to_owned();
+        let said = data(flags);
+        if let Err(error) = reconcile(api, &said, &today).await {
+            tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            continue;
+        }
+        pause = PAUSE;
+        tokio::time::timeout(look.1, rewritten(flags, &said, look.0)).await.ok();
+    }
+}
+
+/// Returns when the files say something else than what was `said`.
+async fn rewritten(flags: &FlagSet, said: &BTreeMap<String, String>, look: Duration) {
+    while data(flags) == *said {
+        tokio::time::sleep(look).await;
+    }
+}
+
+/// Writes both objects where something is missing.
+async fn reconcile(api: &Api, data: &BTreeMap<String, String>, today: &str) -> Result<(), Status> {
+    super::ensure_namespace(api, NAMESPACE).await?;
+    let written = write(api, NAME, |stored| planned(stored, data, Timestamp::now())).await;
+    if written.as_ref().err().is_some_and(is_too_large) {
+        // Begun anew, it holds what this server and those that are still there say.
+        api.delete(&server_user(), "", "configmaps", NAMESPACE, NAME, DeleteArgs::default()).await?;
+    }
+    written?;
+    write(api, TRACKING, |stored| tracked(stored, today)).await
+}
+
+/// Since when use of tokens is noted: a day that stays as it is, where it is one.
+fn tracked(stored: Option<&Value>, today: &str) -> Option<Value> {
+    let is_day = |object: &Value| tree::text(object, "/data/since").parse::<jiff::civil::Date>().is_ok();
+    if stored.is_some_and(is_day) {
+        return None;
+    }
+    let mut object = stored.cloned().unwrap_or_else(|| config_map(TRACKING));
+    *tree::field(&mut object, &["data", "since"]) = json!(today);
+    Some(object)
+}
+
+fn is_too_large(status: &Status) -> bool {
+    status.code == 413 || (status.reason == "Invalid" && status.message.contains("Too long"))
 }
 
 fn config_map(name: &str) -> Value {
@@ -154,9 +205,60 @@ mod tests {
     }
 
     #[test]
-    fn bundles_are_joined_by_certificate() {
-        let block = |c: &str| format!("-----BEGIN CERTIFICATE-----\n{c}\n-----END CERTIFICATE-----\n");
-        let joined = merged("client-ca-file", &block("a"), &format!("{}{}", block("a"), block("b")));
-        assert_eq!(joined, format!("{}{}", block("a"), block("b")));
+    fn bundles_are_joined_by_certificate_and_lose_what_ran_out() {
+        let authority = |name| cert::self_signed(name, &[], &[]).expect("a pair").certificate.replace('\r', "");
+        let (a, b) = (authority("a"), authority("b"));
+        let joined = |theirs: &str, now| merged("client-ca-file", theirs, &format!("# ours\n{a}{b}"), now);
+        let now = Timestamp::now();
+        assert_eq!(joined("", now), format!("{a}{b}"), "certificates and nothing else");
+        assert_eq!(joined(&b, now), format!("{b}{a}"));
+        assert_eq!(joined("nonsense", now), format!("{a}{b}"));
+        let years_later = now + jiff::SignedDuration::from_hours(2 * 366 * 24);
+        assert_eq!(joined(&b, years_later), "");
+    }
+
+    #[tokio::test]
+    async fn they_follow_the_files_and_come_back() {
+        let cluster = Arc::new(Fixed::default());
+        let path = std::env::temp_dir().join(format!("ca-{}", uuid::Uuid::new_v4()));
+        let authority = |name| cert::self_signed(name, &[], &[]).expect("a pair").certificate;
+        let put = |pem: &str| std::fs::write(&path, pem).expect("written");
+        let (first, second) = (authority("first"), authority("second"));
+        put(&first);
+        let flag = format!("--client-ca-file={}", path.display());
+        let flags = FlagSet::of("kube-apiserver", &[&flag]).expect("flags");
+        // How many authorities are told, and since when tokens are watched.
+        let stored = || {
+            let text = |name, pointer| {
+                let object = cluster.get("", "configmaps", NAMESPACE, name);
+                object.map(|object| tree::text(&object, pointer).to_owned()).unwrap_or_default()
+            };
+            (text(NAME, "/data/client-ca-file").matches("BEGIN").count(), text(TRACKING, "/data/since").len())
+        };
+        let api = cluster.api();
+        let mut keeping = std::pin::pin!(keep(&flags, &api, (Duration::from_millis(1), Duration::from_millis(5))));
+        let mut until = async |wanted| {
+            let seen = async {
+                while stored() != wanted {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                () = &mut keeping => panic!("it ended"),
+                () = seen => {}
+            }
+        };
+        until((1, 10)).await;
+        put(&second);
+        // The old one stays until it has run out.
+        until((2, 10)).await;
+        let user = server_user();
+        api.delete(&user, "", "configmaps", NAMESPACE, NAME, DeleteArgs::default()).await.expect("deleted");
+        until((1, 10)).await;
+        let mut never = config_map(TRACKING);
+        never["data"] = json!({"since": "never"});
+        api.update(&user, "", "configmaps", "", never).await.expect("written");
+        until((1, 10)).await;
+        std::fs::remove_file(&path).expect("removed");
     }
 }

@@ -121,16 +121,9 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
 
 /// Tells other servers how users are told apart.
 fn publish(cx: &Context) {
-    let data = authentication_info::data(&cx.flags);
-    let api = cx.api.clone();
-    let today = jiff::Timestamp::now().to_string()[..10].to_owned();
+    let (flags, api) = (cx.flags.clone(), cx.api.clone());
     cx.tasks.spawn_until(&cx.shutdown, "cluster-authentication-info", async move {
-        let mut pause = PAUSE;
-        while let Err(error) = authentication_info::reconcile(&api, &data, &today).await {
-            tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        authentication_info::keep(&flags, &api, authentication_info::LOOK).await;
     });
 }
 

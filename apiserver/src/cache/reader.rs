@@ -64,7 +64,8 @@ impl CacheReader {
     }
 
     fn cacher(&self, group: &str, plural: &str) -> Option<(Row, Arc<Cacher>)> {
-        let row = self.rows.storage(group, plural)?;
+        // What is only asked and never stored has no place in etcd: its cache would be one of everything there.
+        let row = self.rows.storage(group, plural).filter(|row| !row.etcd_prefix.is_empty())?;
         let cacher = self.hub.cacher(&row);
         Some((row, cacher))
     }

@@ -33,9 +33,9 @@ impl Connect {
         };
         let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
         let response = kubelet.send("GET", &path, &HeaderMap::new(), None).await;
-        let response = response
-            .inspect_err(meters::logs_failed)
-            .map_err(|error| Status::unknown(&format!("Get \"https://{}{path}\": {error}", kubelet.authority())))?;
+        let response = response.inspect_err(meters::logs_failed).map_err(|e| {
+            Status::unknown(&format!("Get \"https://{}{path}\": {}", kubelet.authority(), kubelet.why(&e)))
+        })?;
         match response.status().as_u16() {
             200..=206 if messages::wanted(call.request) => messages::send(call.request, call.payload, response),
             200..=206 => Ok(response),
@@ -105,18 +105,30 @@ fn refusal(code: u16, said: &str, pod: &str) -> Status {
     match code {
         500 => Status::internal(said),
         400 => Status::bad_request(said),
-        404 => Status::failure(
-            404,
-            "NotFound",
-            format!("the server could not find the requested resource ( pods/log {pod})"),
-        ),
-        _ => Status::failure(code, "", said),
+        _ => Status::answered_of(code, said, "", "pods/log", pod),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kubelets_refusal_is_the_apis() {
+        for (code, said, reason, message) in [
+            (400, "container not found", "BadRequest", "container not found"),
+            (401, "", "Unauthorized", "the server has asked for the client to provide credentials ( pods/log p)"),
+            (403, "not you", "Forbidden", "not you ( pods/log p)"),
+            (404, "404 page not found", "NotFound", "the server could not find the requested resource ( pods/log p)"),
+            (500, "boom", "InternalError", "Internal error occurred: boom"),
+            (503, "", "ServiceUnavailable", "the server is currently unable to handle the request ( pods/log p)"),
+        ] {
+            let status = refusal(code, said, "p");
+            assert_eq!((status.code, status.reason.as_str(), status.message.as_str()), (code, reason, message));
+        }
+        let details = refusal(404, "", "p").details.expect("details");
+        assert_eq!((details.kind.as_str(), details.name.as_str()), ("pods/log", "p"));
+    }
 
     #[test]
     fn log_options_are_checked_and_passed_on() {

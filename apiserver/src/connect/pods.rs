@@ -99,7 +99,7 @@ impl Forms {
 /// The client's own bytes go to the other side, and back.
 pub(super) async fn relayed(call: Call<'_>, origin: &Origin, head: RequestHead) -> Result<HttpResponse, Status> {
     let carried = carried(call.request, call.payload, origin, head).await;
-    carried.map_err(|error| Status::unknown(&format!("error dialing backend: {error}")))
+    carried.map_err(|error| undialed(origin, &error))
 }
 
 /// Asks another server to switch protocols and carries the client's bytes there, and back.
@@ -158,7 +158,11 @@ async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String) -> Result<Htt
 }
 
 async fn switched(origin: &Origin, head: RequestHead) -> Result<Dialed<BoxStream>, Status> {
-    origin.switch(head).await.map_err(|error| Status::unknown(&format!("error dialing backend: {error}")))
+    origin.switch(head).await.map_err(|error| undialed(origin, &error))
+}
+
+fn undialed(origin: &Origin, error: &std::io::Error) -> Status {
+    Status::unknown(&format!("error dialing backend: {}", origin.why(error)))
 }
 
 /// Why the other side does not switch, in its own words.

@@ -70,7 +70,7 @@ impl Connect {
         add_forwarded(&mut headers, &call);
         let answered = origin.send(method, &target, &headers, body(call.payload)).await;
         let mut response = answered
-            .map_err(|error| Status::service_unavailable(&format!("error trying to reach service: {error}")))?;
+            .map_err(|e| Status::service_unavailable(&format!("error trying to reach service: {}", origin.why(&e))))?;
         relocate(&mut response, prefix, &origin);
         Ok(response)
     }

@@ -16,6 +16,7 @@ use hyper::body::Frame;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use shared::cert;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
@@ -62,6 +63,11 @@ impl Origin {
         } else {
             format!("{}:{}", self.host, self.port)
         }
+    }
+
+    /// Why it could not be reached, in the words operators know.
+    pub(super) fn why(&self, error: &io::Error) -> String {
+        cert::refused(&self.host, error)
     }
 
     async fn open(&self) -> io::Result<BoxStream> {

@@ -49,10 +49,10 @@ struct Pieces {
 impl Pieces {
     fn of(row: &Row, served: &Served) -> Self {
         let (mut paths, mut schemas) = (Map::new(), Map::new());
-        let name = type_name(row, &row.kind);
-        schemas.insert(name.clone(), object_schema(row, served));
-        schemas.insert(type_name(row, &row.list_kind), list_schema(row, &name));
-        operations(row, &name, &mut paths);
+        let [name, list] = [&row.kind, &row.list_kind].map(|kind| type_name(row, kind));
+        operations(row, [&name, &list], &mut paths);
+        schemas.insert(list, list_schema(row, &name));
+        schemas.insert(name, object_schema(row, served));
         Self { paths: members(&paths), schemas: members(&schemas) }
     }
 }
@@ -200,16 +200,16 @@ const COLLECTION: [(&str, &str, &str); 3] =
 const ITEM: [(&str, &str, &str); 4] =
     [("get", "get", "read"), ("put", "put", "replace"), ("patch", "patch", "patch"), ("delete", "delete", "delete")];
 
-pub(super) fn operations(row: &Resource, name: &str, paths: &mut Map<String, Value>) {
+/// The paths of a row; `name` and `list` are what its object and its list are called.
+pub(super) fn operations(row: &Resource, [name, list]: [&str; 2], paths: &mut Map<String, Value>) {
     let prefix = format!("/apis/{}", row.api_version());
     let scope = if row.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("{prefix}{scope}/{}", row.plural);
-    let list = type_name(row, &row.list_kind);
-    paths.insert(collection.clone(), item(row, name, &list, &COLLECTION, &[], ""));
+    paths.insert(collection.clone(), item(row, name, list, &COLLECTION, &[], ""));
     if row.namespaced {
         paths.insert(
             format!("{prefix}/{}", row.plural),
-            item(row, name, &list, &COLLECTION[..1], &[], "ForAllNamespaces"),
+            item(row, name, list, &COLLECTION[..1], &[], "ForAllNamespaces"),
         );
     }
     let one = format!("{collection}/{{name}}");

@@ -26,12 +26,12 @@ const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 impl Pieces {
     /// Of a row.
     pub fn of(row: &Resource, served: &Served) -> Self {
-        let name = type_name(row, &row.kind);
+        let [name, list_name] = [&row.kind, &row.list_kind].map(|kind| free(type_name(row, kind)));
         let mut list = list_schema(row, &name);
         rename(&mut list);
-        let definitions = [(name.clone(), object(row, served)), (type_name(row, &row.list_kind), list)];
         let mut paths = Map::new();
-        operations(row, &name, &mut paths);
+        operations(row, [&name, &list_name], &mut paths);
+        let definitions = [(name, object(row, served)), (list_name, list)];
         for item in paths.values_mut() {
             *item = path(item);
         }
@@ -49,6 +49,12 @@ impl Pieces {
             protobuf: proto::openapi::v2_protobuf_members(each(paths), each(definitions)),
         }
     }
+}
+
+/// A definition's name that none of the compiled-in kinds has.
+fn free(name: String) -> String {
+    let taken = name.starts_with("io.k8s.") && proto::openapi::v2_definitions().contains(&name);
+    if taken { format!("{name}_v2") } else { name }
 }
 
 fn object(row: &Resource, served: &Served) -> Value {

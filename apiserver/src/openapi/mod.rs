@@ -94,11 +94,16 @@ impl Documents {
     pub fn v2(&self, rows: &Rows, others: &[Arc<Schemas>], accept: Option<&str>) -> Result<Document, Status> {
         let types = media(accept);
         let protobuf = types.iter().any(|t| t == openapi::V2_PROTOBUF_ACCEPT || t == openapi::V2_PROTOBUF);
-        let custom = rows.custom();
+        let (built_in, custom) = (rows.built_in(), rows.custom());
+        // What has the path of a kind of our own does not take its place.
+        let hidden = |row: &Resource| {
+            built_in.iter().any(|b| b.plural == row.plural && b.group == row.group && b.version == row.version)
+        };
         let mut hash = Sha256::new();
         hash.update([u8::from(protobuf)]);
         let own: Vec<&Pieces> = custom
             .iter()
+            .filter(|row| !hidden(row))
             .filter_map(|row| {
                 let served = served(row)?;
                 hash.update(format!("{}/{}/{}", row.group, row.version, row.plural));
@@ -144,7 +149,8 @@ impl Documents {
         let address = |path: &str, hash: &str| format!("/openapi/v3/{path}?hash={hash}");
         let own = self.hashes(rows).iter().map(|(path, hash)| (path.clone(), address(path, hash)));
         let custom = crd::openapi::index(rows).into_iter().map(|(path, hash)| (path.clone(), address(&path, &hash)));
-        let paths = own.chain(others.iter().cloned()).chain(custom);
+        // Of one path what is said last counts.
+        let paths = others.iter().cloned().chain(custom).chain(own);
         let paths: serde_json::Map<_, _> = paths.map(|(path, at)| (path, json!({"serverRelativeURL": at}))).collect();
         let body = serde_json::to_vec(&json!({"paths": paths})).unwrap_or_default();
         Document { content_type: V3_JSON, etag: tag(&body), body }

@@ -21,6 +21,7 @@ use crate::access::Access;
 use crate::audit::Audit;
 use crate::bootstrap::{self, Progress};
 use crate::connect::Connect;
+use crate::election;
 use crate::registry::core::ip_allocator;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::service::Services;
@@ -99,6 +100,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     work::keep_namespaces(&process, &cx.api);
     work::keep_service(&process, &cx.api, reconciler.clone());
     work::repair_services(&process, &cx, &engine);
+    work::hold_elections(&cx);
 
     let health = health(&process, &engine, bootstrap, encryption);
     let names = names(&engine.services);
@@ -137,6 +139,7 @@ fn health(process: &Process, engine: &Engine, bootstrap: Arc<Progress>, encrypti
         milestones: process.milestones.clone(),
         bootstrap,
         versions: engine.versions.clone(),
+        elections: flags.enabled(election::GATE),
         results: Results::default(),
         encryption,
         etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),

@@ -12,6 +12,7 @@ use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
 use crate::cache::Hub;
 use crate::crd::controller::Controller;
+use crate::election;
 use crate::peers::Peers;
 use crate::registry::builtin;
 use crate::registry::core::default_range::DefaultRange;
@@ -116,6 +117,13 @@ pub(super) fn keep_service(process: &Process, api: &Api, reconciler: Arc<Reconci
 async fn make_service(api: &Api, range: &mut DefaultRange, reconciler: &Reconciler) -> Result<(), Status> {
     futures::future::try_join(system_namespaces::ensure(api, "default"), range.look()).await?;
     reconciler.ensure_service().await
+}
+
+/// Elects those who lead other components, where the gate for that is on and candidates are served.
+pub(super) fn hold_elections(cx: &Context) {
+    if cx.flags.enabled(election::GATE) && cx.rows.storage("coordination.k8s.io", "leasecandidates").is_some() {
+        cx.tasks.spawn("elections", election::keep(cx.clone()));
+    }
 }
 
 /// Brings what services have in line with what is noted as taken.

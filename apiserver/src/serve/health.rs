@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use shared::flags::FlagSet;
 
 use crate::bootstrap::{Progress, StorageVersions, storage_versions};
+use crate::election;
 use crate::storage::Store;
 use crate::storage::transform::Loaded;
 use crate::verbs::query::Query;
@@ -107,6 +108,8 @@ pub struct Health {
     pub versions: Option<Arc<StorageVersions>>,
     /// How the checks went.
     pub results: Results,
+    /// Whether this server takes part in elections.
+    pub elections: bool,
     /// Encryption at rest, with the services it asks.
     pub encryption: Option<Loaded>,
     /// How long etcd may take to answer the checks `etcd` and `etcd-readiness`.
@@ -204,7 +207,12 @@ impl Health {
         names.extend(self.encryption.iter().flat_map(Loaded::checks));
         let bootstrap = self.bootstrap.hooks();
         let rbac = "poststarthook/rbac/bootstrap-roles";
-        names.extend(HOOKS.iter().map(|h| hook_name(h)).filter(|n| n != rbac || bootstrap.contains(&rbac)));
+        let elections = |hook: &'static str| {
+            let beside = self.elections && hook == "start-system-namespaces-controller";
+            std::iter::once(hook).chain(beside.then_some(election::HOOK))
+        };
+        let hooks = HOOKS.iter().flat_map(|hook| elections(hook)).map(hook_name);
+        names.extend(hooks.filter(|n| n != rbac || bootstrap.contains(&rbac)));
         names.extend(self.versions.as_ref().map(|_| storage_versions::HOOK.to_owned()));
         names.extend(self.patience.caches.map(|_| STORAGE_READINESS.to_owned()));
         if endpoint == Endpoint::Readyz {

@@ -78,7 +78,7 @@ pub(super) fn candidate_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// Which of two semantic versions is before the other; what they were built from does not count.
-fn order(a: &str, b: &str) -> Ordering {
+pub(crate) fn order(a: &str, b: &str) -> Ordering {
     fn parts(version: &str) -> (Vec<u64>, Vec<&str>) {
         let version = version.split('+').next().unwrap_or_default();
         let (core, early) = version.split_once('-').map_or((version, None), |(core, early)| (core, Some(early)));

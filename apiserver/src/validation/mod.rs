@@ -66,8 +66,10 @@ use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
 use crate::crd;
+pub(crate) use coordination::order as semantic_order;
 pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
+pub(crate) use names::is_semver;
 pub(crate) use networking::domain_path;
 pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};

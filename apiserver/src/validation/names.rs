@@ -190,7 +190,7 @@ pub(super) fn percent_complaint() -> String {
 }
 
 /// `1.2.3-rc.1+build` of semver.org.
-pub(super) fn is_semver(text: &str) -> bool {
+pub(crate) fn is_semver(text: &str) -> bool {
     let number = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()) && (p == "0" || !p.starts_with('0'));
     let word = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let (rest, build) = text.split_once('+').map_or((text, None), |(r, b)| (r, Some(b)));

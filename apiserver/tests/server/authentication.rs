@@ -292,4 +292,9 @@ async fn tokens_in_a_file_bootstrap_tokens_and_authorities_that_change() {
     let known = async || (c.client(Identity::Foreign).get("/api/v1/namespaces").await.code == 200).then_some(());
     eventually("another authority is believed", known).await;
     c.get("/api/v1/namespaces").await.ok();
+    // Other servers of the cluster learn it, too.
+    let told = "/api/v1/namespaces/kube-system/configmaps?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3Dextension-apiserver-authentication";
+    let foreign = c.pki().foreign_ca.replace("\r\n", "\n");
+    let of = |object: &Value| object["data"]["client-ca-file"].as_str().unwrap_or_default().to_owned();
+    c.client(Identity::Admin).watch_until(told, |object| of(object).contains(foreign.trim())).await;
 }

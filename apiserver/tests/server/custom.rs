@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Cluster, Webhook, eventually};
+use crate::harness::{Client, Cluster, Identity, Webhook, etcd_is_missing, eventually};
 use crate::{cluster, workspace};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -242,6 +242,51 @@ async fn objects_live_as_others_do() {
         "customresourcedefinitions.apiextensions.k8s.io \"boats.life.example.com\" not found",
     );
     assert!(cluster.stored("/registry/life.example.com/boats/crd-life/one").await.is_none(), "objects are deleted");
+}
+
+/// Definitions that are called like kinds of our own do not change what is said of these.
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_kinds_are_described_as_ever() {
+    if etcd_is_missing() {
+        return;
+    }
+    let cluster = Cluster::start().await;
+    let c = cluster.client(Identity::Admin);
+    const KIND: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+    let path = format!("{DEFINITIONS}/{{name}}");
+    let before = c.get("/openapi/v2").await.ok();
+    let index = async || c.get("/openapi/v3").await.ok()["paths"]["apis/apiextensions.k8s.io/v1"].clone();
+    let place = index().await;
+    let probe = json!({"type": "object", "properties": {"probe": {"type": "boolean"}}});
+    for (group, plural, kind) in [
+        ("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition"),
+        (
+            "apiextensions.apis.pkg.apiextensions-apiserver.k8s.io",
+            "customresourcedefinitions",
+            "CustomResourceDefinition",
+        ),
+        ("last.example.com", "probes", "Probe"),
+    ] {
+        let versions =
+            json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": probe.clone()}}]);
+        let mut definition = definition(group, plural, kind, versions);
+        definition["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, test-only"});
+        definition["spec"]["scope"] = json!("Cluster");
+        c.post(DEFINITIONS, definition).await.ok();
+    }
+    let after = eventually("the last one is described", async || {
+        let answer = c.get("/openapi/v2").await;
+        answer.text().contains("com.example.last.v1.Probe\"").then(|| answer.ok())
+    })
+    .await;
+    assert_eq!(after["paths"][&path], before["paths"][&path]);
+    assert_eq!(after["definitions"][KIND], before["definitions"][KIND]);
+    assert_eq!(after["definitions"][format!("{KIND}_v2")]["properties"]["probe"]["type"], "boolean");
+    assert!(
+        after["definitions"].get("io.k8s.apiextensions.v1.CustomResourceDefinition").is_none(),
+        "nobody speaks of it"
+    );
+    assert_eq!(index().await, place);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,6 +20,7 @@ mod definitions;
 mod devices;
 mod discovery;
 mod egress;
+mod elections;
 mod encryption;
 mod etcd_overrides;
 mod families;

@@ -20,6 +20,19 @@ async fn names(c: &Client, path: &str) -> Vec<String> {
     c.get(path).await.ok()["items"].as_array().expect("items").iter().map(|o| name(o).to_owned()).collect()
 }
 
+/// A cache of what is not stored would be one of all of etcd.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_stored_is_not_cached() {
+    let Some((c, path)) = workspace("not-cached").await else { return };
+    c.get("/api/v1/componentstatuses").await.ok();
+    assert_eq!(c.get(&format!("{path}/bindings")).await.code, 405);
+    assert_eq!(c.get("/apis/authentication.k8s.io/v1/tokenreviews").await.code, 405);
+    let metrics = c.get("/metrics").await.text();
+    for resource in ["componentstatuses", "bindings", "tokenreviews.authentication.k8s.io"] {
+        assert!(!metrics.contains(&format!("apiserver_storage_objects{{resource=\"{resource}\"}}")), "{resource}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_is_read() {
     let Some((c, ns)) = workspace("reads").await else { return };

@@ -172,6 +172,22 @@ fn addresses(endpoints: &Value) -> Vec<String> {
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints?watch=1&fieldSelector=metadata.name%3Dkubernetes";
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_service_comes_back() {
+    if etcd_is_missing() {
+        return;
+    }
+    // Also where its endpoints are somebody else's affair.
+    let cluster = Cluster::start_with(|_, _| vec!["--endpoint-reconciler-type=none".to_owned()]).await;
+    let c = cluster.client(Identity::Admin);
+    let services = "/api/v1/namespaces/default/services";
+    let before = c.get(&format!("{services}/kubernetes")).await.ok();
+    c.delete(&format!("{services}/kubernetes")).await.ok();
+    let watch = format!("{services}?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3Dkubernetes");
+    let after = c.watch_until(&watch, |service| service["metadata"]["uid"] != before["metadata"]["uid"]).await;
+    assert_eq!(after["spec"], before["spec"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn servers_of_a_cluster_share_its_service() {
     if etcd_is_missing() {
         return;

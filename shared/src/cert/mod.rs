@@ -8,12 +8,15 @@ mod signature;
 mod sni;
 mod trust;
 mod unverified;
+mod words;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine as _;
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -30,6 +33,8 @@ pub use sni::SniKeys;
 pub use trust::ReloadingRoots;
 use trust::system_authorities;
 use unverified::AnyServer;
+pub use words::refused;
+pub(crate) use words::words as refusal;
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +74,21 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertErro
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(|e| CertError::Pem(e.to_string()))?;
     if all.is_empty() { Err(CertError::Pem("no certificate".into())) } else { Ok(all) }
+}
+
+/// The same as PEM.
+pub fn to_pem(all: &[CertificateDer<'_>]) -> String {
+    let mut pem = String::new();
+    for certificate in all {
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+        for line in text.as_bytes().chunks(64) {
+            pem.push_str(&String::from_utf8_lossy(line));
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    pem
 }
 
 /// The first private key of a PEM text.
@@ -265,10 +285,14 @@ pub fn client_tls(trust: Trust, pair: Option<Arc<ReloadingKey>>) -> Result<rustl
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    Ok(match pair {
+    let mut config = match pair {
         Some(pair) => builder.with_client_cert_resolver(pair),
         None => builder.with_no_client_auth(),
-    })
+    };
+    // A session that is taken up again is that of the pair and the authorities it began with, also after these have
+    // changed. Go's clients begin anew each time.
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
 #[cfg(test)]
@@ -281,6 +305,41 @@ mod tests {
         let key = certified_key(pair.certificate.as_bytes(), pair.key.as_bytes()).expect("key");
         assert_eq!(key.cert.len(), 1);
         assert!(root_store(pair.certificate.as_bytes()).is_ok());
+    }
+
+    /// Who the server sees behind a new connection of a client that has been there before.
+    #[test]
+    fn a_new_pair_is_shown_at_the_next_connection() {
+        let pair = |name: &str| self_signed(name, &[], &[]).expect("a pair");
+        let serving = pair("server");
+        let keys = ReloadingKey::from_pem(&serving).expect("a key");
+        let server = Arc::new(server_config(Arc::new(keys), false).expect("a server"));
+        let (first, second) = (pair("first"), pair("second"));
+        let shown = Arc::new(ReloadingKey::from_pem(&first).expect("a key"));
+        let client = Arc::new(client_tls(Trust::Anybody, Some(Arc::clone(&shown))).expect("a client"));
+        let seen = || {
+            let name = "server".try_into().expect("a name");
+            let mut here = rustls::ClientConnection::new(Arc::clone(&client), name).expect("a connection");
+            let mut there = rustls::ServerConnection::new(Arc::clone(&server)).expect("a connection");
+            while here.wants_write() || there.wants_write() {
+                let (mut up, mut down) = (Vec::new(), Vec::new());
+                while here.wants_write() {
+                    here.write_tls(&mut up).expect("written");
+                }
+                there.read_tls(&mut up.as_slice()).expect("read");
+                there.process_new_packets().expect("understood");
+                while there.wants_write() {
+                    there.write_tls(&mut down).expect("written");
+                }
+                here.read_tls(&mut down.as_slice()).expect("read");
+                here.process_new_packets().expect("understood");
+            }
+            there.peer_certificates().expect("a certificate")[0].clone().into_owned()
+        };
+        let leaf = |pair: &PemPair| certificates(pair.certificate.as_bytes()).expect("a certificate").remove(0);
+        assert_eq!(seen(), leaf(&first));
+        shown.replace(&second).expect("replaced");
+        assert_eq!(seen(), leaf(&second));
     }
 
     #[test]

@@ -122,19 +122,28 @@ fn secret(value: &str) -> anyhow::Result<HeaderValue> {
     Ok(value)
 }
 
-struct TokenFile {
+/// A token in a file that is read again once a minute.
+pub struct TokenFile {
     path: String,
     last: Mutex<(HeaderValue, Instant)>,
 }
 
+impl std::fmt::Debug for TokenFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl TokenFile {
-    fn read(path: &str) -> anyhow::Result<Self> {
+    /// # Errors
+    /// The file cannot be read now, or what it holds is no header.
+    pub fn read(path: &str) -> anyhow::Result<Self> {
         let token = std::fs::read_to_string(path).with_context(|| format!("failed to read token file {path:?}"))?;
         Ok(Self { path: path.to_owned(), last: Mutex::new((bearer(&token)?, Instant::now())) })
     }
 
-    /// The token; the last good one when the file is gone.
-    fn header(&self) -> HeaderValue {
+    /// The token, as a header; the last good one when the file is gone.
+    pub fn header(&self) -> HeaderValue {
         let mut last = self.last.lock();
         if last.1.elapsed() >= TOKEN_AGE {
             let fresh = std::fs::read_to_string(&self.path).ok().and_then(|token| bearer(&token).ok());

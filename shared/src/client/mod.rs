@@ -23,6 +23,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 pub use connection::{connect, transport};
+pub use credentials::TokenFile;
 pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use patience::Once;
 pub use remote::{Remote, RemoteError, Reply};

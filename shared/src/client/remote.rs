@@ -14,6 +14,8 @@ use kube::{Client, Config};
 
 use super::connection::through;
 use super::{Dialer, Once, Throttle, connect};
+use crate::cert;
+use crate::status::Status;
 
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 3 << 20;
@@ -67,15 +69,10 @@ impl Reply {
         {
             return message.to_owned();
         }
-        let text = String::from_utf8_lossy(&self.body[..self.body.len().min(1024)]).trim().to_owned();
-        match self.code {
-            401 => "Unauthorized".to_owned(),
-            404 => "the server could not find the requested resource".to_owned(),
-            500.. if !text.is_empty() => {
-                format!("an error on the server ({text:?}) has prevented the request from succeeding")
-            }
-            code => format!("the server responded with the status code {code} but did not return more information"),
-        }
+        let kind = self.headers.get("content-type").and_then(|kind| kind.to_str().ok());
+        let text = String::from_utf8_lossy(&self.body[..self.body.len().min(2048)]);
+        let said = if kind.unwrap_or("text/plain").starts_with("text/") { text.trim() } else { "unknown" };
+        Status::answered(self.code, said).message
     }
 }
 
@@ -176,7 +173,8 @@ impl Remote {
     ) -> Result<Reply, RemoteError> {
         let request = request.map_err(|e| RemoteError::Config(e.to_string()))?;
         let broken = |error: &(dyn std::error::Error + 'static)| {
-            let (text, reset) = go_words(error);
+            let url: Option<Uri> = self.url.parse().ok();
+            let (text, reset) = go_words(url.as_ref().and_then(Uri::host).unwrap_or_default(), error);
             RemoteError::Connection { text: format!("{what}: {text}"), reset }
         };
         let exchange = async {
@@ -193,12 +191,17 @@ impl Remote {
 }
 
 /// The innermost cause as Go words it, and whether an open connection broke.
-fn go_words(error: &(dyn std::error::Error + 'static)) -> (String, bool) {
+fn go_words(host: &str, error: &(dyn std::error::Error + 'static)) -> (String, bool) {
     let mut innermost = error;
     let mut io = None;
     loop {
         if let Some(found) = innermost.downcast_ref::<std::io::Error>() {
             io = Some(found.kind());
+            // What an error of this kind was made of is not its source.
+            let tls = found.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            if let Some(words) = tls.and_then(|tls| cert::refusal(host, tls)) {
+                return (words, false);
+            }
         }
         match innermost.source() {
             Some(source) => innermost = source,

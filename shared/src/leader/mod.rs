@@ -9,7 +9,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+pub use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, PostParams};
 use rand::Rng;
@@ -99,17 +100,49 @@ fn decide(config: &Config, spec: &LeaseSpec, unchanged: Duration, now: Timestamp
     })
 }
 
-struct Elector {
-    api: Api<Lease>,
+/// Where leases are kept: behind a client, or in the process that serves them.
+pub trait Leases: Send + Sync {
+    /// Why one could not be read or written.
+    type Error: std::fmt::Display + Send;
+
+    /// One, where it exists.
+    fn get(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<Lease>, Self::Error>> + Send;
+    /// Makes one.
+    fn create(&self, lease: &Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    /// Replaces one that has not changed since.
+    fn replace(&self, lease: &Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// Leases of one namespace, over the network.
+impl Leases for Api<Lease> {
+    type Error = kube::Error;
+
+    async fn get(&self, _: &str, name: &str) -> Result<Option<Lease>, kube::Error> {
+        self.get_opt(name).await
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<(), kube::Error> {
+        Self::create(self, &PostParams::default(), lease).await.map(drop)
+    }
+
+    async fn replace(&self, lease: &Lease) -> Result<(), kube::Error> {
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        Self::replace(self, name, &PostParams::default(), lease).await.map(drop)
+    }
+}
+
+struct Elector<L> {
+    leases: L,
     config: Config,
     observed: Option<Observed>,
 }
 
-impl Elector {
+impl<L: Leases> Elector<L> {
     /// One attempt; true when we hold the lease afterwards.
-    async fn attempt(&mut self) -> Result<bool, kube::Error> {
+    async fn attempt(&mut self) -> Result<bool, L::Error> {
         let now = Timestamp::now();
-        let Some(mut lease) = self.api.get_opt(&self.config.lease_name).await? else {
+        let found = self.leases.get(&self.config.namespace, &self.config.lease_name).await?;
+        let Some(mut lease) = found else {
             let Step::Take(mut spec) = decide(&self.config, &LeaseSpec::default(), Duration::ZERO, now) else {
                 return Ok(false);
             };
@@ -117,7 +150,7 @@ impl Elector {
             let mut lease = Lease { spec: Some(spec), ..Lease::default() };
             lease.metadata.name = Some(self.config.lease_name.clone());
             lease.metadata.namespace = Some(self.config.namespace.clone());
-            self.api.create(&PostParams::default(), &lease).await?;
+            self.leases.create(&lease).await?;
             return Ok(true);
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -126,7 +159,7 @@ impl Elector {
             return Ok(false);
         };
         lease.spec = Some(spec);
-        self.api.replace(&self.config.lease_name, &PostParams::default(), &lease).await?;
+        self.leases.replace(&lease).await?;
         Ok(true)
     }
 
@@ -149,7 +182,8 @@ impl Elector {
     }
 
     async fn give_back(&self) {
-        let Ok(Some(mut lease)) = self.api.get_opt(&self.config.lease_name).await else { return };
+        let found = self.leases.get(&self.config.namespace, &self.config.lease_name).await;
+        let Ok(Some(mut lease)) = found else { return };
         let Some(spec) = lease.spec.as_mut() else { return };
         if spec.holder_identity.as_deref() != Some(&self.config.identity) {
             return;
@@ -163,7 +197,7 @@ impl Elector {
             lease_transitions: spec.lease_transitions,
             ..LeaseSpec::default()
         };
-        if let Err(error) = self.api.replace(&self.config.lease_name, &PostParams::default(), &lease).await {
+        if let Err(error) = self.leases.replace(&lease).await {
             tracing::warn!(%error, "Failed to release lease");
         }
     }
@@ -176,8 +210,18 @@ where
     F: FnOnce(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
-    let api = Api::namespaced(client, &config.namespace);
-    let mut elector = Elector { api, config, observed: None };
+    let leases: Api<Lease> = Api::namespaced(client, &config.namespace);
+    run_over(leases, config, shutdown, work).await
+}
+
+/// [`run`] with leases that are kept elsewhere.
+pub async fn run_over<L, F, Fut>(leases: L, config: Config, shutdown: Shutdown, work: F) -> Outcome
+where
+    L: Leases,
+    F: FnOnce(CancellationToken) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    let mut elector = Elector { leases, config, observed: None };
     let lease = format!("{}/{}", elector.config.namespace, elector.config.lease_name);
     // As a 0 from the start, so that alerts can tell a candidate from a process that is not there.
     let leading = crate::metrics::gauge(
@@ -214,7 +258,7 @@ where
 }
 
 /// True once we lead; false when the process is to end first.
-async fn acquire(elector: &mut Elector, shutdown: &Shutdown) -> bool {
+async fn acquire<L: Leases>(elector: &mut Elector<L>, shutdown: &Shutdown) -> bool {
     loop {
         let attempt = tokio::select! {
             () = shutdown.wait() => return false,
@@ -235,7 +279,7 @@ async fn acquire(elector: &mut Elector, shutdown: &Shutdown) -> bool {
 }
 
 /// Returns when the lease could not be renewed for the renew deadline, or somebody else has it.
-async fn renew(elector: &mut Elector) {
+async fn renew<L: Leases>(elector: &mut Elector<L>) {
     let mut renewed = Instant::now();
     loop {
         tokio::time::sleep(elector.config.retry_period).await;

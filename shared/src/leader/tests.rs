@@ -53,8 +53,9 @@ async fn a_lease_that_cannot_be_given_back_is_left() {
     let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
         std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
     });
-    let api = kube::Api::namespaced(kube::Client::new(silent, "default"), "kube-system");
+    let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
+        kube::Api::namespaced(kube::Client::new(silent, "default"), "kube-system");
     let began = tokio::time::Instant::now();
-    Elector { api, config: config(), observed: None }.release().await;
+    Elector { leases, config: config(), observed: None }.release().await;
     assert_eq!(began.elapsed(), config().renew_deadline);
 }

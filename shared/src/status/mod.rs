@@ -320,6 +320,53 @@ impl Status {
         Self::failure(500, "", message)
     }
 
+    /// What upstream's clients make of another server's answer that is neither a success nor a status: `said` is its
+    /// text.
+    pub fn answered(code: u16, said: &str) -> Self {
+        let (reason, message) = match code {
+            400 => ("BadRequest", "the server rejected our request for an unknown reason"),
+            401 => ("Unauthorized", "the server has asked for the client to provide credentials"),
+            403 => ("Forbidden", said),
+            404 => ("NotFound", "the server could not find the requested resource"),
+            405 => ("MethodNotAllowed", "the server does not allow this method on the requested resource"),
+            406 if said.is_empty() => {
+                let why = "the server was unable to respond with a content type that the client supports";
+                ("NotAcceptable", why)
+            }
+            406 => ("NotAcceptable", said),
+            409 => ("Conflict", "the server reported a conflict"),
+            415 => ("UnsupportedMediaType", said),
+            422 => ("Invalid", "the server rejected our request due to an error in our request"),
+            429 => {
+                let why = "the server has received too many requests and has asked us to try again later";
+                ("TooManyRequests", why)
+            }
+            503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
+            504 => (
+                "Timeout",
+                "the server was unable to return a response in the time allotted, but may still be processing the request",
+            ),
+            500.. => {
+                let said = go_quote(said);
+                let why = format!("an error on the server ({said}) has prevented the request from succeeding");
+                return Self::failure(code, "InternalError", why);
+            }
+            _ => {
+                let why =
+                    format!("the server responded with the status code {code} but did not return more information");
+                return Self::failure(code, "", why);
+            }
+        };
+        Self::failure(code, reason, message)
+    }
+
+    /// [`Self::answered`] of an object, which the message names.
+    pub fn answered_of(code: u16, said: &str, group: &str, plural: &str, name: &str) -> Self {
+        let plain = Self::answered(code, said);
+        let message = format!("{} ( {} {name})", plain.message, qualified(group, plural));
+        Self { message, ..plain }.about(group, plural, name)
+    }
+
     /// Appends a cause.
     pub fn add_cause(&mut self, reason: &str, message: &str, field: &str) {
         let details = self.details.get_or_insert_with(Details::default);
@@ -413,6 +460,28 @@ mod tests {
             r#"Foo.apps "x" is invalid: [metadata.name: Required value: name or generateName is required, spec.ports[0]: Invalid value: 70000: must be between 1 and 65535, inclusive]"#
         );
         assert_eq!(two.details.expect("details").causes[1].reason, "FieldValueInvalid");
+    }
+
+    /// As upstream's library words them.
+    #[test]
+    fn answers_of_other_servers() {
+        for (code, said, reason, message) in [
+            (302, "", "", "the server responded with the status code 302 but did not return more information"),
+            (403, "said", "Forbidden", "said"),
+            (406, "", "NotAcceptable", "the server was unable to respond with a content type that the client supports"),
+            (406, "said", "NotAcceptable", "said"),
+            (410, "said", "", "the server responded with the status code 410 but did not return more information"),
+            (415, "said", "UnsupportedMediaType", "said"),
+            (
+                502,
+                "a \"b\"",
+                "InternalError",
+                r#"an error on the server ("a \"b\"") has prevented the request from succeeding"#,
+            ),
+        ] {
+            let status = Status::answered(code, said);
+            assert_eq!((status.reason.as_str(), status.message.as_str()), (reason, message), "{code}");
+        }
     }
 
     /// Every Status recorded from upstream: made again from its parts, it reads the same.

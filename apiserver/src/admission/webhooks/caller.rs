@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use shared::cert::{self, Trust};
 use shared::metrics;
 use shared::run::{Shutdown, TaskGroup};
+use shared::status::Status;
 use tokio_rustls::TlsConnector;
 
 use super::credentials::{Credentials, Identity};
@@ -33,6 +34,9 @@ type Connection = SendRequest<Full<Bytes>>;
 /// What a TLS set-up depends on: the hash of the CA bundle, and the identity shown.
 type TrustId = ([u8; 32], usize);
 
+/// What a kept connection is for: the host, the TLS set-up, and the certificate that is shown.
+type Line = (String, usize, Vec<u8>);
+
 /// Calls webhooks.
 pub struct Caller {
     reader: Arc<dyn Reader>,
@@ -41,7 +45,7 @@ pub struct Caller {
     /// Services are called at an endpoint and not at their cluster IP.
     direct: bool,
     egress: Egress,
-    idle: Mutex<HashMap<String, Vec<Connection>>>,
+    idle: Mutex<HashMap<Line, Vec<Connection>>>,
     trust: Mutex<HashMap<TrustId, Arc<rustls::ClientConfig>>>,
 }
 
@@ -157,7 +161,7 @@ impl Caller {
     }
 
     async fn exchange(&self, call: &Call<'_>, step: &Step, trust: Arc<rustls::ClientConfig>) -> Result<Answer, String> {
-        let key = format!("{}|{:p}", step.target.host, Arc::as_ptr(&trust));
+        let key = (step.target.host.clone(), Arc::as_ptr(&trust) as usize, call.identity.shown());
         let request = || {
             let mut request = http::Request::builder()
                 .method(if step.get { http::Method::GET } else { http::Method::POST })
@@ -166,7 +170,7 @@ impl Caller {
                 .header("accept", "application/json, */*")
                 .header("user-agent", "kube-apiserver-admission");
             // Who is led elsewhere does not take the secret along.
-            let secret = call.identity.authorization.as_ref().filter(|_| step.target.host == call.target.host);
+            let secret = call.identity.authorization().filter(|_| step.target.host == call.target.host);
             if let Some(authorization) = secret {
                 request = request.header("authorization", authorization);
             }
@@ -192,7 +196,7 @@ impl Caller {
 
     async fn finish(
         &self,
-        key: String,
+        key: Line,
         connection: Connection,
         response: http::Response<hyper::body::Incoming>,
     ) -> Result<Answer, String> {
@@ -218,7 +222,7 @@ impl Caller {
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
         let stream = TlsConnector::from(trust).connect(name, stream).await.map_err(|e| {
             count_outdated("webhooks", &e);
-            tls_error(&target.server, &e)
+            cert::refused(&target.server, &e)
         })?;
         let (connection, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
@@ -245,27 +249,7 @@ fn cut_off(error: &hyper::Error) -> String {
 /// What the client library makes of an answer that is no success.
 fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
     let said = String::from_utf8_lossy(&body[..body.len().min(2048)]).trim().to_owned();
-    let said = if text { said } else { "unknown".to_owned() };
-    match code {
-        400 => "the server rejected our request for an unknown reason".to_owned(),
-        401 => "the server has asked for the client to provide credentials".to_owned(),
-        403 => said,
-        404 => "the server could not find the requested resource".to_owned(),
-        405 => "the server does not allow this method on the requested resource".to_owned(),
-        406 => "the server was unable to respond with a content type that the client supports".to_owned(),
-        409 => "the server reported a conflict".to_owned(),
-        410 => "the server has indicated that the requested resource is gone".to_owned(),
-        415 => "the server was unable to process the request due to an unsupported media type".to_owned(),
-        422 => "the server rejected our request due to an error in our request".to_owned(),
-        429 => "the server has received too many requests and has asked us to try again later".to_owned(),
-        503 => "the server is currently unable to handle the request".to_owned(),
-        504 => {
-            "the server was unable to return a response in the time allotted, but may still be processing the request"
-                .to_owned()
-        }
-        500.. => format!("an error on the server ({said:?}) has prevented the request from succeeding"),
-        _ => format!("the server responded with the status code {code} but did not return more information"),
-    }
+    Status::answered(code, if text { &said } else { "unknown" }).message
 }
 
 /// Why a connection failed, in the words operators know.
@@ -319,32 +303,6 @@ pub(crate) fn outdated(of: &str) -> [metrics::Counter; 2] {
 /// Object identifiers of signatures over SHA-1: RSA's and ECDSA's.
 const SHA1: [&[u8]; 2] = [&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 5], &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1]];
 
-/// Why a certificate was not accepted, in the words operators know.
-pub(crate) fn tls_error(server: &str, error: &std::io::Error) -> String {
-    use rustls::CertificateError as C;
-    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
-    let Some(rustls::Error::InvalidCertificate(why)) = inner else { return error.to_string() };
-    let text = match why {
-        C::UnknownIssuer => "x509: certificate signed by unknown authority".to_owned(),
-        C::Expired | C::ExpiredContext { .. } | C::NotValidYet | C::NotValidYetContext { .. } => {
-            "x509: certificate has expired or is not yet valid".to_owned()
-        }
-        C::NotValidForName => format!("x509: certificate is not valid for any names, but wanted to match {server}"),
-        C::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
-            let names: Vec<&str> = presented
-                .iter()
-                .map(|n| n.split_once("(\"").map_or(n.as_str(), |(_, rest)| rest.trim_end_matches("\")")))
-                .collect();
-            format!("x509: certificate is valid for {}, not {server}", names.join(", "))
-        }
-        C::NotValidForNameContext { .. } => {
-            format!("x509: certificate is not valid for any names, but wanted to match {server}")
-        }
-        other => format!("x509: {other}"),
-    };
-    format!("tls: failed to verify certificate: {text}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,6 +313,8 @@ mod tests {
             (500, true, "boom\n", "an error on the server (\"boom\") has prevented the request from succeeding"),
             (502, false, "{}", "an error on the server (\"unknown\") has prevented the request from succeeding"),
             (404, true, "404 page not found", "the server could not find the requested resource"),
+            (410, true, "gone", "the server responded with the status code 410 but did not return more information"),
+            (415, true, "only JSON", "only JSON"),
             (302, true, "", "the server responded with the status code 302 but did not return more information"),
         ] {
             assert_eq!(unsuccessful(code, text, body.as_bytes()), want);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use shared::cert::{PemPair, ReloadingKey};
+use shared::client::TokenFile;
 
 use crate::access::tree;
 
@@ -15,8 +17,33 @@ pub(in super::super) struct Identity {
     /// Names the certificate among the TLS set-ups.
     pub(super) id: usize,
     pub(super) pair: Option<Arc<ReloadingKey>>,
-    /// `Authorization`
-    pub(super) authorization: Option<String>,
+    secret: Secret,
+}
+
+/// What stands in `Authorization`.
+#[derive(Debug, Clone, Default)]
+enum Secret {
+    #[default]
+    None,
+    Fixed(String),
+    File(Arc<TokenFile>),
+}
+
+impl Identity {
+    /// `Authorization`, as it is now.
+    pub(super) fn authorization(&self) -> Option<Vec<u8>> {
+        match &self.secret {
+            Secret::None => None,
+            Secret::Fixed(value) => Some(value.clone().into_bytes()),
+            Secret::File(file) => Some(file.header().as_bytes().to_vec()),
+        }
+    }
+
+    /// Names the certificate that is shown now; connections are kept for that one.
+    pub(super) fn shown(&self) -> Vec<u8> {
+        let pair = self.pair.as_ref().map(|pair| pair.current());
+        pair.and_then(|pair| pair.cert.first().map(|leaf| Sha256::digest(leaf).to_vec())).unwrap_or_default()
+    }
 }
 
 /// Users by the hosts they are for.
@@ -39,29 +66,41 @@ fn content(user: &Value, field: &str, folder: &Path) -> Result<Option<Vec<u8>>, 
     }
 }
 
+/// The client certificate. What is in files may change.
+fn pair(user: &Value, folder: &Path) -> Result<Option<Arc<ReloadingKey>>, String> {
+    let file = |field: &str| {
+        let (path, data) = (tree::text(user, &format!("/{field}")), tree::text(user, &format!("/{field}-data")));
+        (data.is_empty() && !path.is_empty()).then(|| folder.join(path))
+    };
+    if let (Some(certificate), Some(key)) = (file("client-certificate"), file("client-key")) {
+        return ReloadingKey::from_files(certificate, key).map(|key| Some(Arc::new(key))).map_err(|e| e.to_string());
+    }
+    let (Some(certificate), Some(key)) =
+        (content(user, "client-certificate", folder)?, content(user, "client-key", folder)?)
+    else {
+        return Ok(None);
+    };
+    let text = |pem| String::from_utf8(pem).map_err(|e| e.to_string());
+    let pair = PemPair { certificate: text(certificate)?, key: text(key)? };
+    Ok(Some(Arc::new(ReloadingKey::from_pem(&pair).map_err(|e| e.to_string())?)))
+}
+
 fn identity(id: usize, user: &Value, folder: &Path) -> Result<Identity, String> {
-    let encode = |text: String| base64::engine::general_purpose::STANDARD.encode(text);
-    let pair = match (content(user, "client-certificate", folder)?, content(user, "client-key", folder)?) {
-        (Some(certificate), Some(key)) => {
-            let text = |pem| String::from_utf8(pem).map_err(|e| e.to_string());
-            let pair = PemPair { certificate: text(certificate)?, key: text(key)? };
-            Some(Arc::new(ReloadingKey::from_pem(&pair).map_err(|e| e.to_string())?))
+    let (token, file, name) =
+        (tree::text(user, "/token"), tree::text(user, "/tokenFile"), tree::text(user, "/username"));
+    let secret = match (file, token, name) {
+        ("", "", "") => Secret::None,
+        ("", "", name) => {
+            let both = format!("{name}:{}", tree::text(user, "/password"));
+            Secret::Fixed(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(both)))
         }
-        _ => None,
-    };
-    let token = match (tree::text(user, "/token"), tree::text(user, "/tokenFile")) {
-        ("", "") => None,
-        ("", path) => {
-            let token = std::fs::read_to_string(folder.join(path))
-                .map_err(|e| format!("unable to read tokenFile {path}: {e}"))?;
-            Some(token.trim().to_owned())
+        ("", token, _) => Secret::Fixed(format!("Bearer {token}")),
+        (path, ..) => {
+            let file = TokenFile::read(&folder.join(path).to_string_lossy());
+            Secret::File(Arc::new(file.map_err(|e| format!("unable to read tokenFile {path}: {e:#}"))?))
         }
-        (token, _) => Some(token.to_owned()),
     };
-    let name = tree::text(user, "/username");
-    let basic =
-        || (!name.is_empty()).then(|| format!("Basic {}", encode(format!("{name}:{}", tree::text(user, "/password")))));
-    Ok(Identity { id, pair, authorization: token.map(|t| format!("Bearer {t}")).or_else(basic) })
+    Ok(Identity { id, pair: pair(user, folder)?, secret })
 }
 
 impl Credentials {
@@ -127,6 +166,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_in_files_may_change() {
+        let folder = std::env::temp_dir().join(format!("webhook-user-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let [first, second] = ["a", "b"].map(|name| shared::cert::self_signed(name, &[], &[]).expect("a pair"));
+        for (name, text) in [("tls.crt", first.certificate.as_str()), ("tls.key", &first.key), ("token", "one\n")] {
+            std::fs::write(folder.join(name), text).expect("written");
+        }
+        let user = serde_json::json!({"client-certificate": "tls.crt", "client-key": "tls.key", "tokenFile": "token"});
+        let us = identity(1, &user, &folder).expect("read");
+        assert!(matches!(&us.secret, Secret::File(_)));
+        assert_eq!(us.authorization().as_deref(), Some(&b"Bearer one"[..]));
+        let shown = us.shown();
+        us.pair.as_ref().expect("a pair").replace(&second).expect("replaced");
+        assert_ne!(us.shown(), shown, "other connections are for another certificate");
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
     fn hosts_have_their_users() {
         let path = std::env::temp_dir().join(format!("kubeconfig-{}", uuid::Uuid::new_v4()));
         let text = "users:\n- name: hook.ns.svc\n  user: {token: a}\n- name: '*.example.com'\n  user: {token: b}\n- name: other.ns.svc:8443\n  user: {username: u, password: p}\n- name: '*'\n  user: {token: d}\n";
@@ -139,9 +196,9 @@ mod tests {
             ("other.ns.svc", "8443", "Basic dTpw"),
             ("other.ns.svc", "443", "Bearer d"),
         ] {
-            assert_eq!(credentials.of(host, port).authorization.as_deref(), Some(want), "{host}");
+            assert_eq!(credentials.of(host, port).authorization().as_deref(), Some(want.as_bytes()), "{host}");
         }
-        assert!(Credentials::default().of("x", "1").authorization.is_none());
+        assert!(Credentials::default().of("x", "1").authorization().is_none());
         std::fs::remove_file(&path).expect("removed");
         assert!(Credentials::read("/nope").is_err_and(|e| e == "stat /nope: no such file or directory"));
     }

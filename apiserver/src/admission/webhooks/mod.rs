@@ -29,7 +29,7 @@ use crate::authz::Authorization;
 use crate::registry::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
-pub(crate) use caller::{count_outdated, dial_error, outdated, tls_error};
+pub(crate) use caller::{count_outdated, dial_error, outdated};
 use credentials::Credentials;
 pub(super) use credentials::{Identity, server as kubeconfig_server};
 use hook::Hook;

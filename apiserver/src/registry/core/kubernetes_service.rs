@@ -275,12 +275,12 @@ impl Reconciler {
         Ok(all)
     }
 
-    /// Renews until dropped.
+    /// Renews until dropped, and makes the service again when somebody deleted it.
     pub async fn keep(&self) {
-        if self.way == Way::None {
-            return;
-        }
         loop {
+            if let Err(error) = self.ensure("", "services", self.service(), |_| true).await {
+                tracing::warn!(%error, "creating the kubernetes service failed");
+            }
             if let Err(error) = self.round().await {
                 tracing::warn!(%error, "reconciling the kubernetes service endpoints failed");
             }

@@ -1,0 +1,46 @@
+//! The Lease of the server that elects, kept in the server itself.
+
+use proto::Value;
+use shared::leader::{Lease, Leases};
+use shared::status::Status;
+
+use super::GROUP;
+use crate::api::Api;
+use crate::bootstrap::server_user;
+
+/// Leases by way of the object pipeline.
+pub(super) struct InProcess {
+    pub(super) api: Api,
+}
+
+fn typed(object: Value) -> Result<Lease, Status> {
+    serde_json::from_value(object).map_err(|e| Status::internal(&e.to_string()))
+}
+
+fn tree(lease: &Lease) -> Result<(String, Value), Status> {
+    let namespace = lease.metadata.namespace.clone().unwrap_or_default();
+    let object = serde_json::to_value(lease).map_err(|e| Status::internal(&e.to_string()))?;
+    Ok((namespace, object))
+}
+
+impl Leases for InProcess {
+    type Error = Status;
+
+    async fn get(&self, namespace: &str, name: &str) -> Result<Option<Lease>, Status> {
+        match self.api.get(GROUP, "leases", namespace, name).await {
+            Ok(object) => typed(object).map(Some),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<(), Status> {
+        let (namespace, object) = tree(lease)?;
+        self.api.create(&server_user(), GROUP, "leases", &namespace, object).await.map(drop)
+    }
+
+    async fn replace(&self, lease: &Lease) -> Result<(), Status> {
+        let (_, object) = tree(lease)?;
+        self.api.update(&server_user(), GROUP, "leases", "", object).await.map(drop)
+    }
+}

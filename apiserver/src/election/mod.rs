@@ -1,0 +1,155 @@
+//! Coordinated leader election (`CoordinatedLeaderElection`): components that would like to lead say so in a
+//! LeaseCandidate, and one of the API servers gives the Lease to the one that suits best. Upstream's
+//! leader-election-controller and its collector of candidates that are gone.
+//!
+//! [`plan`] decides; here are the calls. Of several servers the one acts that holds a Lease of its own.
+
+mod lock;
+mod plan;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proto::Value;
+use shared::leader::{self, Outcome};
+use shared::run::Shutdown;
+use shared::status::Status;
+
+use crate::access::tree;
+use crate::api::{Api, Context, DeleteArgs, Reader};
+use crate::bootstrap::server_user;
+use lock::InProcess;
+use plan::{Candidate, Step};
+
+/// The feature gate.
+pub const GATE: &str = "CoordinatedLeaderElection";
+/// The check of it, among those of what is done at start.
+pub const HOOK: &str = "start-kube-apiserver-coordinated-leader-election-controller";
+
+const NAME: &str = "leader-election-controller";
+const GROUP: &str = "coordination.k8s.io";
+/// While there are candidates, their leases are looked at this often: nobody says when one runs out.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often candidates that are gone are removed.
+const COLLECT: Duration = Duration::from_secs(30 * 60);
+
+/// Elects until the shutdown, whenever this server is the one to do it.
+pub(crate) async fn keep(cx: Context) {
+    let config = leader::Config {
+        lease_name: NAME.to_owned(),
+        namespace: "kube-system".to_owned(),
+        identity: leader::identity(&shared::serve::hostname()),
+        lease_duration: cx.flags.duration("coordinated-leadership-lease-duration"),
+        renew_deadline: cx.flags.duration("coordinated-leadership-renew-deadline"),
+        retry_period: cx.flags.duration("coordinated-leadership-retry-period"),
+    };
+    let elections = Arc::new(Elections { api: cx.api.clone(), reader: cx.reader.clone() });
+    loop {
+        let leases = InProcess { api: cx.api.clone() };
+        let elections = elections.clone();
+        let lead = |token| async move { elections.lead(Shutdown::from(token)).await };
+        if leader::run_over(leases, config.clone(), cx.shutdown.clone(), lead).await == Outcome::Shutdown {
+            return;
+        }
+    }
+}
+
+struct Elections {
+    api: Api,
+    reader: Arc<dyn Reader>,
+}
+
+impl Elections {
+    /// Elects until told to stop.
+    async fn lead(&self, stop: Shutdown) {
+        tokio::select! {
+            () = stop.wait() => {}
+            ((), ()) = futures::future::join(self.elect(), self.collect()) => {}
+        }
+    }
+
+    async fn elect(&self) {
+        loop {
+            let seen = self.reader.version(GROUP, "leasecandidates");
+            let objects = self.reader.list(GROUP, "leasecandidates", None);
+            let all: Vec<Candidate<'_>> = objects.iter().map(|object| Candidate::read(object)).collect();
+            let leases: BTreeSet<(&str, &str)> = all.iter().map(|one| (one.namespace, one.lease)).collect();
+            for (namespace, name) in leases {
+                if let Err(error) = self.look(&all, namespace, name).await {
+                    tracing::warn!(%error, namespace, name, "an election went wrong");
+                }
+            }
+            let changed = self.reader.changed(GROUP, "leasecandidates", seen);
+            if all.is_empty() {
+                changed.await;
+            } else {
+                // In time is as good as at once.
+                tokio::time::timeout(LOOK, changed).await.ok();
+            }
+        }
+    }
+
+    /// One step of one election.
+    async fn look(&self, all: &[Candidate<'_>], namespace: &str, name: &str) -> Result<(), Status> {
+        let now = Timestamp::now();
+        let of_it = |one: &&Candidate<'_>| one.namespace == namespace && one.lease == name && !one.is_gone(now);
+        let candidates: Vec<&Candidate<'_>> = all.iter().filter(of_it).collect();
+        let lease = self.reader.get(GROUP, "leases", namespace, name);
+        let (strategy, holder) = match plan::step(&candidates, lease.as_deref(), now) {
+            Ok(Step::Wait) => return Ok(()),
+            Ok(Step::Ask(asked)) => return self.ask(asked, now).await,
+            Ok(Step::Elect { strategy, holder }) => (strategy, holder),
+            Err(why) => return Err(Status::internal(&why)),
+        };
+        let there = match self.api.get(GROUP, "leases", namespace, name).await {
+            Ok(lease) => lease,
+            Err(error) if error.is_not_found() => {
+                let lease = plan::lease(namespace, name, strategy, holder, now);
+                return self.api.create(&server_user(), GROUP, "leases", namespace, lease).await.map(drop);
+            }
+            Err(error) => return Err(error),
+        };
+        match plan::given(&there, strategy, holder, now) {
+            Some(lease) => self.api.update(&server_user(), GROUP, "leases", "", lease).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks candidates whether they are still there: they answer by renewing.
+    async fn ask(&self, asked: Vec<&Candidate<'_>>, now: Timestamp) -> Result<(), Status> {
+        for one in asked {
+            let object = plan::asked(one, now);
+            self.api.update(&server_user(), GROUP, "leasecandidates", "", object).await?;
+        }
+        Ok(())
+    }
+
+    async fn collect(&self) {
+        loop {
+            if let Err(error) = self.remove_gone().await {
+                tracing::warn!(%error, "candidates that are gone were not removed");
+            }
+            tokio::time::sleep(COLLECT).await;
+        }
+    }
+
+    async fn remove_gone(&self) -> Result<(), Status> {
+        let now = Timestamp::now();
+        let objects: Vec<Value> = self.api.list(GROUP, "leasecandidates", None).await?;
+        for object in objects.iter().filter(|object| Candidate::read(object).is_gone(now)) {
+            let args = DeleteArgs {
+                // One that came back meanwhile stays.
+                resource_version: Some(tree::text(object, "/metadata/resourceVersion").to_owned()),
+                ..DeleteArgs::default()
+            };
+            let (namespace, name) = (tree::namespace(object), tree::name(object));
+            match self.api.delete(&server_user(), GROUP, "leasecandidates", namespace, name, args).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

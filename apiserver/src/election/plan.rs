@@ -1,0 +1,353 @@
+//! Who is to lead: what candidates and a Lease look like, and what follows.
+
+use std::cmp::Ordering;
+
+use jiff::{SignedDuration, Timestamp};
+use proto::Value;
+use serde_json::json;
+
+use crate::access::tree;
+use crate::validation::{is_semver, semantic_order};
+
+/// The one way to choose that is known here; leases of others are left without a holder.
+const OLDEST: &str = "OldestEmulationVersion";
+/// How long candidates have to answer, and how long an answer counts.
+const ANSWER: SignedDuration = SignedDuration::from_secs(5);
+/// A candidate that has not been heard of for so long is gone.
+const GONE: SignedDuration = SignedDuration::from_mins(30);
+/// Seconds that a lease holds which its holder has not renewed yet.
+const HOLDS: i64 = 5;
+
+/// Who would like to lead.
+pub(super) struct Candidate<'v> {
+    object: &'v Value,
+    pub(super) namespace: &'v str,
+    pub(super) lease: &'v str,
+    name: &'v str,
+    strategy: &'v str,
+    renewed: Option<Timestamp>,
+    asked: Option<Timestamp>,
+}
+
+/// What is to be done for a lease now.
+#[derive(Debug)]
+pub(super) enum Step<'c, 'v> {
+    /// Nothing, or nothing yet.
+    Wait,
+    /// These are to say whether they are there.
+    Ask(Vec<&'c Candidate<'v>>),
+    /// The lease is for this one; for nobody where others choose.
+    Elect { strategy: &'v str, holder: Option<&'v str> },
+}
+
+impl std::fmt::Debug for Candidate<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
+    tree::text(object, pointer).parse().ok()
+}
+
+fn written(at: Timestamp) -> Value {
+    json!(at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string())
+}
+
+fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+impl<'v> Candidate<'v> {
+    /// From a LeaseCandidate.
+    pub(super) fn read(object: &'v Value) -> Self {
+        Self {
+            object,
+            namespace: tree::namespace(object),
+            lease: tree::text(object, "/spec/leaseName"),
+            name: tree::name(object),
+            strategy: tree::text(object, "/spec/strategy"),
+            renewed: time(object, "/spec/renewTime"),
+            asked: time(object, "/spec/pingTime"),
+        }
+    }
+
+    /// Whether nobody will ever answer for it.
+    pub(super) fn is_gone(&self, now: Timestamp) -> bool {
+        self.renewed.is_none_or(|at| later(at, GONE) < now)
+    }
+
+    /// A version it states; 0.0.0 where that is none.
+    fn version(&self, field: &str) -> &'v str {
+        let text = self.object["spec"][field].as_str().unwrap_or_default();
+        if is_semver(text) { text } else { "0.0.0" }
+    }
+
+    /// Whether it was asked and has not answered.
+    fn owes_an_answer(&self) -> bool {
+        self.asked.is_some_and(|asked| self.renewed.is_none_or(|renewed| renewed < asked))
+    }
+
+    fn was_asked_just_now(&self, now: Timestamp) -> bool {
+        self.asked.is_some_and(|asked| later(asked, ANSWER) > now)
+    }
+
+    fn answered_just_now(&self, now: Timestamp) -> bool {
+        self.renewed.is_some_and(|renewed| later(renewed, ANSWER) > now)
+    }
+}
+
+/// One step of an election among those who are not gone.
+///
+/// # Errors
+/// Nobody can be elected.
+pub(super) fn step<'c, 'v>(
+    candidates: &[&'c Candidate<'v>],
+    lease: Option<&Value>,
+    now: Timestamp,
+) -> Result<Step<'c, 'v>, String> {
+    if candidates.is_empty() || !is_needed(candidates, lease, now)? {
+        return Ok(Step::Wait);
+    }
+    let (mut asked, mut waits) = (Vec::new(), false);
+    for one in candidates {
+        if one.was_asked_just_now(now) && one.owes_an_answer() {
+            waits = true;
+        } else if !one.answered_just_now(now) && !one.owes_an_answer() {
+            // Who has not answered is not asked again.
+            asked.push(*one);
+        }
+    }
+    if !asked.is_empty() {
+        return Ok(Step::Ask(asked));
+    }
+    if waits {
+        return Ok(Step::Wait);
+    }
+    let here: Vec<&Candidate<'v>> = candidates.iter().copied().filter(|one| one.answered_just_now(now)).collect();
+    if here.is_empty() {
+        return Err("no available candidates".to_owned());
+    }
+    let strategy = strategy(&here)?;
+    let holder = match strategy {
+        OLDEST => Some(oldest(&here).ok_or("should not happen, could not find suitable electee")?.name),
+        _ => None,
+    };
+    Ok(Step::Elect { strategy, holder })
+}
+
+/// Whether somebody else may have to lead.
+fn is_needed(candidates: &[&Candidate<'_>], lease: Option<&Value>, now: Timestamp) -> Result<bool, String> {
+    let Some(lease) = lease else { return Ok(true) };
+    let holder = tree::text(lease, "/spec/holderIdentity");
+    // All are asked now and then, long before they are taken for gone.
+    let silent = |one: &&Candidate<'_>| one.renewed.is_some_and(|at| later(at, GONE / 2) < now);
+    if holder.is_empty() || has_run_out(lease, now) || candidates.iter().any(silent) {
+        return Ok(true);
+    }
+    if strategy(candidates)? != OLDEST {
+        return Ok(false);
+    }
+    Ok(oldest(candidates).is_some_and(|best| best.name != holder))
+}
+
+fn has_run_out(lease: &Value, now: Timestamp) -> bool {
+    let (renewed, holds) = (time(lease, "/spec/renewTime"), tree::int(lease, "/spec/leaseDurationSeconds"));
+    renewed.zip(holds).is_none_or(|(renewed, holds)| later(renewed, SignedDuration::from_secs(holds)) < now)
+}
+
+/// How to choose: what the newest of them say.
+fn strategy<'v>(candidates: &[&Candidate<'v>]) -> Result<&'v str, String> {
+    let Some((mut newest, others)) = candidates.split_first() else { return Err("no candidates".to_owned()) };
+    for one in others {
+        match semantic_order(newest.version("binaryVersion"), one.version("binaryVersion")) {
+            Ordering::Less => newest = one,
+            Ordering::Equal if one.strategy != newest.strategy => {
+                return Err(format!(
+                    "candidates {:?}, {:?} at same binary version but received differing strategies {:?}, {:?}",
+                    newest.name, one.name, newest.strategy, one.strategy
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(newest.strategy)
+}
+
+/// Who behaves like the oldest release, is of the oldest, and has been there longest.
+fn oldest<'c, 'v>(candidates: &[&'c Candidate<'v>]) -> Option<&'c Candidate<'v>> {
+    let stated = |one: &&&Candidate<'v>| {
+        ["emulationVersion", "binaryVersion"]
+            .iter()
+            .all(|field| is_semver(tree::text(one.object, &format!("/spec/{field}"))))
+    };
+    let order = |a: &&Candidate<'v>, b: &&Candidate<'v>| {
+        let versions = |field| semantic_order(a.version(field), b.version(field));
+        let made = |one: &Candidate<'v>| time(one.object, "/metadata/creationTimestamp");
+        versions("emulationVersion").then_with(|| versions("binaryVersion")).then_with(|| made(a).cmp(&made(b)))
+    };
+    candidates.iter().filter(stated).copied().min_by(order)
+}
+
+/// A candidate that is asked.
+pub(super) fn asked(one: &Candidate<'_>, now: Timestamp) -> Value {
+    let mut object = one.object.clone();
+    *tree::field(&mut object, &["spec", "pingTime"]) = written(now);
+    object
+}
+
+/// A new lease.
+pub(super) fn lease(namespace: &str, name: &str, strategy: &str, holder: Option<&str>, now: Timestamp) -> Value {
+    let mut lease = json!({"metadata": {"namespace": namespace, "name": name}, "spec": {
+        "strategy": strategy, "leaseDurationSeconds": HOLDS, "renewTime": written(now)}});
+    if let Some(holder) = holder {
+        lease["spec"]["holderIdentity"] = json!(holder);
+    }
+    lease
+}
+
+/// The lease as it is to be; none where it is so already. Whoever holds it in good time is told whom to make room for.
+pub(super) fn given(there: &Value, strategy: &str, holder: Option<&str>, now: Timestamp) -> Option<Value> {
+    let mut lease = there.clone();
+    *tree::field(&mut lease, &["spec", "strategy"]) = json!(strategy);
+    let current = tree::text(there, "/spec/holderIdentity");
+    if let Some(holder) = holder.filter(|holder| *holder != current) {
+        let free = current.is_empty() || has_run_out(there, now);
+        let spec = tree::map_mut(&mut lease, &["spec"])?;
+        if free {
+            spec.remove("preferredHolder");
+            spec.remove("acquireTime");
+            spec.insert("holderIdentity".to_owned(), json!(holder));
+            spec.insert("renewTime".to_owned(), written(now));
+            spec.insert("leaseDurationSeconds".to_owned(), json!(HOLDS));
+        } else {
+            spec.insert("preferredHolder".to_owned(), json!(holder));
+        }
+    }
+    (lease != *there).then_some(lease)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-01T12:00:00.000000Z";
+
+    fn now() -> Timestamp {
+        NOW.parse().expect("a time")
+    }
+
+    /// Seconds ago, as it is written.
+    fn ago(seconds: i64) -> Value {
+        written(now() - SignedDuration::from_secs(seconds))
+    }
+
+    /// Name, emulated and own version, seconds since it renewed and since it was asked.
+    type Row = (&'static str, &'static str, &'static str, i64, Option<i64>);
+
+    fn objects(rows: &[Row]) -> Vec<Value> {
+        let object = |(name, emulates, is, renewed, asked): &Row| {
+            let mut object = json!({"metadata": {"name": name, "creationTimestamp": NOW}, "spec": {
+                "leaseName": "l", "strategy": OLDEST, "emulationVersion": emulates, "binaryVersion": is,
+                "renewTime": ago(*renewed)}});
+            if let Some(asked) = asked {
+                object["spec"]["pingTime"] = ago(*asked);
+            }
+            object
+        };
+        rows.iter().map(object).collect()
+    }
+
+    fn stepped(rows: &[Row], lease: Option<&Value>) -> String {
+        let objects = objects(rows);
+        let all: Vec<Candidate<'_>> = objects.iter().map(Candidate::read).collect();
+        let here: Vec<&Candidate<'_>> = all.iter().filter(|one| !one.is_gone(now())).collect();
+        match step(&here, lease, now()) {
+            Ok(Step::Wait) => "wait".to_owned(),
+            Ok(Step::Ask(asked)) => format!("ask {asked:?}"),
+            Ok(Step::Elect { holder, .. }) => holder.unwrap_or("nobody").to_owned(),
+            Err(why) => why,
+        }
+    }
+
+    fn held(by: &str, renewed: i64) -> Value {
+        json!({"spec": {"holderIdentity": by, "leaseDurationSeconds": 5, "renewTime": ago(renewed), "strategy": OLDEST}})
+    }
+
+    #[test]
+    fn the_oldest_is_elected_of_those_who_answer() {
+        let (fresh, held_by_a) = (held("a", 1), held("a", 1));
+        for (what, rows, lease, want) in [
+            ("nobody", &[][..], None, "wait"),
+            ("one", &[("a", "1.20.0", "1.20.0", 0, None)], None, "a"),
+            (
+                "emulation counts before the version",
+                &[
+                    ("a", "1.20.0", "1.20.0", 0, None),
+                    ("b", "1.19.0", "1.20.0", 0, None),
+                    ("c", "1.19.0", "1.19.0", 0, None),
+                    ("d", "1.9.0", "1.21.0", 0, None),
+                ],
+                None,
+                "d",
+            ),
+            ("who was silent is asked", &[("a", "1.20.0", "1.20.0", 60, None)], None, "ask [a]"),
+            ("and again after it answered", &[("a", "1.20.0", "1.20.0", 60, Some(61))], None, "ask [a]"),
+            ("an answer is waited for", &[("a", "1.20.0", "1.20.0", 60, Some(3))], None, "wait"),
+            ("but not for ever", &[("a", "1.20.0", "1.20.0", 60, Some(6))], None, "no available candidates"),
+            (
+                "others are taken then",
+                &[("a", "1.19.0", "1.19.0", 60, Some(6)), ("b", "1.20.0", "1.20.0", 1, Some(3))],
+                None,
+                "b",
+            ),
+            ("the best leads", &[("a", "1.20.0", "1.20.0", 60, None)], Some(&fresh), "wait"),
+            (
+                "a better one comes",
+                &[("a", "1.20.0", "1.20.0", 2, Some(3)), ("b", "1.19.0", "1.19.0", 0, None)],
+                Some(&held_by_a),
+                "b",
+            ),
+            ("all are asked now and then", &[("a", "1.20.0", "1.20.0", 16 * 60, None)], Some(&fresh), "ask [a]"),
+            ("who is gone does not count", &[("a", "1.20.0", "1.20.0", 31 * 60, None)], None, "wait"),
+        ] {
+            assert_eq!(stepped(rows, lease), want, "{what}");
+        }
+        assert_eq!(stepped(&[("a", "1.20.0", "1.20.0", 1, None)], Some(&held("b", 6))), "a", "it ran out");
+        assert_eq!(stepped(&[("a", "1.20.0", "1.20.0", 1, None)], Some(&held("", 1))), "a", "it was given back");
+    }
+
+    #[test]
+    fn the_newest_say_how_to_choose() {
+        let mut all = objects(&[("a", "1.20.0", "1.20.0", 0, None), ("b", "1.20.0", "1.21.0", 0, None)]);
+        all[1]["spec"]["strategy"] = json!("a.b/c");
+        let chosen = |all: &[Value]| {
+            let all: Vec<Candidate<'_>> = all.iter().map(Candidate::read).collect();
+            let all: Vec<&Candidate<'_>> = all.iter().collect();
+            strategy(&all).map(str::to_owned)
+        };
+        assert_eq!(chosen(&all).as_deref(), Ok("a.b/c"));
+        all[0]["spec"]["binaryVersion"] = json!("1.21.0");
+        let why = "candidates \"a\", \"b\" at same binary version but received differing strategies \"OldestEmulationVersion\", \"a.b/c\"";
+        assert_eq!(chosen(&all), Err(why.to_owned()));
+    }
+
+    #[test]
+    fn a_holder_is_told_and_a_free_lease_is_given() {
+        let at = now();
+        assert_eq!(given(&held("a", 1), OLDEST, Some("a"), at), None);
+        let told = given(&held("a", 1), OLDEST, Some("b"), at).expect("told");
+        assert_eq!((&told["spec"]["holderIdentity"], &told["spec"]["preferredHolder"]), (&json!("a"), &json!("b")));
+        for free in [held("", 1), held("a", 6)] {
+            let mut free = free;
+            free["spec"]["preferredHolder"] = json!("b");
+            free["spec"]["acquireTime"] = json!(NOW);
+            let given = given(&free, OLDEST, Some("b"), at).expect("given");
+            let spec = json!({"holderIdentity": "b", "leaseDurationSeconds": 5, "renewTime": NOW, "strategy": OLDEST});
+            assert_eq!(given["spec"], spec);
+        }
+        let others = given(&held("a", 1), "a.b/c", None, at).expect("another way");
+        assert_eq!((&others["spec"]["strategy"], &others["spec"]["holderIdentity"]), (&json!("a.b/c"), &json!("a")));
+        assert_eq!(lease("n", "l", "a.b/c", None, at)["spec"].get("holderIdentity"), None);
+    }
+}
