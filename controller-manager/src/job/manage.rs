@@ -37,6 +37,7 @@ impl Round<'_> {
         if !surplus.is_empty() || suspended {
             let left = running - count(surplus.len());
             // The job itself has no more use for them: that is not a failure.
+            self.out.did = Did::PodsDeleted;
             self.let_go_uncounted(&surplus);
             self.stop(surplus);
             return left;
@@ -46,6 +47,7 @@ impl Round<'_> {
         if missing <= 0 {
             return running;
         }
+        self.out.did = Did::PodsCreated;
         if per_index::limit(&self.s.job).is_none() && !self.s.backoff.is_zero() {
             self.look_again(self.s.backoff);
             return running;
@@ -84,9 +86,6 @@ impl Round<'_> {
 
     /// Delete these pods.
     pub(super) fn stop(&mut self, pods: Vec<&Arc<Pod>>) {
-        if !pods.is_empty() {
-            self.out.did = Did::PodsDeleted;
-        }
         self.out.actions.extend(pods.into_iter().map(|pod| Action::DeletePod {
             namespace: object::namespace(&pod.metadata).to_owned(),
             name: object::name(&pod.metadata).to_owned(),
@@ -112,9 +111,6 @@ impl Round<'_> {
         } else {
             std::iter::repeat_n(Arc::new(base), missing).collect()
         };
-        if !pods.is_empty() {
-            self.out.did = Did::PodsCreated;
-        }
         let made = count(pods.len());
         let parent = &self.about;
         let creations = pods.into_iter().map(|pod| Action::CreatePod { pod, parent: parent.clone() });

@@ -11,6 +11,7 @@ pub mod success_policy;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
@@ -34,6 +35,8 @@ use crate::engine::worker::{self, Synced};
 
 struct Jobs {
     executor: Executor,
+    /// Whether a suspended job loses its start time.
+    forgets_start: bool,
     jobs: Store<Job>,
     pods: Store<Pod>,
     expectations: Arc<Expectations>,
@@ -52,12 +55,13 @@ fn selects(job: &Job, pod: &Pod) -> bool {
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (jobs, pods) = (cx.owned::<Job>(), cx.pods());
-        let queue: Queue<Key> =
-            Queue::with_backoff("job", std::time::Duration::from_secs(1), std::time::Duration::from_mins(6));
-        let orphans: Queue<Key> = Queue::new("job_orphan_pod");
+        let (base, most) = (Duration::from_secs(1), Duration::from_mins(1));
+        let queue: Queue<Key> = Queue::with_backoff("job", base, most);
+        let orphans: Queue<Key> = Queue::with_backoff("job_orphan_pod", base, most);
         let expectations = Arc::new(Expectations::default());
         let this = Arc::new(Jobs {
             executor: cx.executor("job-controller", "job-controller"),
+            forgets_start: cx.gate("MutableSchedulingDirectivesForSuspendedJobs"),
             jobs: jobs.store(),
             pods: pods.store(),
             expectations: Arc::clone(&expectations),
@@ -106,7 +110,7 @@ impl Jobs {
     fn unowned(&self, pod: &Pod) -> bool {
         let owner = object::controller_of(&pod.metadata);
         let job = owner.and_then(|r| owned::resolve(&self.jobs, object::namespace(&pod.metadata), r));
-        job.is_none_or(|j| plan::finished(&j))
+        plan::abandoned(pod, job.as_deref())
     }
 
     async fn sync_orphan(&self, key: &Key) -> Synced {
@@ -136,11 +140,14 @@ impl Jobs {
         }
         let settled = self.expectations.satisfied(key, clock::instant());
         let candidates = owned::candidates(&self.pods, &key.namespace, &uid);
-        let pods = owned::settle(&self.executor.rest, &*job, |p: &Pod| selects(&job, p), candidates).await?;
+        let selects = |p: &Pod| selects(&job, p);
+        let pods = owned::settle_with(&self.executor.rest, &*job, selects, candidates, Some(plan::FINALIZER)).await?;
+        let pods = pods.into_iter().map(plan::as_adopted).collect();
         let now = clock::now();
         let record = self.failures.lock().get(&uid).copied().unwrap_or_default();
         let released = self.released.lock().clone();
-        let first = Snapshot { job, pods, released, settled, backoff: record.remaining(now) };
+        let backoff = record.remaining(now);
+        let first = Snapshot { job, pods, released, settled, backoff, forgets_start: self.forgets_start };
         let decision = plan::plan(&first, now);
         let (job, decision, record) = if decision.finished.is_empty() {
             (first.job, decision, record)

@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub settled: bool,
     /// How long new pods have to wait because of earlier failures.
     pub backoff: Duration,
+    /// Whether the job loses its start time when it is suspended.
+    pub forgets_start: bool,
 }
 
 /// What to do, and the status to store after it.
@@ -57,14 +59,14 @@ pub struct Decision {
 /// The `action` label of the sync metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Did {
-    /// Looked after states only.
+    /// Waited, for what was written before or for the end.
     #[default]
     Reconciled,
-    /// Only counted ends.
+    /// As many pods are there as shall be.
     Tracking,
-    /// Made pods.
+    /// Made pods, or will when their time has come.
     PodsCreated,
-    /// Stopped pods.
+    /// Stopped what is too much.
     PodsDeleted,
 }
 
@@ -93,6 +95,27 @@ pub fn tracked(pod: &Pod) -> bool {
 pub fn release(pod: &Pod) -> Action {
     let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER], "uid": pod.metadata.uid}});
     Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch)
+}
+
+/// Whether a tracked pod is to lose the finalizer because nobody counts it: it has no controller, or the job that it
+/// names is over or not there. What has another kind of controller, or a job of another controller, is theirs.
+#[must_use]
+pub fn abandoned(pod: &Pod, job: Option<&Job>) -> bool {
+    let Some(owner) = object::controller_of(&pod.metadata) else { return true };
+    let of_a_job = owner.kind == "Job" && owner.api_version == "batch/v1";
+    of_a_job && job.is_none_or(|j| managed_elsewhere(j).is_none() && finished(j))
+}
+
+/// A pod of the job as it is once the job has adopted it, which the cache does not show yet: then it is tracked.
+#[must_use]
+pub fn as_adopted(pod: Arc<Pod>) -> Arc<Pod> {
+    if object::controller_of(&pod.metadata).is_some() || tracked(&pod) {
+        return pod;
+    }
+    let mut copy = Pod::clone(&pod);
+    let finalizers = copy.metadata.finalizers.iter().flatten().cloned().chain([FINALIZER.to_owned()]);
+    copy.metadata.finalizers = Some(finalizers.collect::<Vec<_>>().into());
+    Arc::new(copy)
 }
 
 /// The controller that looks after the job, when it is not this one.
@@ -224,6 +247,7 @@ impl<'a> Round<'a> {
         } else {
             let managed = self.s.settled && !object::deleting(&self.s.job.metadata);
             if managed {
+                self.out.did = Did::Tracking;
                 running = self.manage(&active, terminating, succeeded, suspended);
             }
             let enough = self.spec.completions.map_or(succeeded > 0, |c| succeeded >= c);
@@ -243,9 +267,6 @@ impl<'a> Round<'a> {
         self.release_counted();
         if running == 0 && active.is_empty() && self.s.settled {
             self.conclude(terminating);
-        }
-        if self.out.did == Did::Reconciled && !self.out.finished.is_empty() {
-            self.out.did = Did::Tracking;
         }
         let status = Some(self.status).filter(|n| self.s.job.status.as_ref() != Some(n));
         self.out.actions.extend(self.again.map(Action::RequeueAfter));
@@ -403,6 +424,9 @@ impl<'a> Round<'a> {
     }
 
     fn suspension(&mut self, suspended: bool) {
+        if suspended && self.s.forgets_start {
+            self.status.start_time = None;
+        }
         let was = condition(Some(&self.status), "Suspended");
         if suspended == was || (!suspended && find(Some(&self.status), "Suspended").is_none()) {
             return;
@@ -481,8 +505,7 @@ impl<'a> Round<'a> {
         let tracked: Vec<&Arc<Pod>> = self.s.pods.iter().filter(|p| self.tracked(p)).collect();
         for pod in tracked {
             let by_index = pods::phase(pod) == "Succeeded" && indexes::of(pod).is_some_and(|i| done.contains(&i));
-            let abandoned = dying && (object::deleting(&pod.metadata) || pods::finished(pod));
-            if listed.contains(object::uid(&pod.metadata)) || by_index || abandoned {
+            if listed.contains(object::uid(&pod.metadata)) || by_index || dying {
                 self.out.actions.push(release(pod));
             }
         }
