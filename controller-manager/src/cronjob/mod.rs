@@ -5,6 +5,7 @@ pub mod plan;
 pub mod schedule;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::tz::TimeZone;
@@ -27,6 +28,9 @@ use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
+
+/// How long past jobs that could not be deleted are left alone.
+const KEPT_FOR: Duration = Duration::from_secs(30);
 
 struct CronJobs {
     executor: Executor,
@@ -87,7 +91,7 @@ impl CronJobs {
             }
         }
         // What became of other jobs is written down although this one could not be started.
-        let cleaned = self.carry_out(&about, decision.past).await;
+        let kept = self.carry_out(&about, decision.past).await.is_err();
         if snapshot.cron.status.as_ref() != Some(&status)
             && (snapshot.cron.status.is_some() || status != Default::default())
         {
@@ -95,7 +99,8 @@ impl CronJobs {
             copy.status = Some(status);
             self.executor.one(Action::update_status(&copy)).await?;
         }
-        started.and(cleaned).map(|()| decision.again)
+        let again = decision.again.into_iter().chain(kept.then_some(KEPT_FOR)).min();
+        started.map(|()| again)
     }
 
     /// Deletions and what is said of them.

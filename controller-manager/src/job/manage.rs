@@ -7,7 +7,8 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as NewPod};
 
-use super::plan::{Did, FINALIZER, Round, count, waits_for_the_end};
+use super::finalizer::FINALIZER;
+use super::plan::{Did, Round, count, waits_for_the_end};
 use super::{indexes, per_index};
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;

@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod failure_policy;
+pub mod finalizer;
 pub mod indexes;
 mod manage;
 mod metrics;
@@ -78,7 +79,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             if plan::finished(job) || matches!(event, Event::Deleted(_)) {
                 // Pods that outlived their job would otherwise never lose its finalizer.
                 for pod in watcher.pods.by_index(crate::engine::context::BY_CONTROLLER, object::uid(&job.metadata)) {
-                    if plan::tracked(&pod) {
+                    if finalizer::tracked(&pod) {
                         lost.add(Key::of(&pod.metadata));
                     }
                 }
@@ -92,7 +93,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 Event::Updated { old, new } => metrics::tracking(Some(old), new),
                 Event::Deleted(_) => {}
             }
-            if matches!(event, Event::Deleted(_)) || !plan::tracked(pod) {
+            if matches!(event, Event::Deleted(_)) || !finalizer::tracked(pod) {
                 watcher.released.lock().remove(object::uid(&pod.metadata));
             } else if watcher.unowned(pod) {
                 lost.add(Key::of(&pod.metadata));
@@ -110,15 +111,15 @@ impl Jobs {
     fn unowned(&self, pod: &Pod) -> bool {
         let owner = object::controller_of(&pod.metadata);
         let job = owner.and_then(|r| owned::resolve(&self.jobs, object::namespace(&pod.metadata), r));
-        plan::abandoned(pod, job.as_deref())
+        finalizer::abandoned(pod, job.as_deref())
     }
 
     async fn sync_orphan(&self, key: &Key) -> Synced {
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
-        if !plan::tracked(&pod) || !self.unowned(&pod) {
+        if !finalizer::tracked(&pod) || !self.unowned(&pod) {
             return Ok(None);
         }
-        match self.executor.one(plan::release(&pod)).await {
+        match self.executor.one(finalizer::release(&pod)).await {
             Err(e) if e.not_found() || e.invalid() || e.conflict() => Ok(None),
             other => other.map(|()| None),
         }
@@ -141,8 +142,9 @@ impl Jobs {
         let settled = self.expectations.satisfied(key, clock::instant());
         let candidates = owned::candidates(&self.pods, &key.namespace, &uid);
         let selects = |p: &Pod| selects(&job, p);
-        let pods = owned::settle_with(&self.executor.rest, &*job, selects, candidates, Some(plan::FINALIZER)).await?;
-        let pods = pods.into_iter().map(plan::as_adopted).collect();
+        let pods =
+            owned::settle_with(&self.executor.rest, &*job, selects, candidates, Some(finalizer::FINALIZER)).await?;
+        let pods = pods.into_iter().map(finalizer::as_adopted).collect();
         let now = clock::now();
         let record = self.failures.lock().get(&uid).copied().unwrap_or_default();
         let released = self.released.lock().clone();

@@ -1,3 +1,4 @@
+use super::super::finalizer::{FINALIZER, abandoned, as_adopted};
 use super::*;
 use serde_json::{Value, json};
 
