@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service};
 use parking_lot::Mutex;
@@ -104,7 +105,8 @@ struct Balancers {
 /// Wire the load balancers over a cloud.
 pub(super) fn start(cx: &Context, cloud: Arc<dyn Provider>) -> Result<Started, RestError> {
     let (services, nodes) = (cx.informer::<Service>(), cx.informer::<Node>());
-    let queue: Queue<Key> = Queue::new("service");
+    let (base, most) = (Duration::from_secs(5), Duration::from_mins(5));
+    let queue: Queue<Key> = Queue::with_backoff("service", base, most);
     let this = Arc::new(Balancers {
         executor: cx.executor("service-controller", "service-controller"),
         services: services.store(),

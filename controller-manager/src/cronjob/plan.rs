@@ -10,14 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use super::missed::{self, Missed};
 use super::schedule::Schedule;
 use crate::engine::action::Action;
 use crate::engine::object;
 
-/// More missed times than this are not made up for but complained about.
-const TOO_MANY: usize = 100;
-/// Clocks need not agree to the last millisecond.
-const SLACK: Duration = Duration::from_millis(100);
 /// The annotation with the time a job was due.
 pub const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
@@ -35,10 +32,12 @@ pub struct Snapshot {
 /// What to do.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// Events and deletions, first of all.
+    /// Events, and deletions of what is replaced, first of all.
     pub actions: Vec<Action>,
     /// The job to start, and the time it was due.
     pub start: Option<(Box<Job>, Timestamp)>,
+    /// Deletions of past jobs, once that is done.
+    pub past: Vec<Action>,
     /// The status without the job to start.
     pub status: CronJobStatus,
     /// When to look again.
@@ -60,12 +59,26 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     let mut d = Decision { status: s.cron.status.clone().unwrap_or_default(), ..Decision::default() };
     let about = object::reference::<CronJob>(&s.cron.metadata);
     follow_jobs(s, &about, &mut d);
-    clean_up(s, spec, &about, &mut d);
+    d.past = clean_up(s, spec, &about);
     if !object::deleting(&s.cron.metadata) {
         start(s, spec, &about, now, &mut d);
     }
     d.status.active = d.status.active.take().filter(|a| !a.is_empty());
     d
+}
+
+/// When a changed cron job is to be looked at: one with another schedule when that is due next, so that what it would
+/// have missed is not made up for; any other at once. None when its schedule cannot be read.
+#[must_use]
+pub fn look_at(old: &CronJob, new: &CronJob, local: &TimeZone, now: Timestamp) -> Option<Duration> {
+    let (Some(before), Some(spec)) = (old.spec.as_ref(), new.spec.as_ref()) else { return Some(Duration::ZERO) };
+    if before.schedule == spec.schedule && before.time_zone == spec.time_zone {
+        return Some(Duration::ZERO);
+    }
+    let (schedule, own_zone) = Schedule::parse_zoned(&spec.schedule).ok()?;
+    let named = || spec.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok());
+    let zone = own_zone.or_else(named).unwrap_or_else(|| local.clone());
+    missed::until_next(new, &schedule, &zone, now)
 }
 
 /// Jobs of the list of active ones that are not among those known.
@@ -119,7 +132,8 @@ fn follow_jobs(s: &Snapshot, about: &ObjectReference, d: &mut Decision) {
 }
 
 /// Delete the oldest finished jobs beyond the history limits.
-fn clean_up(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, d: &mut Decision) {
+fn clean_up(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference) -> Vec<Action> {
+    let mut actions = Vec::new();
     for (end, limit) in [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)] {
         let Some(limit) = limit.and_then(|n| usize::try_from(n).ok()) else { continue };
         let mut done: Vec<&Arc<Job>> = s.jobs.iter().filter(|j| finished(j) == Some(end)).collect();
@@ -128,10 +142,9 @@ fn clean_up(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, d: &mut D
             (started.is_none(), started, object::name(&j.metadata))
         });
         let excess = done.len().saturating_sub(limit);
-        for job in &done[..excess] {
-            d.actions.extend(delete(job, about));
-        }
+        actions.extend(done[..excess].iter().flat_map(|job| delete(job, about)));
     }
+    actions
 }
 
 fn delete(job: &Job, about: &ObjectReference) -> [Action; 2] {
@@ -141,35 +154,48 @@ fn delete(job: &Job, about: &ObjectReference) -> [Action; 2] {
 }
 
 fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timestamp, d: &mut Decision) {
-    let zone = match spec.time_zone.as_deref() {
-        None => s.local.clone(),
-        Some(name) => match TimeZone::get(name) {
-            Ok(zone) => zone,
-            Err(_) => {
-                let text = format!("invalid timeZone: {name:?}: unknown time zone {name}");
-                d.actions.push(Action::warning(about, "UnknownTimeZone", text));
-                return;
-            }
-        },
+    let named = match spec.time_zone.as_deref().map(|name| (name, TimeZone::get(name))) {
+        None => None,
+        Some((_, Ok(zone))) => Some(zone),
+        Some((name, Err(_))) => {
+            let text = format!("invalid timeZone: {name:?}: unknown time zone {name}");
+            d.actions.push(Action::warning(about, "UnknownTimeZone", text));
+            return;
+        }
     };
     if spec.suspend == Some(true) {
         return;
     }
-    let schedule = match Schedule::parse(&spec.schedule) {
-        Ok(schedule) => schedule,
+    if spec.schedule.contains("TZ") {
+        let text = format!(
+            "CRON_TZ or TZ used in schedule {:?} is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
+            spec.schedule
+        );
+        d.actions.push(Action::warning(about, "UnsupportedSchedule", text));
+    }
+    let (schedule, own_zone) = match Schedule::parse_zoned(&spec.schedule) {
+        Ok(parsed) => parsed,
         Err(e) => {
             let text = format!("unparseable schedule: {:?} : {e}", spec.schedule);
             d.actions.push(Action::warning(about, "UnparseableSchedule", text));
             return;
         }
     };
-    d.again =
-        schedule.next(now, &zone).map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default() + SLACK);
-    let (due, missed) = most_recent(&s.cron, spec, &schedule, &zone, now);
-    if missed > TOO_MANY {
+    let zone = own_zone.or_else(|| named.clone()).unwrap_or_else(|| s.local.clone());
+    let recent = match missed::recent(&s.cron, &schedule, &zone, now, true) {
+        Ok(recent) => recent,
+        Err(why) => {
+            let text = format!("invalid schedule: {} : {why}", spec.schedule);
+            d.actions.push(Action::warning(about, "InvalidSchedule", text));
+            return;
+        }
+    };
+    d.again = missed::until_next(&s.cron, &schedule, &zone, now);
+    if recent.due.is_some() && recent.missed == Missed::Many {
         let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         d.actions.push(Action::warning(about, "TooManyMissedTimes", text.into()));
     }
+    let due = recent.due;
     let Some(due) = due else { return };
     let too_late = spec.starting_deadline_seconds.is_some_and(|s| due.as_second() + s < now.as_second());
     if too_late {
@@ -202,51 +228,9 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
         }
         _ => {}
     }
-    d.start = Some((Box::new(job(&s.cron, spec, name, due, &zone)), due));
-}
-
-/// The latest time that passed since the last start, and how many passed.
-fn most_recent(
-    cron: &CronJob,
-    spec: &CronJobSpec,
-    schedule: &Schedule,
-    zone: &TimeZone,
-    now: Timestamp,
-) -> (Option<Timestamp>, usize) {
-    let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
-    let mut from = last.unwrap_or_else(|| object::created(&cron.metadata));
-    if let Some(deadline) = spec.starting_deadline_seconds
-        && let Ok(earliest) = Timestamp::from_second(now.as_second() - deadline)
-    {
-        from = from.max(earliest);
-    }
-    let Some(first) = schedule.next(from, zone).filter(|t| *t <= now) else { return (None, 0) };
-    let Some(second) = schedule.next(first, zone).filter(|t| *t <= now) else { return (Some(first), 1) };
-    // Long idle schedules are not walked through one by one: their distance gives a place near the end to walk from.
-    let step = (second.as_second() - first.as_second()).max(1);
-    let guess = usize::try_from((now.as_second() - first.as_second()) / step).unwrap_or(usize::MAX) + 1;
-    let mut at = second;
-    let mut missed = 2;
-    let limit = if guess > TOO_MANY * 2 { TOO_MANY * 2 } else { usize::MAX };
-    while let Some(next) = schedule.next(at, zone).filter(|t| *t <= now) {
-        at = next;
-        missed += 1;
-        if missed > limit {
-            // Only the latest matters; look for it in ever longer stretches before now.
-            let mut back = step;
-            while back < now.as_second() - at.as_second() {
-                let start = Timestamp::from_second(now.as_second() - back).unwrap_or(at);
-                if let Some(mut t) = schedule.next(start, zone).filter(|t| *t <= now) {
-                    while let Some(n) = schedule.next(t, zone).filter(|n| *n <= now) {
-                        t = n;
-                    }
-                    return (Some(t), guess);
-                }
-                back *= 2;
-            }
-        }
-    }
-    (Some(at), missed)
+    // Only a zone that is named for it shows in the time that is noted on the job.
+    let shown = named.unwrap_or(TimeZone::UTC);
+    d.start = Some((Box::new(job(&s.cron, spec, name, due, &shown)), due));
 }
 
 /// The name of the job for one time: the same however often it is tried.
@@ -314,12 +298,13 @@ mod tests {
     }
 
     fn log(d: &Decision) -> Vec<String> {
-        let actions = d.actions.iter().map(|a| match a {
+        let tell = |a: &Action| match a {
             Action::Delete { path, .. } => format!("delete {}", path.rsplit('/').next().unwrap_or("")),
             Action::Event { reason, .. } => (*reason).to_owned(),
             other => format!("{other:?}"),
-        });
-        actions.chain(d.start.iter().map(|(j, _)| format!("start {}", object::name(&j.metadata)))).collect()
+        };
+        let started = d.start.iter().map(|(j, _)| format!("start {}", object::name(&j.metadata)));
+        d.actions.iter().map(tell).chain(started).chain(d.past.iter().map(tell)).collect()
     }
 
     #[test]
@@ -382,6 +367,20 @@ mod tests {
                 vec!["UnparseableSchedule"],
             ),
             (
+                "never",
+                cron(json!({"schedule": "59 23 31 2 *"}), json!({})),
+                vec![],
+                "2026-01-01T01:00:00Z",
+                vec!["InvalidSchedule"],
+            ),
+            (
+                "a zone in the schedule",
+                cron(json!({"schedule": "CRON_TZ=Asia/Tokyo 30 9 * * *"}), json!({})),
+                vec![],
+                "2026-01-01T00:30:00Z",
+                vec!["UnsupportedSchedule", "start c-29453790"],
+            ),
+            (
                 "a bad zone",
                 cron(json!({"timeZone": "No/Where", "suspend": true}), json!({})),
                 vec![],
@@ -409,6 +408,22 @@ mod tests {
             json!({"lastScheduleTime": "2026-01-01T00:30:00Z", "lastSuccessfulTime": "2026-01-01T00:20:00Z"})
         );
         assert_eq!(d.again, Some(Duration::from_millis(9 * 60_000 + 100)));
+    }
+
+    #[test]
+    fn what_another_schedule_would_have_missed_is_not_made_up_for() {
+        let daily = cron(json!({"schedule": "0 3 * * *"}), json!({}));
+        let now = "2026-01-02T10:00:00Z".parse().expect("time");
+        for (name, new, want) in [
+            ("another schedule", json!({"schedule": "0 4 * * *"}), Some(18 * 3600)),
+            ("another zone", json!({"schedule": "0 3 * * *", "timeZone": "Asia/Tokyo"}), Some(8 * 3600)),
+            ("a bad schedule", json!({"schedule": "x"}), None),
+        ] {
+            let got = look_at(&daily, &cron(new, json!({})), &TimeZone::UTC, now);
+            assert_eq!(got, want.map(|s| Duration::from_millis(s * 1000 + 100)), "{name}");
+        }
+        let suspended = cron(json!({"schedule": "0 3 * * *", "suspend": true}), json!({}));
+        assert_eq!(look_at(&daily, &suspended, &TimeZone::UTC, now), Some(Duration::ZERO), "anything else");
     }
 
     #[test]
@@ -442,5 +457,14 @@ mod tests {
         assert_eq!(v["metadata"]["labels"], json!({"a": "b"}));
         assert_eq!(v["metadata"]["annotations"], json!({SCHEDULED: "2026-01-01T09:10:00+09:00"}));
         assert_eq!(v["metadata"]["ownerReferences"][0]["kind"], "CronJob");
+
+        let elsewhere = Snapshot {
+            cron: cron(json!({"schedule": "10 9 * * *"}), json!({})),
+            jobs: vec![],
+            local: TimeZone::get("Asia/Tokyo").expect("zone"),
+        };
+        let d = plan(&elsewhere, "2026-01-01T00:10:00Z".parse().expect("time"));
+        let annotations = d.start.and_then(|(job, _)| job.metadata.annotations).expect("annotations");
+        assert_eq!(annotations[SCHEDULED], "2026-01-01T00:10:00Z", "the zone of the machine does not show");
     }
 }

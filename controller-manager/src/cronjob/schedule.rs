@@ -75,6 +75,15 @@ impl Schedule {
         })))
     }
 
+    /// Read a schedule and the zone that may stand before it, as in `TZ=Asia/Tokyo 0 9 * * *`.
+    pub fn parse_zoned(text: &str) -> Result<(Self, Option<TimeZone>), ScheduleError> {
+        let zoned = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix));
+        let Some((name, rest)) = zoned.and_then(|z| z.split_once(' ')) else { return Ok((Self::parse(text)?, None)) };
+        let zone = TimeZone::get(name)
+            .map_err(|_| ScheduleError(format!("provided bad location {name}: unknown time zone {name}")))?;
+        Ok((Self::parse(rest.trim())?, Some(zone)))
+    }
+
     fn word(text: &str, word: &str) -> Result<Self, ScheduleError> {
         let spec = match word {
             "yearly" | "annually" => "0 0 1 1 *",
@@ -232,6 +241,16 @@ mod tests {
             Some("2026-03-30T00:30:00Z"),
             "02:30 is skipped that night"
         );
+    }
+
+    #[test]
+    fn a_zone_before_the_schedule() {
+        let (schedule, zone) = Schedule::parse_zoned("CRON_TZ=Asia/Tokyo  0 9 * * *").expect("schedule");
+        let next = schedule.next("2026-01-01T00:00:00Z".parse().expect("time"), &zone.expect("zone"));
+        assert_eq!(next.map(|t| t.to_string()).as_deref(), Some("2026-01-02T00:00:00Z"));
+        assert_eq!(Schedule::parse_zoned("0 9 * * *").expect("schedule").1, None);
+        let bad = Schedule::parse_zoned("TZ=No/Where 0 9 * * *").expect_err("no such zone");
+        assert_eq!(bad.to_string(), "provided bad location No/Where: unknown time zone No/Where");
     }
 
     #[test]

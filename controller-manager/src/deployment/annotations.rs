@@ -61,7 +61,8 @@ pub fn sync(r: &mut ReplicaSet, d: &Deployment, revision: i64, exists: bool) {
                 .map(|h| h.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect())
                 .unwrap_or_default();
             past.push(old);
-            while past.len() > 1 && past.iter().map(|p| p.len() + 1).sum::<usize>() > HISTORY_LIMIT {
+            // One comma less than there are revisions.
+            while past.len() > 1 && past.iter().map(|p| p.len() + 1).sum::<usize>() > HISTORY_LIMIT + 1 {
                 past.remove(0);
             }
             notes.insert(HISTORY.into(), past.join(","));
@@ -72,5 +73,32 @@ pub fn sync(r: &mut ReplicaSet, d: &Deployment, revision: i64, exists: bool) {
     }
     if r.metadata.annotations.as_ref().is_some_and(std::collections::BTreeMap::is_empty) {
         r.metadata.annotations = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn past_revisions_have_room_to_the_last_character() {
+        let d: Deployment =
+            serde_json::from_value(json!({"spec": {"selector": {}, "template": {}}})).expect("deployment");
+        let many = |n: usize| vec!["123"; n].join(",");
+        for (name, past, want) in [
+            ("the first", String::new(), "1000".to_owned()),
+            ("one more", "7".to_owned(), "7,1000".to_owned()),
+            ("all the room", many(499), format!("{},1000", many(499))),
+            ("too much", format!("{},1234", many(498)), format!("{},1234,1000", many(497))),
+        ] {
+            let mut r: ReplicaSet = serde_json::from_value(
+                json!({"metadata": {"annotations": {REVISION: "1000", HISTORY: past}}, "spec": {"selector": {}}}),
+            )
+            .expect("set");
+            sync(&mut r, &d, 1001, true);
+            let notes = r.metadata.annotations.expect("annotations");
+            assert_eq!((notes[HISTORY].as_str(), notes[REVISION].as_str()), (want.as_str(), "1001"), "{name}");
+        }
     }
 }

@@ -53,7 +53,8 @@ struct Mirror {
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (endpoints, services, slices) = (cx.endpoints(), cx.informer::<Service>(), cx.slices());
-        let queue: Queue<Key> = Queue::new("endpoint_slice_mirroring");
+        let (base, most) = (Duration::from_secs(1), Duration::from_secs(100));
+        let queue: Queue<Key> = Queue::with_backoff("endpoint_slice_mirroring", base, most);
         let this = Arc::new(Mirror {
             executor: cx.executor("endpointslicemirroring-controller", "endpoint-slice-mirroring-controller"),
             endpoints: endpoints.store(),

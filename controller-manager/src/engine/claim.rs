@@ -19,12 +19,14 @@ pub struct Claimed<K> {
 }
 
 /// Sort `candidates` for `owner`: keep what it controls and selects, adopt orphans it selects, release what it no
-/// longer selects. Nothing is adopted by an owner that is being deleted, nor adopted when itself being deleted.
+/// longer selects. Nothing is adopted by an owner that is being deleted, nor adopted when itself being deleted. What is
+/// adopted gets the `finalizer` of its owner, and what is released loses it.
 pub fn claim<K: Held>(
     owner: &ObjectMeta,
     reference: &OwnerReference,
     selects: impl Fn(&K) -> bool,
     candidates: impl IntoIterator<Item = Arc<K>>,
+    finalizer: Option<&str>,
 ) -> Claimed<K> {
     let mut out = Claimed { owned: Vec::new(), patches: Vec::new(), adopts: false };
     for candidate in candidates {
@@ -34,12 +36,12 @@ pub fn claim<K: Held>(
             Some(_) if selects(&candidate) => out.owned.push(candidate),
             Some(_) => {
                 if !object::deleting(owner) {
-                    out.patches.push(release::<K>(meta, &reference.uid));
+                    out.patches.push(release::<K>(meta, &reference.uid, finalizer));
                 }
             }
             None => {
                 if !object::deleting(owner) && !object::deleting(meta) && selects(&candidate) {
-                    out.patches.push(adopt::<K>(meta, reference));
+                    out.patches.push(adopt::<K>(meta, reference, finalizer));
                     out.adopts = true;
                     out.owned.push(candidate);
                 }
@@ -49,20 +51,20 @@ pub fn claim<K: Held>(
     out
 }
 
-fn adopt<K: Held>(meta: &K::Meta, reference: &OwnerReference) -> Action {
-    Action::patch::<K>(
-        meta,
-        PatchKind::Strategic,
-        json!({"metadata": {"ownerReferences": [reference], "uid": meta.uid()}}),
-    )
+fn adopt<K: Held>(meta: &K::Meta, reference: &OwnerReference, finalizer: Option<&str>) -> Action {
+    let mut metadata = json!({"ownerReferences": [reference], "uid": meta.uid()});
+    if let Some(finalizer) = finalizer {
+        metadata["finalizers"] = json!([finalizer]);
+    }
+    Action::patch::<K>(meta, PatchKind::Strategic, json!({"metadata": metadata}))
 }
 
-fn release<K: Held>(meta: &K::Meta, owner_uid: &str) -> Action {
-    Action::patch::<K>(
-        meta,
-        PatchKind::Strategic,
-        json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": meta.uid()}}),
-    )
+fn release<K: Held>(meta: &K::Meta, owner_uid: &str, finalizer: Option<&str>) -> Action {
+    let mut metadata = json!({"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": meta.uid()});
+    if let Some(finalizer) = finalizer {
+        metadata["$deleteFromPrimitiveList/finalizers"] = json!([finalizer]);
+    }
+    Action::patch::<K>(meta, PatchKind::Strategic, json!({"metadata": metadata}))
 }
 
 #[cfg(test)]
@@ -97,15 +99,22 @@ mod tests {
                 pod("unrelated", "db", None, false),
             ]
         };
-        let got = claim(&owner, &reference, selects, all());
+        let got = claim(&owner, &reference, selects, all(), None);
         let names: Vec<_> = got.owned.iter().map(|p| object::name(&p.metadata)).collect();
         assert_eq!(names, ["mine", "orphan"]);
         assert_eq!(got.patches.len(), 2);
         assert!(got.adopts);
 
+        let patches: Vec<_> = claim(&owner, &reference, selects, all(), Some("f/f")).patches;
+        let written =
+            patches.iter().map(|a| if let Action::Patch { body, .. } = a { body.clone() } else { json!(null) });
+        let written: Vec<_> = written.collect();
+        assert_eq!(written[0]["metadata"]["$deleteFromPrimitiveList/finalizers"], json!(["f/f"]));
+        assert_eq!(written[1]["metadata"]["finalizers"], json!(["f/f"]));
+
         let dying =
             ObjectMeta { deletion_timestamp: Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)), ..owner };
-        let got = claim(&dying, &reference, selects, all());
+        let got = claim(&dying, &reference, selects, all(), None);
         assert!(got.patches.is_empty(), "a dying owner neither adopts nor releases");
     }
 }

@@ -254,8 +254,23 @@ where
     P: Object,
     C: Held,
 {
+    settle_with(rest, owner, selects, candidates, None).await
+}
+
+/// The same for owners that track what they own by a finalizer.
+pub async fn settle_with<P, C>(
+    rest: &Rest,
+    owner: &P,
+    selects: impl Fn(&C) -> bool,
+    candidates: Vec<Arc<C>>,
+    finalizer: Option<&str>,
+) -> Result<Vec<Arc<C>>, RestError>
+where
+    P: Object,
+    C: Held,
+{
     let reference = object::controller_ref::<P>(owner.meta());
-    let claimed = claim(owner.meta(), &reference, selects, candidates);
+    let claimed = claim(owner.meta(), &reference, selects, candidates, finalizer);
     if claimed.adopts {
         // The cache may be behind: a set that is going away must not take anything with it.
         let live = rest.get(&object_path::<P>(owner.meta())).await?;

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::jiff::Timestamp;
 
 use super::object::{annotation, created, deleting, name, uid};
-use super::pod::{Pod, PodCondition};
+use super::pod::{ContainerStatus, Pod, PodCondition};
 
 /// The annotation that makes a replica cheaper or dearer to delete.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -90,11 +90,16 @@ fn deletion_cost(pod: &Pod) -> i32 {
     annotation(&pod.metadata, DELETION_COST).and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-fn restarts(pod: &Pod) -> i32 {
-    pod.status
-        .as_ref()
-        .and_then(|s| s.container_statuses.as_ref())
-        .map_or(0, |cs| cs.iter().map(|c| c.restart_count).max().unwrap_or(0))
+/// The most restarts of a container, and of a sidecar.
+fn restarts(pod: &Pod) -> (i32, i32) {
+    let most = |of: Option<&[ContainerStatus]>, counts: &dyn Fn(&str) -> bool| {
+        let all = of.unwrap_or_default().iter().filter(|c| counts(&c.name));
+        all.map(|c| c.restart_count).max().unwrap_or(0)
+    };
+    let Some(status) = pod.status.as_ref() else { return (0, 0) };
+    let init = pod.spec.as_ref().and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
+    let sidecar = |name: &str| init.iter().any(|c| c.name == name && c.restart_policy.as_deref() == Some("Always"));
+    (most(status.container_statuses.as_deref(), &|_| true), most(status.init_container_statuses.as_deref(), &sidecar))
 }
 
 /// How many related active pods share each node: surplus replicas leave crowded nodes first.
@@ -216,6 +221,18 @@ mod tests {
         ] {
             assert_eq!(later_first(a, b, now), want, "{a} {b}");
         }
+    }
+
+    #[test]
+    fn restarts_of_containers_and_of_sidecars() {
+        let status =
+            |name: &str, n: i32| json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": n});
+        let p = pod(json!({
+            "spec": {"containers": [], "initContainers": [{"name": "setup"}, {"name": "side", "restartPolicy": "Always"}]},
+            "status": {"containerStatuses": [status("a", 1), status("b", 2)],
+                "initContainerStatuses": [status("setup", 9), status("side", 3)]}}));
+        assert_eq!(restarts(&p), (2, 3));
+        assert_eq!(restarts(&pod(json!({}))), (0, 0));
     }
 
     #[test]

@@ -18,37 +18,35 @@ pub enum Verdict {
     FailsJob(String),
 }
 
-/// Whether any rule is about this pod.
+/// What the first rule that is about this pod says, if there is one.
 #[must_use]
-pub fn matched(job: &Job, pod: &Pod) -> bool {
-    let policy = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref());
-    policy.is_some_and(|p| p.rules.iter().any(|rule| matches(rule, pod).is_some()))
+pub fn ruled(job: &Job, pod: &Pod) -> Option<Verdict> {
+    let policy = job.spec.as_ref()?.pod_failure_policy.as_ref()?;
+    policy.rules.iter().enumerate().find_map(|(index, rule)| verdict(rule, index, pod))
 }
 
-/// Apply the first rule that matches.
+/// The same; what no rule is about counts.
 #[must_use]
 pub fn judge(job: &Job, pod: &Pod) -> Verdict {
-    let Some(policy) = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref()) else { return Verdict::Counts };
-    for (index, rule) in policy.rules.iter().enumerate() {
-        let Some(what) = matches(rule, pod) else { continue };
-        let pod_name = Key::of(&pod.metadata);
-        return match rule.action.as_str() {
-            "Ignore" => Verdict::Ignored,
-            "FailIndex" => Verdict::FailsIndex,
-            "FailJob" => Verdict::FailsJob(match what {
-                Match::ExitCode { container, code } => {
-                    format!(
-                        "Container {container} for pod {pod_name} failed with exit code {code} matching FailJob rule at index {index}"
-                    )
-                }
-                Match::Condition(kind) => {
-                    format!("Pod {pod_name} has condition {kind} matching FailJob rule at index {index}")
-                }
-            }),
-            _ => Verdict::Counts,
-        };
+    ruled(job, pod).unwrap_or(Verdict::Counts)
+}
+
+/// A rule with an action of another release is about nothing.
+fn verdict(rule: &PodFailurePolicyRule, index: usize, pod: &Pod) -> Option<Verdict> {
+    let what = matches(rule, pod)?;
+    let pod = Key::of(&pod.metadata);
+    match rule.action.as_str() {
+        "Ignore" => Some(Verdict::Ignored),
+        "FailIndex" => Some(Verdict::FailsIndex),
+        "Count" => Some(Verdict::Counts),
+        "FailJob" => Some(Verdict::FailsJob(match what {
+            Match::ExitCode { container, code } => format!(
+                "Container {container} for pod {pod} failed with exit code {code} matching FailJob rule at index {index}"
+            ),
+            Match::Condition(kind) => format!("Pod {pod} has condition {kind} matching FailJob rule at index {index}"),
+        })),
+        _ => None,
     }
-    Verdict::Counts
 }
 
 enum Match {
@@ -65,7 +63,11 @@ fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Match> {
                 continue;
             };
             let listed = on.values.contains(&code);
-            let hit = if on.operator == "NotIn" { !listed } else { listed };
+            let hit = match on.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                _ => false,
+            };
             if code != 0 && hit {
                 return Some(Match::ExitCode { container: c.name.to_string(), code });
             }
@@ -108,6 +110,8 @@ mod tests {
             (json!([codes("In", json!([1]), "FailJob"), disrupted]), Verdict::Ignored),
             (json!([codes("In", json!([42]), "Count"), disrupted]), Verdict::Counts),
             (json!([codes("In", json!([42]), "FailIndex")]), Verdict::FailsIndex),
+            (json!([codes("In", json!([42]), "Later"), disrupted]), Verdict::Ignored),
+            (json!([codes("Near", json!([42]), "FailJob"), disrupted]), Verdict::Ignored),
             (json!([]), Verdict::Counts),
         ] {
             assert_eq!(judge(&job(rules.clone()), &pod), want, "{rules}");

@@ -7,7 +7,8 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as NewPod};
 
-use super::plan::{Did, FINALIZER, Round, count, waits_for_the_end};
+use super::finalizer::FINALIZER;
+use super::plan::{Did, Round, count, waits_for_the_end};
 use super::{indexes, per_index};
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
@@ -37,6 +38,7 @@ impl Round<'_> {
         if !surplus.is_empty() || suspended {
             let left = running - count(surplus.len());
             // The job itself has no more use for them: that is not a failure.
+            self.out.did = Did::PodsDeleted;
             self.let_go_uncounted(&surplus);
             self.stop(surplus);
             return left;
@@ -46,6 +48,7 @@ impl Round<'_> {
         if missing <= 0 {
             return running;
         }
+        self.out.did = Did::PodsCreated;
         if per_index::limit(&self.s.job).is_none() && !self.s.backoff.is_zero() {
             self.look_again(self.s.backoff);
             return running;
@@ -84,9 +87,6 @@ impl Round<'_> {
 
     /// Delete these pods.
     pub(super) fn stop(&mut self, pods: Vec<&Arc<Pod>>) {
-        if !pods.is_empty() {
-            self.out.did = Did::PodsDeleted;
-        }
         self.out.actions.extend(pods.into_iter().map(|pod| Action::DeletePod {
             namespace: object::namespace(&pod.metadata).to_owned(),
             name: object::name(&pod.metadata).to_owned(),
@@ -112,9 +112,6 @@ impl Round<'_> {
         } else {
             std::iter::repeat_n(Arc::new(base), missing).collect()
         };
-        if !pods.is_empty() {
-            self.out.did = Did::PodsCreated;
-        }
         let made = count(pods.len());
         let parent = &self.about;
         let creations = pods.into_iter().map(|pod| Action::CreatePod { pod, parent: parent.clone() });

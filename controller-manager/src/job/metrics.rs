@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 
-use super::failure_policy::{Verdict, judge, matched};
-use super::plan::{Did, tracked};
+use super::failure_policy::{Verdict, ruled};
+use super::finalizer::tracked;
+use super::plan::Did;
 use super::{indexes, per_index};
 use crate::engine::clock;
 use crate::engine::metrics::{add, count, observe};
@@ -50,14 +51,16 @@ pub(super) fn created(job: &Job, status: Option<&JobStatus>, made: usize, not_ma
 
 /// Failed pods were counted, or not, as the job's policy has it.
 pub(super) fn judged(job: &Job, ended: &[Arc<Pod>]) {
-    let policy = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref());
-    for pod in ended.iter().filter(|p| policy.is_some() && pods::phase(p) == "Failed") {
-        let action = match judge(job, pod) {
-            Verdict::Counts if !matched(job, pod) => continue,
-            Verdict::Counts => "Count",
-            Verdict::Ignored => "Ignore",
-            Verdict::FailsIndex => "FailIndex",
-            Verdict::FailsJob(_) => "FailJob",
+    let Some(spec) = job.spec.as_ref().filter(|s| s.pod_failure_policy.is_some()) else { return };
+    let last = spec.completions.unwrap_or(0);
+    let counts = |p: &Pod| !indexes::indexed(job) || indexes::of(p).is_some_and(|i| i < last);
+    for pod in ended.iter().filter(|p| pods::phase(p) == "Failed" && counts(p)) {
+        let action = match ruled(job, pod) {
+            None => continue,
+            Some(Verdict::Counts) => "Count",
+            Some(Verdict::Ignored) => "Ignore",
+            Some(Verdict::FailsIndex) => "FailIndex",
+            Some(Verdict::FailsJob(_)) => "FailJob",
         };
         count("job_controller_pod_failures_handled_by_failure_policy_total", &[action]);
     }
@@ -79,19 +82,23 @@ pub(super) fn tracking(old: Option<&Pod>, new: &Pod) {
 pub(super) fn stored(job: &Job, new: &JobStatus) {
     let old = job.status.clone().unwrap_or_default();
     let grown = |a: Option<i32>, b: Option<i32>| usize::try_from(b.unwrap_or(0) - a.unwrap_or(0)).unwrap_or(0);
-    let pods = "job_controller_job_pods_finished_total";
-    add(pods, &[mode(job), "succeeded"], grown(old.succeeded, new.succeeded));
-    add(pods, &[mode(job), "failed"], grown(old.failed, new.failed));
+    let mut succeeded = grown(old.succeeded, new.succeeded);
     if indexes::indexed(job) {
         let limit = if per_index::limit(job).is_some() { "perIndex" } else { "global" };
+        let all = job.spec.as_ref().and_then(|s| s.completions).unwrap_or(0);
         let read = |text: Option<&String>| -> BTreeSet<i32> {
-            indexes::parse(text.map(String::as_str).unwrap_or_default(), i32::MAX)
+            indexes::parse(text.map(String::as_str).unwrap_or_default(), all)
         };
         let more = |a: Option<&String>, b: Option<&String>| read(b).difference(&read(a)).count();
+        // Indexes that are gone, because the job became smaller, make up for no new ones.
+        succeeded = more(old.completed_indexes.as_ref(), new.completed_indexes.as_ref());
         let name = "job_controller_job_finished_indexes_total";
-        add(name, &[limit, "succeeded"], more(old.completed_indexes.as_ref(), new.completed_indexes.as_ref()));
+        add(name, &[limit, "succeeded"], succeeded);
         add(name, &[limit, "failed"], more(old.failed_indexes.as_ref(), new.failed_indexes.as_ref()));
     }
+    let pods = "job_controller_job_pods_finished_total";
+    add(pods, &[mode(job), "succeeded"], succeeded);
+    add(pods, &[mode(job), "failed"], grown(old.failed, new.failed));
     let end = new.conditions.iter().flatten().find(|c| matches!(c.type_.as_str(), "Complete" | "Failed"));
     if let Some(end) = end {
         let result = if end.type_ == "Complete" { "succeeded" } else { "failed" };

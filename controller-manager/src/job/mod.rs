@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod failure_policy;
+pub mod finalizer;
 pub mod indexes;
 mod manage;
 mod metrics;
@@ -11,6 +12,7 @@ pub mod success_policy;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
@@ -34,6 +36,8 @@ use crate::engine::worker::{self, Synced};
 
 struct Jobs {
     executor: Executor,
+    /// Whether a suspended job loses its start time.
+    forgets_start: bool,
     jobs: Store<Job>,
     pods: Store<Pod>,
     expectations: Arc<Expectations>,
@@ -52,12 +56,13 @@ fn selects(job: &Job, pod: &Pod) -> bool {
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (jobs, pods) = (cx.owned::<Job>(), cx.pods());
-        let queue: Queue<Key> =
-            Queue::with_backoff("job", std::time::Duration::from_secs(1), std::time::Duration::from_mins(6));
-        let orphans: Queue<Key> = Queue::new("job_orphan_pod");
+        let (base, most) = (Duration::from_secs(1), Duration::from_mins(1));
+        let queue: Queue<Key> = Queue::with_backoff("job", base, most);
+        let orphans: Queue<Key> = Queue::with_backoff("job_orphan_pod", base, most);
         let expectations = Arc::new(Expectations::default());
         let this = Arc::new(Jobs {
             executor: cx.executor("job-controller", "job-controller"),
+            forgets_start: cx.gate("MutableSchedulingDirectivesForSuspendedJobs"),
             jobs: jobs.store(),
             pods: pods.store(),
             expectations: Arc::clone(&expectations),
@@ -74,7 +79,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             if plan::finished(job) || matches!(event, Event::Deleted(_)) {
                 // Pods that outlived their job would otherwise never lose its finalizer.
                 for pod in watcher.pods.by_index(crate::engine::context::BY_CONTROLLER, object::uid(&job.metadata)) {
-                    if plan::tracked(&pod) {
+                    if finalizer::tracked(&pod) {
                         lost.add(Key::of(&pod.metadata));
                     }
                 }
@@ -88,7 +93,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 Event::Updated { old, new } => metrics::tracking(Some(old), new),
                 Event::Deleted(_) => {}
             }
-            if matches!(event, Event::Deleted(_)) || !plan::tracked(pod) {
+            if matches!(event, Event::Deleted(_)) || !finalizer::tracked(pod) {
                 watcher.released.lock().remove(object::uid(&pod.metadata));
             } else if watcher.unowned(pod) {
                 lost.add(Key::of(&pod.metadata));
@@ -106,15 +111,15 @@ impl Jobs {
     fn unowned(&self, pod: &Pod) -> bool {
         let owner = object::controller_of(&pod.metadata);
         let job = owner.and_then(|r| owned::resolve(&self.jobs, object::namespace(&pod.metadata), r));
-        job.is_none_or(|j| plan::finished(&j))
+        finalizer::abandoned(pod, job.as_deref())
     }
 
     async fn sync_orphan(&self, key: &Key) -> Synced {
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
-        if !plan::tracked(&pod) || !self.unowned(&pod) {
+        if !finalizer::tracked(&pod) || !self.unowned(&pod) {
             return Ok(None);
         }
-        match self.executor.one(plan::release(&pod)).await {
+        match self.executor.one(finalizer::release(&pod)).await {
             Err(e) if e.not_found() || e.invalid() || e.conflict() => Ok(None),
             other => other.map(|()| None),
         }
@@ -136,11 +141,15 @@ impl Jobs {
         }
         let settled = self.expectations.satisfied(key, clock::instant());
         let candidates = owned::candidates(&self.pods, &key.namespace, &uid);
-        let pods = owned::settle(&self.executor.rest, &*job, |p: &Pod| selects(&job, p), candidates).await?;
+        let selects = |p: &Pod| selects(&job, p);
+        let pods =
+            owned::settle_with(&self.executor.rest, &*job, selects, candidates, Some(finalizer::FINALIZER)).await?;
+        let pods = pods.into_iter().map(finalizer::as_adopted).collect();
         let now = clock::now();
         let record = self.failures.lock().get(&uid).copied().unwrap_or_default();
         let released = self.released.lock().clone();
-        let first = Snapshot { job, pods, released, settled, backoff: record.remaining(now) };
+        let backoff = record.remaining(now);
+        let first = Snapshot { job, pods, released, settled, backoff, forgets_start: self.forgets_start };
         let decision = plan::plan(&first, now);
         let (job, decision, record) = if decision.finished.is_empty() {
             (first.job, decision, record)

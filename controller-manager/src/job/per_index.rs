@@ -27,8 +27,9 @@ pub fn limit(job: &Job) -> Option<i32> {
     job.spec.as_ref().and_then(|s| s.backoff_limit_per_index)
 }
 
+/// What nobody could have counted is none.
 fn number(pod: &Pod, annotation: &str) -> i32 {
-    object::annotation(&pod.metadata, annotation).and_then(|v| v.parse().ok()).unwrap_or(0)
+    object::annotation(&pod.metadata, annotation).and_then(|v| v.parse().ok()).filter(|n| *n >= 0).unwrap_or(0)
 }
 
 fn total(pod: &Pod) -> i32 {
@@ -52,9 +53,9 @@ pub fn held<'a>(failed: impl Iterator<Item = &'a Arc<Pod>>, settled: &BTreeSet<i
     let mut held: BTreeMap<i32, &Arc<Pod>> = BTreeMap::new();
     for pod in failed {
         let Some(index) = indexes::of(pod).filter(|i| !settled.contains(i)) else { continue };
-        let rank = |p: &Pod| (total(p), backoff::ended(p));
+        let later = |other: &Pod| total(other) <= total(pod) && backoff::ended(other) <= backoff::ended(pod);
         match held.get(&index) {
-            Some(other) if rank(other) > rank(pod) => {}
+            Some(other) if !later(other) => {}
             _ => {
                 held.insert(index, pod);
             }
@@ -124,6 +125,11 @@ mod tests {
         let at = "2026-01-01T00:00:00Z";
         assert!(!exhausts(&job(Value::Null), &failed("a", 0, 0, at)), "one failure is allowed");
         assert!(exhausts(&job(Value::Null), &failed("a", 0, 1, at)));
+        assert!(!exhausts(&job(Value::Null), &failed("a", 0, -5, at)));
+        let mut new = NewPod::default();
+        count_on(&mut new, &job(Value::Null), Some(&failed("a", 0, -5, at)));
+        let noted = new.metadata.annotations.unwrap_or_default();
+        assert_eq!(noted[FAILURES], "1", "less than none is none");
         let rule = json!({"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [3]}}]});
         assert!(exhausts(&job(rule), &failed("a", 0, 0, at)));
     }

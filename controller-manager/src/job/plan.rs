@@ -11,16 +11,14 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::json;
 
 use super::failure_policy::{Verdict, judge};
+use super::finalizer::{release, tracked};
 use super::{indexes, per_index, success_policy};
-use crate::engine::action::{Action, PatchKind};
+use crate::engine::action::Action;
 use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
 
-/// Keeps a pod until its end is counted.
-pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// No more than this many pods wait to be counted at once.
 const UNCOUNTED: usize = 500;
 
@@ -37,6 +35,8 @@ pub struct Snapshot {
     pub settled: bool,
     /// How long new pods have to wait because of earlier failures.
     pub backoff: Duration,
+    /// Whether the job loses its start time when it is suspended.
+    pub forgets_start: bool,
 }
 
 /// What to do, and the status to store after it.
@@ -57,14 +57,14 @@ pub struct Decision {
 /// The `action` label of the sync metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Did {
-    /// Looked after states only.
+    /// Waited, for what was written before or for the end.
     #[default]
     Reconciled,
-    /// Only counted ends.
+    /// As many pods are there as shall be.
     Tracking,
-    /// Made pods.
+    /// Made pods, or will when their time has come.
     PodsCreated,
-    /// Stopped pods.
+    /// Stopped what is too much.
     PodsDeleted,
 }
 
@@ -80,19 +80,6 @@ fn condition(status: Option<&JobStatus>, kind: &str) -> bool {
 
 fn find<'a>(status: Option<&'a JobStatus>, kind: &str) -> Option<&'a JobCondition> {
     status?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
-}
-
-/// Whether the pod still carries the finalizer.
-#[must_use]
-pub fn tracked(pod: &Pod) -> bool {
-    pod.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER)
-}
-
-/// Take the finalizer off a pod.
-#[must_use]
-pub fn release(pod: &Pod) -> Action {
-    let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER], "uid": pod.metadata.uid}});
-    Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch)
 }
 
 /// The controller that looks after the job, when it is not this one.
@@ -224,6 +211,7 @@ impl<'a> Round<'a> {
         } else {
             let managed = self.s.settled && !object::deleting(&self.s.job.metadata);
             if managed {
+                self.out.did = Did::Tracking;
                 running = self.manage(&active, terminating, succeeded, suspended);
             }
             let enough = self.spec.completions.map_or(succeeded > 0, |c| succeeded >= c);
@@ -243,9 +231,6 @@ impl<'a> Round<'a> {
         self.release_counted();
         if running == 0 && active.is_empty() && self.s.settled {
             self.conclude(terminating);
-        }
-        if self.out.did == Did::Reconciled && !self.out.finished.is_empty() {
-            self.out.did = Did::Tracking;
         }
         let status = Some(self.status).filter(|n| self.s.job.status.as_ref() != Some(n));
         self.out.actions.extend(self.again.map(Action::RequeueAfter));
@@ -403,6 +388,9 @@ impl<'a> Round<'a> {
     }
 
     fn suspension(&mut self, suspended: bool) {
+        if suspended && self.s.forgets_start {
+            self.status.start_time = None;
+        }
         let was = condition(Some(&self.status), "Suspended");
         if suspended == was || (!suspended && find(Some(&self.status), "Suspended").is_none()) {
             return;
@@ -481,8 +469,7 @@ impl<'a> Round<'a> {
         let tracked: Vec<&Arc<Pod>> = self.s.pods.iter().filter(|p| self.tracked(p)).collect();
         for pod in tracked {
             let by_index = pods::phase(pod) == "Succeeded" && indexes::of(pod).is_some_and(|i| done.contains(&i));
-            let abandoned = dying && (object::deleting(&pod.metadata) || pods::finished(pod));
-            if listed.contains(object::uid(&pod.metadata)) || by_index || abandoned {
+            if listed.contains(object::uid(&pod.metadata)) || by_index || dying {
                 self.out.actions.push(release(pod));
             }
         }

@@ -1,3 +1,4 @@
+use super::super::finalizer::{FINALIZER, abandoned, as_adopted};
 use super::*;
 use serde_json::{Value, json};
 
@@ -27,6 +28,7 @@ fn snapshot(job: Arc<Job>, pods: Vec<Value>) -> Snapshot {
         released: HashSet::new(),
         settled: true,
         backoff: Duration::ZERO,
+        forgets_start: false,
     }
 }
 
@@ -211,4 +213,76 @@ fn what_a_success_policy_stops_does_not_count_as_failed() {
     let d = plan(&snapshot(job(waits, st), vec![at("a", "Succeeded", 0), dying]), now());
     assert_eq!(log(&d), ["release b", "release a"], "one that was stopping before");
     assert_eq!(d.status, None, "nothing more to count");
+}
+
+#[test]
+fn who_lets_a_tracked_pod_go() {
+    let owned = |api: &str, kind: &str| {
+        let mut p = pod("a", "Failed");
+        p["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": api, "kind": kind, "name": "j", "uid": "job", "controller": true}]);
+        p
+    };
+    let ours = || owned("batch/v1", "Job");
+    let over = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    let theirs = json!({"managedBy": "acme.io/x"});
+    for (name, pod, job, want) in [
+        ("an orphan", pod("a", "Running"), None, true),
+        ("its job is gone", ours(), None, true),
+        ("its job is over", ours(), Some(job(json!({}), over.clone())), true),
+        ("its job runs", ours(), Some(job(json!({}), json!({}))), false),
+        ("its job is another controller's", ours(), Some(job(theirs, over)), false),
+        ("a job of another group", owned("acme.io/v1", "Job"), None, false),
+        ("of another kind", owned("apps/v1", "ReplicaSet"), None, false),
+    ] {
+        let pod: Pod = serde_json::from_value(pod).expect("pod");
+        assert_eq!(abandoned(&pod, job.as_deref()), want, "{name}");
+    }
+}
+
+#[test]
+fn an_adopted_pod_is_counted() {
+    let mut orphan = pod("a", "Succeeded");
+    orphan["metadata"]["finalizers"] = Value::Null;
+    let adopted = as_adopted(Arc::new(serde_json::from_value(orphan).expect("pod")));
+    assert!(tracked(&adopted));
+    let j = job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}}));
+    let s = Snapshot { pods: vec![adopted], ..snapshot(j, vec![]) };
+    assert_eq!(status(&plan(&s, now()))["uncountedTerminatedPods"], json!({"succeeded": ["a"]}));
+}
+
+#[test]
+fn pods_of_a_dying_job_are_let_go_while_they_run() {
+    let mut j = Job::clone(&job(json!({}), json!({"startTime": "2026-01-01T00:00:00Z"})));
+    j.metadata.deletion_timestamp = Some(object::seconds(now()));
+    assert_eq!(log(&plan(&snapshot(Arc::new(j), vec![pod("a", "Running")]), now())), ["release a"]);
+}
+
+#[test]
+fn what_a_round_is_called_in_the_metrics() {
+    let st = json!({"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}});
+    let two = || vec![pod("a", "Running"), pod("b", "Running")];
+    let with = |spec: Value, pods: Vec<Value>| snapshot(job(spec, st.clone()), pods);
+    let failing = json!({"backoffLimit": 0, "parallelism": 1});
+    for (name, s, want) in [
+        ("pods are missing", with(json!({}), vec![]), Did::PodsCreated),
+        ("they wait", Snapshot { backoff: Duration::from_secs(1), ..with(json!({}), vec![]) }, Did::PodsCreated),
+        ("all there", with(json!({}), two()), Did::Tracking),
+        ("too many", with(json!({"parallelism": 1}), two()), Did::PodsDeleted),
+        ("suspended, without pods", with(json!({"suspend": true}), vec![]), Did::PodsDeleted),
+        ("earlier writes are not seen yet", Snapshot { settled: false, ..with(json!({}), vec![]) }, Did::Reconciled),
+        ("the end", with(failing, vec![pod("a", "Failed"), pod("b", "Running")]), Did::Reconciled),
+    ] {
+        assert_eq!(plan(&s, now()).did, want, "{name}");
+    }
+}
+
+#[test]
+fn a_suspended_job_forgets_its_start_if_told_to() {
+    let st = json!({"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}});
+    for (forgets, want) in [(false, json!("2026-01-01T00:00:00Z")), (true, Value::Null)] {
+        let s = snapshot(job(json!({"suspend": true}), st.clone()), vec![]);
+        let d = plan(&Snapshot { forgets_start: forgets, ..s }, now());
+        assert_eq!(status(&d)["startTime"], want, "{forgets}");
+    }
 }

@@ -10,14 +10,15 @@ use super::indexes;
 #[must_use]
 pub fn met(policy: Option<&SuccessPolicy>, completions: i32, succeeded: &BTreeSet<i32>) -> Option<String> {
     let policy = policy.filter(|_| !succeeded.is_empty())?;
-    let holds = |count: Option<i32>, among: &BTreeSet<i32>| match count {
-        Some(count) => usize::try_from(count).is_ok_and(|n| among.intersection(succeeded).count() >= n),
-        None => among.is_subset(succeeded),
+    let enough = |count: Option<i32>, have: usize| count.is_some_and(|n| usize::try_from(n).is_ok_and(|n| have >= n));
+    let holds = |count: Option<i32>, named: &BTreeSet<i32>| {
+        let have = named.intersection(succeeded).count();
+        // Indexes beyond the last, of a job that became smaller, succeed no more.
+        !named.is_empty() && (have == named.len() || enough(count, have))
     };
     let position = policy.rules.iter().position(|rule| match (&rule.succeeded_indexes, rule.succeeded_count) {
         (Some(text), count) => holds(count, &indexes::parse(text, completions)),
-        (None, Some(count)) => holds(Some(count), succeeded),
-        (None, None) => false,
+        (None, count) => enough(count, succeeded.len()),
     })?;
     Some(format!("Matched rules at index {position}"))
 }
@@ -36,6 +37,14 @@ mod tests {
             ("others do not count", json!([{"succeededIndexes": "0-4", "succeededCount": 2}]), "1,7", None),
             ("any so many", json!([{"succeededCount": 3}]), "5-7", Some(0)),
             ("the second rule", json!([{"succeededIndexes": "0"}, {"succeededCount": 1}]), "9", Some(1)),
+            ("none of the named is left", json!([{"succeededIndexes": "10-12"}]), "0", None),
+            (
+                "all of the named, though more are asked for",
+                json!([{"succeededIndexes": "0-1", "succeededCount": 3}]),
+                "0-1",
+                Some(0),
+            ),
+            ("a rule that says nothing", json!([{}]), "0", None),
             ("nothing has succeeded", json!([{"succeededCount": 0}]), "", None),
         ];
         for (name, rules, done, want) in cases {

@@ -116,6 +116,9 @@ impl Allocator {
                     // It may have arrived.
                     Err(_) => {}
                 }
+                if written.as_ref().is_err_and(|e| !e.not_found()) {
+                    self.executor.one(plan::complaint(&node, "CIDRAssignmentFailed")).await?;
+                }
                 written.map(|()| None)
             }
         }

@@ -124,13 +124,25 @@ impl Watcher {
         (actions, share)
     }
 
+    /// The node of the pod that a write is about.
+    fn node_of(&self, action: &Action) -> Option<String> {
+        let Action::Patch { path, .. } = action else { return None };
+        let (namespace, rest) = path.strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
+        let pod = self.pods.get(namespace, rest.trim_end_matches("/status"))?;
+        Some(pods::node(&pod).to_owned())
+    }
+
     async fn look(&self, monitor: &mut Monitor) {
         let (actions, share) = self.decide(monitor);
         for action in actions {
             let began = clock::instant();
+            let node = self.node_of(&action);
             // One node's conflict is no reason to neglect the others; the next look repeats what failed.
             if let Err(error) = self.executor.one(action).await {
                 tracing::debug!(%error, "node update failed");
+                if let Some(node) = node.filter(|_| !error.not_found()) {
+                    monitor.mark_again(&node);
+                }
             }
             let took = clock::instant().saturating_duration_since(began);
             metrics::observe(ONE, &[], share + took.as_secs_f64());

@@ -51,9 +51,6 @@ struct Health {
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
     probed: Timestamp,
-    was_ready: bool,
-    /// Pods still have to be marked after the node became unready.
-    mark_pods: bool,
 }
 
 /// How a zone fares.
@@ -80,13 +77,15 @@ pub struct Monitor {
     config: Config,
     health: HashMap<String, (String, Health)>,
     zones: HashMap<String, Zone>,
+    /// Nodes whose pods could not all be marked.
+    unmarked: HashSet<String>,
 }
 
 impl Monitor {
     /// Nothing seen yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, health: HashMap::new(), zones: HashMap::new() }
+        Self { config, health: HashMap::new(), zones: HashMap::new(), unmarked: HashSet::new() }
     }
 
     /// Zones with the state of their nodes: how many there are, and how many of them are ready.
@@ -122,6 +121,11 @@ impl Monitor {
         new.map(|n| zone_of(n)).collect()
     }
 
+    /// A pod of this node could not be marked: it is tried again.
+    pub fn mark_again(&mut self, node: &str) {
+        self.unmarked.insert(node.to_owned());
+    }
+
     /// Look at every node once.
     pub fn tick(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
         let mut actions = self.arrivals_and_departures(world, now);
@@ -132,12 +136,17 @@ impl Monitor {
             let name = object::name(&node.metadata);
             let silent = self.silent_for(node, (world.renewed)(name), now);
             let mut status = ready_status(node);
+            if self.unmarked.remove(name) && status != Some("True") {
+                actions.extend(mark_pods(node, world, now));
+            }
             if let Some(patch) = silent.then(|| unknown_conditions(node, now)).flatten() {
                 actions.push(patch);
                 written.insert(name);
+                if status == Some("True") {
+                    actions.extend(lost(node, world, now));
+                }
                 status = Some("Unknown");
             }
-            actions.extend(self.follow_readiness(node, status, world, now));
             readiness.push(status);
         }
         let states = self.zone_states(&zones, &readiness);
@@ -179,13 +188,7 @@ impl Monitor {
             }
             let text = format!("Node {name} event: Registered Node {name} in Controller");
             actions.push(Action::normal(&node_reference(name, uid), "RegisteredNode", text));
-            let health = Health {
-                heartbeat: heartbeat(node),
-                renewed: (world.renewed)(name),
-                probed: now,
-                was_ready: ready_status(node) == Some("True"),
-                mark_pods: false,
-            };
+            let health = Health { heartbeat: heartbeat(node), renewed: (world.renewed)(name), probed: now };
             self.health.insert(name.to_owned(), (uid.to_owned(), health));
         }
         actions
@@ -204,35 +207,6 @@ impl Monitor {
         let grace =
             if nodes::condition(node, "Ready").is_none() { self.config.startup_grace } else { self.config.grace };
         now.duration_since(h.probed).unsigned_abs() > grace && now > h.probed
-    }
-
-    /// Say that a node became unready and mark its pods.
-    fn follow_readiness(
-        &mut self,
-        node: &Node,
-        status: Option<&str>,
-        world: &World<'_>,
-        now: Timestamp,
-    ) -> Vec<Action> {
-        let name = object::name(&node.metadata);
-        let Some((uid, h)) = self.health.get_mut(name) else { return Vec::new() };
-        let ready = status == Some("True");
-        let mut actions = Vec::new();
-        if h.was_ready && !ready {
-            let text = format!("Node {name} status is now: NodeNotReady");
-            actions.push(Action::normal(&node_reference(name, uid), "NodeNotReady", text));
-            h.mark_pods = true;
-        }
-        h.was_ready = ready;
-        if ready {
-            h.mark_pods = false;
-        } else if h.mark_pods {
-            h.mark_pods = false;
-            for pod in (world.pods_on)(name).iter().filter(|p| pods::ready(p)) {
-                actions.extend(mark_not_ready(pod, now));
-            }
-        }
-        actions
     }
 
     /// How each zone fares, and how many nodes it has.
@@ -377,6 +351,21 @@ fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
             json!({"status": {"conditions": body(&changed)}}),
         )
     })
+}
+
+/// Say that a ready node fell silent, and mark its pods. A kubelet that reports itself that it is not ready looks after
+/// its pods.
+fn lost(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+    let (name, uid) = (object::name(&node.metadata), object::uid(&node.metadata));
+    let text = format!("Node {name} status is now: NodeNotReady");
+    let mut actions = vec![Action::normal(&node_reference(name, uid), "NodeNotReady", text)];
+    actions.extend(mark_pods(node, world, now));
+    actions
+}
+
+fn mark_pods(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+    let pods = (world.pods_on)(object::name(&node.metadata));
+    pods.iter().filter(|p| pods::ready(p)).flat_map(|pod| mark_not_ready(pod, now)).collect()
 }
 
 fn mark_not_ready(pod: &Pod, now: Timestamp) -> [Action; 2] {

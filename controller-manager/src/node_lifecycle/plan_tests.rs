@@ -98,9 +98,16 @@ fn a_silent_node_becomes_unknown_unreachable_and_is_emptied() {
             "NodeNotReady: Node is not ready"
         ]
     );
+    m.mark_again("a");
+    m.mark_again("b");
     assert_eq!(
         tick(&mut m, &[node("a", Some("Unknown"), 0, json!([])), beating(55)], None, 56),
-        ["nodes/a taints unreachable:NoSchedule unreachable:NoExecute"]
+        [
+            "namespaces/ns/pods/p/status Ready=False ",
+            "NodeNotReady: Node is not ready",
+            "nodes/a taints unreachable:NoSchedule unreachable:NoExecute"
+        ],
+        "what could not be marked is marked again, if the node is not back"
     );
     let tainted = json!([{"key": UNREACHABLE, "effect": "NoSchedule"}, {"key": UNREACHABLE, "effect": "NoExecute"}]);
     assert!(tick(&mut m, &[node("a", Some("Unknown"), 0, tainted.clone()), beating(60)], None, 60).is_empty());
@@ -108,6 +115,17 @@ fn a_silent_node_becomes_unknown_unreachable_and_is_emptied() {
         tick(&mut m, &[node("a", Some("True"), 61, tainted), beating(61)], None, 62),
         ["nodes/a taints "],
         "back again"
+    );
+}
+
+#[test]
+fn a_kubelet_that_says_it_is_not_ready_keeps_its_pods() {
+    let mut m = Monitor::new(CONFIG);
+    let up = node("up", Some("True"), 0, json!([]));
+    tick(&mut m, &[node("a", Some("True"), 0, json!([])), up.clone()], None, 0);
+    assert_eq!(
+        tick(&mut m, &[node("a", Some("False"), 10, json!([])), up], None, 10),
+        ["nodes/a taints not-ready:NoSchedule not-ready:NoExecute"]
     );
 }
 

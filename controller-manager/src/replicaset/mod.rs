@@ -104,10 +104,10 @@ impl<K: Set> Replicas<K> {
         };
         let settled = self.expectations.satisfied(key, clock::instant());
         let uid = object::uid(set.meta());
-        let candidates = owned::candidates(&self.pods, &key.namespace, uid);
-        // Finished pods stay with the set they belong to but are not worth adopting.
-        let selects = |p: &Pod| set.selects_pod(p) && (!pods::finished(p) || pods::owner_uid(p) == Some(uid));
-        let pods = owned::settle(&self.executor.rest, &*set, selects, candidates).await?;
+        let mut candidates = owned::candidates(&self.pods, &key.namespace, uid);
+        // What has ended or is about to is not worth adopting, nor giving up.
+        candidates.retain(|p| pods::active(p) || (pods::owner_uid(p) == Some(uid) && set.selects_pod(p)));
+        let pods = owned::settle(&self.executor.rest, &*set, |p: &Pod| set.selects_pod(p), candidates).await?;
         let now = clock::now();
         let snapshot = Snapshot {
             parent: object::reference::<K>(set.meta()),

@@ -34,7 +34,7 @@ pub(super) struct Server {
     down: AtomicBool,
     /// Cut to end every watch.
     watches: Mutex<CancellationToken>,
-    /// POSTs of this resource are refused with this message.
+    /// Writes like `PATCH pods`, or POSTs of a resource that stands alone, are refused with this message.
     pub(super) refusing: Mutex<Option<(String, String)>>,
     /// What metrics servers say, by path.
     pub(super) measured: Mutex<BTreeMap<String, Value>>,
@@ -259,9 +259,9 @@ impl Server {
     }
 
     fn write(&self, t: &Target, verb: &str, content_type: &str, body: Value) -> Result<Value, Refusal> {
-        if verb == "POST"
-            && let Some((_, why)) = self.refusing.lock().as_ref().filter(|(plural, _)| *plural == t.row.plural)
-        {
+        let asked = [format!("{verb} {}", t.row.plural), t.row.plural.to_string()];
+        let about = &asked[..if verb == "POST" { 2 } else { 1 }];
+        if let Some((_, why)) = self.refusing.lock().as_ref().filter(|(what, _)| about.contains(what)) {
             return refuse(403, "Forbidden", why.clone());
         }
         let mut store = self.store.lock();

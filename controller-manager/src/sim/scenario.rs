@@ -78,7 +78,7 @@ pub(super) enum Step {
     },
     /// Seconds.
     Wait(u64),
-    /// Refuse the creation of a resource with this message; an empty one ends it.
+    /// Refuse the creation of a resource with this message, or another write (`PATCH pods`); an empty one ends it.
     Refuse {
         of: String,
         message: String,

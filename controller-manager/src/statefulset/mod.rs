@@ -30,6 +30,8 @@ use crate::engine::worker::{self, Synced};
 
 struct StatefulSets {
     executor: Executor,
+    /// Whether several pods may be replaced at once.
+    several_at_once: bool,
     sets: Store<StatefulSet>,
     pods: Store<Pod>,
     claims: Store<PersistentVolumeClaim>,
@@ -56,6 +58,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let queue: Queue<Key> = Queue::new("statefulset");
         let this = Arc::new(StatefulSets {
             executor: cx.executor("statefulset-controller", "statefulset-controller"),
+            several_at_once: cx.gate("MaxUnavailableStatefulSet"),
             sets: sets.store(),
             pods: pods.store(),
             claims: claims.store(),
@@ -94,7 +97,8 @@ impl StatefulSets {
         let has_claims =
             set.spec.as_ref().and_then(|s| s.volume_claim_templates.as_ref()).is_some_and(|t| !t.is_empty());
         let claims = if has_claims { self.claims.list_namespace(&key.namespace) } else { Vec::new() };
-        let snapshot = Snapshot { set, pods, revisions: history::sorted(revisions), claims };
+        let several_at_once = self.several_at_once;
+        let snapshot = Snapshot { set, pods, revisions: history::sorted(revisions), claims, several_at_once };
         let actions = plan::plan(&snapshot, clock::now());
         self.carry_out(&snapshot.set, actions).await
     }

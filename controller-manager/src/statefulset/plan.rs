@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// The claims of its namespace.
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// Whether `maxUnavailable` is heeded.
+    pub several_at_once: bool,
 }
 
 /// The next writes for this set.
@@ -143,11 +145,16 @@ impl<'a> Round<'a> {
 
     fn run(&mut self) {
         let set = &self.s.set;
+        for pod in &self.s.pods {
+            let upkeep = retention::upkeep(set, pod, &self.s.claims);
+            self.actions.extend(upkeep.actions);
+            if upkeep.updates && ordinal(set, pod).is_some_and(|at| self.range().contains(&at)) {
+                self.updated(pod);
+            }
+        }
         if object::deleting(&set.metadata) {
-            self.actions.extend(retention::plan(set, &self.s.pods, &self.s.claims));
             return;
         }
-        self.actions.extend(retention::plan(set, &self.s.pods, &self.s.claims));
         for at in self.range() {
             if !self.replica(at) {
                 return;
@@ -223,10 +230,15 @@ impl<'a> Round<'a> {
             let labels = json!({identity::POD_NAME: name, identity::POD_INDEX: at.to_string()});
             let patch = json!({"metadata": {"labels": labels}});
             self.actions.push(Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch));
-            let text = format!("update Pod {name} in StatefulSet {} successful", object::name(&set.metadata));
-            self.actions.push(Action::normal(&self.about, "SuccessfulUpdate", text));
+            self.updated(pod);
         }
         true
+    }
+
+    fn updated(&mut self, pod: &Pod) {
+        let (name, set) = (object::name(&pod.metadata), object::name(&self.s.set.metadata));
+        let text = format!("update Pod {name} in StatefulSet {set} successful");
+        self.actions.push(Action::normal(&self.about, "SuccessfulUpdate", text));
     }
 
     /// Create the claims of an ordinal that are missing; those that are on their way out cannot be used.
@@ -280,17 +292,10 @@ impl<'a> Round<'a> {
         };
         let pod = identity::pod(set, template, revision, at);
         self.actions.push(Action::create(&pod));
+        self.actions.extend(retention::conflicts(set, at, &self.s.claims));
         let text =
             format!("create Pod {} in StatefulSet {} successful", pod_name(set, at), object::name(&set.metadata));
         self.actions.push(Action::normal(&self.about, "SuccessfulCreate", text));
-        let bump = |n: &mut Option<i32>| *n = Some(n.unwrap_or(0) + 1);
-        self.status.replicas += 1;
-        if revision == self.current.0 {
-            bump(&mut self.status.current_replicas);
-        }
-        if revision == self.update {
-            bump(&mut self.status.updated_replicas);
-        }
     }
 
     /// Whether a replica below the partition still gets the old template.
@@ -337,10 +342,8 @@ impl<'a> Round<'a> {
         }
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
         let partition = rolling.and_then(|r| r.partition).unwrap_or(0);
-        let limit = rolling.and_then(|r| r.max_unavailable.as_ref());
-        let limit = limit.map_or(1, |v| scaled(Some(v), replicas(&self.s.set), true)).max(1);
         let floor = start(&self.s.set) + partition;
-        if limit == 1 {
+        if !self.s.several_at_once {
             for at in self.range().rev().take_while(|at| *at >= floor) {
                 let Some(pod) = self.pod_at(at) else { return };
                 if revision(pod) != self.update && !object::deleting(&pod.metadata) {
@@ -353,6 +356,8 @@ impl<'a> Round<'a> {
             }
             return;
         }
+        let limit = rolling.and_then(|r| r.max_unavailable.as_ref());
+        let limit = limit.map_or(1, |v| scaled(Some(v), replicas(&self.s.set), false)).max(1);
         let mut down = 0;
         for at in self.range() {
             let up = self.pod_at(at).is_some_and(|p| !object::deleting(&p.metadata) && self.available(p));

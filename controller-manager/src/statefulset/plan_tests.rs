@@ -19,11 +19,12 @@ fn set(image: &str, spec: Value) -> Value {
 struct World {
     set: Value,
     revisions: Vec<Arc<ControllerRevision>>,
+    several_at_once: bool,
 }
 
 impl World {
     fn new(spec: Value) -> Self {
-        let mut w = Self { set: set("v1", spec), revisions: Vec::new() };
+        let mut w = Self { set: set("v1", spec), revisions: Vec::new(), several_at_once: false };
         w.learn();
         let name = w.revision().to_owned();
         w.set["status"] = json!({"replicas": 0, "currentRevision": name, "updateRevision": name});
@@ -67,6 +68,7 @@ impl World {
             pods: pods.into_iter().map(|p| Arc::new(serde_json::from_value(p).expect("pod"))).collect(),
             revisions: self.revisions.clone(),
             claims: claims.into_iter().map(|c| Arc::new(serde_json::from_value(c).expect("claim"))).collect(),
+            several_at_once: self.several_at_once,
         };
         plan(&s, now())
     }
@@ -146,14 +148,17 @@ fn rolling_update_goes_down_to_the_partition() {
     assert_eq!(w.log(vec![old[0].clone(), old[1].clone(), w.pod(2, "ready")]), ["delete web-1"]);
     let mut held = w.set.clone();
     held["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = json!(2);
-    let w2 = World { set: held, revisions: w.revisions.clone() };
+    let w2 = World { set: held, revisions: w.revisions.clone(), several_at_once: false };
     assert_eq!(w2.log(vec![old[0].clone(), old[1].clone(), w.pod(2, "ready")]), Vec::<String>::new());
     let refill = w2.plan(vec![w.pod(2, "ready")]);
     let Some(Action::Create { body, .. }) = refill.first() else { panic!("{refill:?}") };
     assert_eq!(body["spec"]["containers"][0]["image"], "v1", "below the partition the old template is kept");
     let mut free = w.set.clone();
     free["spec"]["updateStrategy"]["type"] = json!("OnDelete");
-    assert_eq!(World { set: free, revisions: w.revisions.clone() }.log(old), Vec::<String>::new());
+    assert_eq!(
+        World { set: free, revisions: w.revisions.clone(), several_at_once: false }.log(old),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -194,6 +199,17 @@ fn claims_that_go_away_are_waited_for() {
 }
 
 #[test]
+fn a_new_pod_tells_of_claims_in_the_hands_of_others() {
+    let mut w = World::new(json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]}));
+    let owner = json!([{"apiVersion": "acme.io/v1", "kind": "X", "name": "x", "uid": "x-1", "controller": true}]);
+    let claim = json!({"metadata": {"name": "data-web-0", "namespace": "ns", "ownerReferences": owner}});
+    assert_eq!(World::told(&w.plan_with(vec![], vec![claim.clone()])), ["create web-0"], "where claims are retained");
+    w.set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenDeleted": "Delete"});
+    assert_eq!(World::told(&w.plan_with(vec![], vec![claim.clone()])), ["create web-0", "ConflictingController"]);
+    assert_eq!(World::told(&w.plan_with(vec![w.pod(0, "running")], vec![claim])), Vec::<String>::new(), "once");
+}
+
+#[test]
 fn a_pod_without_its_name_gets_it() {
     let w = World::new(json!({"replicas": 1}));
     let mut pod = w.pod(0, "ready");
@@ -204,4 +220,52 @@ fn a_pod_without_its_name_gets_it() {
     };
     assert_eq!(body["metadata"]["labels"], json!({identity::POD_NAME: "web-0", identity::POD_INDEX: "0"}));
     assert_eq!((*reason, message.as_str()), ("SuccessfulUpdate", "update Pod web-0 in StatefulSet web successful"));
+}
+
+#[test]
+fn several_are_replaced_at_once_where_that_is_on() {
+    let parallel = |max: Value| {
+        json!({"replicas": 5, "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": max}}})
+    };
+    let ready = ["ready"; 5];
+    let cases = [
+        ("off", json!(2), false, ready, vec!["delete web-4"]),
+        ("a number", json!(2), true, ready, vec!["delete web-4", "delete web-3"]),
+        ("a share is rounded down", json!("50%"), true, ready, vec!["delete web-4", "delete web-3"]),
+        ("but not to nothing", json!("10%"), true, ready, vec!["delete web-4"]),
+        (
+            "those that are down count",
+            json!(2),
+            true,
+            ["running", "ready", "ready", "ready", "ready"],
+            vec!["delete web-4"],
+        ),
+        ("none may go any more", json!(1), true, ["running", "ready", "ready", "ready", "ready"], vec![]),
+        (
+            "which off is not asked",
+            json!(1),
+            false,
+            ["running", "ready", "ready", "ready", "ready"],
+            vec!["delete web-4"],
+        ),
+    ];
+    for (name, max, several_at_once, states, want) in cases {
+        let mut w = World::new(parallel(max.clone()));
+        w.several_at_once = several_at_once;
+        let old = states.iter().zip(0..).map(|(state, at)| w.pod(at, state)).collect();
+        let status = w.set["status"].clone();
+        w.set = set("v2", parallel(max));
+        w.set["status"] = status;
+        w.learn();
+        assert_eq!(w.log(old), want, "{name}");
+    }
+}
+
+#[test]
+fn a_pod_that_was_just_made_is_not_counted_yet() {
+    let w = World::new(json!({}));
+    let got = w.plan(vec![]);
+    let reported = got.iter().find_map(|a| if let Action::Report { body, .. } = a { Some(body) } else { None });
+    assert_eq!(reported.map(|b| b["status"]["replicas"].clone()), Some(json!(0)));
 }
