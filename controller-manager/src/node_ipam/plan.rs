@@ -82,7 +82,7 @@ impl Ledger {
         if let Some(promise) = self.promised.get(name) {
             return if promise.stored { Step::Rest } else { Step::Write(write(node, &promise.cidrs)) };
         }
-        let Some(cidrs) = self.allocate() else { return Step::Exhausted(complaint(node)) };
+        let Some(cidrs) = self.allocate() else { return Step::Exhausted(complaint(node, "CIDRNotAvailable")) };
         let action = write(node, &cidrs);
         self.promised.insert(name.to_owned(), Promise { uid: uid.to_owned(), cidrs, stored: false });
         Step::Write(action)
@@ -152,10 +152,11 @@ fn write(node: &Node, cidrs: &[IpNet]) -> Action {
     Action::patch::<Node>(&node.metadata, PatchKind::Strategic, body)
 }
 
-fn complaint(node: &Node) -> Action {
+/// That a node goes without, and why.
+pub fn complaint(node: &Node, why: &'static str) -> Action {
     let name = object::name(&node.metadata);
-    let text = format!("Node {name} status is now: CIDRNotAvailable");
-    Action::normal(&object::reference::<Node>(&node.metadata), "CIDRNotAvailable", text)
+    let text = format!("Node {name} status is now: {why}");
+    Action::normal(&object::reference::<Node>(&node.metadata), why, text)
 }
 
 #[cfg(test)]

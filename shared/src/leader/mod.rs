@@ -16,7 +16,9 @@ use rand::Rng;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::events::{Kind, Recorder};
 use crate::run::Shutdown;
+use crate::types::object_reference;
 
 /// Which lease to hold, and for how long.
 #[derive(Clone, Debug)]
@@ -103,12 +105,21 @@ struct Elector {
     api: Api<Lease>,
     config: Config,
     observed: Option<Observed>,
+    /// The lease as we wrote it last, and when.
+    held: Option<(Lease, Instant)>,
 }
 
 impl Elector {
     /// One attempt; true when we hold the lease afterwards.
     async fn attempt(&mut self) -> Result<bool, kube::Error> {
         let now = Timestamp::now();
+        if let Some(lease) = self.held.clone().filter(|(_, at)| at.elapsed() < self.config.lease_duration) {
+            // Nobody else may have written to it: a look at it is worth it only if somebody has.
+            match self.renew(lease.0, now).await {
+                Ok(()) => return Ok(true),
+                Err(error) => tracing::debug!(%error, "the lease is not as it was left"),
+            }
+        }
         let Some(mut lease) = self.api.get_opt(&self.config.lease_name).await? else {
             let Step::Take(mut spec) = decide(&self.config, &LeaseSpec::default(), Duration::ZERO, now) else {
                 return Ok(false);
@@ -117,7 +128,8 @@ impl Elector {
             let mut lease = Lease { spec: Some(spec), ..Lease::default() };
             lease.metadata.name = Some(self.config.lease_name.clone());
             lease.metadata.namespace = Some(self.config.namespace.clone());
-            self.api.create(&PostParams::default(), &lease).await?;
+            let made = self.api.create(&PostParams::default(), &lease).await?;
+            self.held = Some((made, Instant::now()));
             return Ok(true);
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -126,8 +138,20 @@ impl Elector {
             return Ok(false);
         };
         lease.spec = Some(spec);
-        self.api.replace(&self.config.lease_name, &PostParams::default(), &lease).await?;
+        self.write(&lease).await?;
         Ok(true)
+    }
+
+    async fn renew(&mut self, mut lease: Lease, now: Timestamp) -> Result<(), kube::Error> {
+        let spec = lease.spec.get_or_insert_default();
+        spec.renew_time = Some(MicroTime(now));
+        self.write(&lease).await
+    }
+
+    async fn write(&mut self, lease: &Lease) -> Result<(), kube::Error> {
+        let written = self.api.replace(&self.config.lease_name, &PostParams::default(), lease).await?;
+        self.held = Some((written, Instant::now()));
+        Ok(())
     }
 
     /// How long the lease has looked like this.
@@ -139,6 +163,17 @@ impl Elector {
         }
         self.observed = Some(Observed { spec: spec.clone(), at: Instant::now() });
         Duration::ZERO
+    }
+
+    /// Tells of the lease what has become of us.
+    fn tell(&self, events: &Recorder, what: &str) {
+        let Some((lease, _)) = &self.held else { return };
+        events.event(
+            &object_reference(lease),
+            Kind::Normal,
+            "LeaderElection",
+            format!("{} {what}", self.config.identity),
+        );
     }
 
     /// Gives the lease back, so that nobody has to wait for it to run out. Who cannot in time lets it run out.
@@ -170,14 +205,20 @@ impl Elector {
 }
 
 /// Waits for the lease, then runs `work` with a token that is cancelled as soon as the lease is lost or the process
-/// is to end. The lease is released on shutdown, after `work` has returned.
-pub async fn run<F, Fut>(client: kube::Client, config: Config, shutdown: Shutdown, work: F) -> Outcome
+/// is to end. The lease is released on shutdown, after `work` has returned. Who leads, and no longer leads, is told.
+pub async fn run<F, Fut>(
+    client: kube::Client,
+    config: Config,
+    events: &Recorder,
+    shutdown: Shutdown,
+    work: F,
+) -> Outcome
 where
     F: FnOnce(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
     let api = Api::namespaced(client, &config.namespace);
-    let mut elector = Elector { api, config, observed: None };
+    let mut elector = Elector { api, config, observed: None, held: None };
     let lease = format!("{}/{}", elector.config.namespace, elector.config.lease_name);
     // As a 0 from the start, so that alerts can tell a candidate from a process that is not there.
     let leading = crate::metrics::gauge(
@@ -193,6 +234,7 @@ where
     }
     tracing::info!(%lease, "Successfully acquired lease");
     leading.set(1.0);
+    elector.tell(events, "became leader");
     let token = shutdown.token().child_token();
     let mut work = std::pin::pin!(work(token.clone()));
     let outcome = tokio::select! {
@@ -200,6 +242,7 @@ where
         () = renew(&mut elector) => Outcome::Lost,
         () = shutdown.wait() => Outcome::Shutdown,
     };
+    elector.tell(events, "stopped leading");
     token.cancel();
     leading.set(0.0);
     match outcome {
