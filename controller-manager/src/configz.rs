@@ -3,6 +3,9 @@
 use serde_json::{Value, json};
 use shared::flags::FlagSet;
 
+use crate::controllers::TABLE;
+use crate::engine::registry::known;
+
 /// The name the configuration has on the page.
 pub const NAME: &str = "kubecontrollermanager.config.k8s.io";
 
@@ -87,6 +90,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("KubeCloudShared.ClusterCIDR", "cluster-cidr"),
     ("KubeCloudShared.ClusterName", "cluster-name"),
     ("KubeCloudShared.ConfigureCloudRoutes", "configure-cloud-routes"),
+    ("KubeCloudShared.ExternalCloudVolumePlugin", "external-cloud-volume-plugin"),
     ("KubeCloudShared.NodeMonitorPeriod", "node-monitor-period"),
     ("KubeCloudShared.RouteReconciliationPeriod", "route-reconciliation-period"),
     ("KubeCloudShared.UseServiceAccountCredentials", "use-service-account-credentials"),
@@ -96,7 +100,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("NodeIPAMController.NodeCIDRMaskSize", "node-cidr-mask-size"),
     ("NodeIPAMController.NodeCIDRMaskSizeIPv4", "node-cidr-mask-size-ipv4"),
     ("NodeIPAMController.NodeCIDRMaskSizeIPv6", "node-cidr-mask-size-ipv6"),
-    ("NodeIPAMController.ServiceCIDR", "service-cluster-ip-range"),
     ("NodeLifecycleController.LargeClusterSizeThreshold", "large-cluster-size-threshold"),
     ("NodeLifecycleController.NodeEvictionRate", "node-eviction-rate"),
     ("NodeLifecycleController.NodeMonitorGracePeriod", "node-monitor-grace-period"),
@@ -107,6 +110,30 @@ const FLAGS: &[(&str, &str)] = &[
     ("PersistentVolumeBinderController.VolumeConfiguration.EnableDynamicProvisioning", "enable-dynamic-provisioning"),
     ("PersistentVolumeBinderController.VolumeConfiguration.EnableHostPathProvisioning", "enable-hostpath-provisioner"),
     ("PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir", "flex-volume-plugin-dir"),
+    (
+        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.IncrementTimeoutHostPath",
+        "pv-recycler-timeout-increment-hostpath",
+    ),
+    (
+        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.IncrementTimeoutNFS",
+        "pv-recycler-increment-timeout-nfs",
+    ),
+    (
+        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.MinimumTimeoutHostPath",
+        "pv-recycler-minimum-timeout-hostpath",
+    ),
+    (
+        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.MinimumTimeoutNFS",
+        "pv-recycler-minimum-timeout-nfs",
+    ),
+    (
+        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.PodTemplateFilePathHostPath",
+        "pv-recycler-pod-template-filepath-hostpath",
+    ),
+    (
+        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.PodTemplateFilePathNFS",
+        "pv-recycler-pod-template-filepath-nfs",
+    ),
     ("PodGCController.TerminatedPodGCThreshold", "terminated-pod-gc-threshold"),
     ("ReplicaSetController.ConcurrentRSSyncs", "concurrent-replicaset-syncs"),
     ("ReplicationController.ConcurrentRCSyncs", "concurrent-rc-syncs"),
@@ -124,28 +151,59 @@ const FLAGS: &[(&str, &str)] = &[
     ),
 ];
 
+/// What no flag says.
+const FIXED: &[(&str, &str)] = &[
+    ("DeprecatedController", "{}"),
+    (
+        "GarbageCollectorController.GCIgnoredResources",
+        r#"[{"Group": "", "Resource": "events"}, {"Group": "events.k8s.io", "Resource": "events"}]"#,
+    ),
+    ("Generic.Address", r#""0.0.0.0""#),
+    ("Generic.LeaderMigration", r#"{"ControllerLeaders": null, "LeaderName": "", "ResourceLock": ""}"#),
+    ("Generic.Port", "0"),
+    ("KubeCloudShared.AllowUntaggedCloud", "false"),
+    ("KubeCloudShared.NodeSyncPeriod", r#""0s""#),
+    ("NodeLifecycleController.PodEvictionTimeout", r#""5m0s""#),
+    ("PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.MaximumRetry", "3"),
+];
+
 /// The configuration these flags make.
 #[must_use]
 pub fn document(flags: &FlagSet) -> Value {
     let given: std::collections::BTreeMap<String, String> = flags.all().into_iter().collect();
     let mut root = json!({});
-    for (path, flag) in FLAGS {
-        let text = given.get(*flag).map(String::as_str).unwrap_or_default();
+    let mut put = |path: &str, value: Value| {
         let mut at = &mut root;
         for part in path.split('.') {
             // A null turns into an object when it is given a field.
             at = &mut at[part];
         }
-        *at = value(flag, text);
+        *at = value;
+    };
+    for (path, text) in FIXED {
+        put(path, serde_json::from_str(text).unwrap_or_default());
     }
+    for (path, flag) in FLAGS {
+        put(path, value(flag, given.get(*flag).map(String::as_str).unwrap_or_default()));
+    }
+    let ranges = given.get("service-cluster-ip-range").map(String::as_str).unwrap_or_default();
+    let (first, second) = ranges.split_once(',').unwrap_or((ranges, ""));
+    put("NodeIPAMController.ServiceCIDR", json!(first));
+    put("NodeIPAMController.SecondaryServiceCIDR", json!(second));
     root
+}
+
+/// Controllers by the names of today.
+fn named(controller: &str) -> String {
+    let (sign, name) = controller.strip_prefix('-').map_or(("", controller), |name| ("-", name));
+    format!("{sign}{}", known(TABLE).get(name).copied().unwrap_or(name))
 }
 
 /// A flag's text as JSON: lists, numbers and truth values are what they look like, durations stay words.
 fn value(flag: &str, text: &str) -> Value {
     if flag == "controllers" {
         let bare = text.trim_start_matches('[').trim_end_matches(']');
-        return bare.split([',', ' ']).filter(|c| !c.is_empty()).collect();
+        return bare.split([',', ' ']).filter(|c| !c.is_empty()).map(named).collect();
     }
     match text {
         "true" => json!(true),
@@ -166,12 +224,22 @@ mod tests {
     fn the_page_follows_the_flags() {
         let flags = FlagSet::of(
             "kube-controller-manager",
-            &["--concurrent-gc-syncs=7", "--controllers=*,-ttl", "--node-eviction-rate=0.5"],
+            &[
+                "--concurrent-gc-syncs=7",
+                "--controllers=*,-ttl,job-controller",
+                "--node-eviction-rate=0.5",
+                "--service-cluster-ip-range=10.0.0.0/16,fd00::/108",
+            ],
         )
         .expect("flags");
         let got = document(&flags);
-        assert_eq!(got["GarbageCollectorController"], json!({"ConcurrentGCSyncs": 7, "EnableGarbageCollector": true}));
-        assert_eq!(got["Generic"]["Controllers"], json!(["*", "-ttl"]));
+        let ignored = json!([{"Group": "", "Resource": "events"}, {"Group": "events.k8s.io", "Resource": "events"}]);
+        let collector = json!({"ConcurrentGCSyncs": 7, "EnableGarbageCollector": true, "GCIgnoredResources": ignored});
+        assert_eq!(got["GarbageCollectorController"], collector);
+        assert_eq!(got["Generic"]["Controllers"], json!(["*", "-ttl-controller", "job-controller"]));
+        let ranges = ["ServiceCIDR", "SecondaryServiceCIDR"].map(|which| got["NodeIPAMController"][which].clone());
+        assert_eq!(ranges, [json!("10.0.0.0/16"), json!("fd00::/108")]);
+        assert_eq!(got["KubeCloudShared"]["NodeSyncPeriod"], "0s");
         assert_eq!(got["Generic"]["LeaderElection"]["LeaseDuration"], "15s");
         assert_eq!(got["NodeLifecycleController"]["NodeEvictionRate"], 0.5);
         for (path, flag) in FLAGS.iter().filter(|(_, f)| !f.is_empty()) {

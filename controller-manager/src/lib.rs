@@ -13,6 +13,7 @@ pub mod controllers;
 pub mod engine;
 pub mod manager;
 pub mod migration;
+pub mod options;
 
 pub mod admission_policy_status;
 pub mod attach_detach;
@@ -61,4 +62,4 @@ pub mod volume_expander;
 #[cfg(test)]
 mod sim;
 
-pub use manager::run;
+pub use manager::{run, run_in};

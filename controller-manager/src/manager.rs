@@ -5,28 +5,37 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use shared::client::{Throttle, Transport};
+use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
 use shared::serve::{Configz, Debugging, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
 use tokio::sync::Notify;
 
+use crate::cloud::Provider;
 use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context, Place};
 use crate::engine::metrics;
 use crate::engine::registry::{Controller, Selection, Started, known};
 use crate::engine::settings::Settings;
 use crate::migration::{self, Lock, Migration};
+use crate::options;
 
 /// By then controllers have looked at everything for the first time, and what that took is free.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
 
-/// Run until shutdown.
+/// Run until shutdown, in no cloud.
 pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
+    run_in(None, flags, shutdown).await
+}
+
+/// Run until shutdown, with a cloud whose routes, load balancers and machines are looked after.
+pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let known = known(TABLE);
+    options::validate(&flags, &known)?;
     let selection = Selection::parse(&flags.list("controllers"), &known)?;
     let settings = Settings::of(&flags, selection);
-    let place = Place { host: hostname(), debugging: Debugging::default() };
+    let place = Place { host: hostname(), debugging: Debugging::default(), cloud };
     let elect = flags.boolean("leader-elect");
     let migration = Migration::from_flags(&flags, &known)?.filter(|_| elect).map(Arc::new);
     let election = leader::Config::from_flags(&flags, &place.host);
@@ -34,6 +43,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         (flags.duration("controller-start-interval"), flags.duration("controller-shutdown-timeout"));
     let clients = clients(&flags, settings.own_accounts).await?;
     let tasks = TaskGroup::new();
+    let events = Recorder::new(clients.main.client(), &tasks, &shutdown, "kube-controller-manager", "");
     let health = Health::new();
     if elect {
         // Who has lost the lease does not live on to be asked.
@@ -42,6 +52,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     serve(&flags, &health, &place.debugging, &tasks, &shutdown).await?;
     let manager = Manager {
         clients,
+        events,
         tasks: tasks.clone(),
         settings,
         place,
@@ -116,6 +127,8 @@ async fn serve(
 #[derive(Clone)]
 struct Manager {
     clients: Clients,
+    /// Of the process itself.
+    events: Recorder,
     tasks: TaskGroup,
     settings: Settings,
     place: Place,
@@ -148,7 +161,8 @@ impl Manager {
 
     async fn lead_elected(&self, lock: Lock, election: leader::Config) -> anyhow::Result<()> {
         let work = |token| self.clone().lead(lock, Shutdown::from(token));
-        match leader::run(self.clients.main.client(), election, self.shutdown.clone(), work).await {
+        let client = self.clients.main.client();
+        match leader::run(client, election, &self.events, self.shutdown.clone(), work).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
             Outcome::Shutdown | Outcome::Finished => Ok(()),
         }
@@ -229,12 +243,11 @@ mod tests {
 
     /// Flags that this component does not look at, and why.
     const NOT_READ: &[(&str, &[&str])] = &[
-        ("attachments are watched", &["attach-detach-reconcile-sync-period", "disable-attach-detach-reconcile-sync"]),
+        ("attachments are watched", &["disable-attach-detach-reconcile-sync"]),
         ("no cloud is built in", &["cloud-config", "external-cloud-volume-plugin"]),
         ("flexible volumes are attached by nodes", &["flex-volume-plugin-dir"]),
         ("requests are in whatever is read fastest", &["kube-api-content-type"]),
         ("nothing is missed that had to be looked at again", &["min-resync-period"]),
-        ("there is one kind of lock", &["leader-elect-resource-lock"]),
         ("there is nothing to profile locks with", &["contention-profiling"]),
         ("there is one version", &["emulated-version", "min-compatibility-version"]),
         (

@@ -34,13 +34,13 @@ impl Leases for InProcess {
         }
     }
 
-    async fn create(&self, lease: &Lease) -> Result<(), Status> {
+    async fn create(&self, lease: &Lease) -> Result<Lease, Status> {
         let (namespace, object) = tree(lease)?;
-        self.api.create(&server_user(), GROUP, "leases", &namespace, object).await.map(drop)
+        self.api.create(&server_user(), GROUP, "leases", &namespace, object).await.and_then(typed)
     }
 
-    async fn replace(&self, lease: &Lease) -> Result<(), Status> {
+    async fn replace(&self, lease: &Lease) -> Result<Lease, Status> {
         let (_, object) = tree(lease)?;
-        self.api.update(&server_user(), GROUP, "leases", "", object).await.map(drop)
+        self.api.update(&server_user(), GROUP, "leases", "", object).await.and_then(typed)
     }
 }

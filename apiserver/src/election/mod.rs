@@ -50,7 +50,7 @@ pub(crate) async fn keep(cx: Context) {
         let leases = InProcess { api: cx.api.clone() };
         let elections = elections.clone();
         let lead = |token| async move { elections.lead(Shutdown::from(token)).await };
-        if leader::run_over(leases, config.clone(), cx.shutdown.clone(), lead).await == Outcome::Shutdown {
+        if leader::run_over(leases, config.clone(), None, cx.shutdown.clone(), lead).await == Outcome::Shutdown {
             return;
         }
     }

@@ -15,7 +15,11 @@ async fn limits_are_filled_in_and_kept() {
     let Some((c, ns)) = workspace("limited").await else { return };
     let pods = format!("{ns}/pods");
     let limit = json!({"type": "Container", "max": {"cpu": "1"}, "min": {"cpu": "100m"}, "default": {"cpu": "500m", "memory": "64Mi"}, "defaultRequest": {"cpu": "200m"}});
-    c.post(&format!("{ns}/limitranges"), json!({"metadata": {"name": "l"}, "spec": {"limits": [limit]}})).await.ok();
+    let range = json!({"metadata": {"name": "l"}, "spec": {"limits": [limit]}});
+    let made = c.post(&format!("{ns}/limitranges"), range).await.ok();
+    // Plugins know what the cache has seen.
+    let version = made["metadata"]["resourceVersion"].as_str().expect("a version");
+    c.get(&format!("{ns}/limitranges?resourceVersion={version}")).await.ok();
     let p = c.post(&pods, pod("p", json!({}))).await.ok();
     let resources = json!({"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "200m", "memory": "64Mi"}});
     assert_eq!(p["spec"]["containers"][0]["resources"], resources);

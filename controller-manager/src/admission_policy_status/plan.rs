@@ -85,9 +85,8 @@ fn complaint(expression: &str, variables: &Declared) -> Option<String> {
     Program::compile(expression, variables).err()
 }
 
-/// What an expression may name when it is about an object of this type.
+/// What an expression may name when it is about an object of this type. Parameters of an unknown type are not there.
 fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Declared {
-    let params = spec.param_kind.is_some().then(|| params.unwrap_or(&Type::Dyn));
     let mut out = admission::variables(object, params);
     admission::declare_none(&mut out);
     // Each variable may name those before it.
@@ -151,5 +150,15 @@ mod tests {
             fields,
             ["spec.validations[1].expression", "spec.validations[2].expression", "spec.validations[3].expression"]
         );
+    }
+
+    #[test]
+    fn parameters_are_there_when_their_type_is_known() {
+        let s = spec(
+            json!({"paramKind": {"apiVersion": "v1", "kind": "X"}, "validations": [{"expression": "params.x > 1"}]}),
+        );
+        for (params, want) in [(Some(Type::Dyn), 0), (None, 1)] {
+            assert_eq!(warnings(&s, &[deployment()], params.as_ref()).len(), want, "{params:?}");
+        }
     }
 }

@@ -42,6 +42,8 @@ const NAME: &str = "attachdetach-controller";
 /// One after the other: two nodes must not both take a volume that only one may have.
 const WORKERS: usize = 1;
 const BY_VOLUME: &str = "volume";
+/// Attachments are watched, but a period that upstream would not run with is refused all the same.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 /// What was told of an attachment that has succeeded.
 const ATTACHED: &str = "attached";
 /// An attachment that was made and is not in the cache after this long is not counted on any more.
@@ -56,6 +58,8 @@ struct Memory {
     unwanted: HashMap<String, Instant>,
     /// Nodes that wait for a volume to come free, and what was said of it.
     blocked: HashMap<String, HashMap<String, String>>,
+    /// What nodes that are gone had mounted at last. Bounded by those that volumes are attached to.
+    left_mounted: HashMap<String, Vec<String>>,
     /// What was told of each attachment last: its error, or [`ATTACHED`].
     told: HashMap<String, String>,
 }
@@ -76,6 +80,10 @@ struct AttachDetach {
 /// Wire the attach-detach controller.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
+        if cx.settings().attach_period < SHORTEST_PERIOD {
+            let why = "duration time must be greater than one second as set via command line option reconcile-sync-loop-period";
+            return Err(RestError::other(why));
+        }
         let (Some(attachments), Some(drivers)) =
             (cx.served::<VolumeAttachment>().await?, cx.served::<CSIDriver>().await?)
         else {
@@ -107,8 +115,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(pods::node(pod).to_owned());
             }
         });
-        let wake = queue.clone();
+        let (wake, state) = (queue.clone(), Arc::clone(&this));
         nodes.add_handler(move |event: &Event<Node>| {
+            state.remember(event);
             if concerns(event) {
                 wake.add(object::name(&event.object().metadata).to_owned());
             }
@@ -197,6 +206,19 @@ impl AttachDetach {
         }
     }
 
+    /// What a node that goes had mounted, until it is back or has nothing attached.
+    fn remember(&self, event: &Event<Node>) {
+        let name = object::name(&event.object().metadata);
+        let mut memory = self.memory.lock();
+        match event {
+            Event::Deleted(node) if !self.attachments.by_index(BY_NODE, name).is_empty() => {
+                let mounted = node.status.as_ref().and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
+                memory.left_mounted.insert(name.to_owned(), mounted);
+            }
+            _ => drop(memory.left_mounted.remove(name)),
+        }
+    }
+
     async fn sync(&self, name: &str) -> Synced {
         let node = self.nodes.get("", name);
         let users = self.users(name, node.as_deref());
@@ -204,9 +226,17 @@ impl AttachDetach {
         let wanted = self.wanted(name, &users);
         let objects = self.attachments.by_index(BY_NODE, name);
         let attachments = self.attachments_of(&objects, &wanted);
-        let made: BTreeSet<String> = self.memory.lock().made.keys().cloned().collect();
+        let (made, left_mounted) = {
+            let mut memory = self.memory.lock();
+            if objects.is_empty() {
+                memory.left_mounted.remove(name);
+            }
+            let made: BTreeSet<String> = memory.made.keys().cloned().collect();
+            (made, memory.left_mounted.get(name).cloned())
+        };
         let decision = plan::plan(&Snapshot {
             node: node.as_deref(),
+            left_mounted: left_mounted.as_deref(),
             wanted: &wanted,
             attachments: &attachments,
             made: &made,
@@ -235,7 +265,7 @@ impl AttachDetach {
                 continue;
             }
             for claim in claims_of(&pod) {
-                if let Some(volume) = self.attachable(object::namespace(&pod.metadata), &claim) {
+                if let Some(volume) = self.attachable(&pod, &claim) {
                     let entry = out.entry(volume.attachment(node_name)).or_insert((volume, Vec::new()));
                     entry.1.push(Arc::clone(&pod));
                 }
@@ -244,9 +274,12 @@ impl AttachDetach {
         out
     }
 
-    /// The volume of a claim, if it is bound both ways and its driver attaches.
-    fn attachable(&self, namespace: &str, claim: &str) -> Option<Attachable> {
-        let claim = self.claims.get(namespace, claim)?;
+    /// The volume of a pod's claim, if it is bound both ways and its driver attaches.
+    fn attachable(&self, pod: &Pod, claim: &str) -> Option<Attachable> {
+        let claim = self.claims.get(object::namespace(&pod.metadata), claim)?;
+        if !plan::may_use(pod, &claim) {
+            return None;
+        }
         let volume = claim.spec.as_ref()?.volume_name.as_deref().filter(|v| !v.is_empty())?;
         if claim.status.as_ref()?.phase.as_deref() != Some("Bound") {
             return None;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{AttachedVolume, Node};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use super::volume::{Attachable, CSI_PREFIX};
@@ -49,6 +49,8 @@ pub struct Attachment<'a> {
 pub struct Snapshot<'a> {
     /// None when it is gone.
     pub node: Option<&'a Node>,
+    /// What a node that is gone had mounted when it was seen last; None when nobody knows.
+    pub left_mounted: Option<&'a [String]>,
     /// By attachment name.
     pub wanted: &'a BTreeMap<String, Wanted>,
     /// By name.
@@ -132,7 +134,12 @@ fn detach(s: &Snapshot<'_>, out: &mut Decision) {
         if s.wanted.contains_key(name) || object::deleting(&attachment.object.metadata) {
             continue;
         }
-        if !s.node.is_some_and(|n| in_use(n, &attachment.unique_name)) {
+        let mounted = match s.node {
+            Some(node) => in_use(node, &attachment.unique_name),
+            // Its machine may run on.
+            None => s.left_mounted.is_none_or(|names| names.contains(&attachment.unique_name)),
+        };
+        if !mounted {
             out.detach.push((name.clone(), None));
         } else if out_of_service {
             out.detach.push((name.clone(), Some("out-of-service")));
@@ -184,6 +191,16 @@ pub fn needs_volumes(pod: &Pod, node: Option<&Node>) -> bool {
     };
     let ended = pods::finished(pod) || (object::deleting(&pod.metadata) && stopped());
     !ended || node.is_some_and(|n| object::annotation(&n.metadata, KEEP_TERMINATED) == Some("true"))
+}
+
+/// Whether a claim that a pod's volume leads to is its own, where it was to be made for it: another may have the name.
+#[must_use]
+pub fn may_use(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let name = object::name(&claim.metadata);
+    let volumes = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let named = volumes().any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name));
+    let made = || object::controller_of(&claim.metadata).is_some_and(|o| o.uid == object::uid(&pod.metadata));
+    named || made()
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn look_after(
         })
         .into_iter()
         .collect();
-    plan(&Snapshot { node, wanted, attachments: &attachments, made: &made, never_force: false })
+    plan(&Snapshot { node, left_mounted: None, wanted, attachments: &attachments, made: &made, never_force: false })
 }
 
 const IN_USE: &str = "kubernetes.io/csi/d^a";
@@ -116,14 +116,16 @@ fn detaches_when_unmounted_or_lost() {
             Some(Some("out-of-service")),
             "declared lost",
         ),
-        (None, 0, Some(None), "the node is gone"),
+        (None, 100, None, "the node is gone"),
+        (None, 361, Some(Some("timeout")), "gone for six minutes"),
     ] {
         let d = look(n.as_ref(), &none, Some(&va), unwanted_for);
         assert_eq!(d.detach, detach.map(|f| ("a".to_owned(), f)).into_iter().collect::<Vec<_>>(), "{why}");
         // A node must not believe in what is about to go.
         let reported = d.report.map(|r| r.iter().any(|v| v.name == IN_USE));
         assert_eq!(reported, (detach.is_some() && n.is_some()).then_some(false), "{why}");
-        assert_eq!(d.again.is_some(), why == "mounted on a silent node", "{why}");
+        let waits = ["mounted on a silent node", "the node is gone"].contains(&why);
+        assert_eq!(d.again.is_some(), waits, "{why}");
     }
     let d = look(Some(&ready("True", idle)), &none, Some(&attachment(true, true)), 0);
     assert!(d.detach.is_empty(), "deletion is under way");
@@ -151,5 +153,48 @@ fn pods_that_need_their_volumes() {
     ] {
         assert_eq!(needs_volumes(&pod(p.clone()), None), want, "{p}");
         assert!(needs_volumes(&pod(p), Some(&keep)));
+    }
+}
+
+#[test]
+fn whose_claims_are_used() {
+    let pod: Pod =
+        serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [], "volumes": [
+        {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+        {"name": "named", "persistentVolumeClaim": {"claimName": "c"}}]}}))
+        .expect("pod");
+    let owned = |uid: &str| json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
+    for (name, owners, want) in [
+        ("c", json!([]), true),
+        ("p-own", owned("u"), true),
+        ("p-own", json!([]), false),
+        ("p-own", owned("another"), false),
+    ] {
+        let claim: PersistentVolumeClaim =
+            serde_json::from_value(json!({"metadata": {"name": name, "ownerReferences": owners}})).expect("claim");
+        assert_eq!(may_use(&pod, &claim), want, "{name} {owners}");
+    }
+}
+
+#[test]
+fn what_a_node_that_is_gone_had_mounted() {
+    let (none, made) = (BTreeMap::new(), BTreeSet::new());
+    let object = attachment(true, false);
+    let unique_name = volume("a").unique_name();
+    let attachments = BTreeMap::from([(
+        "a".to_owned(),
+        Attachment { object: &object, unique_name, unwanted_for: Duration::from_secs(1) },
+    )]);
+    let (mounted, other) = ([IN_USE.to_owned()], ["kubernetes.io/csi/d^b".to_owned()]);
+    for (left, goes) in [(None, false), (Some(&mounted[..]), false), (Some(&other[..]), true), (Some(&[][..]), true)] {
+        let d = plan(&Snapshot {
+            node: None,
+            left_mounted: left,
+            wanted: &none,
+            attachments: &attachments,
+            made: &made,
+            never_force: false,
+        });
+        assert_eq!((d.detach.is_empty(), d.again.is_some()), (!goes, !goes), "{left:?}");
     }
 }

@@ -19,13 +19,7 @@ use crate::engine::rest::RestError;
 /// On nodes that are switched off.
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Whether the cloud is asked about a node: one that is ready is there.
-#[must_use]
-pub fn asks(node: &Node) -> bool {
-    !nodes::ready(node) || nodes::taints(node).iter().any(|t| t.key == SHUTDOWN)
-}
-
-/// What follows from the machine's state.
+/// What follows from the machine's state; the cloud is not asked about a node that is ready: it runs.
 #[must_use]
 pub fn plan(node: &Node, machine: Machine) -> Vec<Action> {
     let name = object::name(&node.metadata);
@@ -46,7 +40,10 @@ pub fn plan(node: &Node, machine: Machine) -> Vec<Action> {
             new.push(Taint { key: SHUTDOWN.into(), effect: "NoSchedule".into(), ..Taint::default() });
             taints(new)
         }
-        Machine::Running if tainted => taints(old.iter().filter(|t| t.key != SHUTDOWN).cloned().collect()),
+        // As long as the node does not say so itself, it is not up.
+        Machine::Running if tainted && nodes::ready(node) => {
+            taints(old.iter().filter(|t| t.key != SHUTDOWN).cloned().collect())
+        }
         Machine::Shutdown | Machine::Running => Vec::new(),
     }
 }
@@ -73,9 +70,11 @@ pub(super) fn start(cx: &Context, cloud: Arc<dyn Provider>) -> Result<Started, R
 
 impl Lifecycle {
     async fn look(&self) {
-        for node in self.nodes.list().iter().filter(|n| asks(n)) {
+        for node in &self.nodes.list() {
             let name = object::name(&node.metadata);
-            let machine = match self.cloud.machine(node).await {
+            let asked =
+                async { if nodes::ready(node) { Ok(Machine::Running) } else { self.cloud.machine(node).await } };
+            let machine = match asked.await {
                 Ok(machine) => machine,
                 Err(error) => {
                     tracing::warn!(node = name, %error, "error checking if node exists");
@@ -83,10 +82,15 @@ impl Lifecycle {
                 }
             };
             for action in plan(node, machine) {
-                if let Err(error) = self.executor.one(action).await {
-                    tracing::warn!(node = name, %error, "node lifecycle");
-                    break;
+                let deletion = matches!(action, Action::Delete { .. });
+                let Err(error) = self.executor.one(action).await else { continue };
+                tracing::warn!(node = name, %error, "node lifecycle");
+                if deletion {
+                    let (about, text) =
+                        (object::reference::<Node>(&node.metadata), format!("Failed deleting node {name}: {error}"));
+                    self.executor.events.say(&about, true, "DeletingNodeFailed", text);
                 }
+                break;
             }
         }
     }
@@ -104,17 +108,16 @@ mod tests {
             .expect("node")
         };
         let off = json!([{"key": SHUTDOWN, "effect": "NoSchedule"}]);
-        assert!(!asks(&node("True", json!([]))));
-        assert!(asks(&node("Unknown", json!([]))) && asks(&node("True", off.clone())));
         let gone = plan(&node("Unknown", json!([])), Machine::Gone);
         assert!(matches!(gone.as_slice(), [Action::Event { reason: "DeletingNode", .. }, Action::Delete { .. }]));
-        for (taints, machine, want) in [
-            (json!([]), Machine::Shutdown, Some(1)),
-            (off.clone(), Machine::Shutdown, None),
-            (off, Machine::Running, Some(0)),
-            (json!([]), Machine::Running, None),
+        for (ready, taints, machine, want) in [
+            ("Unknown", json!([]), Machine::Shutdown, Some(1)),
+            ("Unknown", off.clone(), Machine::Shutdown, None),
+            ("Unknown", off.clone(), Machine::Running, None),
+            ("True", off, Machine::Running, Some(0)),
+            ("True", json!([]), Machine::Running, None),
         ] {
-            let got = plan(&node("Unknown", taints), machine);
+            let got = plan(&node(ready, taints), machine);
             let left = got.first().map(|a| match a {
                 Action::Patch { body, .. } => body["spec"]["taints"].as_array().map_or(0, Vec::len),
                 other => panic!("{other:?}"),

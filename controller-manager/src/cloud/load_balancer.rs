@@ -89,8 +89,41 @@ pub fn status(service: &Service, new: &LoadBalancerStatus) -> Option<Action> {
     })
 }
 
-/// A service's generation and the nodes its load balancer sends to.
-type Made = (Option<i64>, Vec<String>);
+const NO_NODES: &str = "There are no available nodes for LoadBalancer";
+
+/// Tells of a service: whether it is a warning, the reason, the message.
+type Say<'a> = dyn Fn(bool, &'static str, &str) + Send + Sync + 'a;
+
+/// What a load balancer was made for.
+struct Made {
+    service: Arc<Service>,
+    /// The nodes that it sends to.
+    nodes: Vec<String>,
+}
+
+/// What there is to do about a load balancer that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    /// It sends to other nodes.
+    Nodes,
+    /// It is another one.
+    Whole,
+}
+
+impl Made {
+    fn change(&self, service: &Service, nodes: &[String]) -> Change {
+        let (old, new) = (&self.service, service);
+        let meta = |s: &Service| (s.metadata.uid.clone(), s.metadata.annotations.clone());
+        if old.spec != new.spec || meta(old) != meta(new) {
+            Change::Whole
+        } else if self.nodes == nodes {
+            Change::Nothing
+        } else {
+            Change::Nodes
+        }
+    }
+}
 
 struct Balancers {
     executor: Executor,
@@ -98,7 +131,7 @@ struct Balancers {
     nodes: Store<Node>,
     cloud: Arc<dyn Provider>,
     cluster: String,
-    /// The spec each load balancer was last made for: status changes alone ask nothing of the cloud.
+    /// What each load balancer was last made for: status changes alone ask nothing of the cloud.
     made: Mutex<HashMap<Key, Made>>,
 }
 
@@ -146,7 +179,21 @@ impl Balancers {
         let say = |warning, reason, text: &str| self.executor.events.say(&about, warning, reason, text.to_owned());
         let result = match need(&service) {
             Need::Nothing => return Ok(None),
-            Need::Ensure => self.ensure(key, &service, &say).await,
+            Need::Ensure => {
+                let mut targets: Vec<Arc<Node>> = self.nodes.list().into_iter().filter(|n| eligible(n)).collect();
+                targets.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+                let nodes: Vec<String> = targets.iter().map(|n| object::name(&n.metadata).to_owned()).collect();
+                let change = self.made.lock().get(key).map_or(Change::Whole, |made| made.change(&service, &nodes));
+                let done = match change {
+                    Change::Nothing => return Ok(None),
+                    Change::Nodes => return self.update(key, &service, &targets, &say).await,
+                    Change::Whole => self.ensure(&service, &targets, &say).await,
+                };
+                if done.is_ok() {
+                    self.made.lock().insert(key.clone(), Made { service: Arc::clone(&service), nodes });
+                }
+                done
+            }
             Need::Cleanup => self.cleanup(key, &service, &say).await,
         };
         if let Err(e) = &result {
@@ -155,40 +202,45 @@ impl Balancers {
         result.map(|()| None)
     }
 
-    async fn ensure(
-        &self,
-        key: &Key,
-        service: &Service,
-        say: &(dyn Fn(bool, &'static str, &str) + Send + Sync),
-    ) -> Result<(), RestError> {
-        let mut targets: Vec<Arc<Node>> = self.nodes.list().into_iter().filter(|n| eligible(n)).collect();
-        targets.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let names = targets.iter().map(|n| object::name(&n.metadata).to_owned()).collect();
-        let made = (service.metadata.generation, names);
-        if self.made.lock().get(key) == Some(&made) {
-            return Ok(());
+    /// Nothing but the nodes has changed.
+    async fn update(&self, key: &Key, service: &Arc<Service>, targets: &[Arc<Node>], say: &Say<'_>) -> Synced {
+        let nodes: Vec<String> = targets.iter().map(|n| object::name(&n.metadata).to_owned()).collect();
+        if let Err(error) = self.cloud.update_load_balancer(&self.cluster, service, targets).await {
+            let (names, total) = (nodes.join(","), nodes.len());
+            let text = format!(
+                "Error updating load balancer with new hosts [{names}] [node names limited, total number of nodes: {total}], error: {error}"
+            );
+            say(true, "UpdateLoadBalancerFailed", &text);
+            return Err(RestError::other(text));
         }
+        if nodes.is_empty() {
+            say(true, "UnAvailableLoadBalancer", NO_NODES);
+        } else {
+            say(false, "UpdatedLoadBalancer", "Updated load balancer with new hosts");
+        }
+        self.made.lock().insert(key.clone(), Made { service: Arc::clone(service), nodes });
+        Ok(None)
+    }
+
+    async fn ensure(&self, service: &Service, targets: &[Arc<Node>], say: &Say<'_>) -> Result<(), RestError> {
         say(false, "EnsuringLoadBalancer", "Ensuring load balancer");
         if let Some(action) = finalizer(service, true) {
             self.executor.one(action).await?;
         }
+        if targets.is_empty() {
+            say(true, "UnAvailableLoadBalancer", NO_NODES);
+        }
         metrics::count("service_controller_loadbalancer_sync_total", &[]);
-        let new = self.cloud.ensure_load_balancer(&self.cluster, service, &targets).await;
+        let new = self.cloud.ensure_load_balancer(&self.cluster, service, targets).await;
         let new = new.map_err(|e| RestError::other(format!("failed to ensure load balancer: {e}")))?;
         if let Some(action) = status(service, &new) {
             self.executor.one(action).await?;
         }
-        self.made.lock().insert(key.clone(), made);
         say(false, "EnsuredLoadBalancer", "Ensured load balancer");
         Ok(())
     }
 
-    async fn cleanup(
-        &self,
-        key: &Key,
-        service: &Service,
-        say: &(dyn Fn(bool, &'static str, &str) + Send + Sync),
-    ) -> Result<(), RestError> {
+    async fn cleanup(&self, key: &Key, service: &Service, say: &Say<'_>) -> Result<(), RestError> {
         say(false, "DeletingLoadBalancer", "Deleting load balancer");
         let gone = self.cloud.delete_load_balancer(&self.cluster, service).await;
         gone.map_err(|e| RestError::other(format!("failed to delete load balancer: {e}")))?;

@@ -1,7 +1,8 @@
 //! Loops that ask a cloud: routes between nodes, load balancers of services, nodes whose machines are gone.
 //!
 //! None is built in: the clouds' loops live outside, in their own controller managers, as upstream's do. What is here is
-//! the interface a build with a cloud implements ([`Provider`]) and the loops over it; without one they say so and stop.
+//! the interface that a build with a cloud implements ([`Provider`]) and hands to [`crate::run_in`], and the loops over
+//! it; without one they say so and stop.
 
 pub mod lifecycle;
 pub mod load_balancer;
@@ -68,15 +69,17 @@ pub trait Provider: Send + Sync {
         service: &Service,
         nodes: &[Arc<Node>],
     ) -> Result<LoadBalancerStatus, CloudError>;
+    /// Have a service's load balancer send to these nodes; one that does not exist is a success.
+    async fn update_load_balancer(
+        &self,
+        cluster: &str,
+        service: &Service,
+        nodes: &[Arc<Node>],
+    ) -> Result<(), CloudError>;
     /// Take a service's load balancer away; one that does not exist is a success.
     async fn delete_load_balancer(&self, cluster: &str, service: &Service) -> Result<(), CloudError>;
     /// What became of a node's machine.
     async fn machine(&self, node: &Node) -> Result<Machine, CloudError>;
-}
-
-/// The cloud of this build: none.
-fn provider(_: &Context) -> Option<Arc<dyn Provider>> {
-    None
 }
 
 /// Wire the routes between nodes.
@@ -87,7 +90,7 @@ pub fn start_routes(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             tracing::info!("Will not configure cloud provider routes for allocate-node-cidrs");
             return Ok(Started::Skipped);
         }
-        match provider(cx) {
+        match cx.cloud() {
             Some(cloud) if cloud.has_routes() => routes::start(cx, cloud),
             found => Ok(without("node-route-controller", settings.cloud.provider.as_str(), found.as_deref())),
         }
@@ -97,7 +100,7 @@ pub fn start_routes(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 /// Wire the load balancers of services.
 pub fn start_load_balancers(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
-        match provider(cx) {
+        match cx.cloud() {
             Some(cloud) if cloud.has_load_balancers() => load_balancer::start(cx, cloud),
             found => Ok(without("service-lb-controller", &cx.settings().cloud.provider, found.as_deref())),
         }
@@ -107,7 +110,7 @@ pub fn start_load_balancers(cx: &Context) -> BoxFuture<'_, Result<Started, RestE
 /// Wire the watch over nodes' machines.
 pub fn start_lifecycle(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
-        match provider(cx) {
+        match cx.cloud() {
             Some(cloud) => lifecycle::start(cx, cloud),
             None => Ok(without("cloud-node-lifecycle-controller", &cx.settings().cloud.provider, None)),
         }

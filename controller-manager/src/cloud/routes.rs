@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use shared::flags::format_duration;
 use shared::informer::Store;
 
 use super::{CloudError, Provider, Route};
@@ -114,13 +115,16 @@ impl Routes {
         }
         for route in &plan.create {
             let node = all.iter().find(|n| object::name(&n.metadata) == route.node);
-            let hint = node.map(|n| object::uid(&n.metadata)).unwrap_or_default();
+            let (hint, began) = (node.map(|n| object::uid(&n.metadata)).unwrap_or_default(), clock::instant());
             if let Err(error) = self.cloud.create_route(&self.cluster, hint, route).await {
                 failed.insert(route.node.clone());
                 if let Some(node) = node {
+                    let took = clock::instant().saturating_duration_since(began);
                     let text = format!(
-                        "Could not create route {hint} {} for node {} : {error}",
-                        route.destination, route.node
+                        "Could not create route {hint} {} for node {} after {}: {error}",
+                        route.destination,
+                        route.node,
+                        format_duration(took)
                     );
                     let about = object::reference::<Node>(&node.metadata);
                     self.executor.events.say(&about, true, "FailedToCreateRoute", text);

@@ -16,6 +16,9 @@ use super::request::{Request, RequestError, usages};
 /// Certificates are dated back by this much, for clocks that are behind.
 const BACKDATE: Duration = Duration::from_mins(5);
 
+/// Certificates that serve for less do so from now on: five minutes matter to them.
+const SHORT: Duration = Duration::from_hours(8);
+
 /// Why a key pair cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
@@ -98,12 +101,23 @@ impl Authority {
             ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
             _ => None,
         });
+        let key = key_pair(key)?;
+        // Files that are replaced one after the other are no pair for a moment.
+        if key.public_key_raw() != parsed.public_key().subject_public_key.data.as_ref() {
+            return Err(bad(&"private key does not match public key"));
+        }
         Ok(Self {
-            key: key_pair(key)?,
+            key,
             subject: parsed.subject().as_raw().to_vec(),
             key_id,
             not_after: parsed.validity().not_after.timestamp(),
         })
+    }
+
+    /// When its own certificate ends, in seconds.
+    #[cfg(test)]
+    pub(super) fn not_after(&self) -> i64 {
+        self.not_after
     }
 
     /// From files.
@@ -112,6 +126,23 @@ impl Authority {
             tokio::fs::read(&path).await.map_err(|e| AuthorityError::File(format!("open {path}: {e}")))
         };
         Self::new(&read(certificate.to_owned()).await?, &read(key.to_owned()).await?)
+    }
+
+    /// From when to when a certificate serves, in seconds.
+    fn validity(&self, ttl: Duration, now: Timestamp) -> Result<(i64, i64), RequestError> {
+        let (now, last) = (now.as_second(), self.not_after);
+        let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX / 2);
+        let start = now - seconds(BACKDATE);
+        let end = if ttl < SHORT { now } else { start }.saturating_add(seconds(ttl)).min(last);
+        let why = if start >= last {
+            "the signer has expired"
+        } else if now >= last {
+            "refusing to sign a certificate that expired in the past"
+        } else {
+            return Ok((start, end));
+        };
+        let last = Timestamp::from_second(last).map(|t| t.strftime("%F %T +0000 UTC").to_string()).unwrap_or_default();
+        Err(RequestError::Rule(format!("{why}: NotAfter={last}")))
     }
 
     /// A certificate for a request, PEM. `ttl` is cut to what the authority itself has left.
@@ -124,8 +155,7 @@ impl Authority {
     ) -> Result<String, RequestError> {
         let (bits, extended) = usages(wanted)?;
         let fail = |e: &dyn std::fmt::Display| RequestError::Parse(e.to_string());
-        let start = now.as_second() - i64::try_from(BACKDATE.as_secs()).unwrap_or(0);
-        let end = (start + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX / 2)).min(self.not_after);
+        let (start, end) = self.validity(ttl, now)?;
         let at = |s: i64| Timestamp::from_second(s).map(der::time).map_err(|e| fail(&e));
         let mut serial = rand::random::<[u8; 16]>();
         serial[0] &= 0x7f;
@@ -218,12 +248,35 @@ mod tests {
         let certificate = block.parse_x509().expect("certificate");
         assert_eq!(certificate.subject().to_string(), "O=system:nodes, CN=system:node:n1");
         assert_eq!(certificate.issuer().to_string(), "CN=test-ca");
-        assert_eq!(certificate.validity().not_after.timestamp(), now.as_second() - 300 + 3600);
+        assert_eq!(certificate.validity().not_after.timestamp(), now.as_second() + 3600);
         let (_, ca_block) = x509_parser::pem::parse_x509_pem(ca_pem.as_bytes()).expect("pem");
         let ca_certificate = ca_block.parse_x509().expect("ca");
         assert!(certificate.verify_signature(Some(ca_certificate.public_key())).is_ok());
         assert!(certificate.extended_key_usage().expect("usages").expect("usages").value.client_auth);
         assert!(!certificate.is_ca());
+    }
+
+    #[test]
+    fn how_long_certificates_serve() {
+        let (pem, key) = ca();
+        let mut authority = Authority::new(pem.as_bytes(), key.serialize_pem().as_bytes()).expect("authority");
+        authority.not_after = 1_000_000;
+        let (hour, backdate) = (3600, 300);
+        for (now, hours, want) in [
+            (0, 1, Ok((-backdate, hour))),
+            (0, 8, Ok((-backdate, 8 * hour - backdate))),
+            (999_000, 1, Ok((998_700, 1_000_000))),
+            (
+                1_000_000,
+                1,
+                Err("refusing to sign a certificate that expired in the past: NotAfter=1970-01-12 13:46:40 +0000 UTC"),
+            ),
+            (1_000_300, 1, Err("the signer has expired: NotAfter=1970-01-12 13:46:40 +0000 UTC")),
+        ] {
+            let now = Timestamp::from_second(now).expect("time");
+            let got = authority.validity(Duration::from_hours(hours), now).map_err(|e| e.to_string());
+            assert_eq!(got, want.map_err(str::to_owned), "{now} {hours}");
+        }
     }
 
     #[test]

@@ -13,10 +13,11 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
+use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
 
-use self::authority::Authority;
+use self::authority::{Authority, AuthorityError};
 use self::request::{APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY, Request};
 use crate::engine::action::{Action, body};
 use crate::engine::clock;
@@ -25,6 +26,7 @@ use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::settings::KeyPairFiles;
 use crate::engine::worker::{self, Synced};
 
 type Csr = CertificateSigningRequest;
@@ -159,9 +161,32 @@ impl Approver {
 struct Signer {
     executor: Executor,
     requests: Store<Csr>,
-    /// By signer name.
-    authorities: Vec<(&'static str, Authority)>,
+    authorities: Vec<Named>,
     ttl: Duration,
+}
+
+/// The authority of a signer.
+struct Named {
+    signer: &'static str,
+    files: KeyPairFiles,
+    /// As it was read last, for as long as the files are being replaced.
+    last: Mutex<Arc<Authority>>,
+}
+
+impl Named {
+    async fn load(signer: &'static str, files: &KeyPairFiles) -> Result<Self, AuthorityError> {
+        let last = Authority::load(&files.cert, &files.key).await?;
+        Ok(Self { signer, files: files.clone(), last: Mutex::new(Arc::new(last)) })
+    }
+
+    /// The authority of today: its files may be replaced at any time.
+    async fn current(&self) -> Arc<Authority> {
+        match Authority::load(&self.files.cert, &self.files.key).await {
+            Ok(now) => *self.last.lock() = Arc::new(now),
+            Err(error) => tracing::warn!(signer = self.signer, %error, "signing with the authority of before"),
+        }
+        Arc::clone(&self.last.lock())
+    }
 }
 
 /// Wire the signing controller.
@@ -178,7 +203,7 @@ pub fn start_signing(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> 
         for (signer, own) in pairs {
             let pair = if own.given() { own } else { &files.default };
             if pair.given() {
-                authorities.push((signer, Authority::load(&pair.cert, &pair.key).await.map_err(RestError::other)?));
+                authorities.push(Named::load(signer, pair).await.map_err(RestError::other)?);
             }
         }
         if authorities.is_empty() {
@@ -205,16 +230,16 @@ impl Signer {
         if !approved || condition(&csr, "Failed").is_some() || issued(&csr) {
             return Ok(None);
         }
-        let Some((signer, authority)) = self.authorities.iter().find(|(name, _)| *name == csr.spec.signer_name) else {
+        let Some(named) = self.authorities.iter().find(|named| named.signer == csr.spec.signer_name) else {
             return Ok(None);
         };
         let mut copy = Csr::clone(&csr);
         let wanted = csr.spec.usages.clone().unwrap_or_default();
         let (ttl, now) = (lifetime(csr.spec.expiration_seconds, self.ttl), clock::now());
         let asked = parse(&csr)?;
-        match asked.check(signer, &wanted) {
+        match asked.check(named.signer, &wanted) {
             Ok(()) => {
-                let signed = authority.sign(&asked, &wanted, ttl, now);
+                let signed = named.current().await.sign(&asked, &wanted, ttl, now);
                 let pem = signed.map_err(|e| RestError::other(format!("error auto signing csr: {e}")))?;
                 copy.status.get_or_insert_default().certificate = Some(ByteString(pem.into_bytes()));
             }
@@ -312,6 +337,33 @@ mod tests {
             .expect("csr");
             assert_eq!(stale(&csr, now), want, "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_authority_is_replaced_under_way() {
+        let directory = std::env::temp_dir().join(format!("authority-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let path = |name: &str| directory.join(name).to_str().expect("text").to_owned();
+        let files = KeyPairFiles { cert: path("ca.crt"), key: path("ca.key") };
+        let put = |year: i32| {
+            let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            let key = rcgen::KeyPair::generate().expect("key");
+            std::fs::write(&files.cert, params.self_signed(&key).expect("certificate").pem()).expect("written");
+            std::fs::write(&files.key, key.serialize_pem()).expect("written");
+        };
+        put(2040);
+        let named = Named::load(LEGACY, &files).await.expect("authority");
+        let first = named.current().await;
+        put(2041);
+        assert!(named.current().await.not_after() > first.not_after());
+        let other = rcgen::KeyPair::generate().expect("key").serialize_pem();
+        for key in ["half", &other] {
+            std::fs::write(&files.key, key).expect("written");
+            assert!(named.current().await.not_after() > first.not_after(), "the last good one");
+        }
+        assert!(Authority::load(&files.cert, &files.key).await.is_err(), "they are no pair");
+        std::fs::remove_dir_all(&directory).expect("removed");
     }
 
     #[test]

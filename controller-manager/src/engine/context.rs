@@ -25,6 +25,7 @@ use super::rest::{Rest, RestError};
 use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
 use super::{discovery, metadata, slim, wire};
+use crate::cloud::Provider;
 use crate::endpoints::held::Held as Endpoints;
 use crate::endpointslice::slice::Slice;
 
@@ -56,6 +57,7 @@ struct Inner {
     settings: Settings,
     host: String,
     debugging: Debugging,
+    cloud: Option<Arc<dyn Provider>>,
     /// Which informers have been given their transform and indexes.
     prepared: Mutex<HashMap<&'static str, ()>>,
     /// The selectors of each kind.
@@ -86,6 +88,8 @@ pub struct Place {
     pub host: String,
     /// Its pages for debugging.
     pub debugging: Debugging,
+    /// The cloud around it, in a build that has one.
+    pub cloud: Option<Arc<dyn Provider>>,
 }
 
 impl Context {
@@ -115,6 +119,7 @@ impl Context {
             settings,
             host: place.host,
             debugging: place.debugging,
+            cloud: place.cloud,
             prepared: Mutex::new(HashMap::new()),
             selectors: Mutex::default(),
         };
@@ -143,6 +148,12 @@ impl Context {
     #[must_use]
     pub fn factory(&self) -> &Factory {
         &self.inner.factory
+    }
+
+    /// The cloud, in a build that has one.
+    #[must_use]
+    pub fn cloud(&self) -> Option<Arc<dyn Provider>> {
+        self.inner.cloud.clone()
     }
 
     /// Pages for debugging.

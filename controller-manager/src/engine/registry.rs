@@ -57,6 +57,13 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// What `--controllers` names and nobody knows.
+    #[must_use]
+    pub fn unknown<'a>(values: &'a [String], known: &BTreeMap<&str, &str>) -> Vec<&'a str> {
+        let names = values.iter().map(|v| v.trim()).filter(|v| *v != "*");
+        names.map(|v| v.strip_prefix('-').unwrap_or(v)).filter(|name| !known.contains_key(name)).collect()
+    }
+
     /// Read the flag's values. `known` maps every accepted name and alias to the canonical name.
     pub fn parse(values: &[String], known: &BTreeMap<&str, &str>) -> Result<Self, UnknownController> {
         let mut out = Self::default();

@@ -1,6 +1,5 @@
 //! The flags that controllers read, read once at start.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplate;
@@ -155,6 +154,8 @@ pub struct Settings {
     pub dynamic_provisioning: bool,
     /// `--disable-force-detach-on-timeout`
     pub never_force_detach: bool,
+    /// `--attach-detach-reconcile-sync-period`, which is only looked at for what upstream refuses.
+    pub attach_period: Duration,
     /// The cloud loops' flags.
     pub cloud: Cloud,
 }
@@ -316,6 +317,7 @@ impl Settings {
             hostpath_provisioner: flags.boolean("enable-hostpath-provisioner"),
             dynamic_provisioning: flags.boolean("enable-dynamic-provisioning"),
             never_force_detach: flags.boolean("disable-force-detach-on-timeout"),
+            attach_period: flags.duration("attach-detach-reconcile-sync-period"),
             cloud: Cloud {
                 provider: flags.string("cloud-provider"),
                 routes: flags.boolean("configure-cloud-routes"),
@@ -323,13 +325,5 @@ impl Settings {
                 cluster_name: flags.string("cluster-name"),
             },
         }
-    }
-
-    /// The prefix length of the blocks cut from a cluster range.
-    #[must_use]
-    pub fn mask_for(&self, network: IpAddr) -> u8 {
-        let (both, v4, v6) = self.mask_size;
-        let pick = |own: u8, default: u8| [own, both].into_iter().find(|n| *n > 0).unwrap_or(default);
-        if network.is_ipv4() { pick(v4, 24) } else { pick(v6, 64) }
     }
 }

@@ -4,6 +4,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+/// So many bits may number the blocks of a range: upstream has a bound for IPv6; for IPv4 a range as wide as can be
+/// private is cut into single addresses.
+const MOST_V6: u8 = 16;
+const MOST_V4: u8 = 24;
+
 /// The blocks of one cluster range, with those in use marked.
 #[derive(Debug)]
 pub struct CidrSet {
@@ -27,7 +32,8 @@ pub enum CidrError {
 impl CidrSet {
     /// All blocks of `mask` bits in `range` are free.
     pub fn new(range: IpNet, mask: u8) -> Result<Self, CidrError> {
-        let bits = mask.checked_sub(range.prefix_len()).filter(|b| *b <= 16 && mask <= range.max_prefix_len());
+        let most = if range.addr().is_ipv4() { MOST_V4 } else { MOST_V6 };
+        let bits = mask.checked_sub(range.prefix_len()).filter(|b| *b <= most && mask <= range.max_prefix_len());
         let bits = bits.ok_or(CidrError::TooBig)?;
         Ok(Self { range: range.trunc(), mask, used: vec![false; 1 << bits], taken: 0, next: 0, tries: 0 })
     }
@@ -46,7 +52,7 @@ impl CidrSet {
 
     /// How many blocks in use the last allocation came across.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "at most 65,536 blocks")]
+    #[allow(clippy::cast_precision_loss, reason = "far fewer blocks than that")]
     pub fn tries(&self) -> f64 {
         self.tries as f64
     }
@@ -147,5 +153,7 @@ mod tests {
         assert_eq!(six.allocate(), Some(net("fd00:0:0:1::/64")));
         assert_eq!(CidrSet::new(net("10.0.0.0/24"), 16).err(), Some(CidrError::TooBig));
         assert_eq!(CidrSet::new(net("fd00::/40"), 64).err(), Some(CidrError::TooBig));
+        let mut fine = CidrSet::new(net("10.0.0.0/8"), 28).expect("only ranges of IPv6 are bounded by their blocks");
+        assert_eq!((fine.capacity(), fine.allocate()), (1 << 20, Some(net("10.0.0.0/28"))));
     }
 }

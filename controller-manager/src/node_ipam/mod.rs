@@ -2,11 +2,11 @@
 
 pub mod cidr_set;
 pub mod plan;
+pub mod ranges;
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
@@ -14,6 +14,7 @@ use shared::workqueue::Queue;
 
 use self::cidr_set::CidrSet;
 use self::plan::{Ledger, Step};
+use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
@@ -25,6 +26,8 @@ use crate::engine::worker::{self, Synced};
 /// What cuts the ranges of nodes from those of the cluster.
 const ALLOCATOR: &str = "RangeAllocator";
 const WORKERS: usize = 5;
+/// How often a write is tried at once.
+const TRIES: usize = 3;
 
 struct Ranges {
     ledger: Ledger,
@@ -49,18 +52,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             // The others ask a cloud, and none is built in.
             return Err(RestError::other(format!("invalid CIDR allocator type: {}", settings.cidr_allocator)));
         }
-        let parse = |list: &[String]| -> Result<Vec<IpNet>, RestError> {
-            list.iter().map(|s| s.parse().map_err(|e| RestError::other(format!("invalid CIDR {s}: {e}")))).collect()
-        };
-        let ranges = parse(&settings.cluster_cidrs)?;
-        if ranges.is_empty() {
-            return Err(RestError::other("--cluster-cidr is required with --allocate-node-cidrs"));
-        }
+        let ranges = ranges::cluster(&settings.cluster_cidrs).map_err(RestError::other)?;
+        let masks = ranges::masks(settings.mask_size, &ranges).map_err(RestError::other)?;
+        let services = ranges::services(&settings.service_cidrs).map_err(RestError::other)?;
         let mut sets = Vec::new();
-        for range in ranges {
-            sets.push(CidrSet::new(range, settings.mask_for(range.addr())).map_err(RestError::other)?);
+        for (range, mask) in ranges.into_iter().zip(masks) {
+            sets.push(CidrSet::new(range, mask).map_err(RestError::other)?);
         }
-        for service in parse(&settings.service_cidrs)? {
+        for service in services {
             sets.iter_mut().for_each(|s| s.occupy(&service));
         }
         let nodes = cx.informer::<Node>();
@@ -109,19 +108,31 @@ impl Allocator {
             Step::Rest => Ok(None),
             Step::Exhausted(event) => self.executor.one(event).await.map(|()| None),
             Step::Write(patch) => {
-                let written = self.executor.one(patch).await;
+                let written = self.try_write(patch).await;
                 match &written {
                     Ok(()) => self.change(|ledger| ledger.stored(&node)),
-                    Err(e) if e.refused() => self.change(|ledger| ledger.refused(&node)),
-                    // It may have arrived.
-                    Err(_) => {}
-                }
-                if written.as_ref().is_err_and(|e| !e.not_found()) {
-                    self.executor.one(plan::complaint(&node, "CIDRAssignmentFailed")).await?;
+                    Err(e) => {
+                        // What got no answer may have arrived.
+                        if e.refused() {
+                            self.change(|ledger| ledger.refused(&node));
+                        }
+                        self.executor.one(plan::complaint(&node, "CIDRAssignmentFailed")).await?;
+                    }
                 }
                 written.map(|()| None)
             }
         }
+    }
+
+    /// A server that is busy for a moment is no reason to complain of.
+    async fn try_write(&self, patch: Action) -> Result<(), RestError> {
+        for _ in 1..TRIES {
+            match self.executor.one(patch.clone()).await {
+                Err(e) if !e.not_found() => tracing::debug!(error = %e, "Failed to update node/pod CIDR"),
+                other => return other,
+            }
+        }
+        self.executor.one(patch).await
     }
 
     /// Nothing may be given out before it is known what others have.
@@ -171,7 +182,7 @@ fn tried(set: &CidrSet) {
 }
 
 /// How much of a range is in use.
-#[allow(clippy::cast_precision_loss, reason = "at most 65,536 blocks")]
+#[allow(clippy::cast_precision_loss, reason = "far fewer blocks than that")]
 fn show(set: &CidrSet) {
     let range = set.range().to_string();
     metrics::set("node_ipam_controller_cidrset_usage_cidrs", &[&range], set.in_use() as f64 / set.capacity() as f64);

@@ -152,10 +152,11 @@ fn write(node: &Node, cidrs: &[IpNet]) -> Action {
     Action::patch::<Node>(&node.metadata, PatchKind::Strategic, body)
 }
 
-/// What is said of a node that has no ranges.
+/// That a node goes without, and why.
 #[must_use]
 pub fn complaint(node: &Node, why: &'static str) -> Action {
-    let text = format!("Node {} status is now: {why}", object::name(&node.metadata));
+    let name = object::name(&node.metadata);
+    let text = format!("Node {name} status is now: {why}");
     Action::normal(&object::reference::<Node>(&node.metadata), why, text)
 }
 

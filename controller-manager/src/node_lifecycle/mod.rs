@@ -1,6 +1,7 @@
 //! Watches over nodes: taints those that stop reporting and marks their pods.
 
 pub mod plan;
+mod taints;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +75,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
             loop {
                 watcher.look(&mut monitor).await;
+                let pause = monitor.due().map_or(period, |due| due.min(period));
                 tokio::select! {
-                    () = tokio::time::sleep(period) => {}
+                    () = tokio::time::sleep(pause) => {}
                     () = changed.notified() => {}
                     () = cx2.shutdown().wait() => return,
                 }
@@ -116,7 +118,7 @@ impl Watcher {
         let actions = monitor.tick(&world, clock::now());
         let took = clock::instant().saturating_duration_since(began).as_secs_f64();
         metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);
-        report(&nodes, &actions);
+        report(monitor, &nodes, &actions);
         let share = took / metrics::float(nodes.len().max(1));
         for _ in actions.len()..nodes.len() {
             metrics::observe(ONE, &[], share);
@@ -124,24 +126,30 @@ impl Watcher {
         (actions, share)
     }
 
-    /// The node of the pod that a write is about.
-    fn node_of(&self, action: &Action) -> Option<String> {
+    /// The pod whose status is written.
+    fn pod_of(&self, action: &Action) -> Option<Arc<Pod>> {
         let Action::Patch { path, .. } = action else { return None };
         let (namespace, rest) = path.strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
-        let pod = self.pods.get(namespace, rest.trim_end_matches("/status"))?;
-        Some(pods::node(&pod).to_owned())
+        self.pods.get(namespace, rest.strip_suffix("/status")?)
     }
 
     async fn look(&self, monitor: &mut Monitor) {
         let (actions, share) = self.decide(monitor);
+        // Of a pod that was not marked nothing is told.
+        let mut unmarked: Option<String> = None;
         for action in actions {
-            let began = clock::instant();
-            let node = self.node_of(&action);
+            if matches!(&action, Action::Event { about, .. } if about.uid.is_some() && about.uid == unmarked) {
+                continue;
+            }
+            let (began, pod) = (clock::instant(), self.pod_of(&action));
             // One node's conflict is no reason to neglect the others; the next look repeats what failed.
             if let Err(error) = self.executor.one(action).await {
                 tracing::debug!(%error, "node update failed");
-                if let Some(node) = node.filter(|_| !error.not_found()) {
-                    monitor.mark_again(&node);
+                if let Some(pod) = pod {
+                    if !error.not_found() && !error.conflict() {
+                        monitor.mark_again(pods::node(&pod));
+                    }
+                    unmarked = pod.metadata.uid.as_deref().map(str::to_owned);
                 }
             }
             let took = clock::instant().saturating_duration_since(began);
@@ -152,9 +160,11 @@ impl Watcher {
 
 /// How the zones fare.
 #[allow(clippy::cast_precision_loss, reason = "node counts are small")]
-fn report(nodes: &[Arc<Node>], actions: &[Action]) {
-    for (zone, (all, ready)) in Monitor::census(nodes) {
-        let healthy = 100.0 * ready as f64 / all as f64;
+fn report(monitor: &mut Monitor, nodes: &[Arc<Node>], actions: &[Action]) {
+    for (zone, (all, ready)) in monitor.census(nodes) {
+        // Nothing is wrong with a zone that is empty.
+        let healthy = if all == 0 { 100.0 } else { 100.0 * ready as f64 / all as f64 };
+        metrics::show_zero("node_collector_evictions_total", &[&zone]);
         metrics::set("node_collector_zone_size", &[&zone], all as f64);
         metrics::set("node_collector_zone_health", &[&zone], healthy);
         metrics::set("node_collector_unhealthy_nodes_in_zone", &[&zone], (all - ready) as f64);

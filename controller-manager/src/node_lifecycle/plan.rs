@@ -6,16 +6,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use super::taints::{NOT_READY, UNREACHABLE, desired_taints, evicts, missing_labels, taint_patch};
 use crate::engine::action::{Action, PatchKind, body};
 use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
-const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Nodes with this label are not counted where the health of their zone is.
+const UNCOUNTED: &str = "node.kubernetes.io/exclude-disruption";
+/// Nodes that wait for being emptied are looked at no more often.
+const SOONEST: Duration = Duration::from_millis(100);
 /// Conditions that turn Unknown together.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -48,7 +51,8 @@ pub struct World<'a> {
 
 #[derive(Debug)]
 struct Health {
-    heartbeat: Option<Timestamp>,
+    /// Whether the node says anything of its readiness, and since when.
+    heartbeat: (bool, Option<Timestamp>),
     renewed: Option<Timestamp>,
     probed: Timestamp,
 }
@@ -68,6 +72,8 @@ pub enum ZoneState {
 struct Zone {
     tokens: f64,
     filled: Timestamp,
+    /// Nodes that may be emptied each second.
+    rate: f64,
     waiting: BTreeSet<String>,
 }
 
@@ -79,24 +85,31 @@ pub struct Monitor {
     zones: HashMap<String, Zone>,
     /// Nodes whose pods could not all be marked.
     unmarked: HashSet<String>,
+    /// Zones that had nodes the last time.
+    counted: BTreeSet<String>,
+    /// No zone had a ready node the last time.
+    all_down: bool,
 }
 
 impl Monitor {
     /// Nothing seen yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, health: HashMap::new(), zones: HashMap::new(), unmarked: HashSet::new() }
+        let (health, zones) = (HashMap::new(), HashMap::new());
+        Self { config, health, zones, unmarked: HashSet::new(), counted: BTreeSet::new(), all_down: false }
     }
 
-    /// Zones with the state of their nodes: how many there are, and how many of them are ready.
-    #[must_use]
-    pub fn census(nodes: &[Arc<Node>]) -> BTreeMap<String, (usize, usize)> {
-        let mut zones = BTreeMap::new();
-        for node in nodes {
+    /// Zones with the state of their nodes: how many there are, and how many of them are ready. A zone that has lost its
+    /// nodes is there once more, with none.
+    pub fn census(&mut self, nodes: &[Arc<Node>]) -> BTreeMap<String, (usize, usize)> {
+        let mut zones: BTreeMap<String, _> =
+            std::mem::take(&mut self.counted).into_iter().map(|z| (z, (0, 0))).collect();
+        for node in nodes.iter().filter(|n| counts(n)) {
             let (all, ready): &mut (usize, usize) = zones.entry(zone_of(node)).or_default();
             *all += 1;
             *ready += usize::from(nodes::ready(node));
         }
+        self.counted = zones.iter().filter(|(_, (all, _))| *all > 0).map(|(zone, _)| zone.clone()).collect();
         zones
     }
 
@@ -114,10 +127,7 @@ impl Monitor {
             _ => None,
         };
         let names: HashSet<String> = actions.iter().filter_map(starts).collect();
-        let had = |n: &Node| {
-            nodes::taints(n).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE))
-        };
-        let new = nodes.iter().filter(|n| names.contains(object::name(&n.metadata)) && !had(n));
+        let new = nodes.iter().filter(|n| names.contains(object::name(&n.metadata)) && !evicts(n));
         new.map(|n| zone_of(n)).collect()
     }
 
@@ -149,8 +159,12 @@ impl Monitor {
             }
             readiness.push(status);
         }
-        let states = self.zone_states(&zones, &readiness);
+        let states = self.zone_states(world.nodes, &zones, &readiness);
         let all_down = !states.is_empty() && states.values().all(|(s, _)| *s == ZoneState::FullDisruption);
+        if std::mem::replace(&mut self.all_down, all_down) && !all_down {
+            // Nobody was heard of: everybody gets time to be heard of again.
+            self.health.values_mut().for_each(|(_, health)| health.probed = now);
+        }
         for ((node, status), zone) in world.nodes.iter().zip(&readiness).zip(&zones) {
             let (name, status) = (object::name(&node.metadata), *status);
             let evict = self.may_evict(node, zone, status, all_down);
@@ -166,6 +180,14 @@ impl Monitor {
         }
         self.drain_zones(world, &states, all_down, &readiness, &written, now, &mut actions);
         actions
+    }
+
+    /// How soon a node may be emptied that waits for it.
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
+        let waiting = self.zones.values().filter(|z| z.rate > 0.0 && !z.waiting.is_empty());
+        let soonest = waiting.map(|z| ((1.0 - z.tokens) / z.rate).max(0.0)).min_by(f64::total_cmp)?;
+        Some(Duration::try_from_secs_f64(soonest).unwrap_or(Duration::MAX).max(SOONEST))
     }
 
     fn arrivals_and_departures(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
@@ -188,7 +210,11 @@ impl Monitor {
             }
             let text = format!("Node {name} event: Registered Node {name} in Controller");
             actions.push(Action::normal(&node_reference(name, uid), "RegisteredNode", text));
-            let health = Health { heartbeat: heartbeat(node), renewed: (world.renewed)(name), probed: now };
+            let renewed = (world.renewed)(name);
+            // A node that has never reported is known for as long as it is there.
+            let silent = ready_status(node).is_none() && renewed.is_none();
+            let probed = if silent { object::created(&node.metadata).min(now) } else { now };
+            let health = Health { heartbeat: heartbeat(node), renewed, probed };
             self.health.insert(name.to_owned(), (uid.to_owned(), health));
         }
         actions
@@ -210,14 +236,19 @@ impl Monitor {
     }
 
     /// How each zone fares, and how many nodes it has.
-    fn zone_states<'z>(&self, zones: &'z [String], readiness: &[Option<&str>]) -> HashMap<&'z str, (ZoneState, usize)> {
-        let mut counts: HashMap<&str, (usize, usize)> = HashMap::new();
-        for (zone, status) in zones.iter().zip(readiness) {
-            let (ready, not_ready) = counts.entry(zone).or_default();
+    fn zone_states<'z>(
+        &self,
+        nodes: &[Arc<Node>],
+        zones: &'z [String],
+        readiness: &[Option<&str>],
+    ) -> HashMap<&'z str, (ZoneState, usize)> {
+        let mut zoned: HashMap<&str, (usize, usize)> = HashMap::new();
+        for ((_, zone), status) in nodes.iter().zip(zones).zip(readiness).filter(|((node, _), _)| counts(node)) {
+            let (ready, not_ready) = zoned.entry(zone).or_default();
             if *status == Some("True") { *ready += 1 } else { *not_ready += 1 }
         }
         let state = |(zone, (ready, not_ready))| (zone, (self.zone_state(ready, not_ready), ready + not_ready));
-        counts.into_iter().map(state).collect()
+        zoned.into_iter().map(state).collect()
     }
 
     fn zone_state(&self, ready: usize, not_ready: usize) -> ZoneState {
@@ -237,10 +268,9 @@ impl Monitor {
     fn may_evict(&mut self, node: &Node, zone: &str, status: Option<&str>, all_down: bool) -> bool {
         let name = object::name(&node.metadata);
         let unready = matches!(status, Some("False" | "Unknown"));
-        let tainted =
-            nodes::taints(node).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
+        let tainted = evicts(node);
         if !self.zones.contains_key(zone) {
-            let new = Zone { tokens: 1.0, filled: Timestamp::UNIX_EPOCH, waiting: BTreeSet::new() };
+            let new = Zone { tokens: 1.0, filled: Timestamp::UNIX_EPOCH, rate: 0.0, waiting: BTreeSet::new() };
             self.zones.insert(zone.to_owned(), new);
         }
         let Some(zone) = self.zones.get_mut(zone) else { return false };
@@ -274,7 +304,7 @@ impl Monitor {
             };
             let elapsed = now.duration_since(zone.filled).as_secs_f64().max(0.0);
             zone.tokens = (zone.tokens + elapsed * rate).min(1.0);
-            zone.filled = now;
+            (zone.filled, zone.rate) = (now, rate);
             while rate > 0.0 && zone.tokens >= 1.0 {
                 let Some(next) = zone.waiting.iter().find(|n| !written.contains(n.as_str())).cloned() else { break };
                 zone.waiting.remove(&next);
@@ -313,13 +343,22 @@ fn ready_status(node: &Node) -> Option<&str> {
     nodes::condition(node, "Ready").map(|c| c.status.as_str())
 }
 
-fn heartbeat(node: &Node) -> Option<Timestamp> {
-    nodes::condition(node, "Ready")?.last_heartbeat_time.as_ref().map(|t| t.0)
+fn heartbeat(node: &Node) -> (bool, Option<Timestamp>) {
+    let ready = nodes::condition(node, "Ready");
+    (ready.is_some(), ready.and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0))
 }
 
+/// The zone as metrics name it; the labels of old come first.
 fn zone_of(node: &Node) -> String {
-    let label = |k: &str| object::label(&node.metadata, k).unwrap_or_default();
-    format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+    let either = |names: [&str; 2]| names.iter().find_map(|k| object::label(&node.metadata, k)).unwrap_or_default();
+    let zone = either(["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"]);
+    let region = either(["failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"]);
+    // A region may have a colon in its name.
+    if region.is_empty() && zone.is_empty() { String::new() } else { format!("{region}:\0:{zone}") }
+}
+
+fn counts(node: &Node) -> bool {
+    object::label(&node.metadata, UNCOUNTED).is_none()
 }
 
 fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
@@ -380,84 +419,6 @@ fn mark_not_ready(pod: &Pod, now: Timestamp) -> [Action; 2] {
         ),
         Action::warning(&about, "NodeNotReady", "Node is not ready".into()),
     ]
-}
-
-/// The taints that follow from conditions; None if the node has them already.
-fn desired_taints(node: &Node, ready: Option<&str>, evict: bool, now: Timestamp) -> Option<Vec<Taint>> {
-    let is = |kind: &str| nodes::condition(node, kind).is_some_and(|c| c.status == "True");
-    let unschedulable = node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
-    let mut want: Vec<(&str, &str)> = Vec::new();
-    let failing = match ready {
-        Some("False") => Some(NOT_READY),
-        Some("Unknown") => Some(UNREACHABLE),
-        _ => None,
-    };
-    want.extend(failing.map(|k| (k, "NoSchedule")));
-    for (kind, key) in [
-        ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
-        ("DiskPressure", "node.kubernetes.io/disk-pressure"),
-        ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
-        ("PIDPressure", "node.kubernetes.io/pid-pressure"),
-    ] {
-        want.extend(is(kind).then_some((key, "NoSchedule")));
-    }
-    want.extend(unschedulable.then_some(("node.kubernetes.io/unschedulable", "NoSchedule")));
-    want.extend(failing.filter(|_| evict).map(|k| (k, "NoExecute")));
-    let ours = |t: &Taint| match t.effect.as_str() {
-        "NoExecute" => t.key == NOT_READY || t.key == UNREACHABLE,
-        // A node that never reported keeps the taint it registered with.
-        "NoSchedule" if t.key == NOT_READY && ready.is_none() => false,
-        "NoSchedule" => {
-            [NOT_READY, UNREACHABLE].contains(&t.key.as_str())
-                || [
-                    "node.kubernetes.io/memory-pressure",
-                    "node.kubernetes.io/disk-pressure",
-                    "node.kubernetes.io/network-unavailable",
-                    "node.kubernetes.io/pid-pressure",
-                    "node.kubernetes.io/unschedulable",
-                ]
-                .contains(&t.key.as_str())
-        }
-        _ => false,
-    };
-    let have = nodes::taints(node);
-    let mut out: Vec<Taint> =
-        have.iter().filter(|t| !ours(t) || want.contains(&(t.key.as_str(), t.effect.as_str()))).cloned().collect();
-    for (key, effect) in want {
-        if !out.iter().any(|t| t.key == key && t.effect == effect) {
-            out.push(Taint {
-                key: key.into(),
-                effect: effect.into(),
-                value: None,
-                time_added: Some(object::seconds(now)),
-            });
-        }
-    }
-    (out != have).then_some(out)
-}
-
-fn taint_patch(node: &Node, taints: &[Taint]) -> Action {
-    let taints = if taints.is_empty() { serde_json::Value::Null } else { body(&taints) };
-    Action::patch::<Node>(
-        &node.metadata,
-        PatchKind::Merge,
-        json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}),
-    )
-}
-
-/// The old beta labels are kept equal to the stable ones.
-fn missing_labels(node: &Node) -> Option<Action> {
-    let mut labels = serde_json::Map::new();
-    for (stable, beta) in
-        [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")]
-    {
-        let value = object::label(&node.metadata, stable);
-        if value.is_some() && object::label(&node.metadata, beta) != value {
-            labels.insert(beta.into(), json!(value));
-        }
-    }
-    (!labels.is_empty())
-        .then(|| Action::patch::<Node>(&node.metadata, PatchKind::Strategic, json!({"metadata": {"labels": labels}})))
 }
 
 #[cfg(test)]

@@ -183,11 +183,115 @@ fn zone_health() {
 }
 
 #[test]
-fn conditions_and_cordon_become_taints() {
-    let v = json!({"metadata": {"name": "a"}, "spec": {"unschedulable": true, "taints": [{"key": "mine", "effect": "NoSchedule"}]},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]}});
-    let n: Node = serde_json::from_value(v).expect("node");
-    let keys: Vec<String> =
-        desired_taints(&n, Some("True"), false, at(0)).expect("taints").into_iter().map(|t| t.key).collect();
-    assert_eq!(keys, ["mine", "node.kubernetes.io/disk-pressure", "node.kubernetes.io/unschedulable"]);
+fn a_node_that_never_reports_is_known_since_it_was_made() {
+    let never = || [node("a", None, 0, json!([])), node("b", Some("True"), 0, json!([]))];
+    let unknown = |told: &[String]| told.iter().any(|t| t == "nodes/a/status Ready=Unknown NodeStatusNeverUpdated");
+    let mut m = Monitor::new(CONFIG);
+    assert!(unknown(&tick(&mut m, &never(), None, 61)), "by a controller that has just come");
+    let mut m = Monitor::new(CONFIG);
+    assert!(!unknown(&tick(&mut m, &never(), Some(60), 61)), "its lease shows that it lives");
+    let mut m = Monitor::new(CONFIG);
+    tick(&mut m, &never(), None, 20);
+    let first = [node("a", Some("False"), 0, json!([])), node("b", Some("True"), 0, json!([]))];
+    tick(&mut m, &first, None, 55);
+    assert!(!unknown(&tick(&mut m, &first, None, 62)), "its first report is a sign of life, whatever its clock says");
+}
+
+#[test]
+fn time_to_be_heard_of_after_all_were_down() {
+    let mut m = Monitor::new(CONFIG);
+    let a = |ready: &str| node("a", Some(ready), 0, json!([]));
+    let b = |ready: &str, beat: i64| node("b", Some(ready), beat, json!([]));
+    tick(&mut m, &[a("False"), b("False", 0)], None, 0);
+    tick(&mut m, &[a("False"), b("True", 40)], None, 40);
+    let told = tick(&mut m, &[a("False"), b("True", 60)], None, 60);
+    assert!(!told.iter().any(|t| t.contains("Ready=Unknown")), "{told:?}");
+    let told = tick(&mut m, &[a("False"), b("True", 91)], None, 91);
+    assert!(told.iter().any(|t| t.contains("nodes/a/status Ready=Unknown")), "{told:?}");
+}
+
+#[test]
+fn pods_that_could_not_be_marked_are_marked_again() {
+    let mut m = Monitor::new(CONFIG);
+    let a = |ready: &str| [node("a", Some(ready), 0, json!([])), node("b", Some("True"), 0, json!([]))];
+    let marked = |told: Vec<String>| told.iter().filter(|t| t.contains("/pods/p/status")).count();
+    tick(&mut m, &a("True"), None, 0);
+    assert_eq!(marked(tick(&mut m, &a("False"), None, 5)), 1);
+    assert_eq!(marked(tick(&mut m, &a("False"), None, 10)), 0);
+    m.mark_again("a");
+    assert_eq!(marked(tick(&mut m, &a("False"), None, 15)), 1);
+    m.mark_again("a");
+    assert_eq!(marked(tick(&mut m, &a("True"), None, 20)), 0, "it is ready again");
+    assert_eq!(marked(tick(&mut m, &a("True"), None, 25)), 0);
+}
+
+#[test]
+fn who_waits_is_looked_at_in_time() {
+    for (rate, seconds) in [(0.1, Some(10.0)), (2.0, Some(0.5)), (100.0, Some(0.1)), (0.0, None)] {
+        let mut m = Monitor::new(Config { eviction_rate: rate, ..CONFIG });
+        let nodes: Vec<Arc<Node>> = [("a", "False"), ("b", "False"), ("c", "True")]
+            .map(|(name, ready)| node(name, Some(ready), 0, json!([])))
+            .into();
+        tick(&mut m, &nodes, None, 0);
+        assert_eq!(m.due().map(|d| d.as_secs_f64()), seconds, "{rate}");
+    }
+}
+
+#[test]
+fn zones_and_who_counts_in_them() {
+    let labelled = |name: &str, ready: &str, labels: Value| -> Arc<Node> {
+        let mut n = Node::clone(&node(name, Some(ready), 0, json!([])));
+        n.metadata.labels = serde_json::from_value(labels).expect("labels");
+        Arc::new(n)
+    };
+    let place = |zone: &str, region: &str| json!({"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": region});
+    for (labels, want) in [
+        (json!({}), ""),
+        (place("z", "r"), "r:\0:z"),
+        (place("z", ""), ":\0:z"),
+        (json!({"topology.kubernetes.io/zone": "z", "failure-domain.beta.kubernetes.io/zone": "old"}), ":\0:old"),
+    ] {
+        assert_eq!(zone_of(&labelled("n", "True", labels.clone())), want, "{labels}");
+    }
+    let mut m = Monitor::new(CONFIG);
+    let up = labelled("up", "True", json!({UNCOUNTED: ""}));
+    let down = labelled("down", "False", json!({}));
+    let census = m.census(&[up.clone(), down.clone()]);
+    assert_eq!(census.into_iter().collect::<Vec<_>>(), [(String::new(), (1, 0))]);
+    let told = tick(&mut m, &[up, down], None, 0);
+    assert_eq!(
+        told.last().map(String::as_str),
+        Some("nodes/down taints not-ready:NoSchedule"),
+        "all that count are down"
+    );
+    for want in [vec![(String::new(), (0, 0))], vec![]] {
+        assert_eq!(m.census(&[]).into_iter().collect::<Vec<_>>(), want, "an empty zone is told of once");
+    }
+}
+
+#[test]
+fn how_fast_zones_are_emptied() {
+    let placed = |i: usize, (zone, ready): &(&str, bool)| -> Arc<Node> {
+        let ready = if *ready { "True" } else { "False" };
+        let mut n = Node::clone(&node(&format!("n{i}"), Some(ready), 0, json!([])));
+        n.metadata.labels = serde_json::from_value(json!({"topology.kubernetes.io/zone": zone})).expect("labels");
+        Arc::new(n)
+    };
+    let many = [("a", false), ("a", false), ("a", false), ("a", true), ("a", true)];
+    for (why, nodes, large_zone, emptied, next) in [
+        ("all is well but one", vec![("a", false), ("a", true)], 50, 1, None),
+        ("two of a healthy zone", vec![("a", false), ("a", false), ("a", true)], 50, 1, Some(10.0)),
+        ("one zone is lost, the other is not", vec![("a", false), ("a", false), ("b", true)], 50, 1, Some(10.0)),
+        ("each zone by itself", vec![("a", false), ("a", true), ("b", false), ("b", true)], 50, 2, None),
+        ("both zones are lost", vec![("a", false), ("b", false)], 50, 0, None),
+        ("a small zone is partly lost", many.to_vec(), 50, 0, None),
+        ("a zone of just that size is small", many.to_vec(), 5, 0, None),
+        ("a large zone is partly lost", many.to_vec(), 4, 1, Some(100.0)),
+    ] {
+        let mut m = Monitor::new(Config { large_zone, ..CONFIG });
+        let nodes: Vec<Arc<Node>> = nodes.iter().enumerate().map(|(i, n)| placed(i, n)).collect();
+        let told = tick(&mut m, &nodes, None, 0);
+        assert_eq!(told.iter().filter(|t| t.contains("NoExecute")).count(), emptied, "{why}: {told:?}");
+        assert_eq!(m.due().map(|d| d.as_secs_f64()), next, "{why}");
+    }
 }

@@ -24,6 +24,9 @@ use crate::engine::worker::{self, Synced};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const WORKERS: usize = 5;
+/// On addresses: who gives them out. Those of others hold no range.
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const ALLOCATOR: &str = "ipallocator.k8s.io";
 /// How long allocators may take to hear that a range is going, in seconds. An address that is given out meanwhile must
 /// still be seen here.
 const GRACE: i64 = 10;
@@ -45,12 +48,23 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             addresses: addresses.store(),
         });
         owned::watch(&ranges, &queue);
-        let (wake, all) = (queue.clone(), ranges.store());
+        let (all, wake) = (ranges.store(), queue.clone());
+        let wake_leaving = move || {
+            for range in all.list().iter().filter(|r| object::deleting(&r.metadata)) {
+                wake.add(Key::of(&range.metadata));
+            }
+        };
+        // A range that has come, or gone, may take over the addresses of one that is to go, or leave them to it.
+        let again = wake_leaving.clone();
+        ranges.add_handler(move |event: &Event<ServiceCIDR>| {
+            let leaves = |r: &ServiceCIDR| object::deleting(&r.metadata);
+            if !matches!(event, Event::Updated { old, new } if leaves(old) == leaves(new)) {
+                again();
+            }
+        });
         addresses.add_handler(move |event: &Event<IPAddress>| {
-            if matches!(event, Event::Deleted(_)) {
-                for range in all.list().iter().filter(|r| object::deleting(&r.metadata)) {
-                    wake.add(Key::of(&range.metadata));
-                }
+            if !matches!(event, Event::Updated { .. }) {
+                wake_leaving();
             }
         });
         worker::run(cx, "service-cidr", WORKERS, &queue, &this, |s, key| async move {
@@ -68,9 +82,15 @@ fn nets(range: &ServiceCIDR) -> Vec<IpNet> {
 
 /// Whether an address is in this range and in no other that stays.
 fn depends(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], address: &IPAddress) -> bool {
+    if object::label(&address.metadata, MANAGED_BY) != Some(ALLOCATOR) {
+        return false;
+    }
     let Ok(ip) = object::name(&address.metadata).parse::<std::net::IpAddr>() else { return false };
     let holds = |r: &ServiceCIDR| nets(r).iter().any(|n| n.contains(&ip));
-    let others = all.iter().filter(|r| r.metadata.name != range.metadata.name && !object::deleting(&r.metadata));
+    // Of ranges that are all to go, the widest is the last.
+    let width = |r: &ServiceCIDR| (nets(r).iter().map(IpNet::prefix_len).min(), r.metadata.name.clone());
+    let stays = |r: &ServiceCIDR| !object::deleting(&r.metadata) || width(r) < width(range);
+    let others = all.iter().filter(|r| r.metadata.name != range.metadata.name && stays(r));
     holds(range) && !others.into_iter().any(|r| holds(r))
 }
 
@@ -148,8 +168,10 @@ mod tests {
 
     #[test]
     fn ready_then_held_then_let_go() {
-        let address: Arc<IPAddress> =
-            Arc::new(serde_json::from_value(json!({"metadata": {"name": "10.0.0.5"}})).expect("address"));
+        let address: Arc<IPAddress> = Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": "10.0.0.5", "labels": {MANAGED_BY: ALLOCATOR}}}))
+                .expect("address"),
+        );
         let at = |second: &str| -> Timestamp { format!("2026-01-01T00:00:{second}Z").parse().expect("time") };
         let now = at("10");
         let fresh = range("a", "10.0.0.0/24", json!({}));
@@ -169,6 +191,15 @@ mod tests {
         let wider = range("b", "10.0.0.0/16", json!({}));
         assert!(texts(&[dying.clone(), wider], std::slice::from_ref(&address))[0].contains("deleteFromPrimitiveList"));
         assert!(texts(std::slice::from_ref(&dying), &[])[0].contains("deleteFromPrimitiveList"));
+        let mut foreign = IPAddress::clone(&address);
+        foreign.metadata.labels = None;
+        assert!(texts(std::slice::from_ref(&dying), &[Arc::new(foreign)])[0].contains("deleteFromPrimitiveList"));
+        for (other, lets_go) in [("10.0.0.0/16", true), ("10.0.0.0/28", false)] {
+            let too = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]});
+            let all = [dying.clone(), range("b", other, too)];
+            let text = &texts(&all, std::slice::from_ref(&address))[0];
+            assert_eq!(text.contains("deleteFromPrimitiveList"), lets_go, "with {other}, which is to go, too");
+        }
         let early = plan(&dying, std::slice::from_ref(&dying), &[], at("04"));
         assert_eq!(early, [Action::RequeueAfter(Duration::from_secs(6))], "allocators may not know yet");
     }

@@ -6,6 +6,7 @@ use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
 use super::http::Server;
+use crate::cloud::Provider;
 use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context, Place};
 use crate::engine::registry::{Selection, known};
@@ -19,6 +20,24 @@ pub(super) struct Manager {
 impl Manager {
     /// Start the controllers with these flags.
     pub(super) async fn start(server: &Arc<Server>, flags: &[String]) -> Self {
+        let (cx, shutdown) = Self::context(server, flags, None);
+        for controller in TABLE {
+            if cx.settings().controllers.wants(controller.name, controller.on_by_default) {
+                // Those that lack a key file are skipped, as in the process.
+                let _ = (controller.start)(&cx).await;
+            }
+        }
+        cx.factory().start();
+        cx.hub().start(&cx);
+        Self { shutdown }
+    }
+
+    /// What controllers are started with, and what ends them.
+    pub(super) fn context(
+        server: &Arc<Server>,
+        flags: &[String],
+        cloud: Option<Arc<dyn Provider>>,
+    ) -> (Context, Shutdown) {
         let args: Vec<&str> = flags.iter().map(String::as_str).collect();
         let flags = FlagSet::of("kube-controller-manager", &args).unwrap_or_else(|e| panic!("{e:?}"));
         let selection = Selection::parse(&flags.list("controllers"), &known(TABLE)).expect("known controllers");
@@ -31,17 +50,9 @@ impl Manager {
             TaskGroup::new(),
             shutdown.clone(),
             settings,
-            Place { host: "host".into(), ..Place::default() },
+            Place { host: "host".into(), cloud, ..Place::default() },
         );
-        for controller in TABLE {
-            if cx.settings().controllers.wants(controller.name, controller.on_by_default) {
-                // Those that lack a key file are skipped, as in the process.
-                let _ = (controller.start)(&cx).await;
-            }
-        }
-        cx.factory().start();
-        cx.hub().start(&cx);
-        Self { shutdown }
+        (cx, shutdown)
     }
 
     /// It is gone, whatever it was doing.

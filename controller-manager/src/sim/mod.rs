@@ -5,6 +5,7 @@
 //! controllers rely on is simulated: storage, versions, watches, patches, finalizers, defaults, and what kinds do on
 //! their own. Faults can be switched on underneath any scenario.
 
+mod clouds;
 mod faults;
 mod http;
 mod kubelet;

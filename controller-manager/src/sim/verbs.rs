@@ -113,6 +113,10 @@ pub(super) fn update(store: &mut Store, row: &Resource, name: &Name, sub: &str, 
                     set(&mut next["metadata"], k, meta[k].clone());
                 }
             }
+            // Who balances their loads has no other way to hold them.
+            if row.plural == "services" {
+                set(&mut next["metadata"], "finalizers", meta["finalizers"].clone());
+            }
         }
         "finalize" => next["spec"]["finalizers"] = new["spec"]["finalizers"].clone(),
         _ => {

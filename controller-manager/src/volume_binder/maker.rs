@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
+
 use crate::engine::in_tree::driver;
+use crate::engine::object;
 
 use super::plan::{HOST_PATH, OLD_PROVISIONER, PROVISIONED_BY, PROVISIONER};
 
@@ -75,6 +78,36 @@ fn noted(notes: &Notes, plugin: &str) -> Option<Notes> {
     Some(notes)
 }
 
+/// Holds a volume that was made here until what it stands for has been deleted.
+pub const GUARD: &str = "kubernetes.io/pv-controller";
+/// The same of volumes that drivers make.
+const DRIVERS_GUARD: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// The finalizers that a volume ought to have, by who made it and what is to become of it; None if it has them.
+#[must_use]
+pub fn guarded(volume: &PersistentVolume) -> Option<Vec<String>> {
+    let plugin = object::annotation(&volume.metadata, PROVISIONED_BY)?;
+    let migrated = driver(plugin).is_some();
+    if !migrated && !plugin.starts_with(IN_TREE) {
+        return None;
+    }
+    let has = volume.metadata.finalizers.as_deref().unwrap_or_default();
+    let guard = || has.iter().any(|f| f == GUARD);
+    let wanted = match volume.spec.as_ref()?.persistent_volume_reclaim_policy.as_deref() {
+        _ if migrated => false,
+        // What is being deleted can be given none.
+        Some("Delete") => guard() || !object::deleting(&volume.metadata),
+        Some("Retain" | "Recycle") => false,
+        _ => guard(),
+    };
+    let stays = |f: &&String| (*f != GUARD || wanted) && (*f != DRIVERS_GUARD || migrated);
+    let mut out: Vec<String> = has.iter().filter(stays).cloned().collect();
+    if wanted && !guard() {
+        out.push(GUARD.to_owned());
+    }
+    (out != has).then_some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +126,34 @@ mod tests {
         }
         assert_eq!(undeletable("acme.io/p"), None);
         assert_eq!(undeletable("kubernetes.io/x").as_deref(), Some("no volume plugin matched name: kubernetes.io/x"));
+    }
+
+    #[test]
+    fn guards() {
+        let none: &[&str] = &[];
+        for (plugin, policy, deleting, has, want) in [
+            (HOST_PATH, "Delete", false, none, Some(vec![GUARD])),
+            (HOST_PATH, "Delete", false, &["x"], Some(vec!["x", GUARD])),
+            (HOST_PATH, "Delete", false, &[GUARD], None),
+            (HOST_PATH, "Delete", true, &["x"], None),
+            (HOST_PATH, "Delete", true, &[GUARD], None),
+            (HOST_PATH, "Delete", false, &[DRIVERS_GUARD], Some(vec![GUARD])),
+            (HOST_PATH, "Retain", false, &["x", GUARD], Some(vec!["x"])),
+            (HOST_PATH, "Recycle", false, &[GUARD], Some(vec![])),
+            ("kubernetes.io/gce-pd", "Delete", false, &[GUARD, DRIVERS_GUARD], Some(vec![DRIVERS_GUARD])),
+            ("acme.io/p", "Delete", false, &[DRIVERS_GUARD], None),
+            ("", "Delete", false, none, None),
+        ] {
+            let deleted = deleting.then_some("2026-01-01T00:00:00Z");
+            let notes =
+                if plugin.is_empty() { serde_json::json!({}) } else { serde_json::json!({PROVISIONED_BY: plugin}) };
+            let volume: PersistentVolume = serde_json::from_value(serde_json::json!({
+                "metadata": {"finalizers": has, "annotations": notes, "deletionTimestamp": deleted},
+                "spec": {"persistentVolumeReclaimPolicy": policy}}))
+            .expect("volume");
+            let want = want.map(|all| all.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(guarded(&volume), want, "{plugin} {policy} {deleting} {has:?}");
+        }
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl Binder {
         }
         match tokio::fs::remove_dir_all(path).await {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => plan::not_deleted(volume, error.to_string()),
-            _ => vec![Action::delete::<PersistentVolume>(&volume.metadata)],
+            _ => plan::deleted(volume),
         }
     }
 

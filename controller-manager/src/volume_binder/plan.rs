@@ -305,9 +305,11 @@ pub fn tie(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> 
 /// The next writes for a volume. `claim` is the claim it refers to, as far as it exists.
 #[must_use]
 pub fn volume(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Vec<Action> {
-    if let Some(notes) = maker::noted_of_volume(volume.metadata.annotations.as_ref()) {
+    let (notes, guards) = (maker::noted_of_volume(volume.metadata.annotations.as_ref()), maker::guarded(volume));
+    if notes.is_some() || guards.is_some() {
         let mut copy = volume.clone();
-        copy.metadata.annotations = Some(notes);
+        copy.metadata.annotations = notes.or(copy.metadata.annotations);
+        copy.metadata.finalizers = guards.or(copy.metadata.finalizers);
         return vec![Action::update(&copy)];
     }
     let current = volume.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
@@ -394,6 +396,20 @@ pub fn deletable_path(volume: &PersistentVolume) -> Option<&str> {
     spec.host_path.as_ref().filter(|_| doomed(volume) && ours).map(|h| h.path.as_str())
 }
 
+/// What a volume stood for has been deleted: nothing holds it any more.
+#[must_use]
+pub fn deleted(volume: &PersistentVolume) -> Vec<Action> {
+    let mut free = volume.clone();
+    let held = free.metadata.finalizers.as_mut().is_some_and(|all| {
+        let before = all.len();
+        all.retain(|f| f != maker::GUARD);
+        all.len() < before
+    });
+    let going = object::deleting(&volume.metadata);
+    let delete = (!going).then(|| Action::delete::<PersistentVolume>(&volume.metadata));
+    held.then(|| Action::update(&free)).into_iter().chain(delete).collect()
+}
+
 /// The volume could not be deleted.
 #[must_use]
 pub fn not_deleted(volume: &PersistentVolume, text: String) -> Vec<Action> {
@@ -416,14 +432,16 @@ pub fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, pat
     let annotations =
         [("kubernetes.io/createdby", "hostpath-dynamic-provisioner"), (PROVISIONED_BY, HOST_PATH), (BY_US, YES)];
     let size = spec.and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage").cloned());
+    let policy = class.reclaim_policy.clone().unwrap_or_else(|| "Delete".into());
     PersistentVolume {
         metadata: ObjectMeta {
             name: Some(format!("pvc-{}", object::uid(&claim.metadata))),
             annotations: Some(annotations.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()),
+            finalizers: (policy == "Delete").then(|| vec![maker::GUARD.to_owned()]),
             ..ObjectMeta::default()
         },
         spec: Some(PersistentVolumeSpec {
-            persistent_volume_reclaim_policy: Some(class.reclaim_policy.clone().unwrap_or_else(|| "Delete".into())),
+            persistent_volume_reclaim_policy: Some(policy),
             access_modes: spec.and_then(|s| s.access_modes.clone()),
             capacity: size.map(|s| [("storage".to_owned(), s)].into()),
             host_path: Some(HostPathVolumeSource { path: path.to_owned(), type_: None }),

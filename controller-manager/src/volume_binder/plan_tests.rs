@@ -300,9 +300,13 @@ fn volumes_whose_claim_took_another() {
 fn failures_are_told_once() {
     let reference = json!({"namespace": "ns", "name": "c", "uid": "u"});
     let of = |policy: &str, phase: &str, notes: Value| {
+        let guards =
+            notes[PROVISIONED_BY].as_str().filter(|by| by.starts_with("kubernetes.io/")).map(|_| [maker::GUARD]);
         let spec = json!({"claimRef": reference, "persistentVolumeReclaimPolicy": policy, "hostPath": null, "csi": null, "iscsi": {"iqn": "i", "lun": 0, "targetPortal": "t"}});
         told(&volume(
-            &the_volume(json!({"spec": spec, "status": {"phase": phase}, "metadata": {"annotations": notes}})),
+            &the_volume(
+                json!({"spec": spec, "status": {"phase": phase}, "metadata": {"annotations": notes, "finalizers": guards}}),
+            ),
             None,
         ))
     };
@@ -327,5 +331,34 @@ fn failures_are_told_once() {
         let want: Vec<_> = want.into_iter().map(|(reason, text)| (reason, text.to_owned())).collect();
         assert_eq!(of(policy, "Released", notes.clone()), want, "{policy} {notes}");
         assert_eq!(of(policy, "Failed", notes), []);
+    }
+}
+
+#[test]
+fn a_volume_goes_when_what_it_stands_for_has_gone() {
+    let volume = |deleting: bool, finalizers: Value| -> PersistentVolume {
+        let deleted = deleting.then_some("2026-01-01T00:00:00Z");
+        serde_json::from_value(
+            json!({"metadata": {"name": "v", "finalizers": finalizers, "deletionTimestamp": deleted}}),
+        )
+        .expect("volume")
+    };
+    for (deleting, finalizers, want) in [
+        (false, json!([]), vec!["delete"]),
+        (false, json!([maker::GUARD]), vec!["[]", "delete"]),
+        (false, json!(["x", maker::GUARD]), vec![r#"["x"]"#, "delete"]),
+        (true, json!(["x", maker::GUARD]), vec![r#"["x"]"#]),
+    ] {
+        let shown: Vec<String> = deleted(&volume(deleting, finalizers.clone()))
+            .into_iter()
+            .map(|action| match action {
+                Action::Update { body, .. } => {
+                    body["metadata"].get("finalizers").map_or_else(|| "[]".to_owned(), Value::to_string)
+                }
+                Action::Delete { .. } => "delete".to_owned(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(shown, want, "{finalizers}");
     }
 }

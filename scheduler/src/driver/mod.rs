@@ -100,7 +100,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     let result = if elects {
         let election = election(&settings, &host);
-        match leader::run(background, election, shutdown.clone(), |token| lead(Shutdown::from(token))).await {
+        // The first profile speaks for the process.
+        let name = settings.get("profiles").and_then(|all| all[0]["schedulerName"].as_str());
+        let events = Recorder::new(background.clone(), &tasks, &shutdown, name.unwrap_or("default-scheduler"), "");
+        let lead = |token| lead(Shutdown::from(token));
+        match leader::run(background, election, &events, shutdown.clone(), lead).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
             Outcome::Shutdown | Outcome::Finished => Ok(()),
         }

@@ -17,7 +17,9 @@ use rand::Rng;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::events::{Kind, Recorder};
 use crate::run::Shutdown;
+use crate::types::object_reference;
 
 /// Which lease to hold, and for how long.
 #[derive(Clone, Debug)]
@@ -108,9 +110,9 @@ pub trait Leases: Send + Sync {
     /// One, where it exists.
     fn get(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<Lease>, Self::Error>> + Send;
     /// Makes one.
-    fn create(&self, lease: &Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Self::Error>> + Send;
     /// Replaces one that has not changed since.
-    fn replace(&self, lease: &Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    fn replace(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Self::Error>> + Send;
 }
 
 /// Leases of one namespace, over the network.
@@ -121,13 +123,13 @@ impl Leases for Api<Lease> {
         self.get_opt(name).await
     }
 
-    async fn create(&self, lease: &Lease) -> Result<(), kube::Error> {
-        Self::create(self, &PostParams::default(), lease).await.map(drop)
+    async fn create(&self, lease: &Lease) -> Result<Lease, kube::Error> {
+        Self::create(self, &PostParams::default(), lease).await
     }
 
-    async fn replace(&self, lease: &Lease) -> Result<(), kube::Error> {
+    async fn replace(&self, lease: &Lease) -> Result<Lease, kube::Error> {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
-        Self::replace(self, name, &PostParams::default(), lease).await.map(drop)
+        Self::replace(self, name, &PostParams::default(), lease).await
     }
 }
 
@@ -135,12 +137,21 @@ struct Elector<L> {
     leases: L,
     config: Config,
     observed: Option<Observed>,
+    /// The lease as we wrote it last, and when.
+    held: Option<(Lease, Instant)>,
 }
 
 impl<L: Leases> Elector<L> {
     /// One attempt; true when we hold the lease afterwards.
     async fn attempt(&mut self) -> Result<bool, L::Error> {
         let now = Timestamp::now();
+        if let Some(lease) = self.held.clone().filter(|(_, at)| at.elapsed() < self.config.lease_duration) {
+            // Nobody else may have written to it: a look at it is worth it only if somebody has.
+            match self.renew(lease.0, now).await {
+                Ok(()) => return Ok(true),
+                Err(error) => tracing::debug!(%error, "the lease is not as it was left"),
+            }
+        }
         let found = self.leases.get(&self.config.namespace, &self.config.lease_name).await?;
         let Some(mut lease) = found else {
             let Step::Take(mut spec) = decide(&self.config, &LeaseSpec::default(), Duration::ZERO, now) else {
@@ -150,7 +161,8 @@ impl<L: Leases> Elector<L> {
             let mut lease = Lease { spec: Some(spec), ..Lease::default() };
             lease.metadata.name = Some(self.config.lease_name.clone());
             lease.metadata.namespace = Some(self.config.namespace.clone());
-            self.leases.create(&lease).await?;
+            let made = self.leases.create(&lease).await?;
+            self.held = Some((made, Instant::now()));
             return Ok(true);
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -159,8 +171,20 @@ impl<L: Leases> Elector<L> {
             return Ok(false);
         };
         lease.spec = Some(spec);
-        self.leases.replace(&lease).await?;
+        self.write(&lease).await?;
         Ok(true)
+    }
+
+    async fn renew(&mut self, mut lease: Lease, now: Timestamp) -> Result<(), L::Error> {
+        let spec = lease.spec.get_or_insert_default();
+        spec.renew_time = Some(MicroTime(now));
+        self.write(&lease).await
+    }
+
+    async fn write(&mut self, lease: &Lease) -> Result<(), L::Error> {
+        let written = self.leases.replace(lease).await?;
+        self.held = Some((written, Instant::now()));
+        Ok(())
     }
 
     /// How long the lease has looked like this.
@@ -172,6 +196,17 @@ impl<L: Leases> Elector<L> {
         }
         self.observed = Some(Observed { spec: spec.clone(), at: Instant::now() });
         Duration::ZERO
+    }
+
+    /// Tells of the lease what has become of us.
+    fn tell(&self, events: Option<&Recorder>, what: &str) {
+        let (Some(events), Some((lease, _))) = (events, &self.held) else { return };
+        events.event(
+            &object_reference(lease),
+            Kind::Normal,
+            "LeaderElection",
+            format!("{} {what}", self.config.identity),
+        );
     }
 
     /// Gives the lease back, so that nobody has to wait for it to run out. Who cannot in time lets it run out.
@@ -204,24 +239,36 @@ impl<L: Leases> Elector<L> {
 }
 
 /// Waits for the lease, then runs `work` with a token that is cancelled as soon as the lease is lost or the process
-/// is to end. The lease is released on shutdown, after `work` has returned.
-pub async fn run<F, Fut>(client: kube::Client, config: Config, shutdown: Shutdown, work: F) -> Outcome
+/// is to end. The lease is released on shutdown, after `work` has returned. Who leads, and no longer leads, is told.
+pub async fn run<F, Fut>(
+    client: kube::Client,
+    config: Config,
+    events: &Recorder,
+    shutdown: Shutdown,
+    work: F,
+) -> Outcome
 where
     F: FnOnce(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
     let leases: Api<Lease> = Api::namespaced(client, &config.namespace);
-    run_over(leases, config, shutdown, work).await
+    run_over(leases, config, Some(events), shutdown, work).await
 }
 
-/// [`run`] with leases that are kept elsewhere.
-pub async fn run_over<L, F, Fut>(leases: L, config: Config, shutdown: Shutdown, work: F) -> Outcome
+/// [`run`] with leases that are kept elsewhere; without `events` nobody is told.
+pub async fn run_over<L, F, Fut>(
+    leases: L,
+    config: Config,
+    events: Option<&Recorder>,
+    shutdown: Shutdown,
+    work: F,
+) -> Outcome
 where
     L: Leases,
     F: FnOnce(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
-    let mut elector = Elector { leases, config, observed: None };
+    let mut elector = Elector { leases, config, observed: None, held: None };
     let lease = format!("{}/{}", elector.config.namespace, elector.config.lease_name);
     // As a 0 from the start, so that alerts can tell a candidate from a process that is not there.
     let leading = crate::metrics::gauge(
@@ -237,6 +284,7 @@ where
     }
     tracing::info!(%lease, "Successfully acquired lease");
     leading.set(1.0);
+    elector.tell(events, "became leader");
     let token = shutdown.token().child_token();
     let mut work = std::pin::pin!(work(token.clone()));
     let outcome = tokio::select! {
@@ -244,6 +292,7 @@ where
         () = renew(&mut elector) => Outcome::Lost,
         () = shutdown.wait() => Outcome::Shutdown,
     };
+    elector.tell(events, "stopped leading");
     token.cancel();
     leading.set(0.0);
     match outcome {

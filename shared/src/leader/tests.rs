@@ -1,10 +1,15 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::{Config, Elector, Step, decide};
+use parking_lot::Mutex;
+
+use super::{Config, Elector, Outcome, Step, decide, run};
+use crate::events::Recorder;
+use crate::run::{Shutdown, TaskGroup};
 
 fn config() -> Config {
     Config {
@@ -56,6 +61,54 @@ async fn a_lease_that_cannot_be_given_back_is_left() {
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
         kube::Api::namespaced(kube::Client::new(silent, "default"), "kube-system");
     let began = tokio::time::Instant::now();
-    Elector { leases, config: config(), observed: None }.release().await;
+    Elector { leases, config: config(), observed: None, held: None }.release().await;
     assert_eq!(began.elapsed(), config().renew_deadline);
+}
+
+/// What a server of one lease was asked, as verb and object.
+type Asked = Arc<Mutex<Vec<(http::Method, serde_json::Value)>>>;
+
+/// Has no lease at first, and takes what it is sent.
+async fn answer(
+    request: http::Request<kube::client::Body>,
+    asked: Asked,
+) -> Result<http::Response<kube::client::Body>, tower::BoxError> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect_bytes().await?;
+    let mut object: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let stored = asked.lock().iter().rfind(|(_, o)| o["kind"] == "Lease").map(|(_, lease)| lease.clone());
+    let (code, answer) = match (parts.method == http::Method::GET, stored) {
+        (true, Some(lease)) => (200, lease),
+        (true, None) => {
+            (404, serde_json::json!({"kind": "Status", "code": 404, "reason": "NotFound", "status": "Failure"}))
+        }
+        (false, _) => {
+            (object["metadata"]["uid"], object["metadata"]["resourceVersion"]) = ("u".into(), "7".into());
+            (200, object.clone())
+        }
+    };
+    asked.lock().push((parts.method, object));
+    Ok(http::Response::builder().status(code).body(serde_json::to_vec(&answer)?.into())?)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_is_told_and_renews_without_a_look() {
+    let asked = Asked::default();
+    let all = Arc::clone(&asked);
+    let service = tower::service_fn(move |request| answer(request, Arc::clone(&all)));
+    let client = kube::Client::new(service, "default");
+    let (tasks, term) = (TaskGroup::new(), Shutdown::new());
+    let events = Recorder::new(client.clone(), &tasks, &term, "kube-scheduler", "");
+    let work = |_| tokio::time::sleep(config().retry_period * 3 + Duration::from_secs(1));
+    assert_eq!(run(client, config(), &events, Shutdown::new(), work).await, Outcome::Finished);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = asked.lock().clone();
+    let verbs: Vec<&str> = asked.iter().filter(|(_, o)| o["kind"] != "Event").map(|(verb, _)| verb.as_str()).collect();
+    assert_eq!(verbs, ["GET", "POST", "PUT", "PUT", "PUT", "GET", "PUT"], "made, renewed, and given back");
+    let told: Vec<&serde_json::Value> = asked.iter().map(|(_, o)| o).filter(|o| o["kind"] == "Event").collect();
+    let messages: Vec<&str> = told.iter().filter_map(|e| e["message"].as_str()).collect();
+    assert_eq!(messages, ["me became leader", "me stopped leading"]);
+    let about = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "kube-scheduler",
+        "namespace": "kube-system", "uid": "u", "resourceVersion": "7"});
+    assert_eq!((&told[0]["involvedObject"], &told[0]["reason"]), (&about, &"LeaderElection".into()));
 }

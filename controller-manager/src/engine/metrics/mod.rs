@@ -81,6 +81,14 @@ pub fn add(name: &str, labels: &[&str], n: usize) {
     }
 }
 
+/// Show a counter that has counted nothing yet.
+pub fn show_zero(name: &str, labels: &[&str]) {
+    if let Some(Made::Counter(family)) = find(name) {
+        // It is there from now on.
+        let _ = family.get_metric_with_label_values(labels);
+    }
+}
+
 /// Set a gauge.
 pub fn set(name: &str, labels: &[&str], value: f64) {
     if let Some(Made::Gauge(family)) = find(name)
