@@ -212,11 +212,14 @@ static RULES: &[Rules] = &[
         .update(coordination::candidate_update)
         .changed(SPEC),
     rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).changed(&[Anew]).status(policy::status),
-    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler).status(autoscaling::status),
+    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
+        .update_only(autoscaling::autoscaler_update)
+        .status(autoscaling::status),
     rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
     rules("scheduling.k8s.io", "workloads", scheduling::workload).update(scheduling::workload_update).changed(SPEC),
     rules("storagemigration.k8s.io", "storageversionmigrations", storage_migration::migration)
         .update(storage_migration::migration_update)
+        .changed(WHOLE)
         .status(storage_migration::migration_status),
     rules("node.k8s.io", "runtimeclasses", node::runtime_class).update(node::runtime_class_update).changed(WHOLE),
     rules(STORAGE, "storageclasses", storage::class).update(storage::class_update).changed(WHOLE),
@@ -260,8 +263,12 @@ static RULES: &[Rules] = &[
         .named(PathSegment)
         .update_only(certificates::request_update)
         .status(certificates::request_status),
-    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating).changed(&[Metadata, Anew]),
-    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating)
+        .update(admissionregistration::validating_update)
+        .changed(&[Metadata, Stays]),
+    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating)
+        .update(admissionregistration::mutating_update)
+        .changed(&[Metadata, Stays]),
     rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy).changed(&[Metadata, Anew]),
     rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding).changed(&[Metadata, Anew]),
     rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy)

@@ -11,6 +11,7 @@ use super::meta::{annotation, immutable};
 use super::names::{
     self, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, path_segment, pattern, port_name, port_number,
 };
+use super::relaxed::{self, Leave};
 use super::tree::{get, has, int, list, text, texts};
 
 /// A new or changed ingress.
@@ -31,15 +32,36 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
         for (j, host) in texts(tls, "hosts").iter().enumerate() {
             complain(out, &path.child("hosts").index(j), host, host_name(host));
         }
-        let secret = text(tls, "secretName");
-        if !secret.is_empty() {
-            complain(out, &path.child("secretName"), secret, dns1123_subdomain(secret));
+        if !relaxed::allows(Leave::OddSecretNames) {
+            secret_name(tls, &path, out);
         }
     }
     if has(spec, "ingressClassName") {
         let class = text(spec, "ingressClassName");
         complain(out, &path.child("ingressClassName"), class, dns1123_subdomain(class));
     }
+}
+
+fn secret_name(tls: &Value, path: &Path, out: &mut Vec<Error>) {
+    let secret = text(tls, "secretName");
+    if !secret.is_empty() {
+        complain(out, &path.child("secretName"), secret, dns1123_subdomain(secret));
+    }
+}
+
+/// Whether a secret is named that can not be there.
+pub(super) fn has_odd_secrets(spec: &Value) -> bool {
+    let mut wrong = Vec::new();
+    list(spec, "tls").iter().for_each(|tls| secret_name(tls, &Path::default(), &mut wrong));
+    !wrong.is_empty()
+}
+
+/// Whether rules for hosts with a wildcard have something wrong, which was not looked at once.
+pub(super) fn has_odd_wildcard_rules(spec: &Value) -> bool {
+    let mut wrong = Vec::new();
+    let rules = list(spec, "rules").iter().filter(|rule| text(rule, "host").contains('*'));
+    rules.for_each(|rule| paths(rule, &Path::default(), &mut wrong));
+    !wrong.is_empty()
 }
 
 /// A new ingress.
@@ -112,6 +134,12 @@ fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         complain(out, &path.child("host"), host, host_name(host));
     }
+    if !(host.contains('*') && relaxed::allows(Leave::OddWildcardRules)) {
+        paths(rule, path, out);
+    }
+}
+
+fn paths(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     if !has(rule, "http") {
         return;
     }
