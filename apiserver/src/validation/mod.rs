@@ -108,12 +108,13 @@ use Step::{Changed, Metadata, Rules as Anew, Stays};
 
 /// The whole object as if it were new, and what may not change.
 const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
-/// The same, where what is asked of a change begins with the specification once more.
+/// The same with the specification once more.
 const TWICE: &[Step] = &[Metadata, Anew, Changed, Anew, Stays];
 /// What a change is asked includes all that a new object is.
 const WITHIN: &[Step] = &[Changed, Metadata, Anew, Stays];
 const SPEC: &[Step] = &[Changed, Anew, Stays];
-const ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
+/// All of it twice, as roles of the whole cluster and their bindings are judged.
+const CLUSTER_ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
 
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
@@ -186,7 +187,7 @@ static RULES: &[Rules] = &[
     rules("events.k8s.io", "events", events::create_new).update_only(events::update_new),
     rules(APPS, "replicasets", workloads::replica_set)
         .update(workloads::selector_stays)
-        .changed(TWICE)
+        .changed(SPEC)
         .status(workloads::status::replicas),
     rules(APPS, "deployments", workloads::deployment)
         .update(workloads::selector_stays)
@@ -194,7 +195,7 @@ static RULES: &[Rules] = &[
         .status(workloads::status::deployment),
     rules(APPS, "daemonsets", workloads::daemon_set)
         .update(workloads::selector_stays)
-        .changed(TWICE)
+        .changed(SPEC)
         .status(workloads::status::daemon_set),
     rules(APPS, "statefulsets", workloads::stateful::create)
         .named(Label)
@@ -246,13 +247,13 @@ static RULES: &[Rules] = &[
         .update(networking::addresses::address_update)
         .changed(WHOLE),
     rules(NETWORKING, "servicecidrs", networking::addresses::ranges).update_only(networking::addresses::ranges_update),
-    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(ROLES),
-    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(ROLES),
-    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(ROLES),
+    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(WHOLE),
+    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(CLUSTER_ROLES),
+    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(WHOLE),
     rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding)
         .named(PathSegment)
         .update(rbac::reference_stays)
-        .changed(ROLES),
+        .changed(CLUSTER_ROLES),
     rules(CERTIFICATES, "clustertrustbundles", trust_bundle::bundle)
         .named(PathSegment)
         .update_only(trust_bundle::bundle_update),

@@ -43,13 +43,8 @@ const METADATA: &[(&str, &str)] = &[
     ("cronjobs.batch", "spec.jobTemplate.spec.template.metadata"),
 ];
 const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
-/// Whoever has a selector for a purpose of its own.
+/// Who selects something for a purpose of its own; workloads were always asked for sound selectors.
 const SELECTING: &[(&str, &str)] = &[
-    ("daemonsets.apps", "spec.selector"),
-    ("deployments.apps", "spec.selector"),
-    ("replicasets.apps", "spec.selector"),
-    ("statefulsets.apps", "spec.selector"),
-    ("jobs.batch", "spec.selector"),
     ("poddisruptionbudgets.policy", "spec.selector"),
     ("networkpolicies.networking.k8s.io", "spec.podSelector"),
     ("csistoragecapacities.storage.k8s.io", "nodeTopology"),

@@ -12,7 +12,7 @@ use shared::status::field::{Error, Path};
 use super::meta::immutable;
 use super::names::dns1123_label;
 use super::pod;
-use super::selectors::{own_selector, picks, template_labels};
+use super::selectors::{label_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
 use super::workloads::counts;
 use super::{cron, networking};
@@ -42,7 +42,7 @@ fn selecting(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if selector.is_null() {
         out.push(Error::required(path.child("selector"), ""));
     } else {
-        own_selector(selector, &path.child("selector"), out);
+        label_selector(selector, &path.child("selector"), out);
     }
     let labels = template_labels(get(spec, "template"));
     if picks(selector, labels) == Some(false) {

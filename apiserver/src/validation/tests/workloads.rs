@@ -94,6 +94,10 @@ fn jobs() {
         (&[("/spec/managedBy", json!("me"))], &[
             r#"spec.managedBy: Invalid value: "me": must be a domain-prefixed path (such as "acme.io/foo")"#,
         ]),
+        (&[("/spec/managedBy", json!(""))], &["spec.managedBy: Required value"]),
+        (&[("/spec/managedBy", json!("a.b/c@d"))], &[
+            "spec.managedBy: Invalid value: \"c@d\": Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')",
+        ]),
         (&[("/spec/successPolicy", json!({"rules": [{"succeededCount": 1}]}))], &[
             r#"spec.successPolicy: Invalid value: {"Rules":[{"SucceededIndexes":null,"SucceededCount":1}]}: requires indexed completion mode"#,
         ]),

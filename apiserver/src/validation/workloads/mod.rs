@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use super::meta::immutable;
 use super::names::{not_negative, percent, percent_complaint};
 use super::pod;
-use super::selectors::{is_empty, own_selector, picks, template_labels};
+use super::selectors::{is_empty, label_selector, picks, template_labels};
 use super::tree::{get, has, has_entries, int, text};
 
 const MISMATCH: &str = "`selector` does not match template `labels`";
@@ -55,7 +55,7 @@ fn selector(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::required(path, ""));
         return;
     }
-    own_selector(selector, &path, out);
+    label_selector(selector, &path, out);
     if is_empty(selector) {
         out.push(Error::invalid(&path, selector.clone(), &format!("empty selector is invalid for {kind}")));
     }
@@ -182,7 +182,7 @@ pub(super) fn daemon_set(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), spec_path());
     let wanted = get(spec, "selector");
     let (template, template_path) = (get(spec, "template"), path.child("template"));
-    own_selector(wanted, &path.child("selector"), out);
+    label_selector(wanted, &path.child("selector"), out);
     if picks(wanted, template_labels(template)) == Some(false) {
         mismatch(template, &template_path, out);
     }
