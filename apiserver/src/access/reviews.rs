@@ -118,6 +118,7 @@ impl Reviews {
     async fn access(&self, mut review: Value, namespace: Option<&str>) -> Result<Value, Status> {
         let spec = Spec::read(&review);
         let mut errors = spec.validate(true);
+        errors.extend(reviews_sar::validate_metadata(&review, if namespace.is_some() { "namespace" } else { "" }));
         if let Some(namespace) = namespace {
             errors.extend(reviews_sar::validate_local(&review, namespace));
         }
@@ -131,7 +132,8 @@ impl Reviews {
 
     async fn self_access(&self, user: &UserInfo, mut review: Value) -> Result<Value, Status> {
         let spec = Spec::read(&review);
-        let errors = spec.validate(false);
+        let mut errors = spec.validate(false);
+        errors.extend(reviews_sar::validate_metadata(&review, ""));
         if !errors.is_empty() {
             return Err(invalid(errors));
         }
@@ -251,6 +253,26 @@ mod tests {
                 json!({"spec": {"resourceAttributes": {"fieldSelector": {}, "labelSelector": {"rawSelector": "a", "requirements": [{"key": "a", "operator": "In"}]}}}}),
                 422,
                 ".authorization.k8s.io \"\" is invalid: [spec.resourceAttributes.fieldSelector.requirements: Required value: when spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required, spec.resourceAttributes.labelSelector.rawSelector: Invalid value: \"a\": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn']",
+            ),
+            (
+                "subjectaccessreviews",
+                json!({"metadata": {"name": "n", "uid": "u", "labels": {}},
+                    "spec": {"resourceAttributes": {"fieldSelector": {}}}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: [spec.user: Invalid value: \"\": at least one of user or group must be specified, spec.resourceAttributes.fieldSelector.requirements: Required value: when spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required, metadata: Invalid value: {\"name\":\"n\"}: must be empty]",
+            ),
+            (
+                "selfsubjectaccessreviews",
+                json!({"metadata": {"generateName": "n"}, "spec": {"nonResourceAttributes": {}}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: metadata: Invalid value: {\"generateName\":\"n\"}: must be empty",
+            ),
+            (
+                "localsubjectaccessreviews",
+                json!({"metadata": {"namespace": "e", "labels": {"a": "b"}},
+                    "spec": {"user": "u", "nonResourceAttributes": {"path": "/", "verb": "get"}}}),
+                422,
+                ".authorization.k8s.io \"\" is invalid: [metadata: Invalid value: {\"labels\":{\"a\":\"b\"},\"namespace\":\"e\"}: must be empty except for namespace, spec.nonResourceAttributes: Invalid value: {\"Path\":\"/\",\"Verb\":\"get\"}: disallowed on this kind of request]",
             ),
             ("tokenreviews", json!({"spec": {}}), 400, "token is required for TokenReview in authentication"),
             ("selfsubjectrulesreviews", json!({"spec": {}}), 400, "no namespace on request"),

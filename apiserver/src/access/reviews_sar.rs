@@ -39,7 +39,6 @@ impl<'a> Spec<'a> {
             let text = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
             errors.push(Error::invalid(path.child("resourceAttributes"), Value::Null, text));
         }
-        self.validate_selectors(&mut errors);
         if about && tree::text(self.spec, "/user").is_empty() && tree::list(self.spec, "/groups").is_empty() {
             errors.push(Error::invalid(
                 path.child("user"),
@@ -47,6 +46,7 @@ impl<'a> Spec<'a> {
                 "at least one of user or group must be specified",
             ));
         }
+        self.validate_selectors(&mut errors);
         errors
     }
 
@@ -208,6 +208,25 @@ fn check_requirement(requirement: &Value, path: &Path, label: bool, errors: &mut
             }
         }
     }
+}
+
+/// What is wrong with metadata that a client gave a review: there is nothing to keep it with. `but` is let pass.
+pub(super) fn validate_metadata(review: &Value, but: &str) -> Option<Error> {
+    /// What is not the client's to say.
+    const SYSTEM: [&str; 6] =
+        ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "managedFields", "selfLink", "uid"];
+    let given = review.get("metadata").and_then(Value::as_object)?;
+    let says = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(all) => !all.is_empty(),
+        Value::Object(all) => !all.is_empty(),
+        _ => true,
+    };
+    let kept = given.iter().filter(|(field, value)| !SYSTEM.contains(&field.as_str()) && says(value));
+    let kept: serde_json::Map<String, Value> = kept.map(|(field, value)| (field.clone(), value.clone())).collect();
+    let why = if but.is_empty() { "must be empty".to_owned() } else { format!("must be empty except for {but}") };
+    kept.keys().any(|field| field != but).then(|| Error::invalid("metadata", Value::Object(kept), &why))
 }
 
 /// What is wrong with a local review posted in a namespace.

@@ -57,7 +57,7 @@ fn path_of(path: &str) -> Path {
 
 /// A path as sentences have it.
 fn named(path: &str) -> String {
-    if path.is_empty() { "in body".to_owned() } else { format!("{} in body", path.trim_start_matches('.')) }
+    if path.is_empty() { "in body".to_owned() } else { format!("{} in body", path.strip_prefix('.').unwrap_or(path)) }
 }
 
 /// Says what is wrong. Returns how many checks were made and passed, as upstream counts them: of alternatives that do
@@ -319,14 +319,16 @@ fn map_limits(map: &Map<String, Value>, checks: &Checks, path: &str, out: &mut V
 fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Vec<Error>) -> usize {
     match value {
         Value::Object(map) => {
+            // Sentences about what the whole thing may have more of begin with a dot.
+            let more = if path.is_empty() { "." } else { path };
             let mut field = |(key, inner): (&String, &Value)| {
                 let before = old.and_then(|o| o.get(key));
                 match (schema.property(key), &schema.additional) {
                     (Some(p), _) => at(inner, before, p, &format!("{path}.{key}"), out),
-                    (None, Additional::Schema(p)) => at(inner, before, p, &format!("{path}.{key}"), out),
+                    (None, Additional::Schema(p)) => at(inner, before, p, &format!("{more}.{key}"), out),
                     (None, Additional::None) => {
-                        let text = format!("{path}.{key} in body is a forbidden property");
-                        out.push(Error::invalid(path_of(path), "", text.trim_start_matches('.')));
+                        let why = format!("{} is a forbidden property", named(&format!("{more}.{key}")));
+                        out.push(Error::invalid(path_of(path), key.as_str(), &why));
                         0
                     }
                     (None, Additional::Any | Additional::Unset) => 0,

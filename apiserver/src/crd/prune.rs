@@ -71,8 +71,9 @@ fn object(
                     value(inner, Some(p), p.embedded, path, gone);
                     true
                 }
-                (None, Additional::Any) => true,
-                (None, _) => preserve,
+                // What no schema is for is refused where it may not be.
+                (None, Additional::Any | Additional::None) => true,
+                (None, Additional::Unset) => preserve,
             },
         };
         if !known {
@@ -181,6 +182,18 @@ mod tests {
         assert_eq!(object["spec"]["free"]["u"]["w"], 1);
         assert_eq!(object["metadata"]["x"], 1);
         assert!(prune(&mut object, &schema()).is_empty(), "what is left is known");
+    }
+
+    /// That there is nothing more is judged, not brought about.
+    #[test]
+    fn what_is_refused_stays() {
+        let closed = json!({"type": "object", "additionalProperties": false, "properties": {"a": {"type": "string"}}});
+        let schema = Schema::compile(&json!({"type": "object", "properties": {"spec": closed}}));
+        let mut object = json!({"spec": {"a": "x", "b": 1}});
+        assert!(prune(&mut object, &schema).is_empty());
+        let errors = crate::crd::check::check(&object, None, &schema);
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors, [r#"spec: Invalid value: "b": spec.b in body is a forbidden property"#]);
     }
 
     #[test]

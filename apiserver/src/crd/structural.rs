@@ -182,7 +182,8 @@ fn restricts(metadata: &Value) -> bool {
     metadata.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
         "type" | "default" | "externalDocs" | "example" => false,
         "properties" => !properties(metadata).all(|(key, _)| named(key)),
-        "additionalProperties" => !value.is_null(),
+        // That they are there says something already.
+        "additionalProperties" | "not" | "items" | "required" | "x-kubernetes-list-map-keys" => !value.is_null(),
         _ => said(value),
     })
 }

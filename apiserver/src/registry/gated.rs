@@ -21,8 +21,16 @@ struct Fields {
     plural: &'static str,
     group: &'static str,
     paths: Vec<Vec<String>>,
+    /// What else shows that they are in use.
+    used_by: Vec<Vec<String>>,
     /// They go also where they are in use.
     always: bool,
+}
+
+impl Fields {
+    fn are_used(&self, old: &Value) -> bool {
+        self.paths.iter().chain(&self.used_by).any(|path| has(old, path))
+    }
 }
 
 /// The fields of the gates that are off.
@@ -47,8 +55,10 @@ impl Gated {
     pub fn new(gates: &FeatureGates) -> Self {
         let of = |gate: &'static Gate, (row, prefix): &(&'static str, &'static str)| {
             let (plural, group) = row.split_once('.').unwrap_or((row, ""));
-            let path = |field: &&str| format!("{prefix}.{field}").split('.').map(str::to_owned).collect();
-            Fields { plural, group, paths: gate.fields.iter().map(path).collect(), always: gate.always }
+            let parts = |path: &str| path.split('.').map(str::to_owned).collect();
+            let paths = gate.fields.iter().map(|field| parts(&format!("{prefix}.{field}"))).collect();
+            let used_by = gate.used_by.iter().map(|path| parts(path)).collect();
+            Fields { plural, group, paths, used_by, always: gate.always }
         };
         let off = GATES.iter().filter(|gate| !gates.enabled(gate.name));
         Self {
@@ -76,9 +86,9 @@ impl Gated {
         if row.custom.is_some() {
             return;
         }
-        for Fields { paths, always, .. } in self.off.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
-            if *always || old.is_none_or(|old| !paths.iter().any(|path| has(old, path))) {
-                for path in paths {
+        for fields in self.off.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
+            if fields.always || old.is_none_or(|old| !fields.are_used(old)) {
+                for path in &fields.paths {
                     take(object, path);
                 }
             }

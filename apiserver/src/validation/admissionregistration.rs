@@ -6,7 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_subdomain};
-use super::selectors::label_selector;
+use super::selectors::{is_odd, own_selector};
 use super::tree::{get, has, int, list, text, texts};
 use super::urls;
 
@@ -14,21 +14,68 @@ const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
 /// `ValidatingWebhookConfiguration`.
 pub(super) fn validating(object: &Value, out: &mut Vec<Error>) {
-    webhooks(object, false, out);
+    webhooks(object, false, Demands::ALL, out);
 }
 
 /// `MutatingWebhookConfiguration`.
 pub(super) fn mutating(object: &Value, out: &mut Vec<Error>) {
-    webhooks(object, true, out);
+    webhooks(object, true, Demands::ALL, out);
 }
 
-fn webhooks(object: &Value, mutating: bool, out: &mut Vec<Error>) {
+/// A changed `ValidatingWebhookConfiguration`.
+pub(super) fn validating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    webhooks(new, false, Demands::met_by(old), out);
+}
+
+/// A changed `MutatingWebhookConfiguration`.
+pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    webhooks(new, true, Demands::met_by(old), out);
+}
+
+/// Which values the first version of this API let pass are not let pass. One that is stored without is changed without.
+#[derive(Clone, Copy)]
+struct Demands {
+    /// A call changes nothing but what is asked about.
+    no_effects: bool,
+    /// A version of reviews that is sent.
+    known_versions: bool,
+    /// One name for each.
+    unique_names: bool,
+}
+
+/// Versions of reviews that are sent.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+const NO_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
+const EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
+
+impl Demands {
+    const ALL: Self = Self { no_effects: true, known_versions: true, unique_names: true };
+
+    fn met_by(old: &Value) -> Self {
+        let hooks = list(old, "webhooks");
+        let names: BTreeSet<&str> = hooks.iter().map(|hook| text(hook, "name")).collect();
+        let known = |hook| texts(hook, "admissionReviewVersions").iter().any(|v| VERSIONS.contains(v));
+        Self {
+            no_effects: hooks.iter().all(|hook| NO_EFFECTS.contains(&text(hook, "sideEffects"))),
+            known_versions: hooks.iter().all(known),
+            unique_names: names.len() == hooks.len(),
+        }
+    }
+}
+
+/// Whether one of the webhooks has a selector that is wrong.
+pub(super) fn select_oddly(webhooks: &Value) -> bool {
+    let selectors = |hook| ["namespaceSelector", "objectSelector"].map(|key| get(hook, key));
+    webhooks.as_array().into_iter().flatten().flat_map(selectors).any(is_odd)
+}
+
+fn webhooks(object: &Value, mutating: bool, demands: Demands, out: &mut Vec<Error>) {
     let mut names = BTreeSet::new();
     for (i, hook) in list(object, "webhooks").iter().enumerate() {
         let path = Path::new("webhooks").index(i);
         let name = text(hook, "name");
-        webhook(hook, mutating, &path, out);
-        if !name.is_empty() && !names.insert(name) {
+        webhook(hook, mutating, demands, &path, out);
+        if demands.unique_names && !name.is_empty() && !names.insert(name) {
             out.push(Error::duplicate(path.child("name"), name));
         }
     }
@@ -41,7 +88,7 @@ pub(super) fn one_of(hook: &Value, key: &str, allowed: &[&str], path: &Path, out
     }
 }
 
-fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
+fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mut Vec<Error>) {
     let name = text(hook, "name");
     if name.is_empty() {
         out.push(Error::required(path.child("name"), ""));
@@ -57,17 +104,19 @@ fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
     }
     one_of(hook, "failurePolicy", &["Fail", "Ignore"], path, out);
     one_of(hook, "matchPolicy", &["Equivalent", "Exact"], path, out);
-    match text(hook, "sideEffects") {
-        "" => out.push(Error::required(path.child("sideEffects"), "must specify one of None, NoneOnDryRun")),
-        "None" | "NoneOnDryRun" => {}
-        other => out.push(Error::not_supported(path.child("sideEffects"), other, &["None", "NoneOnDryRun"])),
+    let effects = if demands.no_effects { NO_EFFECTS } else { EFFECTS };
+    if has(hook, "sideEffects") {
+        one_of(hook, "sideEffects", effects, path, out);
+    } else {
+        let why = format!("must specify one of {}", effects.join(", "));
+        out.push(Error::required(path.child("sideEffects"), &why));
     }
     if let Some(seconds) = int(hook, "timeoutSeconds").filter(|s| !(1..=30).contains(s)) {
         let message = "the timeout value must be between 1 and 30 seconds";
         out.push(Error::invalid(path.child("timeoutSeconds"), seconds, message));
     }
     for key in ["namespaceSelector", "objectSelector"] {
-        label_selector(get(hook, key), &path.child(key), out);
+        own_selector(get(hook, key), &path.child(key), out);
     }
     if mutating {
         one_of(hook, "reinvocationPolicy", &["IfNeeded", "Never"], path, out);
@@ -75,10 +124,10 @@ fn webhook(hook: &Value, mutating: bool, path: &Path, out: &mut Vec<Error>) {
     client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
     let names = crate::expressions::Names::of(crate::expressions::Dialect::Policy { params: false });
     super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
-    versions(hook, &path.child("admissionReviewVersions"), out);
+    versions(hook, demands.known_versions, &path.child("admissionReviewVersions"), out);
 }
 
-fn versions(hook: &Value, path: &Path, out: &mut Vec<Error>) {
+fn versions(hook: &Value, known: bool, path: &Path, out: &mut Vec<Error>) {
     let versions = texts(hook, "admissionReviewVersions");
     if versions.is_empty() {
         out.push(Error::required(path, "must specify one of v1, v1beta1"));
@@ -92,7 +141,7 @@ fn versions(hook: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         complain(out, &path.index(i), version, super::names::dns1035_label(version));
     }
-    if !versions.iter().any(|v| matches!(*v, "v1" | "v1beta1")) {
+    if known && !versions.iter().any(|v| VERSIONS.contains(v)) {
         let value = get(hook, "admissionReviewVersions").clone();
         out.push(Error::invalid(path, value, "must include at least one of v1, v1beta1"));
     }

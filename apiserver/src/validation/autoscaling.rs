@@ -15,9 +15,58 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     counts(get(new, "status"), &["currentReplicas", "desiredReplicas"], &Path::new("status"), out);
 }
 
-/// A new or changed autoscaler.
+/// A new autoscaler.
 pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
-    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let spec = get(object, "spec");
+    let in_core = text(get(spec, "scaleTargetRef"), "kind") == "ReplicationController";
+    let target = if in_core { Versions::Any } else { Versions::OfGroups };
+    self::spec(spec, target, Versions::Any, out);
+}
+
+/// A changed autoscaler: versions were not looked at once. That of a target stays as it was, and those of objects may
+/// be odd where one was.
+pub(super) fn autoscaler_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    let (spec, before) = (get(new, "spec"), get(old, "spec"));
+    let target = get(spec, "scaleTargetRef");
+    let same = |key: &str| text(target, key) == text(get(before, "scaleTargetRef"), key);
+    let versions = match text(target, "kind") {
+        _ if same("apiVersion") && same("kind") => Versions::Unknown,
+        "ReplicationController" => Versions::Any,
+        _ => Versions::OfGroups,
+    };
+    let odd = |metric: &Value| {
+        let object = get(get(metric, "object"), "describedObject");
+        text(metric, "type") == "Object" && Versions::Any.unfit(object).is_some()
+    };
+    let objects = if list(before, "metrics").iter().any(odd) { Versions::Unknown } else { Versions::Any };
+    self::spec(spec, versions, objects, out);
+}
+
+/// Which versions of an API may be named.
+#[derive(Clone, Copy)]
+enum Versions {
+    Any,
+    /// Those of groups that have a name.
+    OfGroups,
+    /// Whatever it says.
+    Unknown,
+}
+
+impl Versions {
+    /// What is wrong with the version that a reference names.
+    fn unfit(self, reference: &Value) -> Option<String> {
+        let version = text(reference, "apiVersion");
+        match (self, version.split('/').collect::<Vec<_>>().as_slice()) {
+            (Self::Unknown, _) => None,
+            (_, [_, _, _, ..]) => Some(format!("unexpected GroupVersion string: {version}")),
+            (Self::OfGroups, [_] | ["", _]) => Some("apiVersion must specify API group".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+fn spec(spec: &Value, target: Versions, objects: Versions, out: &mut Vec<Error>) {
+    let path = Path::new("spec");
     let lowest = i64::from(!relaxed::allows(Leave::NoReplicas));
     let least = int(spec, "minReplicas");
     let most = int(spec, "maxReplicas").unwrap_or_default();
@@ -32,10 +81,10 @@ pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
         let message = "must be greater than or equal to `minReplicas`";
         out.push(Error::invalid(path.child("maxReplicas"), most, message));
     }
-    reference(get(spec, "scaleTargetRef"), &path.child("scaleTargetRef"), out);
+    reference(get(spec, "scaleTargetRef"), target, &path.child("scaleTargetRef"), out);
     let metrics = list(spec, "metrics");
     for (i, metric) in metrics.iter().enumerate() {
-        one_metric(metric, &path.child("metrics").index(i), out);
+        one_metric(metric, objects, &path.child("metrics").index(i), out);
     }
     if least == Some(0) && !metrics.iter().any(|m| matches!(text(m, "type"), "Object" | "External")) {
         let why = "must specify at least one Object or External metric to support scaling to zero replicas";
@@ -49,12 +98,15 @@ pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn reference(target: &Value, path: &Path, out: &mut Vec<Error>) {
+fn reference(target: &Value, versions: Versions, path: &Path, out: &mut Vec<Error>) {
     for key in ["kind", "name"] {
         match text(target, key) {
             "" => out.push(Error::required(path.child(key), "")),
             value => complain(out, &path.child(key), value, path_segment(value, false)),
         }
+    }
+    if let Some(why) = versions.unfit(target) {
+        out.push(Error::invalid(path.child("apiVersion"), text(target, "apiVersion"), &why));
     }
 }
 
@@ -67,7 +119,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
 ];
 
-fn one_metric(metric: &Value, path: &Path, out: &mut Vec<Error>) {
+fn one_metric(metric: &Value, objects: Versions, path: &Path, out: &mut Vec<Error>) {
     let types = ["ContainerResource", "External", "Object", "Pods", "Resource"];
     let kind = text(metric, "type");
     if kind.is_empty() {
@@ -78,7 +130,7 @@ fn one_metric(metric: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     let present: Vec<&str> = SOURCES.iter().map(|(_, key)| *key).filter(|key| has(metric, key)).collect();
     if let Some(key) = present.first() {
-        metric_source(key, get(metric, key), &path.child(key), out);
+        metric_source(key, get(metric, key), objects, &path.child(key), out);
     }
     let wanted = SOURCES.iter().find(|(k, _)| *k == kind).map(|(_, key)| *key);
     match wanted {
@@ -96,12 +148,12 @@ fn one_metric(metric: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn metric_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>) {
+fn metric_source(key: &str, source: &Value, objects: Versions, path: &Path, out: &mut Vec<Error>) {
     let (target, target_path) = (get(source, "target"), path.child("target"));
     let (value, average) = (has(target, "value"), has(target, "averageValue"));
     match key {
         "object" => {
-            reference(get(source, "describedObject"), &path.child("describedObject"), out);
+            reference(get(source, "describedObject"), objects, &path.child("describedObject"), out);
             identifier(get(source, "metric"), &path.child("metric"), out);
             metric_target(target, &target_path, out);
             if !value && !average {
@@ -124,7 +176,7 @@ fn metric_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>) {
         "pods" => {
             identifier(get(source, "metric"), &path.child("metric"), out);
             metric_target(target, &target_path, out);
-            if !average || quantity(get(target, "averageValue")).sign() != 1 {
+            if !average {
                 let why = "must specify a positive target averageValue";
                 out.push(Error::required(target_path.child("averageValue"), why));
             }

@@ -66,7 +66,7 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
         let message = "may not specify a duration less than 600 seconds (10 minutes)";
         out.push(Error::invalid(path.child("expirationSeconds"), seconds, message));
     }
-    conditions(object, out);
+    conditions(object, &Value::Null, out);
 }
 
 fn check(request: &str) -> Result<(), String> {
@@ -118,14 +118,19 @@ fn parts_are(shape: fn(&str) -> Vec<String>, text: &str, path: &Path, out: &mut 
     }
 }
 
-fn conditions(object: &Value, out: &mut Vec<Error>) {
+/// Conditions; what those before did wrong these may do.
+fn conditions(object: &Value, before: &Value, out: &mut Vec<Error>) {
     let all_path = Path::of(&["status", "conditions"]);
     let all = list(get(object, "status"), "conditions");
     let mut kinds = BTreeSet::new();
+    let were: Vec<&str> = list(get(before, "status"), "conditions").iter().map(|c| text(c, "type")).collect();
+    let nameless = were.contains(&"");
+    let torn = were.contains(&"Approved") && were.contains(&"Denied");
+    let twice = were.iter().enumerate().any(|(i, kind)| were[..i].contains(kind));
     for (i, condition) in all.iter().enumerate() {
         let path = all_path.index(i);
         let (kind, status) = (text(condition, "type"), text(condition, "status"));
-        if kind.is_empty() {
+        if kind.is_empty() && !nameless {
             out.push(Error::required(path.child("type"), ""));
         }
         let allowed: &[&str] =
@@ -136,11 +141,11 @@ fn conditions(object: &Value, out: &mut Vec<Error>) {
             out.push(Error::not_supported(path.child("status"), status, allowed));
         }
         let other = if kind == "Approved" { "Denied" } else { "Approved" };
-        if matches!(kind, "Approved" | "Denied") && kinds.contains(other) {
+        if matches!(kind, "Approved" | "Denied") && kinds.contains(other) && !torn {
             let message = "Approved and Denied conditions are mutually exclusive";
             out.push(Error::invalid(&all_path, kind, message));
         }
-        if !kinds.insert(kind) {
+        if !kinds.insert(kind) && !twice {
             out.push(Error::duplicate(path.child("type"), kind));
         }
     }
@@ -245,7 +250,7 @@ fn changed(new: &Value, old: &Value, out: &mut Vec<Error>) {
     if !same(get(new, "spec"), get(old, "spec")) {
         out.push(Error::invalid("spec", get(new, "spec").clone(), "field is immutable"));
     }
-    conditions(new, out);
+    conditions(new, old, out);
     for kind in ["Approved", "Denied", "Failed"] {
         if of_kind(new, kind).len() < of_kind(old, kind).len() {
             let shown = shared::status::go_quote(kind);

@@ -276,6 +276,10 @@ fn prunes_nothing(spec: &Value) -> bool {
 fn conversion(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     let (conversion, path) = (get(spec, "conversion"), path.child("conversion"));
     let strategy = text(conversion, "strategy");
+    if conversion.is_object() && strategy != "None" && flag(spec, "preserveUnknownFields") {
+        let message = "must be None if spec.preserveUnknownFields is true";
+        out.push(Error::invalid(path.child("strategy"), strategy, message));
+    }
     if strategy.is_empty() && conversion.is_object() {
         out.push(Error::required(path.child("strategy"), ""));
     } else if !matches!(strategy, "" | "None" | "Webhook") {

@@ -174,8 +174,8 @@ pub(super) fn template(meta: &Value, path: &Path, out: &mut Vec<Error>) {
 fn finalizers(meta: &Value, path: &Path, out: &mut Vec<Error>) {
     let path = path.child("finalizers");
     let names = texts(meta, "finalizers");
-    for (i, name) in names.iter().enumerate() {
-        complain(out, &path.index(i), name, qualified_name(name));
+    for name in &names {
+        complain(out, &path, name, qualified_name(name));
     }
     if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
         out.push(Error::invalid(&path, json!(names), "finalizer orphan and foregroundDeletion cannot be both set"));

@@ -111,12 +111,13 @@ use Step::{Changed, Metadata, Rules as Anew, Stays};
 
 /// The whole object as if it were new, and what may not change.
 const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
-/// The same, where what is asked of a change begins with the specification once more.
+/// The same with the specification once more.
 const TWICE: &[Step] = &[Metadata, Anew, Changed, Anew, Stays];
 /// What a change is asked includes all that a new object is.
 const WITHIN: &[Step] = &[Changed, Metadata, Anew, Stays];
 const SPEC: &[Step] = &[Changed, Anew, Stays];
-const ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
+/// All of it twice, as roles of the whole cluster and their bindings are judged.
+const CLUSTER_ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
 
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
@@ -192,7 +193,7 @@ static RULES: &[Rules] = &[
     rules("events.k8s.io", "events", events::create_new).update_only(events::update_new),
     rules(APPS, "replicasets", workloads::replica_set)
         .update(workloads::selector_stays)
-        .changed(TWICE)
+        .changed(SPEC)
         .status(workloads::status::replicas),
     rules(APPS, "deployments", workloads::deployment)
         .update(workloads::selector_stays)
@@ -200,7 +201,7 @@ static RULES: &[Rules] = &[
         .status(workloads::status::deployment),
     rules(APPS, "daemonsets", workloads::daemon_set)
         .update(workloads::selector_stays)
-        .changed(TWICE)
+        .changed(SPEC)
         .status(workloads::status::daemon_set),
     rules(APPS, "statefulsets", workloads::stateful::create)
         .named(Label)
@@ -218,11 +219,14 @@ static RULES: &[Rules] = &[
         .update(coordination::candidate_update)
         .changed(SPEC),
     rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).changed(&[Anew]).status(policy::status),
-    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler).status(autoscaling::status),
+    rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
+        .update_only(autoscaling::autoscaler_update)
+        .status(autoscaling::status),
     rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
     rules("scheduling.k8s.io", "workloads", scheduling::workload).update(scheduling::workload_update).changed(SPEC),
     rules("storagemigration.k8s.io", "storageversionmigrations", storage_migration::migration)
         .update(storage_migration::migration_update)
+        .changed(WHOLE)
         .status(storage_migration::migration_status),
     rules("node.k8s.io", "runtimeclasses", node::runtime_class).update(node::runtime_class_update).changed(WHOLE),
     rules(STORAGE, "storageclasses", storage::class).update(storage::class_update).changed(WHOLE),
@@ -249,13 +253,13 @@ static RULES: &[Rules] = &[
         .update(networking::addresses::address_update)
         .changed(WHOLE),
     rules(NETWORKING, "servicecidrs", networking::addresses::ranges).update_only(networking::addresses::ranges_update),
-    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(ROLES),
-    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(ROLES),
-    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(ROLES),
+    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(WHOLE),
+    rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(CLUSTER_ROLES),
+    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(WHOLE),
     rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding)
         .named(PathSegment)
         .update(rbac::reference_stays)
-        .changed(ROLES),
+        .changed(CLUSTER_ROLES),
     rules(CERTIFICATES, "clustertrustbundles", trust_bundle::bundle)
         .named(PathSegment)
         .update_only(trust_bundle::bundle_update),
@@ -266,8 +270,12 @@ static RULES: &[Rules] = &[
         .named(PathSegment)
         .update_only(certificates::request_update)
         .status(certificates::request_status),
-    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating).changed(&[Metadata, Anew]),
-    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating)
+        .update(admissionregistration::validating_update)
+        .changed(&[Metadata, Stays]),
+    rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating)
+        .update(admissionregistration::mutating_update)
+        .changed(&[Metadata, Stays]),
     rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy).changed(&[Metadata, Anew]),
     rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding).changed(&[Metadata, Anew]),
     rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy)

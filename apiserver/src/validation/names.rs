@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 pub(super) use proto::selector::format::{
-    dns1035_label, dns1123_label, dns1123_subdomain, label_key, label_value, pattern, qualified_name, too_long,
+    SUBDOMAIN_MAX, dns1035_label, dns1123_label, dns1123_subdomain, is_subdomain, label_key, label_value, pattern,
+    qualified_name, too_long,
 };
 use shared::address;
 use shared::status::field::{Error, Path};

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::conditions::conditions;
-use super::selectors::label_selector;
+use super::selectors::own_selector;
 use super::tree::{get, has, text};
 use super::workloads::{amount, at_most_all, counts};
 
@@ -18,11 +18,10 @@ pub(super) fn budget(object: &Value, out: &mut Vec<Error>) {
         amount(get(spec, key), &path.child(key), out);
         at_most_all(get(spec, key), &path.child(key), out);
     }
-    label_selector(get(spec, "selector"), &path.child("selector"), out);
-    let policy = text(spec, "unhealthyPodEvictionPolicy");
-    if !matches!(policy, "" | "AlwaysAllow" | "IfHealthyBudget") {
-        let supported = ["AlwaysAllow", "IfHealthyBudget"];
-        out.push(Error::not_supported(path.child("unhealthyPodEvictionPolicy"), policy, &supported));
+    own_selector(get(spec, "selector"), &path.child("selector"), out);
+    let (key, supported) = ("unhealthyPodEvictionPolicy", ["AlwaysAllow", "IfHealthyBudget"]);
+    if has(spec, key) && !supported.contains(&text(spec, key)) {
+        out.push(Error::not_supported(path.child(key), text(spec, key), &supported));
     }
 }
 

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_subdomain, path_segment};
-use super::selectors::label_selector;
+use super::selectors::own_selector;
 use super::tree::{get, list, same, text};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -28,7 +28,7 @@ pub(super) fn cluster_role(object: &Value, out: &mut Vec<Error>) {
         out.push(Error::required(&path, message));
     }
     for (i, selector) in selectors.iter().enumerate() {
-        label_selector(selector, &path.index(i), out);
+        own_selector(selector, &path.index(i), out);
     }
 }
 

@@ -10,10 +10,10 @@ use proto::Value;
 use proto::resources::Resource;
 use shared::flags::FeatureGates;
 
-use super::networking;
 use super::pod::stored;
 use super::tree::{flag, get, int, list, text};
 use super::volume::claim;
+use super::{admissionregistration, networking, selectors};
 
 /// Whoever has the specification of a pod: `plural.group`, and where it is.
 pub const PODS: &[(&str, &str)] = &[
@@ -43,6 +43,17 @@ const METADATA: &[(&str, &str)] = &[
     ("cronjobs.batch", "spec.jobTemplate.spec.template.metadata"),
 ];
 const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
+/// Who selects something for a purpose of its own; workloads were always asked for sound selectors.
+const SELECTING: &[(&str, &str)] = &[
+    ("poddisruptionbudgets.policy", "spec.selector"),
+    ("networkpolicies.networking.k8s.io", "spec.podSelector"),
+    ("csistoragecapacities.storage.k8s.io", "nodeTopology"),
+];
+const AGGREGATING: &[(&str, &str)] = &[("clusterroles.rbac.authorization.k8s.io", "aggregationRule")];
+const WEBHOOKS: &[(&str, &str)] = &[
+    ("mutatingwebhookconfigurations.admissionregistration.k8s.io", "webhooks"),
+    ("validatingwebhookconfigurations.admissionregistration.k8s.io", "webhooks"),
+];
 
 /// Whether a row is that of a `plural.group`.
 pub(super) fn is_of(row: &Resource, of: &str) -> bool {
@@ -108,6 +119,10 @@ pub(super) enum Leave {
     AttributesStay,
     /// Variables come from nowhere but where they used to: files are not told of.
     NoFiles,
+    /// Secrets of ingresses whose names are none.
+    OddSecretNames,
+    /// Paths and backends of any kind, for hosts with a wildcard.
+    OddWildcardRules,
 }
 
 struct Gate {
@@ -155,6 +170,13 @@ static TABLE: &[Gate] = &[
     gate(Leave::UnsaidLabels, "!SELinuxMountReadWriteOncePod", &[], never),
     gate(Leave::PartsOfPages, STORED, PODS, stored::has_parts_of_pages),
     gate(Leave::OddSelectors, STORED, PODS, stored::has_odd_selectors),
+    gate(Leave::OddSelectors, STORED, SELECTING, selectors::is_odd),
+    gate(Leave::OddSelectors, STORED, AGGREGATING, |rule| {
+        list(rule, "clusterRoleSelectors").iter().any(selectors::is_odd)
+    }),
+    gate(Leave::OddSelectors, STORED, WEBHOOKS, admissionregistration::select_oddly),
+    gate(Leave::OddSecretNames, STORED, INGRESSES, networking::has_odd_secrets),
+    gate(Leave::OddWildcardRules, STORED, INGRESSES, networking::has_odd_wildcard_rules),
     gate(Leave::OddNodeLabels, STORED, PODS, stored::requires_odd_labels),
     gate(Leave::OddNodeLabels, STORED, VOLUMES, stored::reached_by_odd_labels),
     gate(Leave::OddSelectorsOfSpread, STORED, PODS, stored::spreads_by_odd_selectors),
@@ -184,13 +206,13 @@ fn restarts_all(spec: &Value) -> bool {
 }
 
 impl Leave {
-    const fn bit(self) -> u32 {
-        1 << self as u32
+    const fn bit(self) -> u64 {
+        1 << self as u64
     }
 }
 
 thread_local! {
-    static ALLOWED: Cell<u32> = const { Cell::new(0) };
+    static ALLOWED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Whether what is judged now may do that.
@@ -200,7 +222,7 @@ pub(super) fn allows(leave: Leave) -> bool {
 
 /// What the gates of a server allow.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Relaxed(u32);
+pub struct Relaxed(u64);
 
 impl Relaxed {
     /// Of a server with these gates.
@@ -218,7 +240,7 @@ impl Relaxed {
 }
 
 /// What was allowed before is allowed again after.
-struct Judgement(u32);
+struct Judgement(u64);
 
 impl Drop for Judgement {
     fn drop(&mut self) {

@@ -6,6 +6,7 @@ use shared::status::field::{Error, Path};
 
 use super::meta::labels;
 use super::names::{complain, label_key, label_value};
+use super::relaxed::{self, Leave};
 use super::tree::{get, has_entries, list, text, texts};
 
 const IN_WANTS_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
@@ -16,7 +17,19 @@ pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>
     label_selector_of(selector, true, path, out);
 }
 
-/// The same; unless it is strict, expressions may name any values.
+/// The one that an object has for its own purpose: one may go on with values that no label has.
+pub(super) fn own_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
+    label_selector_of(selector, !relaxed::allows(Leave::OddSelectors), path, out);
+}
+
+/// Whether there is anything wrong with a selector.
+pub(super) fn is_odd(selector: &Value) -> bool {
+    let mut out = Vec::new();
+    label_selector(selector, &Path::default(), &mut out);
+    !out.is_empty()
+}
+
+/// A selector; unless it is strict, expressions may name any values.
 pub(super) fn label_selector_of(selector: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
     labels(selector, "matchLabels", &path.child("matchLabels"), out);
     for (i, r) in list(selector, "matchExpressions").iter().enumerate() {

@@ -12,18 +12,18 @@ use super::tree::{get, text};
 pub(super) fn migration(object: &Value, out: &mut Vec<Error>) {
     let (asked, path) = (get(get(object, "spec"), "resource"), Path::of(&["spec", "resource"]));
     let (group, plural) = (text(asked, "group"), text(asked, "resource"));
-    let mut shape = |field: &str, name: &str, wrong: Vec<String>| {
+    let shape = |field: &str, name: &str, wrong: Vec<String>, out: &mut Vec<Error>| {
         if !wrong.is_empty() {
             out.push(Error::invalid(path.child(field), name, &wrong.join(",")));
         }
     };
-    if !group.is_empty() {
-        shape("group", group, dns1123_subdomain(group));
-    }
     if plural.is_empty() {
         out.push(Error::required(path.child("resource"), "resource is required to be set"));
     } else {
-        shape("resource", plural, dns1035_label(plural));
+        shape("resource", plural, dns1035_label(plural), out);
+    }
+    if !group.is_empty() {
+        shape("group", group, dns1123_subdomain(group), out);
     }
 }
 

@@ -22,7 +22,7 @@ async fn owners_speak_in_their_version() {
         |version: &str| format!("/apis/autoscaling/{version}/namespaces/own-versions/horizontalpodautoscalers/a");
     let scaler = |version: &str, extra: Value| {
         let mut o = json!({"apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
-            "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}});
         o["spec"].as_object_mut().expect("a map").extend(extra.as_object().cloned().unwrap_or_default());
         o
     };

@@ -26,6 +26,11 @@ pub fn too_long(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
+/// `must be no more than N bytes`: what label keys and values are told, where other names are told of characters.
+fn too_many_bytes(max: usize) -> String {
+    format!("must be no more than {max} bytes")
+}
+
 /// A complaint that names examples and the pattern.
 #[must_use]
 pub fn pattern(message: &str, regex: &str, examples: &[&str]) -> String {
@@ -76,13 +81,19 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
     errors
 }
 
-fn is_subdomain(text: &str) -> bool {
+/// Whether a text has the form of a subdomain, however long it is.
+#[must_use]
+pub fn is_subdomain(text: &str) -> bool {
     text.split('.').all(|part| shaped(part, is_lower_alnum, b"-"))
 }
 
 /// A lower-case RFC 1123 subdomain (most object names).
 #[must_use]
 pub fn dns1123_subdomain(text: &str) -> Vec<String> {
+    subdomain(text, too_long)
+}
+
+fn subdomain(text: &str, too_long: fn(usize) -> String) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > SUBDOMAIN_MAX {
         errors.push(too_long(SUBDOMAIN_MAX));
@@ -107,8 +118,9 @@ pub fn dns1035_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// An optional subdomain and `/`, then a name; `what` opens the complaint about too many slashes.
-fn prefixed(text: &str, what: &str) -> Vec<String> {
+/// A label or annotation key: an optional subdomain and `/`, then a name.
+#[must_use]
+pub fn label_key(text: &str) -> Vec<String> {
     let complaint =
         |head: &str| pattern(&format!("{head} {LABEL_KEY}"), LABEL_KEY_REGEX, &["MyName", "my.name", "123-abc"]);
     let mut errors = Vec::new();
@@ -119,19 +131,19 @@ fn prefixed(text: &str, what: &str) -> Vec<String> {
             if prefix.is_empty() {
                 errors.push(format!("prefix part {EMPTY}"));
             } else {
-                errors.extend(dns1123_subdomain(prefix).into_iter().map(|e| format!("prefix part {e}")));
+                errors.extend(subdomain(prefix, too_many_bytes).into_iter().map(|e| format!("prefix part {e}")));
             }
             *name
         }
         _ => {
-            let text = complaint(what);
+            let text = complaint("a valid label key");
             return vec![format!("{text} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')")];
         }
     };
     if name.is_empty() {
         errors.push(format!("name part {EMPTY}"));
     } else if name.len() > LABEL_MAX {
-        errors.push(format!("name part {}", too_long(LABEL_MAX)));
+        errors.push(format!("name part {}", too_many_bytes(LABEL_MAX)));
     }
     if !is_label_name(name) {
         errors.push(complaint("name part"));
@@ -139,16 +151,10 @@ fn prefixed(text: &str, what: &str) -> Vec<String> {
     errors
 }
 
-/// A label or annotation key.
-#[must_use]
-pub fn label_key(text: &str) -> Vec<String> {
-    prefixed(text, "a valid label key")
-}
-
-/// A qualified name (resource names, condition types, finalizers).
+/// A qualified name (resource names, condition types, finalizers): the rule of label keys, told in its words.
 #[must_use]
 pub fn qualified_name(text: &str) -> Vec<String> {
-    prefixed(text, "a qualified name")
+    label_key(text)
 }
 
 /// A label value.
@@ -156,7 +162,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
 pub fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_MAX {
-        errors.push(too_long(LABEL_MAX));
+        errors.push(too_many_bytes(LABEL_MAX));
     }
     if !text.is_empty() && !is_label_name(text) {
         let regex = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
@@ -214,5 +220,16 @@ mod tests {
         assert_eq!(dns1123_label("a.b"), ["must not contain dots"]);
         assert!(dns1035_label("1x")[0].starts_with("a DNS-1035 label"));
         assert_eq!(dns1123_subdomain("a..b").len(), 1);
+    }
+
+    #[test]
+    fn lengths() {
+        let (label, subdomain) = ("x".repeat(64), "x".repeat(254));
+        assert_eq!(dns1123_label(&label), ["must be no more than 63 characters"]);
+        assert_eq!(dns1123_subdomain(&subdomain), ["must be no more than 253 characters"]);
+        assert_eq!(label_value(&label), ["must be no more than 63 bytes"]);
+        assert_eq!(label_key(&label), ["name part must be no more than 63 bytes"]);
+        assert_eq!(qualified_name(&format!("{subdomain}/a")), ["prefix part must be no more than 253 bytes"]);
+        assert!(qualified_name("a/b/c")[0].starts_with("a valid label key must consist of"));
     }
 }

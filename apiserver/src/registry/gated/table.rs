@@ -9,6 +9,8 @@ pub(super) struct Gate {
     /// Where: `plural.group`, and what its paths begin with.
     pub(super) within: &'static [(&'static str, &'static str)],
     pub(super) fields: &'static [&'static str],
+    /// What else of an object shows that the gate is in use.
+    pub(super) used_by: &'static [&'static str],
     /// They go also where they are in use.
     pub(super) always: bool,
 }
@@ -18,7 +20,7 @@ const fn gate(
     within: &'static [(&'static str, &'static str)],
     fields: &'static [&'static str],
 ) -> Gate {
-    Gate { name, within, fields, always: false }
+    Gate { name, within, fields, used_by: &[], always: false }
 }
 
 const POD_STATUS: &[(&str, &str)] = &[("pods", "status")];
@@ -28,6 +30,9 @@ const CLAIMS: &[(&str, &str)] = &[
 ];
 const CLAIM_STATUS: &[(&str, &str)] = &[("resourceclaims.resource.k8s.io", "status")];
 const SLICES: &[(&str, &str)] = &[("resourceslices.resource.k8s.io", "spec")];
+
+const BINDING: &[&str] =
+    &["devices.*.bindsToNode", "devices.*.bindingConditions", "devices.*.bindingFailureConditions"];
 
 const DRIVERS: &[(&str, &str)] = &[("csidrivers.storage.k8s.io", "spec")];
 
@@ -75,20 +80,33 @@ pub(super) static GATES: &[Gate] = &[
     gate("DRAExtendedResource", POD_STATUS, &["extendedResourceClaimStatus"]),
     gate("DRAExtendedResource", &[("deviceclasses.resource.k8s.io", "spec")], &["extendedResourceName"]),
     gate("DRAAdminAccess", CLAIMS, &["requests.*.exactly.adminAccess"]),
-    gate("DRAAdminAccess", CLAIM_STATUS, &["allocation.devices.results.*.adminAccess"]),
+    Gate {
+        used_by: &["spec.devices.requests.*.exactly.adminAccess"],
+        ..gate("DRAAdminAccess", CLAIM_STATUS, &["allocation.devices.results.*.adminAccess"])
+    },
     gate("DRADeviceTaints", CLAIMS, &["requests.*.exactly.tolerations", "requests.*.firstAvailable.*.tolerations"]),
-    gate("DRADeviceTaints", CLAIM_STATUS, &["allocation.devices.results.*.tolerations"]),
     gate("DRADeviceTaints", SLICES, &["devices.*.taints"]),
     gate(
         "DRAConsumableCapacity",
         CLAIMS,
         &["requests.*.exactly.capacity", "requests.*.firstAvailable.*.capacity", "constraints.*.distinctAttribute"],
     ),
-    gate(
-        "DRAConsumableCapacity",
-        CLAIM_STATUS,
-        &["allocation.devices.results.*.consumedCapacity", "allocation.devices.results.*.shareID", "devices.*.shareID"],
-    ),
+    Gate {
+        used_by: &[
+            "spec.devices.requests.*.exactly.capacity",
+            "spec.devices.requests.*.firstAvailable.*.capacity",
+            "spec.devices.constraints.*.distinctAttribute",
+        ],
+        ..gate(
+            "DRAConsumableCapacity",
+            CLAIM_STATUS,
+            &[
+                "allocation.devices.results.*.consumedCapacity",
+                "allocation.devices.results.*.shareID",
+                "devices.*.shareID",
+            ],
+        )
+    },
     gate(
         "DRAConsumableCapacity",
         SLICES,
@@ -97,17 +115,11 @@ pub(super) static GATES: &[Gate] = &[
     gate(
         "DRADeviceBindingConditions",
         CLAIM_STATUS,
-        &[
-            "allocation.allocationTimestamp",
-            "allocation.devices.results.*.bindingConditions",
-            "allocation.devices.results.*.bindingFailureConditions",
-        ],
+        &["allocation.devices.results.*.bindingConditions", "allocation.devices.results.*.bindingFailureConditions"],
     ),
-    gate(
-        "DRADeviceBindingConditions",
-        SLICES,
-        &["devices.*.bindsToNode", "devices.*.bindingConditions", "devices.*.bindingFailureConditions"],
-    ),
+    gate("DRADeviceBindingConditions", SLICES, BINDING),
+    // Conditions are told in the status of the devices.
+    gate("DRAResourceClaimDeviceStatus", SLICES, BINDING),
     gate(
         "DRAPartitionableDevices",
         SLICES,

@@ -154,6 +154,36 @@ fn fields_go_when_their_gates_are_turned_off() {
     }
 }
 
+/// What a claim asks for shows that its status may have it, too; what it tolerates is nobody's field.
+#[test]
+fn results_of_claims_go_unless_they_were_asked_for() {
+    let row = builtin("resource.k8s.io", "resourceclaims").expect("a row");
+    let claim = |exactly: Value, result: Value| {
+        json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+            "status": {"allocation": {"allocationTimestamp": "t", "devices": {"results": [result]}}}})
+    };
+    let plain = json!({"request": "r", "tolerations": [{"operator": "Exists"}]});
+    let with = |field: &str, value: Value| {
+        let mut result = plain.clone();
+        result[field] = value;
+        result
+    };
+    for (gate, asked, field, value) in [
+        ("DRAAdminAccess", json!({"adminAccess": true}), "adminAccess", json!(true)),
+        ("DRAConsumableCapacity", json!({"capacity": {"requests": {"m": "1"}}}), "consumedCapacity", json!({"m": "1"})),
+        ("DRAConsumableCapacity", json!({"capacity": {"requests": {"m": "1"}}}), "shareID", json!("u")),
+    ] {
+        let settled = |asked: &Value| {
+            let mut object = claim(asked.clone(), with(field, value.clone()));
+            let old = json!({"spec": object["spec"]});
+            without(&[gate]).drop_from(&row, &mut object, Some(&old));
+            object
+        };
+        assert_eq!(settled(&asked), claim(asked, with(field, value.clone())), "{gate} {field}");
+        assert_eq!(settled(&json!({"count": 1})), claim(json!({"count": 1}), plain.clone()), "{gate} {field}");
+    }
+}
+
 #[test]
 fn what_is_said_of_health_goes_also_where_it_was_said() {
     let row = builtin("", "pods").expect("a row");

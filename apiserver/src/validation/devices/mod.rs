@@ -1,6 +1,7 @@
 //! Dynamic resources: claims for devices, templates of claims, classes and slices of devices.
 
 pub(super) mod admin;
+mod capacity;
 mod configuration;
 mod names;
 pub(super) mod slice;
@@ -169,6 +170,9 @@ fn constraint(constraint: &Value, names: &Requests<'_>, path: &Path, out: &mut V
     };
     if has(constraint, key) {
         fully_qualified(text(constraint, key), &path.child(key), out);
+    } else if relaxed::allows(Leave::SharedDevices) {
+        let why = r#"exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#;
+        out.push(Error::required(path, why));
     } else {
         out.push(Error::required(path.child(key), ""));
     }

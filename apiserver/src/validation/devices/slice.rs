@@ -5,7 +5,7 @@ use shared::status::field::{Error, Path};
 
 use super::names::{pool_name, qualified};
 use super::taint_rule::taint;
-use super::{binding_conditions, each, unique};
+use super::{binding_conditions, capacity, each, unique};
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, is_semver};
 use crate::validation::selectors::node_selector;
@@ -137,7 +137,10 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
     for (name, value) in entries(device, "capacity") {
         let path = path.child("capacity").key(&shortened(name, MAX_KEY));
         qualified(name, &path, out);
-        if has(value, "requestPolicy") && !flag(device, "allowMultipleAllocations") {
+        if !has(value, "requestPolicy") {
+        } else if flag(device, "allowMultipleAllocations") {
+            capacity::policy(value, &path.child("requestPolicy"), out);
+        } else {
             out.push(Error::forbidden(path.child("requestPolicy"), "allowMultipleAllocations must be true"));
         }
     }
@@ -185,11 +188,11 @@ fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
 
 fn attribute(value: &Value, path: &Path, out: &mut Vec<Error>) {
     let set = ["bool", "int", "string", "version"].into_iter().filter(|k| has(value, k)).count();
-    if has(value, "version") && !is_semver(text(value, "version")) {
-        let why = "must be a string compatible with semver.org spec 2.0.0";
-        out.push(Error::invalid(path.child("version"), text(value, "version"), why));
-    }
     for key in ["string", "version"] {
+        if key == "version" && has(value, key) && !is_semver(text(value, key)) {
+            let why = "must be a string compatible with semver.org spec 2.0.0";
+            out.push(Error::invalid(path.child(key), text(value, key), why));
+        }
         if text(value, key).len() > MAX_TEXT {
             out.push(Error::too_long(path.child(key), MAX_TEXT));
         }

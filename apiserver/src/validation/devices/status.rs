@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::configuration::{object, opaque};
 use super::names::{Requests, pool_name, share_id};
-use super::{MAX_ENTRIES, binding_conditions, each, toleration, unique};
+use super::{MAX_ENTRIES, binding_conditions, each, unique};
 use crate::validation::conditions::conditions;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_label};
@@ -83,9 +83,6 @@ fn result(result: &Value, requests: &Requests<'_>, path: &Path, out: &mut Vec<Er
     requests.reference(text(result, "request"), &path.child("request"), out);
     identity(result, path, out);
     binding_conditions(result, path, out);
-    for (i, t) in list(result, "tolerations").iter().enumerate() {
-        toleration(t, &path.child("tolerations").index(i), out);
-    }
     if has(result, "shareID") {
         share_id(text(result, "shareID"), &path.child("shareID"), out);
     }

@@ -9,8 +9,10 @@ use shared::status::field::{Error, Path};
 
 use super::meta::{annotation, immutable};
 use super::names::{
-    self, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, path_segment, pattern, port_name, port_number,
+    self, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
+    pattern, port_name, port_number, too_long,
 };
+use super::relaxed::{self, Leave};
 use super::tree::{get, has, int, list, text, texts};
 
 /// A new or changed ingress.
@@ -31,15 +33,36 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
         for (j, host) in texts(tls, "hosts").iter().enumerate() {
             complain(out, &path.child("hosts").index(j), host, host_name(host));
         }
-        let secret = text(tls, "secretName");
-        if !secret.is_empty() {
-            complain(out, &path.child("secretName"), secret, dns1123_subdomain(secret));
+        if !relaxed::allows(Leave::OddSecretNames) {
+            secret_name(tls, &path, out);
         }
     }
     if has(spec, "ingressClassName") {
         let class = text(spec, "ingressClassName");
         complain(out, &path.child("ingressClassName"), class, dns1123_subdomain(class));
     }
+}
+
+fn secret_name(tls: &Value, path: &Path, out: &mut Vec<Error>) {
+    let secret = text(tls, "secretName");
+    if !secret.is_empty() {
+        complain(out, &path.child("secretName"), secret, dns1123_subdomain(secret));
+    }
+}
+
+/// Whether a secret is named that can not be there.
+pub(super) fn has_odd_secrets(spec: &Value) -> bool {
+    let mut wrong = Vec::new();
+    list(spec, "tls").iter().for_each(|tls| secret_name(tls, &Path::default(), &mut wrong));
+    !wrong.is_empty()
+}
+
+/// Whether rules for hosts with a wildcard have something wrong, which was not looked at once.
+pub(super) fn has_odd_wildcard_rules(spec: &Value) -> bool {
+    let mut wrong = Vec::new();
+    let rules = list(spec, "rules").iter().filter(|rule| text(rule, "host").contains('*'));
+    rules.for_each(|rule| paths(rule, &Path::default(), &mut wrong));
+    !wrong.is_empty()
 }
 
 /// A new ingress.
@@ -94,14 +117,19 @@ fn host_name(host: &str) -> Vec<String> {
     if !host.contains('*') {
         return dns1123_subdomain(host);
     }
+    let mut out = Vec::new();
+    if host.len() > SUBDOMAIN_MAX {
+        out.push(too_long(SUBDOMAIN_MAX));
+    }
     match host.strip_prefix("*.") {
-        Some(rest) if dns1123_subdomain(rest).is_empty() => Vec::new(),
+        Some(rest) if is_subdomain(rest) => {}
         _ => {
             let message = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character";
             let regex = "\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
-            vec![pattern(message, regex, &["*.example.com"])]
+            out.push(pattern(message, regex, &["*.example.com"]));
         }
     }
+    out
 }
 
 fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -112,6 +140,12 @@ fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         complain(out, &path.child("host"), host, host_name(host));
     }
+    if !(host.contains('*') && relaxed::allows(Leave::OddWildcardRules)) {
+        paths(rule, path, out);
+    }
+}
+
+fn paths(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     if !has(rule, "http") {
         return;
     }
@@ -191,14 +225,10 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
 pub(super) fn ingress_class(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let controller = text(spec, "controller");
-    if controller.is_empty() {
-        out.push(Error::required(path.child("controller"), ""));
-    } else {
-        if controller.len() > 250 {
-            out.push(Error::too_long(path.child("controller"), 250));
-        }
-        domain_path(controller, &path.child("controller"), out);
+    if controller.len() > 250 {
+        out.push(Error::too_long(path.child("controller"), 250));
     }
+    domain_path(controller, &path.child("controller"), out);
     let parameters = get(spec, "parameters");
     if !parameters.is_null() {
         let path = path.child("parameters");
@@ -250,9 +280,10 @@ fn scope(parameters: &Value, path: &Path, out: &mut Vec<Error>) {
 /// `example.com/path`.
 pub(crate) fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
     match value.split_once('/') {
+        None if value.is_empty() => out.push(Error::required(path, "")),
         Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
             complain(out, path, domain, dns1123_subdomain(domain));
-            let fine = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:/@%".contains(&b);
+            let fine = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:/%".contains(&b);
             if !rest.bytes().all(fine) {
                 out.push(Error::invalid(
                     path,

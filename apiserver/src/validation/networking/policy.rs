@@ -5,13 +5,13 @@ use shared::status::field::{Error, Path};
 
 use crate::validation::names::{cidr, port_number};
 use crate::validation::pod::handlers::port_or_name;
-use crate::validation::selectors::label_selector;
+use crate::validation::selectors::own_selector;
 use crate::validation::tree::{get, has, int, list, text, texts};
 
 /// A network policy.
 pub(in crate::validation) fn policy(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    label_selector(get(spec, "podSelector"), &path.child("podSelector"), out);
+    own_selector(get(spec, "podSelector"), &path.child("podSelector"), out);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for (i, rule) in list(spec, direction).iter().enumerate() {
             let path = path.child(direction).index(i);
@@ -69,7 +69,7 @@ fn policy_peer(peer: &Value, path: &Path, out: &mut Vec<Error>) {
     for key in ["podSelector", "namespaceSelector"] {
         if has(peer, key) {
             found += 1;
-            label_selector(get(peer, key), &path.child(key), out);
+            own_selector(get(peer, key), &path.child(key), out);
         }
     }
     let block = get(peer, "ipBlock");

@@ -8,7 +8,7 @@ use shared::status::field::{Error, Path};
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain, not_negative, qualified_name};
 use crate::validation::relaxed::{self, Leave};
-use crate::validation::selectors::label_selector;
+use crate::validation::selectors::own_selector;
 use crate::validation::tree::{get, has, int, list, quantity, same, text, texts, without};
 use crate::validation::volume::driver_name;
 
@@ -146,7 +146,7 @@ pub(crate) fn counts_stay(new: &Value, old: &Value) -> Vec<Error> {
 
 /// The capacity of a storage class somewhere.
 pub(in crate::validation) fn capacity(object: &Value, out: &mut Vec<Error>) {
-    label_selector(get(object, "nodeTopology"), &Path::new("nodeTopology"), out);
+    own_selector(get(object, "nodeTopology"), &Path::new("nodeTopology"), out);
     let class = text(object, "storageClassName");
     complain(out, &Path::new("storageClassName"), class, dns1123_subdomain(class));
     // How much one volume can have is not looked at.

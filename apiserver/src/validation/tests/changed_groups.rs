@@ -45,7 +45,7 @@ fn what_changed_objects_are_asked() {
     let other =
         [replicas, ("/spec/selector/matchLabels/c", json!("d")), ("/spec/template/metadata/labels/c", json!("d"))];
     workload("deployments").update(&[(&other, &[negative, selector])]);
-    workload("replicasets").update(&[(&other, &[negative, negative, selector])]);
+    workload("replicasets").update(&[(&other, &[negative, selector])]);
 
     let class = json!({"handler": "h", "overhead": {"podFixed": {"cpu": "1"}}});
     Valid::new("/apis/node.k8s.io/v1/runtimeclasses", class).update(&[(
@@ -77,7 +77,10 @@ fn what_changed_objects_are_asked() {
     let labelled = budget.with(&[("/metadata/labels", json!({"a": "-"}))]);
     let got = lines(budget.row, validate_update(budget.row, budget.row, &labelled, &budget.object));
     assert!(got.len() == 1 && got[0].starts_with(label), "{got:?}");
+    let long = "x".repeat(64);
+    let too_long = format!(r#"metadata.finalizers: Invalid value: "{long}": name part must be no more than 63 bytes"#);
     budget.update(&[(&[("/metadata/finalizers", json!(["mine"]))], &[])]);
+    budget.create(&[(&[("/metadata/finalizers", json!(["a.b/c", long]))], &[too_long.as_str()])]);
 }
 
 #[test]
@@ -318,6 +321,11 @@ fn policies() {
 fn roles_classes_and_ways_in() {
     const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/";
     let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+    let missing = "rules[0].verbs: Required value: verbs must contain at least one value";
+    for (roles, times) in [("namespaces/n/roles", 1), ("clusterroles", 2)] {
+        let roles = Valid::new(&format!("{RBAC}{roles}"), json!({"rules": [rule]}));
+        roles.update(&[(&[("/rules/0/verbs", json!([]))], &vec![missing; times])]);
+    }
     Valid::new(&format!("{RBAC}namespaces/n/roles"), json!({"rules": [rule]})).create(&[(
         &[("/rules/0/nonResourceURLs", json!(["/x"]))],
         &[
@@ -346,6 +354,8 @@ fn roles_classes_and_ways_in() {
     ])]);
     let path = json!({"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 1}}}});
     let ingress = json!({"spec": {"rules": [{"host": "a.b", "http": {"paths": [path]}}]}});
+    let long = format!("*.{}", "a".repeat(252));
+    let too_long = format!(r#"spec.rules[0].host: Invalid value: "{long}": must be no more than 253 characters"#);
     Valid::new("/apis/networking.k8s.io/v1/namespaces/n/ingresses", ingress).create(&[
         (
             &[("/spec/rules/0/http/paths/0", json!({"backend": {}}))],
@@ -355,6 +365,7 @@ fn roles_classes_and_ways_in() {
             &[("/spec/rules/0/host", json!("010.0.0.1"))],
             &[r#"spec.rules[0].host: Invalid value: "010.0.0.1": must be a DNS name, not an IP address"#],
         ),
+        (&[("/spec/rules/0/host", json!(long))], &[too_long.as_str()]),
     ]);
     let port = json!({"port": "http", "endPort": 0});
     let policy = json!({"spec": {"podSelector": {}}});

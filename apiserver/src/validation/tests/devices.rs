@@ -70,6 +70,11 @@ fn allocations() {
             r#"status.allocation.devices.results[0].request: Invalid value: "q": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"#,
             "status.allocation.devices.results[0].pool: Required value",
         ]),
+        // Tolerations were judged where they were asked for.
+        (
+            &[allocated(json!({"request": "r", "driver": "d", "pool": "p", "device": "x", "tolerations": [{"operator": "No"}]}))],
+            &[],
+        ),
         (&[("/status/reservedFor", json!([{"resource": "pods", "name": "p", "uid": "u"}]))], &[
             "status.reservedFor: Forbidden: may not be specified when `allocated` is not set",
         ]),
@@ -151,5 +156,65 @@ fn slices() {
     slice.update(&[
         (&[("/spec/driver", json!("e"))], &[r#"spec.driver: Invalid value: "e": field is immutable"#]),
         (&[("/spec/devices", json!([]))], &[]),
+    ]);
+}
+
+#[test]
+fn amounts_of_shared_capacity() {
+    let policy = json!({"default": "2", "validRange": {"min": "2"}});
+    let slice = json!({"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1},
+        "devices": [{"name": "x", "allowMultipleAllocations": true,
+            "capacity": {"m": {"value": "10", "requestPolicy": policy}}}]}});
+    let slice = Valid::new("/apis/resource.k8s.io/v1/resourceslices", slice);
+    let of = |policy| [("/spec/devices/0/capacity/m/requestPolicy", policy)];
+    let range = |range| of(json!({"default": "2", "validRange": range}));
+    let at = |rest: &str| format!("spec.devices[0].capacity[m].requestPolicy{rest}");
+    let values: Vec<String> = (1..=11).map(|i| i.to_string()).collect();
+    slice.create(&[
+        (&of(json!({})), &[]),
+        (&of(json!({"default": "20"})), &[]),
+        (&[("/spec/devices/0/allowMultipleAllocations", json!(false))], &[
+            &at(": Forbidden: allowMultipleAllocations must be true"),
+        ]),
+        (&of(json!({"default": "1", "validValues": ["1"], "validRange": {"min": "1"}})), &[
+            &at(r#": Forbidden: exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#),
+        ]),
+        (&of(json!({"validValues": ["1"]})), &[&at(".default: Required value: required when validValues is defined")]),
+        (&of(json!({"validRange": {"min": "1"}})), &[&at(".default: Required value: required when validRange is defined")]),
+        (&of(json!({"default": "1", "validValues": ["1", "5", "10"]})), &[]),
+        (&of(json!({"default": "3", "validValues": ["2", "1", "11", "11"]})), &[
+            &at(r#".validValues[1]: Invalid value: "1": values must be sorted in ascending order"#),
+            &at(r#".validValues[2]: Invalid value: "11": option is larger than capacity value: 10"#),
+            &at(r#".validValues[3]: Invalid value: "11": option is larger than capacity value: 10"#),
+            &at(r#".validValues[3]: Duplicate value: "11""#),
+            &at(r#".validValues: Invalid value: "3": default value is not valid according to the requestPolicy"#),
+        ]),
+        (&of(json!({"default": "1", "validValues": values})), &[
+            &at(".validValues: Too many: 11: must have at most 10 items"),
+            &at(r#".validValues: Invalid value: "1": default value is not valid according to the requestPolicy"#),
+        ]),
+        (&range(json!({"max": "5"})), &[&at(".validRange.min: Required value: required when validRange is defined")]),
+        (&range(json!({"min": "11"})), &[
+            &at(r#".validRange.min: Invalid value: "11": min is larger than capacity value: 10"#),
+            &at(r#".validRange.min: Invalid value: "2": default is less than min: 11"#),
+        ]),
+        (&range(json!({"min": "1", "max": "11"})), &[
+            &at(r#".validRange.max: Invalid value: "11": max is larger than capacity value: 10"#),
+        ]),
+        (&of(json!({"default": "6", "validRange": {"min": "5", "max": "4"}})), &[
+            &at(r#".validRange.max: Invalid value: "5": min is larger than max: 4"#),
+            &at(r#".validRange.max: Invalid value: "6": default is more than max: 4"#),
+        ]),
+        (&range(json!({"min": "2", "max": "8", "step": "3"})), &[]),
+        (&range(json!({"min": "1", "max": "8", "step": "3"})), &[
+            &at(r#".validRange.step: Invalid value: "2": value is not a multiple of a given step (3) from (1)"#),
+            &at(r#".validRange.step: Invalid value: "8": value is not a multiple of a given step (3) from (1)"#),
+        ]),
+        (&range(json!({"min": "2", "step": "9"})), &[
+            &at(r#".validRange.step: Invalid value: "9": one step 11 is larger than capacity value: 10"#),
+        ]),
+        (&range(json!({"min": "2", "step": "0"})), &[
+            &at(r#".validRange.step: Invalid value: "2": value is not a multiple of a given step (0) from (2)"#),
+        ]),
     ]);
 }

@@ -34,7 +34,7 @@ fn what_a_gate_allows_stays_in_use_without_it() {
     const POD: &str = "/spec/template/spec";
     let at = |path: &str| -> &'static str { Box::leak(format!("{POD}{path}").into_boxed_str()) };
     let rules = |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [1]}}]);
-    let scaler = json!({"maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "d"},
+    let scaler = json!({"maxReplicas": 2, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
         "metrics": [{"type": "External", "external": {"metric": {"name": "m"}, "target": {"type": "Value", "value": "1"}}}]});
     let scaler = Valid::new("/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers", json!({"spec": scaler}));
     let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
@@ -117,6 +117,25 @@ fn selectors_ask_whether_a_device_is_shared() {
     // What is stored was compiled before.
     let labelled = class.with(&[("/metadata/labels", json!({"a": "b"}))]);
     assert_eq!(class.updated(Relaxed::default(), &labelled, &class.object), [""; 0]);
+}
+
+#[test]
+fn constraints_name_one_attribute_or_the_other() {
+    let devices = json!({"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]});
+    let claim = json!({"spec": {"devices": devices}});
+    let claim = Valid::new("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims", claim);
+    let with = |constraint: Value| claim.with(&[("/spec/devices/constraints", json!([constraint]))]);
+    let (off, on) = (Relaxed::default(), gated("DRAConsumableCapacity"));
+    let at = "spec.devices.constraints[0]";
+    assert_eq!(claim.created(off, &with(json!({}))), [format!("{at}.matchAttribute: Required value")]);
+    assert_eq!(
+        claim.created(on, &with(json!({}))),
+        [format!(
+            r#"{at}: Required value: exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#
+        )]
+    );
+    assert_eq!(claim.created(on, &with(json!({"distinctAttribute": "a.b/c"}))), [""; 0]);
+    assert_eq!(claim.created(on, &with(json!({"distinctAttribute": "c"}))).len(), 1);
 }
 
 /// Gates that are on by default: rules that go with them.

@@ -81,6 +81,64 @@ fn volumes_and_claims() {
 }
 
 #[test]
+fn selectors() {
+    let odd = || json!({"matchExpressions": [expression()]});
+    let policy = Valid::new("/apis/networking.k8s.io/v1/namespaces/n/networkpolicies", json!({"spec": {}}));
+    judged(&policy, &[("/spec/podSelector", odd())]);
+    let budget = Valid::new("/apis/policy/v1/namespaces/n/poddisruptionbudgets", json!({"spec": {"minAvailable": 1}}));
+    judged(&budget, &[("/spec/selector", odd())]);
+    let capacity =
+        Valid::new("/apis/storage.k8s.io/v1/namespaces/n/csistoragecapacities", json!({"storageClassName": "s"}));
+    judged(&capacity, &[("/nodeTopology", odd())]);
+    let role = json!({"aggregationRule": {"clusterRoleSelectors": [{}]}});
+    let role = Valid::new("/apis/rbac.authorization.k8s.io/v1/clusterroles", role);
+    judged(&role, &[("/aggregationRule/clusterRoleSelectors", json!([odd()]))]);
+}
+
+#[test]
+fn ingresses() {
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let paths = |path: &str| json!([{"path": path, "pathType": "Prefix", "backend": backend}]);
+    let rule = json!({"host": "*.a.b", "http": {"paths": paths("/")}});
+    let spec = json!({"rules": [rule], "tls": [{"hosts": ["a.b"], "secretName": "s"}]});
+    let ingress = Valid::new("/apis/networking.k8s.io/v1/namespaces/n/ingresses", json!({"spec": spec}));
+    judged(&ingress, &[("/spec/tls/0/secretName", json!("No_Secret"))]);
+    judged(&ingress, &[("/spec/rules/0/http/paths", paths("a"))]);
+}
+
+#[test]
+fn webhooks() {
+    let hook = json!({"name": "a.b.c", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://a.b/c"}});
+    for plural in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{plural}");
+        let hooks = Valid::new(&path, json!({"webhooks": [hook]}));
+        for change in [
+            ("/webhooks/0/namespaceSelector", json!({"matchExpressions": [expression()]})),
+            ("/webhooks/0/sideEffects", json!("Unknown")),
+            ("/webhooks/0/admissionReviewVersions", json!(["v2"])),
+            ("/webhooks/1", hook.clone()),
+        ] {
+            judged(&hooks, &[change]);
+        }
+    }
+}
+
+#[test]
+fn verdicts_on_certificates() {
+    let of = |kind: &str| json!({"type": kind, "status": "True", "lastUpdateTime": null});
+    let odd = [json!([of("Approved"), of("Denied")]), json!([of("Failed"), of("Failed")]), json!([of("")])];
+    for conditions in odd {
+        let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+        let (row, _) = super::target(path);
+        let request = |conditions: &Value| json!({"metadata": {"name": "r", "resourceVersion": "1"}, "spec": {}, "status": {"conditions": conditions}});
+        let judge = |old: &Value| crate::validation::validate_subresource(row, "approval", &request(&conditions), old);
+        assert_eq!(lines(row, judge(&request(&json!([])))).len(), 1, "{conditions}");
+        assert_eq!(lines(row, judge(&request(&conditions))), [""; 0], "{conditions}");
+    }
+}
+
+#[test]
 fn endpoints() {
     let at = "subsets[0].addresses[0].ip: Invalid value";
     let endpoints = Valid::new("/api/v1/namespaces/n/endpoints", json!({}));

@@ -374,3 +374,15 @@ fn templates_that_stay_are_not_warned_of_again() {
         assert!(warnings(row, "", &new, Some(&old)).is_empty(), "{collection}");
     }
 }
+
+#[test]
+fn drivers_have_small_letters() {
+    let about_slice = |driver: &str| {
+        about("/apis/resource.k8s.io/v1/resourceslices", json!({"spec": {"driver": driver, "pool": {"name": "p"}}}))
+    };
+    assert_eq!(about_slice("gpu.example.com"), [""; 0]);
+    assert_eq!(
+        about_slice("GPU.example.com"),
+        [r#"spec.driver: driver names should be lowercase; "GPU.example.com" contains uppercase characters"#]
+    );
+}

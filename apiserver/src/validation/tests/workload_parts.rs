@@ -253,7 +253,7 @@ fn autoscalers() {
     let scaler = Valid::new(
         "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers",
         json!({"spec": {
-        "maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "d"},
+        "maxReplicas": 2, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
         "metrics": [{"type": "Resource", "resource": resource}]}}),
     );
     let types =

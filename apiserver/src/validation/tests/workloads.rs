@@ -94,6 +94,10 @@ fn jobs() {
         (&[("/spec/managedBy", json!("me"))], &[
             r#"spec.managedBy: Invalid value: "me": must be a domain-prefixed path (such as "acme.io/foo")"#,
         ]),
+        (&[("/spec/managedBy", json!(""))], &["spec.managedBy: Required value"]),
+        (&[("/spec/managedBy", json!("a.b/c@d"))], &[
+            "spec.managedBy: Invalid value: \"c@d\": Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')",
+        ]),
         (&[("/spec/successPolicy", json!({"rules": [{"succeededCount": 1}]}))], &[
             r#"spec.successPolicy: Invalid value: {"Rules":[{"SucceededIndexes":null,"SucceededCount":1}]}: requires indexed completion mode"#,
         ]),
@@ -187,7 +191,8 @@ fn cron_jobs() {
 
 #[test]
 fn autoscalers() {
-    let spec = json!({"maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "d"}});
+    let spec =
+        json!({"maxReplicas": 2, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}});
     let scaler = Valid::new("/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers", json!({"spec": spec}));
     let metric = |m: Value| -> [Change; 1] { [("/spec/metrics", json!([m]))] };
     scaler.create(&[
@@ -204,6 +209,11 @@ fn autoscalers() {
             "spec.metrics[0].pods: Required value: must populate information for the given metric source",
         ]),
     ]);
+    let pods = json!({"type": "Pods", "pods": {"metric": {"name": "m"}, "target": {"type": "AverageValue", "averageValue": "0"}}});
+    scaler.create(&[(
+        &metric(pods),
+        &[r#"spec.metrics[0].pods.target.averageValue: Invalid value: "0": must be positive"#],
+    )]);
     scaler.sub(
         "status",
         &[(
@@ -211,4 +221,40 @@ fn autoscalers() {
             &["status.desiredReplicas: Invalid value: -1: must be greater than or equal to 0"],
         )],
     );
+}
+
+#[test]
+fn versions_of_what_is_scaled() {
+    const PATH: &str = "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers";
+    let object = |version: &str| {
+        json!({"type": "Object", "object": {"metric": {"name": "m"}, "target": {"type": "Value", "value": "1"},
+            "describedObject": {"kind": "Service", "name": "s", "apiVersion": version}}})
+    };
+    let target = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "name": "d"});
+    let spec = json!({"maxReplicas": 2, "scaleTargetRef": target("apps/v1", "Deployment"), "metrics": [object("v1")]});
+    let mut scaler = Valid::new(PATH, json!({"spec": spec}));
+    let of = |version: &str, kind: &str| [("/spec/scaleTargetRef", target(version, kind))];
+    let why = |at: &str, version: &str, why: &str| format!("spec.{at}.apiVersion: Invalid value: {version:?}: {why}");
+    let groupless = |version: &str| why("scaleTargetRef", version, "apiVersion must specify API group");
+    let odd = |at: &str| why(at, "a/b/c", "unexpected GroupVersion string: a/b/c");
+    let table: &[super::Row<'_>] = &[
+        (&of("", "Deployment"), &[&groupless("")]),
+        (&of("v1", "Deployment"), &[&groupless("v1")]),
+        (&of("/v1", "Deployment"), &[&groupless("/v1")]),
+        (&of("a/b/c", "Deployment"), &[&odd("scaleTargetRef")]),
+        (&of("", "ReplicationController"), &[]),
+        (&of("a/b/c", "ReplicationController"), &[&odd("scaleTargetRef")]),
+        (&[("/spec/metrics/0", object(""))], &[]),
+        (&[("/spec/metrics/0", object("a/b/c"))], &[&odd("metrics[0].object.describedObject")]),
+    ];
+    scaler.create(table);
+    scaler.update(table);
+    // What was let in before these were looked at.
+    scaler.object["spec"]["scaleTargetRef"] = target("v1", "Deployment");
+    scaler.object["spec"]["metrics"] = json!([object("a/b/c")]);
+    scaler.update(&[
+        (&[("/spec/maxReplicas", json!(3)), ("/spec/metrics/1", object("d/e/f"))], &[]),
+        (&of("v2", "Deployment"), &[&groupless("v2")]),
+        (&of("v1", "StatefulSet"), &[&groupless("v1")]),
+    ]);
 }

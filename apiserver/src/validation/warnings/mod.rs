@@ -44,6 +44,7 @@ const RULES: &[(&str, &str, Warn)] = &[
     ("storage.k8s.io", "csidrivers", storage::driver),
     ("storage.k8s.io", "csistoragecapacities", |new, _, out| storage::capacity(new, out)),
     ("discovery.k8s.io", "endpointslices", networking::slice),
+    ("resource.k8s.io", "resourceslices", |new, _, out| resource_slice(new, out)),
     ("apiextensions.k8s.io", "customresourcedefinitions", definition::formats),
 ];
 
@@ -200,6 +201,15 @@ fn node_selector(holder: &Value, path: &str, out: &mut Vec<String>) {
         if let Some(advice) = renamed(key) {
             out.push(format!("{path}.nodeSelector[{key}]: {advice}"));
         }
+    }
+}
+
+/// Drivers are told apart by the case of their names.
+fn resource_slice(new: &Value, out: &mut Vec<String>) {
+    let driver = text(get(new, "spec"), "driver");
+    if driver != driver.to_lowercase() {
+        let shown = go_quote(driver);
+        out.push(format!("spec.driver: driver names should be lowercase; {shown} contains uppercase characters"));
     }
 }
 
