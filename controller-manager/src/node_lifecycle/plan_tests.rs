@@ -211,21 +211,6 @@ fn time_to_be_heard_of_after_all_were_down() {
 }
 
 #[test]
-fn pods_that_could_not_be_marked_are_marked_again() {
-    let mut m = Monitor::new(CONFIG);
-    let a = |ready: &str| [node("a", Some(ready), 0, json!([])), node("b", Some("True"), 0, json!([]))];
-    let marked = |told: Vec<String>| told.iter().filter(|t| t.contains("/pods/p/status")).count();
-    tick(&mut m, &a("True"), None, 0);
-    assert_eq!(marked(tick(&mut m, &a("False"), None, 5)), 1);
-    assert_eq!(marked(tick(&mut m, &a("False"), None, 10)), 0);
-    m.mark_again("a");
-    assert_eq!(marked(tick(&mut m, &a("False"), None, 15)), 1);
-    m.mark_again("a");
-    assert_eq!(marked(tick(&mut m, &a("True"), None, 20)), 0, "it is ready again");
-    assert_eq!(marked(tick(&mut m, &a("True"), None, 25)), 0);
-}
-
-#[test]
 fn who_waits_is_looked_at_in_time() {
     for (rate, seconds) in [(0.1, Some(10.0)), (2.0, Some(0.5)), (100.0, Some(0.1)), (0.0, None)] {
         let mut m = Monitor::new(Config { eviction_rate: rate, ..CONFIG });
