@@ -76,7 +76,8 @@ impl Paced {
         let (now, pace) = (Instant::now(), (self.pace)());
         let mut looks = self.looks.lock();
         let due = match looks.get(&key) {
-            Some(next) if *next > now => return,
+            // Asked for once more: what the queue had may have come earlier, with a retry.
+            Some(next) if *next > now => *next,
             Some(last) => (*last + pace).max(now),
             None => now,
         };
@@ -303,5 +304,20 @@ mod tests {
         for (pods, millis) in [(0, 0), (2, 2), (60, 60), (100, 100), (5_000, 100), (usize::MAX, 100)] {
             assert_eq!(pace_of(pods), Duration::from_millis(millis), "{pods}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_that_comes_earlier_takes_nobodys_look_away() {
+        let queue: Queue<Key> = Queue::new("paced");
+        let (paced, key) = (Paced::new(&queue), Key::new("ns", "set"));
+        let look = async || queue.done(&queue.get().await.expect("a key"));
+        paced.wake(key.clone());
+        look().await;
+        paced.wake(key.clone());
+        // A write of that look failed.
+        queue.add_rate_limited(key.clone());
+        look().await;
+        paced.wake(key);
+        tokio::time::timeout(PACE * 2, look()).await.expect("what has changed since is seen");
     }
 }
