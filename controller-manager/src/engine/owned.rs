@@ -308,7 +308,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_retry_that_comes_earlier_takes_nobodys_look_away() {
-        let queue: Queue<Key> = Queue::new("paced");
+        let queue: Queue<Key> = Queue::new("test_paced");
         let (paced, key) = (Paced::new(&queue), Key::new("ns", "set"));
         let look = async || queue.done(&queue.get().await.expect("a key"));
         paced.wake(key.clone());
