@@ -342,8 +342,8 @@ type Asked<'a> = (&'a str, &'a str, &'static str, Option<&'static str>);
 type Answered<'a> = BoxFuture<'a, Result<Bytes, RestError>>;
 
 fn once<'a>(transport: &'a Transport, token: Option<&str>, asked: Asked<'_>, body: Vec<u8>) -> Answered<'a> {
-    let request = request(token, asked, body);
-    Box::pin(async move { Ok(transport.request(request?).await?) })
+    let answer = request(token, asked, body).map(|request| transport.request(request));
+    Box::pin(async move { Ok(answer?.await?) })
 }
 
 fn request(

@@ -11,11 +11,10 @@ use futures::{Stream, StreamExt as _};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use kube::client::Body;
 use parking_lot::Mutex;
 use proto::resources::{self, Resource};
 use serde_json::{Value, json};
-use shared::client::Transport;
+use shared::client::{Transport, any};
 use tokio_util::sync::CancellationToken;
 
 use super::faults::{Fate, Fault, of_write};
@@ -91,7 +90,7 @@ fn target(path: &str) -> Option<Target> {
     })
 }
 
-fn query<'a>(request: &'a Request<Body>, name: &str) -> Option<&'a str> {
+fn query<'a>(request: &'a Request<Bytes>, name: &str) -> Option<&'a str> {
     request.uri().query()?.split('&').find_map(|p| p.strip_prefix(name)?.strip_prefix('='))
 }
 
@@ -158,16 +157,15 @@ impl Server {
     /// The way to it, which is open until `dead`.
     pub(super) fn transport(self: &Arc<Self>, dead: CancellationToken) -> Transport {
         let server = Arc::clone(self);
-        let service = tower::service_fn(move |request: Request<Body>| {
+        Transport::new("default", move |request: Request<Bytes>| {
             let (server, dead) = (Arc::clone(&server), dead.clone());
-            async move {
+            Box::pin(async move {
                 if dead.is_cancelled() {
-                    return Err(std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the client is dead"));
+                    return Err(std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the client is dead").into());
                 }
-                server.answer(request).await
-            }
-        });
-        Transport::new(service, "default")
+                Ok(any(server.answer(request).await?))
+            })
+        })
     }
 
     /// End every watch; with `forget`, what happened meanwhile is not told any more either.
@@ -186,7 +184,7 @@ impl Server {
         }
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Answer, std::io::Error> {
+    async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Result<Answer, std::io::Error> {
         if self.down.load(Ordering::SeqCst) {
             return Err(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused"));
         }
@@ -216,7 +214,7 @@ impl Server {
         let verb = request.method().as_str().to_owned();
         let content_type = header(&request, "content-type");
         let as_one = header(&request, "accept").contains("as=PartialObjectMetadata;");
-        let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+        let body = request.into_body();
         let body = match proto::protobuf::decode_envelope(&body) {
             Ok(object) => object,
             Err(_) => serde_json::from_slice(&body).unwrap_or(Value::Null),
@@ -298,7 +296,7 @@ impl Server {
         }
     }
 
-    fn read(self: &Arc<Self>, t: &Target, request: &Request<Body>) -> Answer {
+    fn read(self: &Arc<Self>, t: &Target, request: &Request<Bytes>) -> Answer {
         let only_meta = header(request, "accept").contains("PartialObjectMetadata");
         if let Some(name) = &t.name {
             let store = self.store.lock();
@@ -325,7 +323,7 @@ impl Server {
         )
     }
 
-    fn watch(self: &Arc<Self>, t: &Target, request: &Request<Body>, only_meta: bool) -> Answer {
+    fn watch(self: &Arc<Self>, t: &Target, request: &Request<Bytes>, only_meta: bool) -> Answer {
         let initial = query(request, "sendInitialEvents") == Some("true");
         let from: u64 = query(request, "resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
         let (resource, namespace) = (key(t.row), t.namespace.clone());
@@ -385,7 +383,7 @@ impl Server {
     }
 }
 
-fn header(request: &Request<Body>, name: &str) -> String {
+fn header(request: &Request<Bytes>, name: &str) -> String {
     request.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
 }
 

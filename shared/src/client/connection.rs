@@ -2,31 +2,34 @@
 //! sides its buffers. Servers allow so many streams of a connection (kube-apiserver: 100); who has more to ask opens
 //! another one, or watches would keep all other requests waiting for ever.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
+use anyhow::Context as _;
+use bytes::Bytes;
+use futures::FutureExt as _;
+use http::header::AUTHORIZATION;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Request, Response, Uri};
 use hyper_rustls::FixedServerNameResolver;
-use hyper_util::client::legacy::Client as Http;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::GaiResolver;
-use hyper_util::client::legacy::connect::{Connection, HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::{Body, ConfigExt as _};
+use kube::client::ConfigExt as _;
 use kube::{Client, Config};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
-use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
+use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
 
+use super::credentials::{self, Credentials};
 use super::families::{self, Resolver};
-use super::gathered::Gathered;
 use super::measured::Measures;
-use super::patience::Patience;
-use super::{Throttle, Transport, credentials};
+use super::patience::{Measured, Patience};
+use super::peer::{Answer, Connector, Io, Peer};
+use super::transport::{Sent, any};
+use super::{Throttle, Transport};
 use crate::cert::ReloadingKey;
 
-/// A peer that does not answer pings for so long is gone, as client-go has it.
-const PING: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests under way of one connection before another is opened.
 const STREAMS: usize = 90;
@@ -99,10 +102,7 @@ pub fn transport(config: &Config, throttle: &Throttle) -> anyhow::Result<Transpo
 /// The same over connections that `connector` opens.
 pub(super) fn through<C>(connector: C, config: &Config, throttle: &Throttle) -> anyhow::Result<Transport>
 where
-    C: Service<http::Uri> + Clone + Send + Sync + 'static,
-    C::Response: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<tower::BoxError> + Send,
+    C: Service<Uri, Response: Io, Future: Send + 'static, Error: Into<BoxError> + Send> + Clone + Send + Sync + 'static,
 {
     let (credentials, tls, pair) = credentials::resolve(config)?;
     families::transport();
@@ -111,46 +111,98 @@ where
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),
         _ => https,
     };
-    let https = https.enable_all_versions().wrap_connector(connector).map_response(Gathered::over);
-    let open = move || -> Http<_, Body> {
-        Http::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .http2_keep_alive_interval(PING)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .http2_keep_alive_while_idle(true)
-            .build(https.clone())
-    };
     let pair = pair.map(|files| (Arc::clone(&files), files.current()));
-    let lanes = Arc::new(Mutex::new(Lanes { open: Vec::new(), pair }));
     let measures = Measures::of(config.cluster_url.authority().map_or("", |host| host.as_str()));
-    let patience = Arc::new(Patience::new(throttle.clone(), measures));
-    let attempt = Arc::new(move |request: http::Request<Body>| {
-        let (http, token) = lanes.lock().pick(&open);
-        async move {
-            Ok::<_, hyper_util::client::legacy::Error>(http.request(request).await?.map(|body| {
-                body.map_frame(move |frame| {
-                    let _held = &token;
-                    frame
-                })
-            }))
+    let server = Arc::new(Server {
+        base: config.cluster_url.clone(),
+        headers: headers(config)?,
+        credentials,
+        patience: Patience::new(throttle.clone(), measures),
+        connector: https.enable_all_versions().wrap_connector(connector),
+        lanes: Mutex::new(Lanes { open: Vec::new(), pair }),
+    });
+    let send = move |mut request| {
+        let server = Arc::clone(&server);
+        Box::pin(async move { server.send(&mut request).await.map(any) }) as Sent
+    };
+    Ok(Transport::new(config.default_namespace.clone(), send))
+}
+
+/// What every request carries, whom it is made for included.
+fn headers(config: &Config) -> anyhow::Result<HeaderMap> {
+    let reads =
+        service_fn(|request: Request<()>| std::future::ready(Ok::<_, Infallible>(request.into_parts().0.headers)));
+    let carried = config.extra_headers_layer()?.layer(reads).oneshot(Request::default()).now_or_never();
+    carried.and_then(Result::ok).context("headers that are not there at once")
+}
+
+/// A server, and how it is spoken to.
+struct Server<C> {
+    base: Uri,
+    headers: HeaderMap,
+    credentials: Credentials,
+    patience: Patience,
+    connector: C,
+    lanes: Mutex<Lanes<Arc<Peer<C>>>>,
+}
+
+impl<C: Connector> Server<C> {
+    async fn send(&self, request: &mut Request<Bytes>) -> Result<Response<Measured<Answer>>, BoxError> {
+        *request.uri_mut() = below(&self.base, request.uri())?;
+        for (name, value) in &self.headers {
+            request.headers_mut().append(name, value.clone());
         }
+        if let Some(value) = self.credentials.header().await? {
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let attempt = |request: &Request<Bytes>| {
+            let (peer, lane) = self.lanes.lock().pick(|| Arc::new(Peer::new(self.connector.clone())));
+            peer.send(request, lane)
+        };
+
+        Ok(self.patience.send(request, attempt).await?)
+    }
+}
+
+/// Where a path is under a base, which may have a path of its own.
+fn below(base: &Uri, path: &Uri) -> Result<Uri, http::Error> {
+    let mut parts = base.clone().into_parts();
+    let asked = path.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+    parts.path_and_query = Some(match base.path().trim_end_matches('/') {
+        "" => asked,
+        above => format!("{above}{asked}").parse::<PathAndQuery>()?,
     });
-    let http = service_fn(move |request: http::Request<Body>| {
-        let (patience, attempt) = (Arc::clone(&patience), Arc::clone(&attempt));
-        async move { patience.send(request, &*attempt).await }
-    });
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .layer(credentials)
-        .layer(config.extra_headers_layer()?)
-        .map_err(tower::BoxError::from)
-        .service(http);
-    Ok(Transport::new(service, config.default_namespace.clone()))
+    Ok(Uri::from_parts(parts)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_below_the_server() {
+        for (base, path, whole) in [
+            ("https://a:6443", "/api?x=y", "https://a:6443/api?x=y"),
+            ("https://a/", "/api", "https://a/api"),
+            ("https://a/k8s/c", "/api?x=y", "https://a/k8s/c/api?x=y"),
+            ("http://a/k8s/", "/", "http://a/k8s/"),
+        ] {
+            let (base, path) = (base.parse().expect("a base"), path.parse().expect("a path"));
+            assert_eq!(below(&base, &path).expect("a URI").to_string(), whole);
+        }
+    }
+
+    #[test]
+    fn requests_say_whom_they_are_for() {
+        let mut config = Config::new(Uri::from_static("https://a"));
+        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static("test/1")));
+        config.auth_info.impersonate = Some("jane".to_owned());
+        config.auth_info.impersonate_groups = Some(vec!["a".to_owned(), "b".to_owned()]);
+        let headers = headers(&config).expect("headers");
+        let all = |name| headers.get_all(name).iter().map(|v| v.to_str().unwrap_or_default()).collect::<Vec<_>>();
+        assert_eq!((all("user-agent"), all("impersonate-user")), (vec!["test/1"], vec!["jane"]));
+        assert_eq!(all("impersonate-group"), ["a", "b"]);
+    }
 
     #[test]
     fn lanes_are_filled_one_after_the_other() {

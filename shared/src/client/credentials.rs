@@ -3,24 +3,18 @@
 //!
 //! `kube` could do this too, with a YAML and a JSONPath parser that nothing else needs.
 
-use std::future::Future;
-use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::header::AUTHORIZATION;
-use http::{HeaderValue, Request};
+use http::HeaderValue;
 use kube::Config;
 use kube::config::AuthInfo;
 use parking_lot::Mutex;
 use secrecy::ExposeSecret as _;
 use tokio::time::Instant;
-use tower::{BoxError, Layer, Service};
 
 use super::plugin::Plugin;
 use crate::cert::{self, PemPair, ReloadingKey, Trust};
@@ -28,43 +22,41 @@ use crate::cert::{self, PemPair, ReloadingKey, Trust};
 /// How old a token that was read from a file may be, as client-go has it.
 const TOKEN_AGE: Duration = Duration::from_secs(60);
 
-/// How requests are marked with who sends them. A layer of the client.
-#[derive(Clone)]
-pub struct Credentials(Source);
-
-#[derive(Clone)]
-enum Source {
+/// How requests are marked with who sends them.
+pub(super) enum Credentials {
     /// By the connection's certificate, or not at all.
     Connection,
     Fixed(HeaderValue),
-    File(Arc<TokenFile>),
-    Plugin(Arc<Plugin>),
+    File(TokenFile),
+    Plugin(Box<Plugin>),
 }
 
 /// The credentials of `config`, the TLS configuration that goes with them, and the client certificate in it.
 ///
 /// # Errors
 /// Files that cannot be read, values that are no certificates or no header, a plugin that fails.
-pub fn resolve(config: &Config) -> anyhow::Result<(Credentials, rustls::ClientConfig, Option<Arc<ReloadingKey>>)> {
+pub(super) fn resolve(
+    config: &Config,
+) -> anyhow::Result<(Credentials, rustls::ClientConfig, Option<Arc<ReloadingKey>>)> {
     let user = &config.auth_info;
     let mut pair = certificate(user)?;
     let source = if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-        Source::File(Arc::new(TokenFile::read(path)?))
+        Credentials::File(TokenFile::read(path)?)
     } else if let Some(token) = &user.token {
-        Source::Fixed(bearer(token.expose_secret())?)
+        Credentials::Fixed(bearer(token.expose_secret())?)
     } else if let (Some(name), Some(password)) = (&user.username, &user.password) {
         let encoded = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
-        Source::Fixed(secret(&format!("Basic {encoded}"))?)
+        Credentials::Fixed(secret(&format!("Basic {encoded}"))?)
     } else if let Some(exec) = &user.exec {
         let (plugin, theirs) = Plugin::start(exec)?;
         if let Some(theirs) = theirs {
             pair = Some(Arc::new(ReloadingKey::from_pem(&theirs)?));
         }
-        Source::Plugin(Arc::new(plugin))
+        Credentials::Plugin(Box::new(plugin))
     } else {
-        Source::Connection
+        Credentials::Connection
     };
-    Ok((Credentials(source), tls(config, pair.clone())?, pair))
+    Ok((source, tls(config, pair.clone())?, pair))
 }
 
 fn tls(config: &Config, pair: Option<Arc<ReloadingKey>>) -> anyhow::Result<rustls::ClientConfig> {
@@ -153,57 +145,14 @@ impl TokenFile {
     }
 }
 
-impl Source {
-    async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
+impl Credentials {
+    /// The value of `Authorization`.
+    pub(super) async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
         Ok(match self {
             Self::Connection => None,
             Self::Fixed(value) => Some(value.clone()),
             Self::File(file) => Some(file.header()),
-            Self::Plugin(plugin) => plugin.header().await?,
-        })
-    }
-}
-
-impl<S> Layer<S> for Credentials {
-    type Service = Identified<S>;
-
-    fn layer(&self, inner: S) -> Identified<S> {
-        Identified { inner, source: self.0.clone() }
-    }
-}
-
-/// A service whose requests carry credentials.
-#[derive(Clone)]
-pub struct Identified<S> {
-    inner: S,
-    source: Source,
-}
-
-impl<S, B> Service<Request<B>> for Identified<S>
-where
-    S: Service<Request<B>> + Clone + Send + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send,
-    B: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        // The service that is ready is the one to use.
-        let fresh = self.inner.clone();
-        let mut ready = mem::replace(&mut self.inner, fresh);
-        let source = self.source.clone();
-        Box::pin(async move {
-            if let Some(value) = source.header().await? {
-                request.headers_mut().insert(AUTHORIZATION, value);
-            }
-            ready.call(request).await.map_err(Into::into)
+            Self::Plugin(plugin) => Box::pin(plugin.header()).await?,
         })
     }
 }
@@ -220,7 +169,7 @@ mod tests {
 
     async fn header(user: AuthInfo) -> Option<String> {
         let (credentials, ..) = resolve(&config(user)).expect("good credentials");
-        let value = credentials.0.header().await.expect("a header");
+        let value = credentials.header().await.expect("a header");
         value.map(|value| value.to_str().expect("text").to_owned())
     }
 

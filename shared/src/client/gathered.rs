@@ -2,27 +2,28 @@
 //!
 //! h2 hands over frame by frame and wants each to leave at once: a record and a system call every time. Here frames are
 //! held until their connection has looked for something to read twice, for which it is woken: when all who had something
-//! to say have said it. Once is too early, since a request's body is asked for when its head has been handed over. HTTP/2
-//! always reads; connections without it are left alone.
+//! to say have said it. Once is too early: others who were woken by the same news have yet to speak. HTTP/2 always reads.
 //!
 //! HOT: every request passes here.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::{Connected, Connection};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::http2::Heard;
 
 /// Bytes that are held at most.
 const MOST: usize = 64 << 10;
 /// A buffer that grew larger is not kept.
 const KEPT: usize = 16 << 10;
 
-/// A connection; see the module.
+/// A connection; see the module. It notes when it hears something.
 pub(super) struct Gathered<T> {
     io: T,
-    gathers: bool,
+    heard: Arc<Heard>,
     held: Vec<u8>,
     /// How much of it has left.
     sent: usize,
@@ -30,15 +31,14 @@ pub(super) struct Gathered<T> {
     looked: bool,
 }
 
-impl<T: Connection> Gathered<T> {
+impl<T> Gathered<T> {
     /// Over a connection that is open.
-    pub(super) fn over(io: T) -> Self {
-        let gathers = io.connected().is_negotiated_h2();
-        Self { io, gathers, held: Vec::new(), sent: 0, looked: false }
+    pub(super) fn over(io: T, heard: Arc<Heard>) -> Self {
+        Self { io, heard, held: Vec::new(), sent: 0, looked: false }
     }
 }
 
-impl<T: Write + Unpin> Gathered<T> {
+impl<T: AsyncWrite + Unpin> Gathered<T> {
     /// Takes in bytes; waits where too many are held already.
     fn hold(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if self.held.len() >= MOST {
@@ -67,8 +67,8 @@ impl<T: Write + Unpin> Gathered<T> {
     }
 }
 
-impl<T: Read + Write + Unpin> Read for Gathered<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // What cannot leave now leaves when there is room, for which this task is woken too.
         if self.looked
             && let Poll::Ready(Err(error)) = self.send(cx)
@@ -76,7 +76,9 @@ impl<T: Read + Write + Unpin> Read for Gathered<T> {
             return Poll::Ready(Err(error));
         }
         let read = Pin::new(&mut self.io).poll_read(cx, into);
-        if read.is_pending() && !self.held.is_empty() && !self.looked {
+        if read.is_ready() {
+            self.heard.something();
+        } else if !self.held.is_empty() && !self.looked {
             self.looked = true;
             cx.waker().wake_by_ref();
         }
@@ -84,9 +86,9 @@ impl<T: Read + Write + Unpin> Read for Gathered<T> {
     }
 }
 
-impl<T: Write + Unpin> Write for Gathered<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
-        if self.gathers { self.hold(cx, &[IoSlice::new(part)]) } else { Pin::new(&mut self.io).poll_write(cx, part) }
+        self.hold(cx, &[IoSlice::new(part)])
     }
 
     fn poll_write_vectored(
@@ -94,32 +96,24 @@ impl<T: Write + Unpin> Write for Gathered<T> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.gathers { self.hold(cx, parts) } else { Pin::new(&mut self.io).poll_write_vectored(cx, parts) }
+        self.hold(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.gathers || self.io.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.gathers {
-            if !self.held.is_empty() {
-                cx.waker().wake_by_ref();
-            }
-            return Poll::Ready(Ok(()));
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Who has looked is woken by what it waits for.
+        if !self.held.is_empty() && !self.looked {
+            cx.waker().wake_by_ref();
         }
-        Pin::new(&mut self.io).poll_flush(cx)
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.send(cx))?;
         Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-impl<T: Connection> Connection for Gathered<T> {
-    fn connected(&self) -> Connected {
-        self.io.connected()
     }
 }
 
@@ -132,24 +126,17 @@ mod tests {
     /// Remembers each write; takes only as much as there is room for.
     #[derive(Default)]
     struct Wire {
-        h2: bool,
         room: usize,
         writes: Vec<Vec<u8>>,
     }
 
-    impl Connection for Wire {
-        fn connected(&self) -> Connected {
-            if self.h2 { Connected::new().negotiated_h2() } else { Connected::new() }
-        }
-    }
-
-    impl Read for Wire {
-        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    impl AsyncRead for Wire {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
             Poll::Pending
         }
     }
 
-    impl Write for Wire {
+    impl AsyncWrite for Wire {
         fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
             let taken = part.len().min(self.room);
             if taken == 0 {
@@ -169,6 +156,10 @@ mod tests {
         }
     }
 
+    fn over(wire: Wire) -> Gathered<Wire> {
+        Gathered::over(wire, Arc::new(Heard::now()))
+    }
+
     fn say(io: &mut Gathered<Wire>, text: &str) -> Poll<io::Result<usize>> {
         let cx = &mut Context::from_waker(Waker::noop());
         let said = Pin::new(&mut *io).poll_write(cx, text.as_bytes());
@@ -178,13 +169,13 @@ mod tests {
 
     fn look(io: &mut Gathered<Wire>) {
         let mut buffer = [0; 8];
-        let mut buffer = hyper::rt::ReadBuf::new(&mut buffer);
-        assert!(Pin::new(io).poll_read(&mut Context::from_waker(Waker::noop()), buffer.unfilled()).is_pending());
+        let mut buffer = ReadBuf::new(&mut buffer);
+        assert!(Pin::new(io).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer).is_pending());
     }
 
     #[test]
     fn what_is_said_at_one_time_leaves_at_once() {
-        let mut io = Gathered::over(Wire { h2: true, room: 5, ..Wire::default() });
+        let mut io = over(Wire { room: 5, ..Wire::default() });
         assert!(say(&mut io, "one ").is_ready() && say(&mut io, "tw").is_ready());
         look(&mut io);
         assert!(say(&mut io, "o").is_ready() && io.io.writes.is_empty(), "a body follows its head");
@@ -200,18 +191,11 @@ mod tests {
 
     #[test]
     fn too_much_waits_for_room() {
-        let mut io = Gathered::over(Wire { h2: true, ..Wire::default() });
+        let mut io = over(Wire::default());
         assert!(say(&mut io, &"x".repeat(MOST)).is_ready());
         assert!(say(&mut io, "more").is_pending());
         io.io.room = MOST;
         assert!(say(&mut io, "more").is_ready());
         assert_eq!((io.io.writes.len(), io.held.as_slice()), (1, b"more".as_slice()));
-    }
-
-    #[test]
-    fn other_protocols_are_left_alone() {
-        let mut io = Gathered::over(Wire { room: 100, ..Wire::default() });
-        assert!(say(&mut io, "one ").is_ready() && say(&mut io, "two").is_ready());
-        assert_eq!(io.io.writes, [b"one ".as_slice(), b"two"]);
     }
 }

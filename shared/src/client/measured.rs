@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use hyper::body::{Body, Frame};
+use hyper::body::Frame;
 use prometheus::{CounterVec, HistogramVec};
 
 use crate::metrics;
@@ -71,12 +72,12 @@ impl Measures {
     }
 
     /// Somebody wants a request to be sent.
-    pub(super) fn begin<B: Body>(self: &Arc<Self>, request: &Request<B>) -> UnderWay {
+    pub(super) fn begin(self: &Arc<Self>, request: &Request<Bytes>) -> UnderWay {
         UnderWay {
             measures: Arc::clone(self),
             method: request.method().clone(),
             watch: request.uri().query().is_some_and(|q| q.split('&').any(|pair| pair == "watch=true")),
-            size: request.body().size_hint().exact().unwrap_or_default(),
+            size: request.body().len() as u64,
             attempts: 0,
             open: false,
             answered: false,
@@ -139,7 +140,7 @@ impl UnderWay {
     }
 
     /// A part of the answer has come.
-    pub(super) fn read(&mut self, frame: &Frame<bytes::Bytes>) {
+    pub(super) fn read(&mut self, frame: &Frame<Bytes>) {
         self.received += frame.data_ref().map_or(0, |data| data.len() as u64);
     }
 
@@ -169,14 +170,13 @@ impl Drop for UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::Full;
 
     #[test]
     fn requests_are_counted_and_watches_are_not_timed() {
         let host = "measured.test:1";
         let measures = Measures::of(host);
         let request = |method: Method, path: &str, body: &'static [u8]| {
-            let body = Full::new(bytes::Bytes::from_static(body));
+            let body = Bytes::from_static(body);
             measures.begin(&Request::builder().method(method).uri(path).body(body).expect("a request"))
         };
         for (path, codes, bytes) in [
@@ -190,7 +190,7 @@ mod tests {
                 under_way.sent();
                 under_way.answered(StatusCode::from_u16(*code).ok());
             }
-            under_way.read(&Frame::data(bytes::Bytes::from_static(bytes.as_bytes())));
+            under_way.read(&Frame::data(Bytes::from_static(bytes.as_bytes())));
         }
         let mut lost = request(Method::PUT, "/api", b"");
         lost.sent();

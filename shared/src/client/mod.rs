@@ -6,10 +6,12 @@ mod credentials;
 mod dial;
 mod families;
 mod gathered;
+mod http2;
 mod kubeconfig;
 mod measured;
 mod overload;
 mod patience;
+mod peer;
 mod plugin;
 mod remote;
 mod throttle;
@@ -28,7 +30,7 @@ pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use patience::Once;
 pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
-pub use transport::Transport;
+pub use transport::{Sent, Transport, any};
 
 /// How to reach the apiserver, and how hard to press it.
 #[derive(Clone, Debug, Default)]

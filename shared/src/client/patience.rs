@@ -10,17 +10,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::body::{Frame, SizeHint};
-use kube::client::Body;
+use hyper::body::Frame;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Throttle;
 use super::measured::{Measures, UnderWay};
 use super::overload::Overload;
+use super::peer::Broken;
 
 /// How often a request is sent again at most.
 const RETRIES: u32 = 10;
@@ -67,36 +67,35 @@ impl Patience {
     /// Sends a request with `attempt`, again if need be. Who drops this future sends nothing more.
     pub(super) async fn send<B, E, Fut>(
         &self,
-        request: Request<Body>,
-        mut attempt: impl FnMut(Request<Body>) -> Fut,
+        request: &Request<Bytes>,
+        mut attempt: impl FnMut(&Request<Bytes>) -> Fut,
     ) -> Result<Response<Measured<B>>, E>
     where
         B: hyper::body::Body<Data = Bytes>,
         E: Error + 'static,
         Fut: Future<Output = Result<Response<B>, E>>,
     {
-        let mut under_way = self.measures.begin(&request);
+        let mut under_way = self.measures.begin(request);
         let asked = match () {
             () if under_way.is_watch() => Asked::Watch,
             () if request.method() == Method::GET => Asked::Read,
             () => Asked::Write,
         };
-        let mut next = request;
         let mut limited = !under_way.is_watch();
         loop {
             if limited && let Some(waited) = self.throttle.turn().await {
                 under_way.waited(waited);
                 if waited > LONG && self.complains(Instant::now()) {
-                    tracing::info!(delay = ?waited, reason = THROTTLED, verb = %next.method(), URL = %next.uri(),
+                    tracing::info!(delay = ?waited, reason = THROTTLED, verb = %request.method(), URL = %request.uri(),
                         "Waited before sending request");
                 }
             }
             if let Some(wait) = self.overload.as_ref().map(Overload::wait).filter(|wait| !wait.is_zero()) {
-                tokio::time::sleep(wait).await;
+                Box::pin(tokio::time::sleep(wait)).await;
             }
-            let spare = copy(&next).filter(|_| under_way.attempts() < RETRIES);
+            let last = under_way.attempts() == RETRIES || request.extensions().get::<Once>().is_some();
             under_way.sent();
-            let result = attempt(next).await;
+            let result = attempt(request).await;
             let status = result.as_ref().ok().map(Response::status);
             under_way.answered(status);
             if let Some(overload) = &self.overload {
@@ -106,31 +105,18 @@ impl Patience {
                 Ok(response) => asked_to_wait(response.status(), response.headers()),
                 Err(error) => breakage(error).filter(|what| asked.survives(*what)).map(|_| BROKEN),
             };
-            let (Some(spare), Some(wait)) = (spare, wait) else {
+            let Some(wait) = wait.filter(|_| !last) else {
                 return result.map(|response| response.map(|body| Measured { body, under_way }));
             };
-            tracing::debug!(?wait, attempt = under_way.attempts(), url = %spare.uri(), "Got a Retry-After response");
+            tracing::debug!(?wait, attempt = under_way.attempts(), url = %request.uri(), "Got a Retry-After response");
+            // Rare, and large: not a part of every request.
             if let Ok(response) = result {
-                drain(response).await;
+                Box::pin(drain(response)).await;
             }
-            tokio::time::sleep(wait).await;
-            (next, limited) = (spare, true);
+            Box::pin(tokio::time::sleep(wait)).await;
+            limited = true;
         }
     }
-}
-
-/// The request for another time; none where it cannot be said twice.
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
-    if request.extensions().get::<Once>().is_some() {
-        return None;
-    }
-    let mut copy = Request::new(request.body().try_clone()?);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    *copy.extensions_mut() = request.extensions().clone();
-    Some(copy)
 }
 
 /// For how long the server asks to be left alone.
@@ -185,13 +171,11 @@ fn breakage(error: &(dyn Error + 'static)) -> Option<Breakage> {
                 _ => {}
             }
         }
-        if let Some(http) = error.downcast_ref::<hyper::Error>() {
-            match () {
-                // Pings of the connection were not answered: client-go calls it lost.
-                () if http.is_timeout() => return Some(Breakage::Reset),
-                () if http.is_incomplete_message() || http.is_canceled() => return Some(Breakage::Ended),
-                () => {}
-            }
+        if matches!(error.downcast_ref(), Some(Broken::Lost)) {
+            return Some(Breakage::Reset);
+        }
+        if error.downcast_ref::<hyper::Error>().is_some_and(|e| e.is_incomplete_message() || e.is_canceled()) {
+            return Some(Breakage::Ended);
         }
         if error.downcast_ref::<h2::Error>().is_some_and(h2::Error::is_go_away) {
             return Some(Breakage::Ended);
@@ -202,10 +186,10 @@ fn breakage(error: &(dyn Error + 'static)) -> Option<Breakage> {
 }
 
 async fn drain<B: hyper::body::Body>(response: Response<B>) {
-    let body = response.into_body();
-    if body.size_hint().upper().is_some_and(|size| size <= DRAINED) {
+    let size = response.headers().get(CONTENT_LENGTH).and_then(|size| size.to_str().ok()?.parse::<u64>().ok());
+    if size.is_some_and(|size| size <= DRAINED) {
         // How it ends is of no interest: at worst another connection is opened.
-        drop(body.collect().await);
+        drop(response.into_body().collect().await);
     }
 }
 
@@ -229,10 +213,6 @@ impl<B: hyper::body::Body<Data = Bytes> + Unpin> hyper::body::Body for Measured<
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -47,7 +47,8 @@ impl Throttle {
         let delay = bucket.lock().take(Instant::now());
         if !delay.is_zero() {
             let reserved = Reserved(bucket);
-            sleep(delay).await;
+            // Rare, and large: not a part of every request.
+            Box::pin(sleep(delay)).await;
             std::mem::forget(reserved);
         }
         Some(delay)

@@ -1,7 +1,11 @@
 //! Requests that go straight to the server. [`kube::Client`] hands each to a task of its own first, which is two
 //! wake-ups more than a request needs.
 
+use std::fmt;
+use std::sync::Arc;
+
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -9,48 +13,65 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 use proto::protobuf;
-use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceExt as _};
+use tower::{BoxError, service_fn};
+
+/// What comes of a request that is sent.
+pub type Sent = BoxFuture<'static, Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>;
+
+/// An answer whose body is any.
+pub fn any<B>(answer: Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>
+where
+    B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    answer.map(|body| body.map_err(Into::into).boxed_unsync())
+}
 
 /// See the module. Cheap to clone; connections are shared.
 #[derive(Clone)]
 pub struct Transport {
-    service: BoxCloneSyncService<Request<Body>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>,
+    send: Arc<dyn Fn(Request<Bytes>) -> Sent + Send + Sync>,
     namespace: String,
 }
 
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transport").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
 impl Transport {
-    /// Over a service; `namespace` is where its clients look by default.
-    pub fn new<S, B>(service: S, namespace: impl Into<String>) -> Self
-    where
-        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<BoxError>,
-        B: hyper::body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        let boxed = |response: Response<B>| response.map(|body| body.map_err(Into::into).boxed_unsync());
-        let service = service.map_err(Into::into).map_response(boxed);
-        Self { service: BoxCloneSyncService::new(service), namespace: namespace.into() }
+    /// By a function that sends; `namespace` is where clients look by default.
+    pub fn new(namespace: impl Into<String>, send: impl Fn(Request<Bytes>) -> Sent + Send + Sync + 'static) -> Self {
+        Self { send: Arc::new(send), namespace: namespace.into() }
     }
 
     /// A client over the same connections.
     pub fn client(&self) -> Client {
-        Client::new(self.service.clone(), self.namespace.clone())
+        let send = Arc::clone(&self.send);
+        let service = service_fn(move |request: Request<Body>| {
+            let send = Arc::clone(&send);
+            async move {
+                let (head, body) = request.into_parts();
+                send(Request::from_parts(head, body.collect_bytes().await?)).await
+            }
+        });
+        Client::new(service, self.namespace.clone())
     }
 
     /// Sends a request; the answer when the server succeeded.
     ///
     /// # Errors
     /// The server's refusal, or that there is no answer.
-    pub async fn request(&self, request: Request<Vec<u8>>) -> kube::Result<Bytes> {
-        let response = self.service.clone().oneshot(request.map(Body::from)).await.map_err(kube::Error::Service)?;
-        let (head, body) = response.into_parts();
-        let bytes = body.collect().await.map_err(kube::Error::Service)?.to_bytes();
-        if head.status.is_client_error() || head.status.is_server_error() {
-            return Err(kube::Error::Api(refusal(head.status.as_u16(), &bytes).boxed()));
+    pub fn request(&self, request: Request<Vec<u8>>) -> impl Future<Output = kube::Result<Bytes>> + Send + use<> {
+        let answer = (self.send)(request.map(Bytes::from));
+        async move {
+            let (head, body) = answer.await.map_err(kube::Error::Service)?.into_parts();
+            let bytes = body.collect().await.map_err(kube::Error::Service)?.to_bytes();
+            if head.status.is_client_error() || head.status.is_server_error() {
+                return Err(kube::Error::Api(refusal(head.status.as_u16(), &bytes).boxed()));
+            }
+            Ok(bytes)
         }
-        Ok(bytes)
     }
 }
 
@@ -67,35 +88,27 @@ fn refusal(code: u16, body: &[u8]) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use serde_json::json;
-    use tower::service_fn;
-
     use super::*;
+    use serde_json::json;
 
     #[tokio::test]
     async fn answers_and_refusals() {
         let said = json!({"metadata": {}, "status": "Failure", "code": 404, "reason": "NotFound", "message": "gone"});
         let schema = proto::schema::kind_of("v1", "Status").expect("a known kind");
         let said = Bytes::from(protobuf::encode_envelope(schema, &said));
-        let transport = Transport::new(
-            service_fn(move |request: Request<Body>| {
-                let (code, text) = match request.uri().path() {
-                    "/good" => (200, Bytes::from("fine")),
-                    "/no" => {
-                        let text =
-                            r#"{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"m"}"#;
-                        (409, text.into())
-                    }
-                    "/packed" => (404, said.clone()),
-                    _ => (502, " bad gateway\n".into()),
-                };
-                let answer = Response::builder().status(code).body(Body::from(text.to_vec())).expect("an answer");
-                std::future::ready(Ok::<_, Infallible>(answer))
-            }),
-            "default",
-        );
+        let transport = Transport::new("default", move |request: Request<Bytes>| {
+            let (code, text) = match request.uri().path() {
+                "/good" => (200, Bytes::from("fine")),
+                "/no" => {
+                    let text = r#"{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"m"}"#;
+                    (409, text.into())
+                }
+                "/packed" => (404, said.clone()),
+                _ => (502, " bad gateway\n".into()),
+            };
+            let answer = Response::builder().status(code).body(Body::from(text.to_vec())).expect("an answer");
+            Box::pin(std::future::ready(Ok(any(answer))))
+        });
         let ask = async |path: &str| transport.request(Request::get(path).body(Vec::new()).expect("a request")).await;
         assert_eq!(ask("/good").await.expect("an answer"), "fine");
         for (path, code, reason, message) in [

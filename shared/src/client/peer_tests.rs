@@ -1,0 +1,180 @@
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use hyper_util::client::legacy::connect::Connected;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+use super::*;
+
+/// A connection on which HTTP/2 was agreed, or was not.
+struct Wire(TokioIo<DuplexStream>, bool);
+
+impl Connection for Wire {
+    fn connected(&self) -> Connected {
+        if self.1 { Connected::new().negotiated_h2() } else { Connected::new() }
+    }
+}
+
+impl hyper::rt::Read for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl hyper::rt::Write for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, part)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// How the other side behaves.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Answers with what it was sent.
+    Echoes,
+    /// Closes the connection after one answer.
+    AnswersOnce,
+    /// Takes requests, and says nothing any more, not even to pings.
+    FallsSilent,
+    /// Cannot be reached.
+    Refuses,
+    /// Knows no HTTP/2.
+    Old,
+}
+
+async fn serve(mut io: DuplexStream, manner: Manner) {
+    if matches!(manner, Manner::Old) {
+        let mut buffer = vec![0; 4096];
+        while io.read(&mut buffer).await.is_ok_and(|n| n > 0) {
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nold";
+            io.write_all(answer).await.expect("written");
+        }
+        return;
+    }
+    let mut connection = h2::server::handshake(io).await.expect("a handshake");
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        if matches!(manner, Manner::FallsSilent) {
+            return std::future::pending().await;
+        }
+        if matches!(manner, Manner::AnswersOnce) {
+            connection.graceful_shutdown();
+        }
+        tokio::spawn(async move {
+            let said = request.headers().get("content-length").cloned();
+            let mut body = request.into_body();
+            let mut whole = Vec::new();
+            while let Some(part) = body.data().await {
+                let part = part.expect("a part");
+                body.flow_control().release_capacity(part.len()).expect("taken");
+                whole.extend_from_slice(&part);
+            }
+            assert_eq!(said.map(|n| n.to_str().expect("text").parse::<usize>().expect("a number")), Some(whole.len()));
+            let mut stream = respond.send_response(Response::new(()), false).expect("an answer");
+            stream.send_data(Bytes::from(whole), true).expect("a body");
+        });
+    }
+}
+
+/// A peer whose connections behave as `manners` say, one after another, the last of them for ever; how many were opened.
+fn peer(manners: &'static [Manner]) -> (Arc<Peer<impl Connector>>, Arc<AtomicUsize>) {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    let connector = tower::service_fn(move |_: Uri| -> BoxFuture<'static, io::Result<Wire>> {
+        let at = count.fetch_add(1, Ordering::SeqCst);
+        let manner = manners[at.min(manners.len() - 1)];
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if matches!(manner, Manner::Refuses) {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let (near, far) = duplex(1 << 16);
+            tokio::spawn(serve(far, manner));
+            Ok(Wire(TokioIo::new(near), !matches!(manner, Manner::Old)))
+        })
+    });
+    (Arc::new(Peer::new(connector)), opened)
+}
+
+async fn ask<C: Connector>(peer: &Arc<Peer<C>>, body: &[u8]) -> Result<Bytes, Broken> {
+    let request = Request::post("https://server/path").body(Bytes::copy_from_slice(body)).expect("a request");
+    let answer = Arc::clone(peer).send(&request, Arc::default()).await?;
+    Ok(answer.into_body().collect().await?.to_bytes())
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_requests_take_one_connection() {
+    let (peer, opened) = peer(&[Manner::Echoes]);
+    let large = vec![b'x'; 300_000];
+    let (one, two, three) = tokio::join!(ask(&peer, b"one"), ask(&peer, b""), ask(&peer, &large));
+    assert_eq!([one, two, three].map(|answer| answer.expect("an answer").len()), [3, 0, large.len()]);
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_closed_is_replaced() {
+    let (peer, opened) = peer(&[Manner::AnswersOnce, Manner::Echoes]);
+    for turn in 0..3 {
+        assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x", "{turn}");
+        // What the other side says about it is read.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_answer_pings_is_lost() {
+    let (peer, opened) = peer(&[Manner::FallsSilent, Manner::Echoes]);
+    let began = Instant::now();
+    let lost = ask(&peer, b"x").await.expect_err("nobody there");
+    assert!(matches!(lost, Broken::Lost), "{lost}");
+    assert_eq!((began.elapsed().as_secs(), lost.to_string().as_str()), (46, "http2: client connection lost"));
+    assert_eq!(ask(&peer, b"y").await.expect("an answer"), "y");
+    assert_eq!(opened.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_alone_loses_nobody() {
+    let (peer, opened) = peer(&[Manner::Echoes]);
+    for _ in 0..3 {
+        assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x");
+        tokio::time::sleep(Duration::from_mins(10)).await;
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_connection_fails_with_it() {
+    let (peer, opened) = peer(&[Manner::Refuses, Manner::Echoes]);
+    let (one, two) = tokio::join!(ask(&peer, b"x"), ask(&peer, b"y"));
+    for failed in [one, two] {
+        let failed = failed.expect_err("nobody there");
+        let cause = failed.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        assert_eq!(cause.map(io::Error::kind), Some(io::ErrorKind::ConnectionRefused));
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    assert_eq!(ask(&peer, b"z").await.expect("an answer"), "z");
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_without_http2_are_spoken_to_in_http1() {
+    let (peer, _) = peer(&[Manner::Old]);
+    for _ in 0..2 {
+        assert_eq!(ask(&peer, b"x").await.expect("an answer"), "old");
+    }
+}
