@@ -263,30 +263,52 @@ struct Seen {
 }
 
 impl Seen {
-    fn pod(&self, name: &str) -> Option<Timestamp> {
-        let at = self.pods.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
-        Some(self.pods[at].1)
+    /// A pod changed then; when it was known to have changed before. Pods come in the order of their names, `at` counts
+    /// them, and `moved` are those known before that are not where they were.
+    fn pod(
+        &mut self,
+        at: usize,
+        pod: &Pod,
+        time: Timestamp,
+        moved: &mut Vec<(Arc<str>, Timestamp)>,
+    ) -> Option<Timestamp> {
+        let name = object::name(&pod.metadata);
+        if let Some((known, before)) = self.pods.get_mut(at)
+            && **known == *name
+        {
+            return Some(std::mem::replace(before, time));
+        }
+        moved.extend(self.pods.drain(at.min(self.pods.len())..));
+        self.pods.push((pod.metadata.held_name(), time));
+        let found = moved.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        Some(moved[found].1)
     }
 }
 
 impl Triggers {
     /// The oldest cause that is new since the last call for this service. `behind` is in the order of names.
     pub fn next(&mut self, key: &object::Key, service: &Service, behind: &[Arc<Pod>]) -> Option<Timestamp> {
-        let changed = |p: &Arc<Pod>| {
-            let at = pods::condition(p, "Ready")?.last_transition_time.as_ref()?.0;
-            Some((p.metadata.held_name(), at))
+        let created = object::created(&service.metadata);
+        let mut oldest = None;
+        let mut cause = |time: Timestamp, known: Option<Timestamp>| {
+            if known.is_none_or(|known| time > known) && time != Timestamp::UNIX_EPOCH {
+                oldest = Some(oldest.map_or(time, |oldest| time.min(oldest)));
+            }
         };
-        let now =
-            Seen { service: object::created(&service.metadata), pods: behind.iter().filter_map(changed).collect() };
-        let mut before = self.seen.get_mut(key);
-        let is_new = |at: Timestamp, known: Option<Timestamp>| known.is_none_or(|known| at > known);
-        let of_pods = now.pods.iter().filter(|(name, at)| is_new(*at, before.as_ref().and_then(|b| b.pod(name))));
-        let of_service = Some(now.service).filter(|at| is_new(*at, before.as_ref().map(|b| b.service)));
-        let oldest = of_pods.map(|(_, at)| *at).chain(of_service).filter(|at| *at != Timestamp::UNIX_EPOCH).min();
-        match &mut before {
-            Some(seen) => **seen = now,
-            None => drop(self.seen.insert(key.clone(), now)),
+        if !self.seen.contains_key(key) {
+            cause(created, None);
+            self.seen.insert(key.clone(), Seen { service: created, pods: Vec::new() });
         }
+        let seen = self.seen.get_mut(key)?;
+        cause(created, Some(std::mem::replace(&mut seen.service, created)));
+        let (mut count, mut moved) = (0, Vec::new());
+        for pod in behind {
+            let ready = pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref());
+            let Some(time) = ready.map(|time| time.0) else { continue };
+            cause(time, seen.pod(count, pod, time, &mut moved));
+            count += 1;
+        }
+        seen.pods.truncate(count);
         oldest
     }
 
@@ -324,5 +346,7 @@ mod tests {
         assert_eq!(next(&[pod("a", 3), pod("b", 2)]), None);
         assert_eq!(next(&[pod("a", 9), pod("b", 8), pod("c", 7)]), Some(at(7)));
         assert_eq!(next(&[pod("a", 9), pod("c", 7)]), None, "a pod that leaves has no date");
+        assert_eq!(next(&[pod("a", 9), pod("b", 8), pod("c", 7)]), Some(at(8)), "it is new when it comes back");
+        assert_eq!(next(&[pod("b", 8), pod("c", 9)]), Some(at(9)), "others move up");
     }
 }
