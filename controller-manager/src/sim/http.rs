@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use parking_lot::Mutex;
 use proto::resources::{self, Resource};
 use serde_json::{Value, json};
-use shared::client::{Transport, any};
+use shared::client::{Transport, erased};
 use tokio_util::sync::CancellationToken;
 
 use super::faults::{Fate, Fault, of_write};
@@ -163,7 +163,7 @@ impl Server {
                 if dead.is_cancelled() {
                     return Err(std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the client is dead").into());
                 }
-                Ok(any(server.answer(request).await?))
+                Ok(erased(server.answer(request).await?))
             })
         })
     }

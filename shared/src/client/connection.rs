@@ -26,7 +26,7 @@ use super::families::{self, Resolver};
 use super::measured::Measures;
 use super::patience::{Measured, Patience};
 use super::peer::{Answer, Connector, Io, Peer};
-use super::transport::{Sent, any};
+use super::transport::{Sent, erased};
 use super::{Throttle, Transport};
 use crate::cert::ReloadingKey;
 
@@ -123,7 +123,7 @@ where
     });
     let send = move |mut request| {
         let server = Arc::clone(&server);
-        Box::pin(async move { server.send(&mut request).await.map(any) }) as Sent
+        Box::pin(async move { server.send(&mut request).await.map(erased) }) as Sent
     };
     Ok(Transport::new(config.default_namespace.clone(), send))
 }

@@ -30,7 +30,7 @@ pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use patience::Once;
 pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
-pub use transport::{Sent, Transport, any};
+pub use transport::{Sent, Transport, erased};
 
 /// How to reach the apiserver, and how hard to press it.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ use tower::{BoxError, service_fn};
 pub type Sent = BoxFuture<'static, Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>;
 
 /// An answer whose body is any.
-pub fn any<B>(answer: Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>
+pub fn erased<B>(answer: Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>
 where
     B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
@@ -107,7 +107,7 @@ mod tests {
                 _ => (502, " bad gateway\n".into()),
             };
             let answer = Response::builder().status(code).body(Body::from(text.to_vec())).expect("an answer");
-            Box::pin(std::future::ready(Ok(any(answer))))
+            Box::pin(std::future::ready(Ok(erased(answer))))
         });
         let ask = async |path: &str| transport.request(Request::get(path).body(Vec::new()).expect("a request")).await;
         assert_eq!(ask("/good").await.expect("an answer"), "fine");
