@@ -14,6 +14,7 @@ pub mod api;
 pub mod audit;
 pub mod authn;
 pub mod authz;
+mod backoff;
 pub mod bootstrap;
 pub mod cache;
 pub mod connect;
