@@ -28,6 +28,7 @@ pub mod openapi;
 pub mod peers;
 pub mod printers;
 pub mod registry;
+mod reloads;
 mod run;
 pub mod serve;
 pub mod storage;

@@ -7,7 +7,7 @@
 mod constrained;
 mod counters;
 pub mod deny;
-pub mod files;
+mod files;
 mod gate;
 pub mod identity;
 mod impersonation;
