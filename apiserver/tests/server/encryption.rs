@@ -95,20 +95,25 @@ async fn keys_change_while_the_server_runs() {
     assert_eq!(cluster.get("/healthz/kms-providers").await.code, 200);
 }
 
+/// A cluster whose secrets are sealed by a key management service of that name.
+async fn sealed_by(kms: &Kms, name: &str) -> Cluster {
+    let endpoint = format!("unix://{}", kms.socket().display());
+    Cluster::start_with(|dir, _| {
+        let file = dir.join("encryption.json");
+        let provider = json!({"apiVersion": "v2", "name": name, "endpoint": endpoint});
+        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
+        vec![format!("--encryption-provider-config={}", file.display())]
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_management_service_is_asked_once() {
     if etcd_is_missing() {
         return;
     }
     let kms = Kms::start().await;
-    let socket = kms.socket().to_owned();
-    let mut cluster = Cluster::start_with(|dir, _| {
-        let file = dir.join("encryption.json");
-        let provider = json!({"apiVersion": "v2", "name": "vault", "endpoint": format!("unix://{}", socket.display())});
-        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
-        vec![format!("--encryption-provider-config={}", file.display())]
-    })
-    .await;
+    let mut cluster = sealed_by(&kms, "vault").await;
     for name in ["a", "b", "c"] {
         cluster.post(SECRETS, secret(name)).await.ok();
         let bytes = stored(&cluster, name).await;
@@ -144,14 +149,7 @@ async fn a_key_management_service_changes_its_key_and_fails() {
         return;
     }
     let kms = Kms::start().await;
-    let socket = kms.socket().to_owned();
-    let mut cluster = Cluster::start_with(|dir, _| {
-        let file = dir.join("encryption.json");
-        let provider = json!({"apiVersion": "v2", "name": "safe", "endpoint": format!("unix://{}", socket.display())});
-        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
-        vec![format!("--encryption-provider-config={}", file.display())]
-    })
-    .await;
+    let mut cluster = sealed_by(&kms, "safe").await;
     cluster.post(SECRETS, secret("old")).await.ok();
     kms.rotate();
     cluster.stop_server();
