@@ -5,6 +5,7 @@ use serde_json::json;
 use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
+use crate::validation::fields::shaped;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
 use crate::validation::tree::{get, text, texts};
@@ -26,10 +27,7 @@ pub(in crate::validation) fn address(object: &Value, out: &mut Vec<Error>) {
         complain(out, &path.child("group"), group, dns1123_subdomain(group));
     }
     for key in ["resource", "name"] {
-        match text(parent, key) {
-            "" => out.push(Error::required(path.child(key), "")),
-            value => complain(out, &path.child(key), value, path_segment(value, false)),
-        }
+        shaped(parent, key, |name| path_segment(name, false), &path, out);
     }
     let namespace = text(parent, "namespace");
     if !namespace.is_empty() {

@@ -7,6 +7,7 @@ use proto::Value;
 use shared::address;
 use shared::status::field::{Error, Path};
 
+use super::fields::shaped;
 use super::meta::{annotation, immutable};
 use super::names::{
     self, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
@@ -201,10 +202,7 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         (false, true) => {
             let service = get(backend, "service");
-            match text(service, "name") {
-                "" => out.push(Error::required(path.child("service").child("name"), "")),
-                name => complain(out, &path.child("service").child("name"), name, names::service(name)),
-            }
+            shaped(service, "name", names::service, &path.child("service"), out);
             let port = get(service, "port");
             let number = int(port, "number").unwrap_or_default();
             match (text(port, "name"), number) {

@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::choice;
 use super::meta;
 use super::names::{between, complain, dns1123_label, dns1123_subdomain, ip, pattern, too_long};
 use super::tree::{flag, get, has, int, list, text, texts};
@@ -107,8 +108,8 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     containers::ephemeral(spec, &around, &path.child("ephemeralContainers"), out);
     resources::of_pod(spec, &around.claims, &path.child("resources"), out);
     security::host_network(spec, !pod.is_empty(), path, out);
-    containers::choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, out);
-    containers::choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, out);
+    choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, out);
+    choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, out);
     meta::labels(spec, "nodeSelector", &path.child("nodeSelector"), out);
     security::pod(spec, path, out);
     placement::affinity(spec, &path.child("affinity"), out);
@@ -133,7 +134,7 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
         }
     }
     if has(spec, "preemptionPolicy") {
-        containers::choice(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, out);
+        choice(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, out);
     }
     resources::overhead(spec, "overhead", &path.child("overhead"), out);
     windows::operating_system(spec, path, out);
