@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::fields::choice;
+use super::fields::{choice, shaped_if_said};
 use super::meta::{immutable, labels};
 use super::names::{
     complain, dns1123_label, dns1123_subdomain, ip, label_value, port_number, qualified_name, special_ip,
@@ -91,9 +91,7 @@ pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
     for (i, port) in ports.iter().enumerate() {
         let path = Path::new("ports").index(i);
         let name = text(port, "name");
-        if !name.is_empty() {
-            complain(out, &path.child("name"), name, dns1123_label(name));
-        }
+        shaped_if_said(port, "name", dns1123_label, &path, out);
         if !names.insert(name) {
             out.push(Error::duplicate(path.child("name"), name));
         }

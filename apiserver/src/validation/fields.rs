@@ -27,6 +27,20 @@ pub(super) fn shaped(
     }
 }
 
+/// A text that, where it says something, is of a shape.
+pub(super) fn shaped_if_said(
+    holder: &Value,
+    key: &str,
+    shape: impl Fn(&str) -> Vec<String>,
+    path: &Path,
+    out: &mut Vec<Error>,
+) {
+    let value = text(holder, key);
+    if !value.is_empty() {
+        complain(out, &path.child(key), value, shape(value));
+    }
+}
+
 /// A text that has to be there, and one of the words allowed.
 pub(super) fn choice(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
     match text(holder, key) {

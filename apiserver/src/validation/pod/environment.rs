@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::fields::shaped;
+use crate::validation::fields::{shaped, shaped_if_said};
 use crate::validation::names::{
     NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name,
 };
@@ -194,10 +194,7 @@ fn divisor(resource: &str, shown: &str, path: &Path, out: &mut Vec<Error>) {
 pub(super) fn env_from(container: &Value, all: &Path, out: &mut Vec<Error>) {
     for (i, source) in list(container, "envFrom").iter().enumerate() {
         let path = all.index(i);
-        let prefix = text(source, "prefix");
-        if !prefix.is_empty() {
-            complain(out, &path.child("prefix"), prefix, env_var(prefix));
-        }
+        shaped_if_said(source, "prefix", env_var, &path, out);
         let mut count = 0;
         for key in ["configMapRef", "secretRef"].into_iter().filter(|k| has(source, k)) {
             count += 1;

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{descending_path, iscsi, no_backsteps, projected};
-use crate::validation::fields::{required, shaped};
+use crate::validation::fields::{required, shaped, shaped_if_said};
 use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain};
 use crate::validation::tree::{entries, get, has, int, list, quantity, text};
 
@@ -133,10 +133,7 @@ fn monitors(value: &Value, path: &Path, out: &mut Vec<Error>) {
 
 fn storage_os(value: &Value, path: &Path, out: &mut Vec<Error>) {
     shaped(value, "volumeName", dns1123_label, path, out);
-    let namespace = text(value, "volumeNamespace");
-    if !namespace.is_empty() {
-        complain(out, &path.child("volumeNamespace"), namespace, dns1123_label(namespace));
-    }
+    shaped_if_said(value, "volumeNamespace", dns1123_label, path, out);
 }
 
 fn host_path(value: &Value, path: &Path, out: &mut Vec<Error>) {
