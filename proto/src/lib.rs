@@ -1,4 +1,8 @@
-//! The API model: IDL, schema tables and the object engine
+//! The API model: what is known of types and resources, and what can be done with any object of them.
+//!
+//! In come the IDL of `k8s/` (compiled to the tables of [`schema`] and [`resources`]) and bytes or trees; out go trees,
+//! bytes, merged objects, documents. Everything is written once over the tables: nothing here names a kind but what
+//! upstream computes for it ([`defaulting`]), and nothing here knows networks, etcd or time.
 
 pub mod cbor;
 pub mod defaulting;

@@ -1,29 +1,7 @@
-//! The refusals of the access chain and of admission, as upstream's Status objects.
+//! The refusal of what the authorisers do not allow, in upstream's words.
 
 use shared::authz::Attributes;
 use shared::status::Status;
-
-/// `403`: `pods "x" is forbidden: <why>`; without a name `pods is forbidden: <why>`, without a resource
-/// `forbidden: <why>`.
-pub fn forbidden(group: &str, plural: &str, name: &str, why: &str) -> Status {
-    Status::forbidden(group, plural, name, why)
-}
-
-/// `404`: `pods "x" not found`.
-pub fn not_found(group: &str, plural: &str, name: &str) -> Status {
-    Status::not_found(group, plural, name)
-}
-
-/// `401`: `Unauthorized`.
-pub fn unauthorized() -> Status {
-    Status::unauthorized()
-}
-
-/// Adds a cause to the details.
-pub fn with_cause(mut status: Status, reason: &str, message: &str, field: &str) -> Status {
-    status.add_cause(reason, message, field);
-    status
-}
 
 /// The refusal of a request by the authorisers, with their reason when they gave one.
 pub fn unauthorised_request(request: &Attributes, reason: &str) -> Status {
@@ -48,5 +26,5 @@ pub fn unauthorised_request(request: &Attributes, reason: &str) -> Status {
         why.push_str(": ");
         why.push_str(reason);
     }
-    forbidden(&request.api_group, &request.resource, &request.name, &why)
+    Status::forbidden(&request.api_group, &request.resource, &request.name, &why)
 }

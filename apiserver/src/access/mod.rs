@@ -7,7 +7,7 @@
 mod constrained;
 mod counters;
 pub mod deny;
-pub mod files;
+mod files;
 mod gate;
 pub mod identity;
 mod impersonation;
@@ -118,10 +118,10 @@ impl Access {
         self.counters.filters.authentication.observe(started.elapsed().as_secs_f64());
         match outcome {
             Ok(Some(identity)) => Ok(identity.user),
-            Ok(None) => Err(deny::unauthorized()),
+            Ok(None) => Err(Status::unauthorized()),
             Err(error) => {
                 tracing::warn!(%error, "Unable to authenticate the request");
-                Err(deny::unauthorized())
+                Err(Status::unauthorized())
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::constrained::Modes;
 use super::counters::Counters;
-use super::{Access, Gate, Limits, Reviews, files, identity};
+use super::{Access, Gate, Limits, Reviews, files};
 use crate::admission;
 use crate::api::Context;
 use crate::authn::{
@@ -21,6 +21,7 @@ use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
 use crate::egress::To;
 use crate::flowcontrol::FlowControl;
+use crate::reloads::Reloads;
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
 
 /// Why the chain cannot be set up.
@@ -189,7 +190,7 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
     let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
     let egress = jwt::config::Terms::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
-    let reloads = files::Reloads::new("authentication", "BETA", &identity::server_id());
+    let reloads = Reloads::new("authentication", "BETA");
     let content = std::fs::read(&path).unwrap_or_default();
     if !path.is_empty() {
         reloads.success(&content);
@@ -273,7 +274,7 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
     }
     let required: Vec<Mode> = configured.iter().map(|c| c.mode).filter(|m| *m != Mode::Webhook).collect();
     let content = std::fs::read(&path).unwrap_or_default();
-    let reloads = files::Reloads::new("authorization", "BETA", &identity::server_id());
+    let reloads = Reloads::new("authorization", "BETA");
     reloads.success(&content);
     let (chain, mut last) = (authorization.clone(), configured.to_vec());
     let work = files::follow(path, content, cx.shutdown.clone(), async move |content: &[u8]| {

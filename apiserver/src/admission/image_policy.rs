@@ -13,6 +13,7 @@ use shared::status::Status;
 use super::webhooks::{Call, Caller, Target, kubeconfig_server};
 use super::{Attributes, Error, NOTHING, Operation, Plugin};
 use crate::access::tree;
+use crate::backoff::Backoff;
 
 /// Annotations that are shown to the server match `*.image-policy.k8s.io/*`.
 const SHOWN: &str = ".image-policy.k8s.io/";
@@ -97,8 +98,7 @@ impl ImagePolicyWebhook {
 
     /// Asks until there is an answer or a refusal to give one.
     async fn post(&self, body: Bytes) -> Result<Vec<u8>, String> {
-        let mut pause = self.pause;
-        let mut attempt = 1;
+        let (mut backoff, mut attempt) = (Backoff::of_webhook(self.pause), 1);
         loop {
             let call = Call {
                 target: &self.target,
@@ -113,10 +113,9 @@ impl ImagePolicyWebhook {
                 Err(failed) if attempt >= ATTEMPTS || failed.code.is_some_and(|c| c < 500 && c != 429) => {
                     return Err(failed.why);
                 }
-                Err(_) => tokio::time::sleep(pause).await,
+                Err(_) => backoff.wait().await,
             }
             attempt += 1;
-            pause = pause.mul_f64(1.5);
         }
     }
 }

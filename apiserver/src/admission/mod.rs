@@ -56,7 +56,7 @@ pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
 pub(crate) use webhooks::{PATCHES, Target, count_outdated, dial_error, outdated};
 
-use crate::access::{deny, tree};
+use crate::access::tree;
 
 /// What is done to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -144,7 +144,7 @@ impl Attributes<'_> {
 
     /// `403`: `pods "x" is forbidden: <why>`.
     pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
-        deny::forbidden(&self.resource.group, &self.resource.plural, self.object_name(), why.as_ref())
+        Status::forbidden(&self.resource.group, &self.resource.plural, self.object_name(), why.as_ref())
     }
 }
 

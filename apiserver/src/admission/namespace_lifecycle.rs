@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
-use crate::access::{deny, tree};
+use crate::access::tree;
 use crate::api::{Api, Reader};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -26,7 +26,7 @@ impl Plugin for NamespaceLifecycle {
         let namespaces = a.of("", "namespaces");
         if a.operation == Operation::Delete {
             if namespaces && IMMORTAL.contains(&a.name) {
-                return Err(deny::forbidden("", "namespaces", a.name, "this namespace may not be deleted"));
+                return Err(Status::forbidden("", "namespaces", a.name, "this namespace may not be deleted"));
             }
             return Ok(());
         }
@@ -44,15 +44,12 @@ impl Plugin for NamespaceLifecycle {
         if a.operation != Operation::Create || phase != "Terminating" {
             return Ok(());
         }
-        let status = a.forbidden(format!(
+        let mut status = a.forbidden(format!(
             "unable to create new content in namespace {} because it is being terminated",
             a.namespace
         ));
-        Err(deny::with_cause(
-            status,
-            "NamespaceTerminating",
-            &format!("namespace {} is being terminated", a.namespace),
-            "metadata.namespace",
-        ))
+        let why = format!("namespace {} is being terminated", a.namespace);
+        status.add_cause("NamespaceTerminating", &why, "metadata.namespace");
+        Err(status)
     }
 }

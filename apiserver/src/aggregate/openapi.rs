@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::backend::{Backend, Fetched};
 use super::{Aggregator, GroupVersion, Remote, openapi_v3};
 use crate::crd::openapi_v2::Pieces;
-use crate::openapi::Document;
+use crate::openapi::{Document, hex};
 
 /// A document is asked for again after this time.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -167,10 +167,6 @@ impl Aggregator {
             Err(_) => None,
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02X}")).collect()
 }
 
 impl Schemas {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rand::Rng as _;
 use serde_json::{Value, json};
 use shared::client::{Remote, RemoteError};
 use shared::flags::FlagSet;
@@ -16,11 +15,12 @@ use tokio::time::Instant;
 
 use super::event::Event;
 use super::log::{self, Log};
+use crate::backoff::Backoff;
 use crate::egress::{Egress, To};
 
 /// For one try to reach a webhook.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Tries, with pauses from the initial one on, each half as long again.
+/// Tries to reach it.
 const TRIES: u32 = 5;
 
 /// Where events end.
@@ -45,12 +45,12 @@ impl Target {
     }
 }
 
-async fn post(remote: &Remote, mut pause: Duration, events: &[Arc<Event>]) -> Result<(), String> {
+async fn post(remote: &Remote, pause: Duration, events: &[Arc<Event>]) -> Result<(), String> {
     // Inside a list the items need not say again what they are, but upstream lets them.
     let items: Vec<Value> = events.iter().filter_map(|e| serde_json::to_value(e.as_ref()).ok()).collect();
     let list = json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items});
     let body = Bytes::from(list.to_string());
-    let mut left = TRIES;
+    let (mut left, mut backoff) = (TRIES, Backoff::of_webhook(pause));
     loop {
         left -= 1;
         let (text, again) = match remote.post(body.clone(), DEADLINE).await {
@@ -62,9 +62,7 @@ async fn post(remote: &Remote, mut pause: Duration, events: &[Arc<Event>]) -> Re
         if !again || left == 0 {
             return Err(text);
         }
-        let jitter = rand::rng().random_range(1.0..1.2);
-        tokio::time::sleep(pause.mul_f64(jitter)).await;
-        pause = pause.mul_f64(1.5);
+        backoff.wait().await;
     }
 }
 

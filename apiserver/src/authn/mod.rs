@@ -1,5 +1,7 @@
 //! Authenticators that need the apiserver's own knowledge: bearer tokens of all sorts. Certificates, front-proxy
 //! headers and the anonymous user are in `shared::authn`.
+//!
+//! In comes a token, out goes whom it stands for, or that it is of another sort. What a user may do is not asked here.
 
 mod bootstrap_tokens;
 mod cache;

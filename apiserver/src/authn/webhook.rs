@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rand::Rng as _;
 use serde_json::{Value, json};
 use shared::authn::{AuthnError, Identity, UserInfo};
 use shared::client::{Remote, RemoteError};
 
 use super::TokenAuthenticator;
 use crate::access::tree;
+use crate::backoff::Backoff;
 
 /// For one try.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Upstream's back-off: five tries, from half a second on, each pause half as long again.
+/// Tries, and the pause after the first.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -33,7 +33,7 @@ impl TokenWebhook {
     }
 
     async fn ask(&self, body: Bytes) -> Result<Value, AuthnError> {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::of_webhook(PAUSE);
         for left in (0..TRIES).rev() {
             let (text, again) = match self.remote.post(body.clone(), DEADLINE).await {
                 Ok(reply) if reply.is_success() => {
@@ -46,9 +46,7 @@ impl TokenWebhook {
                 tracing::error!(error = text, "Failed to make webhook authenticator request");
                 return Err(AuthnError(text));
             }
-            let jitter = rand::rng().random_range(1.0..1.2);
-            tokio::time::sleep(pause.mul_f64(jitter)).await;
-            pause = pause.mul_f64(1.5);
+            backoff.wait().await;
         }
         Err(AuthnError("no answer".to_owned()))
     }

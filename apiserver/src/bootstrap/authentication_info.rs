@@ -11,7 +11,7 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::{LONGEST_PAUSE, PAUSE, server_user};
+use super::{backoff, server_user};
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
 
@@ -106,17 +106,16 @@ fn planned(stored: Option<&Value>, data: &BTreeMap<String, String>, now: Timesta
 
 /// Keeps both there, and the first up to date with the files: authorities come and go while the server runs.
 pub(super) async fn keep(flags: &FlagSet, api: &Api, look: (Duration, Duration)) {
-    let mut pause = PAUSE;
+    let mut backoff = backoff();
     loop {
         let today = Timestamp::now().to_string()[..10].to_owned();
         let said = data(flags);
         if let Err(error) = reconcile(api, &said, &today).await {
             tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.wait().await;
             continue;
         }
-        pause = PAUSE;
+        backoff.reset();
         tokio::time::timeout(look.1, rewritten(flags, &said, look.0)).await.ok();
     }
 }

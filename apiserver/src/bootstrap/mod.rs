@@ -24,6 +24,7 @@ use shared::status::Status;
 use crate::access::tree;
 use crate::api::{Api, Context};
 use crate::authz::rbac::Rule;
+use crate::backoff::Backoff;
 use plan::Step;
 pub use plan::flow_control;
 pub use storage_versions::StorageVersions;
@@ -127,15 +128,19 @@ fn publish(cx: &Context) {
     });
 }
 
+/// Pauses between attempts that fail.
+fn backoff() -> Backoff {
+    Backoff::doubling(PAUSE, LONGEST_PAUSE)
+}
+
 async fn until_done(api: &Api, hook: &str, gates: &FeatureGates) {
-    let mut pause = PAUSE;
+    let mut backoff = backoff();
     loop {
         match reconcile(api, hook, gates).await {
             Ok(()) => return,
             Err(error) => tracing::warn!(hook, %error, "writing bootstrap objects failed, will try again"),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        backoff.wait().await;
     }
 }
 

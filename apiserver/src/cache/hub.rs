@@ -21,6 +21,7 @@ use super::entry::Entry;
 use super::history;
 use super::packs::Packs;
 use super::progress::{Asks, Progress};
+use crate::backoff::Backoff;
 use crate::storage::{self, Store, Stored, codec};
 
 /// Entries per page of an initial list.
@@ -254,7 +255,7 @@ impl Hub {
     }
 
     async fn load(self: Arc<Self>, prefix: String, slot: Arc<Slot>) {
-        let mut delay = Duration::from_millis(50);
+        let mut backoff = Backoff::doubling(Duration::from_millis(50), Duration::from_secs(5));
         loop {
             // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
             self.progress[slot.etcd].begun().await;
@@ -267,8 +268,7 @@ impl Hub {
                 }
                 Err(error) => tracing::warn!(%error, %prefix, "initial list failed"),
             }
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(Duration::from_secs(5));
+            backoff.wait().await;
         }
     }
 
@@ -312,7 +312,7 @@ impl Hub {
 
     async fn follow(self: &Arc<Self>, etcd: usize) {
         let progress = &self.progress[etcd];
-        let mut delay = Duration::from_millis(20);
+        let mut backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_secs(2));
         loop {
             let from = progress.processed();
             match self.follow_once(etcd).await {
@@ -320,12 +320,10 @@ impl Hub {
                 Err(storage::Error::Compacted) => self.reload(etcd),
                 Err(error) => tracing::warn!(%error, "watch on etcd broke"),
             }
-            delay = if progress.processed() > from {
-                Duration::from_millis(20)
-            } else {
-                (delay * 2).min(Duration::from_secs(2))
-            };
-            tokio::time::sleep(delay).await;
+            if progress.processed() > from {
+                backoff.reset();
+            }
+            backoff.wait().await;
         }
     }
 

@@ -16,6 +16,7 @@ use super::definition::is_true;
 use super::names;
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
+use crate::backoff::Backoff;
 use crate::registry::{builtin, meta};
 use crate::verbs::engine::Engine;
 
@@ -34,7 +35,7 @@ pub(super) struct Going {
     since: Instant,
     /// When it is looked at next; nothing while that is under way.
     due: Option<Instant>,
-    pause: Duration,
+    backoff: Backoff,
     /// The specification it had when it was looked at last, as a hash.
     pub(super) tried: Option<[u8; 32]>,
 }
@@ -55,7 +56,7 @@ pub(super) enum Left {
 
 impl Going {
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, due: Some(now), pause: AGAIN, tried: None }
+        Self { since: now, due: Some(now), backoff: Backoff::doubling(AGAIN, LONGEST), tried: None }
     }
 
     /// When it wants to be looked at.
@@ -70,24 +71,24 @@ impl Going {
 
     /// It is another definition now: what failed may work.
     pub(super) fn changed(&mut self, now: Instant) {
-        self.pause = AGAIN;
+        self.backoff.reset();
         self.due = self.due.map(|due| due.min(now));
     }
 
     /// Whether there is to be another round.
     pub(super) fn end(&mut self, round: &Round, now: Instant) -> bool {
-        match round {
+        let pause = match round {
             Ok(Left::Nothing) => return false,
-            Ok(_) => self.pause = AGAIN,
-            Err(_) => {}
-        }
+            Ok(_) => {
+                self.backoff.reset();
+                AGAIN
+            }
+            Err(_) => self.backoff.pause(),
+        };
         if !matches!(round, Ok(Left::Some)) {
             self.since = now;
         }
-        self.due = Some(now + self.pause);
-        if round.is_err() {
-            self.pause = (self.pause * 2).min(LONGEST);
-        }
+        self.due = Some(now + pause);
         true
     }
 }

@@ -3,7 +3,6 @@
 //! A document's hash comes from what its definitions say, so that the index costs nothing to keep.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
@@ -13,6 +12,7 @@ use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
 
 use super::definition::{Served, served};
+use crate::openapi::hex;
 use crate::registry::Rows;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
@@ -24,10 +24,7 @@ const RECENT: usize = 4;
 fn hash<'r>(rows: impl Iterator<Item = &'r Row>) -> String {
     let mut hash = Sha256::new();
     rows.filter_map(|row| served(row)).for_each(|served| hash.update(served.hash));
-    hash.finalize().iter().fold(String::with_capacity(64), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02X}");
-        hex
-    })
+    hex(&hash.finalize())
 }
 
 /// Group versions and the hashes of their documents, for the index.

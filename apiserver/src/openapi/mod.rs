@@ -6,6 +6,7 @@
 //! addresses.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use proto::openapi;
@@ -64,9 +65,16 @@ fn takes_json(types: &[String]) -> bool {
     types.is_empty() || types.iter().any(|t| matches!(t.as_str(), "*/*" | "application/*" | "application/json"))
 }
 
+/// Bytes as tags and addresses of documents show them.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02X}");
+        hex
+    })
+}
+
 fn tag(body: &[u8]) -> String {
-    let hex: String = Sha256::digest(body).iter().take(16).map(|b| format!("{b:02X}")).collect();
-    format!("\"{hex}\"")
+    format!("\"{}\"", hex(&Sha256::digest(body)[..16]))
 }
 
 /// The documents of a server, as far as they stay the same.
@@ -119,8 +127,7 @@ impl Documents {
             (false, true) => ("application/json", self.json(rows, &pieces)),
             (false, false) => return Err(negotiate::unavailable(&["application/json", openapi::V2_PROTOBUF])),
         };
-        let hex: String = hash.finalize().iter().map(|b| format!("{b:02X}")).collect();
-        Ok(Document { content_type, etag: format!("\"{hex}\""), body })
+        Ok(Document { content_type, etag: format!("\"{}\"", hex(&hash.finalize())), body })
     }
 
     fn json(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {

@@ -25,6 +25,7 @@ use shared::status::Status;
 use crate::access::{identity, tree};
 use crate::aggregate::{Aggregator, Backend, Directory};
 use crate::api::{Context, Reader, RequestInfo};
+use crate::backoff::Backoff;
 use crate::registry::Rows;
 use crate::storage::Store;
 
@@ -40,7 +41,7 @@ const RENEW: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 /// What a definition or an API service made is nobody else's for so long after it is gone.
 const GRACE: Duration = Duration::from_secs(5 * 60);
-/// How often somebody who does not answer is asked again, and how soon, doubled each time.
+/// How often somebody who does not answer is asked again, and how soon.
 const ASKED: u32 = 20;
 const AGAIN: Duration = Duration::from_millis(5);
 const LATEST: Duration = Duration::from_secs(10);
@@ -200,7 +201,7 @@ impl Peers {
 
     async fn learn(&self) {
         let mut known: Option<BTreeMap<String, String>> = None;
-        let mut failures = 0;
+        let (mut failures, mut backoff) = (0, Backoff::doubling(AGAIN, LATEST));
         loop {
             let version = self.reader.version(LEASES.0, LEASES.1);
             self.note_made(&self.aggregator.directory());
@@ -208,16 +209,14 @@ impl Peers {
             let fresh = known.as_ref() != Some(&others);
             if fresh {
                 failures = 0;
+                backoff.reset();
             }
             if fresh || (1..=ASKED).contains(&failures) {
                 let answered = self.ask(&others).await;
                 failures = if answered { 0 } else { failures + 1 };
                 known = Some(others);
             }
-            let pause = match failures {
-                0 => GRACE / 5,
-                n => AGAIN.saturating_mul(1 << n.min(12)).min(LATEST),
-            };
+            let pause = if failures == 0 { GRACE / 5 } else { backoff.pause() };
             tokio::select! {
                 () = self.reader.changed(LEASES.0, LEASES.1, version), if failures == 0 => {}
                 () = tokio::time::sleep(pause) => {}

@@ -5,6 +5,7 @@ use proto::Value;
 
 use super::text::{condition, int, list, since, text, text_or, time};
 
+#[derive(Default)]
 struct Tally {
     restarts: i64,
     last: Option<Timestamp>,
@@ -14,6 +15,15 @@ impl Tally {
     fn add(&mut self, status: &Value) {
         self.restarts += int(status, "/restartCount");
         self.last = self.last.max(time(status.pointer("/lastState/terminated/finishedAt")));
+    }
+
+    fn text(&self, now: Timestamp) -> String {
+        match self.last {
+            Some(at) if self.restarts != 0 => {
+                format!("{} ({} ago)", self.restarts, since(Some(&Value::from(at.to_string())), now))
+            }
+            _ => self.restarts.to_string(),
+        }
     }
 }
 
@@ -41,56 +51,13 @@ pub(super) struct Summary {
 pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
     let inits = list(pod, "/spec/initContainers");
     let total = list(pod, "/spec/containers").len() + inits.iter().filter(|c| is_sidecar(c)).count();
-    let mut ready = 0;
-    let mut reason = text_or(pod, "/status/reason", text(pod, "/status/phase")).to_owned();
-    if list(pod, "/status/conditions").iter().any(|c| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated") {
-        "SchedulingGated".clone_into(&mut reason);
-    }
-    let mut all = Tally { restarts: 0, last: None };
-    let mut sidecars = Tally { restarts: 0, last: None };
-    let mut initializing = false;
-    for (i, status) in list(pod, "/status/initContainerStatuses").iter().enumerate() {
-        all.add(status);
-        let sidecar = inits.iter().any(|c| c["name"] == status["name"] && is_sidecar(c));
-        if sidecar {
-            sidecars.add(status);
-        }
-        let (terminated, waiting) = (&status["state"]["terminated"], text(status, "/state/waiting/reason"));
-        if !terminated.is_null() && int(terminated, "/exitCode") == 0 {
-            continue;
-        }
-        if sidecar && status["started"] == true {
-            ready += usize::from(status["ready"] == true);
-            continue;
-        }
-        reason = if !terminated.is_null() {
-            format!("Init:{}", ended(terminated))
-        } else if !waiting.is_empty() && waiting != "PodInitializing" {
-            format!("Init:{waiting}")
-        } else {
-            format!("Init:{i}/{}", inits.len())
-        };
-        initializing = true;
-        break;
-    }
-    if !initializing || condition(pod, "Initialized") == "True" {
-        all = sidecars;
-        let mut running = false;
-        for status in list(pod, "/status/containerStatuses").iter().rev() {
-            all.add(status);
-            let (terminated, waiting) = (&status["state"]["terminated"], text(status, "/state/waiting/reason"));
-            if !waiting.is_empty() {
-                waiting.clone_into(&mut reason);
-            } else if !terminated.is_null() {
-                reason = ended(terminated);
-            } else if status["ready"] == true && !status["state"]["running"].is_null() {
-                running = true;
-                ready += 1;
-            }
-        }
-        if reason == "Completed" && running {
-            reason = if condition(pod, "Ready") == "True" { "Running" } else { "NotReady" }.to_owned();
-        }
+    let mut begun = Begun::default();
+    let initializing = begun.initialize(pod, inits);
+    let runs = initializing.is_none() || condition(pod, "Initialized") == "True";
+    let mut reason = initializing.unwrap_or_else(|| unstarted(pod));
+    let mut tally = if runs { begun.sidecars } else { begun.all };
+    if runs {
+        begun.ready += run(pod, &mut tally, &mut reason);
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         if text(pod, "/status/reason") == "NodeLost" {
@@ -99,13 +66,73 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
             "Terminating".clone_into(&mut reason);
         }
     }
-    let restarts = match all.last {
-        Some(at) if all.restarts != 0 => {
-            format!("{} ({} ago)", all.restarts, since(Some(&Value::from(at.to_string())), now))
+    Summary { ready: begun.ready, total, reason, restarts: tally.text(now) }
+}
+
+/// What there is to say of a pod whose containers say nothing.
+fn unstarted(pod: &Value) -> String {
+    let gated = |c: &Value| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated";
+    match list(pod, "/status/conditions").iter().any(gated) {
+        true => "SchedulingGated".to_owned(),
+        false => text_or(pod, "/status/reason", text(pod, "/status/phase")).to_owned(),
+    }
+}
+
+/// What is known after a look at the init containers.
+#[derive(Default)]
+struct Begun {
+    ready: usize,
+    all: Tally,
+    sidecars: Tally,
+}
+
+impl Begun {
+    /// Looks as far as the first that is not done; how that one is doing.
+    fn initialize(&mut self, pod: &Value, inits: &[Value]) -> Option<String> {
+        for (i, status) in list(pod, "/status/initContainerStatuses").iter().enumerate() {
+            self.all.add(status);
+            let sidecar = inits.iter().any(|c| c["name"] == status["name"] && is_sidecar(c));
+            if sidecar {
+                self.sidecars.add(status);
+            }
+            let (terminated, waiting) = (&status["state"]["terminated"], text(status, "/state/waiting/reason"));
+            if !terminated.is_null() && int(terminated, "/exitCode") == 0 {
+                continue;
+            }
+            if sidecar && status["started"] == true {
+                self.ready += usize::from(status["ready"] == true);
+                continue;
+            }
+            return Some(if !terminated.is_null() {
+                format!("Init:{}", ended(terminated))
+            } else if !waiting.is_empty() && waiting != "PodInitializing" {
+                format!("Init:{waiting}")
+            } else {
+                format!("Init:{i}/{}", inits.len())
+            });
         }
-        _ => all.restarts.to_string(),
-    };
-    Summary { ready, total, reason, restarts }
+        None
+    }
+}
+
+/// Looks at the containers; how many of them are ready.
+fn run(pod: &Value, tally: &mut Tally, reason: &mut String) -> usize {
+    let mut ready = 0;
+    for status in list(pod, "/status/containerStatuses").iter().rev() {
+        tally.add(status);
+        let (terminated, waiting) = (&status["state"]["terminated"], text(status, "/state/waiting/reason"));
+        if !waiting.is_empty() {
+            waiting.clone_into(reason);
+        } else if !terminated.is_null() {
+            *reason = ended(terminated);
+        } else if status["ready"] == true && !status["state"]["running"].is_null() {
+            ready += 1;
+        }
+    }
+    if *reason == "Completed" && ready > 0 {
+        *reason = if condition(pod, "Ready") == "True" { "Running" } else { "NotReady" }.to_owned();
+    }
+    ready
 }
 
 /// `1/2` of the readiness gates.

@@ -8,6 +8,7 @@ use shared::flags::FlagSet;
 use shared::run::Shutdown;
 
 use super::Process;
+use crate::backoff::Backoff;
 use crate::cache::Hub;
 use crate::egress::{Egress, To};
 use crate::registry::{Rows, builtin};
@@ -59,7 +60,7 @@ pub(super) async fn connect(process: &Process, egress: &Egress) -> anyhow::Resul
 /// Waits for etcd as upstream does: for a while, then gives up.
 async fn wait_for(store: &Store, shutdown: &Shutdown) -> anyhow::Result<()> {
     let give_up = tokio::time::Instant::now() + PATIENCE;
-    let mut pause = PAUSE;
+    let mut backoff = Backoff::doubling(PAUSE, LONGEST_PAUSE);
     loop {
         let error = match store.revision().await {
             Ok(_) => return Ok(()),
@@ -69,8 +70,7 @@ async fn wait_for(store: &Store, shutdown: &Shutdown) -> anyhow::Result<()> {
             return Err(anyhow::Error::new(error).context("error waiting for etcd connection"));
         }
         tracing::warn!(%error, "etcd is not ready");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        backoff.wait().await;
     }
 }
 

@@ -10,6 +10,7 @@ use super::Process;
 use crate::access::Access;
 use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
+use crate::backoff::Backoff;
 use crate::cache::Hub;
 use crate::crd::controller::Controller;
 use crate::election;
@@ -100,11 +101,10 @@ pub(super) fn keep_service(process: &Process, api: &Api, reconciler: Arc<Reconci
     let (api, range_there, service_there) =
         (api.clone(), process.reaches(|m| &m.cidr), process.reaches(|m| &m.service));
     process.until_shutdown("kubernetes-service", async move {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::doubling(PAUSE, LONGEST_PAUSE);
         while let Err(error) = make_service(&api, &mut range, &reconciler).await {
             tracing::warn!(%error, "creating the kubernetes service failed");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.wait().await;
         }
         range_there();
         service_there();

@@ -16,6 +16,7 @@ use super::answer::{self, Shape};
 use super::server::Server;
 use crate::aggregate::Directory;
 use crate::negotiate::{self, Format};
+use crate::openapi::hex;
 use crate::verbs::Reply;
 
 /// The text of groups that this server answers alone, by name.
@@ -56,7 +57,7 @@ fn text(group: &Value) -> Text {
 
 fn tag(parts: &[&[u8]]) -> String {
     let digest = parts.iter().fold(Sha512::new(), |hash, part| hash.chain_update(part)).finalize();
-    format!("\"{}\"", digest.iter().map(|byte| format!("{byte:02X}")).collect::<String>())
+    format!("\"{}\"", hex(&digest))
 }
 
 /// The answer in the aggregated form, where the client takes that; the version before its only one is gone.

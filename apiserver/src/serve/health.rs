@@ -59,9 +59,11 @@ pub struct Milestones {
     pub stopping: AtomicBool,
 }
 
+const ROLES: &str = "rbac/bootstrap-roles";
+
 /// Hooks that are done once the server listens: upstream's names, in its order. Those with a milestone or a bootstrap
 /// task behind them are asked.
-const HOOKS: [&str; 29] = [
+const HOOKS: [&str; 30] = [
     "start-apiserver-admission-initializer",
     "generic-apiserver-start-informers",
     "priority-and-fairness-config-consumer",
@@ -71,12 +73,13 @@ const HOOKS: [&str; 29] = [
     "start-apiextensions-controllers",
     "crd-informer-synced",
     "start-system-namespaces-controller",
+    election::HOOK,
     "start-cluster-authentication-info-controller",
     "start-kube-apiserver-identity-lease-controller",
     "start-kube-apiserver-identity-lease-garbage-collector",
     "start-legacy-token-tracking-controller",
     "start-service-ip-repair-controllers",
-    "rbac/bootstrap-roles",
+    ROLES,
     "scheduling/bootstrap-system-priority-classes",
     "priority-and-fairness-config-producer",
     "bootstrap-controller",
@@ -199,20 +202,21 @@ impl Health {
         all.iter().flat_map(|e| self.names(*e).into_iter().map(|n| format!("/{}/{n}", e.name()))).collect()
     }
 
+    fn has(&self, hook: &str) -> bool {
+        match hook {
+            election::HOOK => self.elections,
+            ROLES => self.bootstrap.hooks().contains(&hook_name(ROLES).as_str()),
+            _ => true,
+        }
+    }
+
     fn names(&self, endpoint: Endpoint) -> Vec<String> {
         let mut names: Vec<String> = ["ping", "log", "etcd"].map(str::to_owned).into();
         if endpoint == Endpoint::Readyz {
             names.extend(["etcd-readiness", "informer-sync"].map(str::to_owned));
         }
         names.extend(self.encryption.iter().flat_map(Loaded::checks));
-        let bootstrap = self.bootstrap.hooks();
-        let rbac = "poststarthook/rbac/bootstrap-roles";
-        let elections = |hook: &'static str| {
-            let beside = self.elections && hook == "start-system-namespaces-controller";
-            std::iter::once(hook).chain(beside.then_some(election::HOOK))
-        };
-        let hooks = HOOKS.iter().flat_map(|hook| elections(hook)).map(hook_name);
-        names.extend(hooks.filter(|n| n != rbac || bootstrap.contains(&rbac)));
+        names.extend(HOOKS.iter().filter(|hook| self.has(hook)).map(|hook| hook_name(hook)));
         names.extend(self.versions.as_ref().map(|_| storage_versions::HOOK.to_owned()));
         names.extend(self.patience.caches.map(|_| STORAGE_READINESS.to_owned()));
         if endpoint == Endpoint::Readyz {

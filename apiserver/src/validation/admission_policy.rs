@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::admissionregistration::{one_of, rule_of};
+use super::admissionregistration::rule_of;
+use super::fields::{choice, one_of, shaped};
 use super::names::{complain, dns1035_label, dns1123_subdomain, qualified_name};
 use super::selectors::label_selector;
 use super::tree::{get, has, list, text, texts};
@@ -83,10 +84,7 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
 
 /// What a policy is about.
 pub(super) fn constraints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    match text(spec, "failurePolicy") {
-        "" => out.push(Error::required(path.child("failurePolicy"), "")),
-        _ => one_of(spec, "failurePolicy", &["Fail", "Ignore"], path, out),
-    }
+    choice(spec, "failurePolicy", &["Fail", "Ignore"], path, out);
     if has(spec, "paramKind") {
         param_kind(get(spec, "paramKind"), &path.child("paramKind"), out);
     }
@@ -243,10 +241,7 @@ pub(super) fn binding(object: &Value, out: &mut Vec<Error>) {
 /// What bindings of all policies have.
 pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    match text(spec, "policyName") {
-        "" => out.push(Error::required(path.child("policyName"), "")),
-        name => complain(out, &path.child("policyName"), name, dns1123_subdomain(name)),
-    }
+    shaped(spec, "policyName", dns1123_subdomain, &path, out);
     if has(spec, "paramRef") {
         param_ref(get(spec, "paramRef"), &path.child("paramRef"), out);
     }
@@ -264,11 +259,7 @@ fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     if name.is_empty() && !selects {
         out.push(Error::required(path, "one of name or selector must be specified"));
     }
-    match text(reference, "parameterNotFoundAction") {
-        "" => out.push(Error::required(path.child("parameterNotFoundAction"), "")),
-        "Allow" | "Deny" => {}
-        other => out.push(Error::not_supported(path.child("parameterNotFoundAction"), other, &["Deny", "Allow"])),
-    }
+    choice(reference, "parameterNotFoundAction", &["Deny", "Allow"], path, out);
 }
 
 fn actions(spec: &Value, path: &Path, out: &mut Vec<Error>) {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_subdomain};
 use super::selectors::{is_odd, own_selector};
 use super::tree::{get, has, int, list, text, texts};
@@ -81,23 +82,12 @@ fn webhooks(object: &Value, mutating: bool, demands: Demands, out: &mut Vec<Erro
     }
 }
 
-pub(super) fn one_of(hook: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
-    let value = text(hook, key);
-    if has(hook, key) && !allowed.contains(&value) {
-        out.push(Error::not_supported(path.child(key), value, allowed));
-    }
-}
-
 fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mut Vec<Error>) {
     let name = text(hook, "name");
-    if name.is_empty() {
-        out.push(Error::required(path.child("name"), ""));
-    } else {
-        complain(out, &path.child("name"), name, dns1123_subdomain(name));
-        if name.split('.').count() < 3 {
-            let message = "should be a domain with at least three segments separated by dots";
-            out.push(Error::invalid(path.child("name"), name, message));
-        }
+    shaped(hook, "name", dns1123_subdomain, path, out);
+    if !name.is_empty() && name.split('.').count() < 3 {
+        let message = "should be a domain with at least three segments separated by dots";
+        out.push(Error::invalid(path.child("name"), name, message));
     }
     for (i, rule) in list(hook, "rules").iter().enumerate() {
         rule_of(rule, &path.child("rules").index(i), out);

@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::shaped;
 use super::names::{complain, dns1123_label, path_segment};
 use super::pod::resources::container_resource_name;
 use super::relaxed::{self, Leave};
@@ -100,10 +101,7 @@ fn spec(spec: &Value, target: Versions, objects: Versions, out: &mut Vec<Error>)
 
 fn reference(target: &Value, versions: Versions, path: &Path, out: &mut Vec<Error>) {
     for key in ["kind", "name"] {
-        match text(target, key) {
-            "" => out.push(Error::required(path.child(key), "")),
-            value => complain(out, &path.child(key), value, path_segment(value, false)),
-        }
+        shaped(target, key, |name| path_segment(name, false), path, out);
     }
     if let Some(why) = versions.unfit(target) {
         out.push(Error::invalid(path.child("apiVersion"), text(target, "apiVersion"), &why));

@@ -8,6 +8,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
+use super::fields::choice;
 use super::names::{dns1123_label, dns1123_subdomain};
 use super::tree::{get, int, list, same, text, texts};
 
@@ -129,17 +130,13 @@ fn conditions(object: &Value, before: &Value, out: &mut Vec<Error>) {
     let twice = were.iter().enumerate().any(|(i, kind)| were[..i].contains(kind));
     for (i, condition) in all.iter().enumerate() {
         let path = all_path.index(i);
-        let (kind, status) = (text(condition, "type"), text(condition, "status"));
+        let kind = text(condition, "type");
         if kind.is_empty() && !nameless {
             out.push(Error::required(path.child("type"), ""));
         }
         let allowed: &[&str] =
             if matches!(kind, "Approved" | "Denied" | "Failed") { &["True"] } else { &["False", "True", "Unknown"] };
-        if status.is_empty() {
-            out.push(Error::required(path.child("status"), ""));
-        } else if !allowed.contains(&status) {
-            out.push(Error::not_supported(path.child("status"), status, allowed));
-        }
+        choice(condition, "status", allowed, &path, out);
         let other = if kind == "Approved" { "Denied" } else { "Approved" };
         if matches!(kind, "Approved" | "Denied") && kinds.contains(other) && !torn {
             let message = "Approved and Denied conditions are mutually exclusive";

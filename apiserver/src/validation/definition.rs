@@ -5,6 +5,7 @@ use shared::status::field::{Error, Path};
 
 use super::bundle;
 use super::definition_parts::{self, Before};
+use super::fields::choice;
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{at, flag, get, list, text, texts};
@@ -102,11 +103,7 @@ fn specification(spec: &Value, allowed: Allowed<'_>, out: &mut Vec<Error>) {
     } else if !group.contains('.') {
         out.push(Error::invalid(path.child("group"), group, "should be a domain with at least one dot"));
     }
-    match text(spec, "scope") {
-        "" => out.push(Error::required(path.child("scope"), "")),
-        "Cluster" | "Namespaced" => {}
-        other => out.push(Error::not_supported(path.child("scope"), other, &["Cluster", "Namespaced"])),
-    }
+    choice(spec, "scope", &["Cluster", "Namespaced"], &path, out);
     versions(spec, &path, allowed, out);
     let own = get(spec, "names");
     // The other two have defaults.

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::{choice, shaped_if_said};
 use super::meta::{immutable, labels};
 use super::names::{
     complain, dns1123_label, dns1123_subdomain, ip, label_value, port_number, qualified_name, special_ip,
 };
-use super::pod::containers::choice;
 use super::tree::{entries, get, has, int, list, same, text, texts};
 
 const MAX_ENDPOINTS: usize = 1000;
@@ -73,11 +73,7 @@ pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
 /// An endpoint slice.
 pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
     let kind = text(object, "addressType");
-    match kind {
-        "" => out.push(Error::required("addressType", "")),
-        "IPv4" | "IPv6" | "FQDN" => {}
-        other => out.push(Error::not_supported("addressType", other, &["FQDN", "IPv4", "IPv6"])),
-    }
+    choice(object, "addressType", &["FQDN", "IPv4", "IPv6"], &Path::default(), out);
     let all = list(object, "endpoints");
     if all.len() > MAX_ENDPOINTS {
         out.push(Error::too_many("endpoints", all.len(), MAX_ENDPOINTS));
@@ -95,9 +91,7 @@ pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
     for (i, port) in ports.iter().enumerate() {
         let path = Path::new("ports").index(i);
         let name = text(port, "name");
-        if !name.is_empty() {
-            complain(out, &path.child("name"), name, dns1123_label(name));
-        }
+        shaped_if_said(port, "name", dns1123_label, &path, out);
         if !names.insert(name) {
             out.push(Error::duplicate(path.child("name"), name));
         }

@@ -148,6 +148,16 @@ fn is_address(text: &str) -> bool {
     text.rsplit_once('@').is_some_and(|(who, place)| plain(who) && plain(place))
 }
 
+/// Whether a certificate is for another key than was asked for.
+fn other_key(status: &Value, old: &Value, certificate: &X509Certificate<'_>) -> Option<Error> {
+    let encoded = text(get(old, "spec"), "pkixPublicKey");
+    let asked = STANDARD.decode(encoded).unwrap_or_default();
+    let Ok(key) = possession::key(&asked) else { return Some(no_key(encoded)) };
+    let why = "leaf certificate was not issued to the requested public key";
+    (!possession::same(&key, certificate.public_key()))
+        .then(|| Error::invalid(path_of("certificateChain"), text(status, "certificateChain"), why))
+}
+
 /// Key, times and lifetime.
 fn rest(
     new: &Value,
@@ -156,18 +166,8 @@ fn rest(
     now: Timestamp,
     mut wrong: Vec<Error>,
 ) -> Result<(), Vec<Error>> {
-    let encoded = text(get(old, "spec"), "pkixPublicKey");
-    let asked = STANDARD.decode(encoded).unwrap_or_default();
     let status = get(new, "status");
-    let unfit = match possession::key(&asked) {
-        Ok(key) if possession::same(&key, certificate.public_key()) => None,
-        Ok(_) => {
-            let why = "leaf certificate was not issued to the requested public key";
-            Some(Error::invalid(path_of("certificateChain"), text(status, "certificateChain"), why))
-        }
-        Err(_) => Some(no_key(encoded)),
-    };
-    if let Some(unfit) = unfit {
+    if let Some(unfit) = other_key(status, old, certificate) {
         wrong.push(unfit);
         return Err(wrong);
     }

@@ -21,6 +21,7 @@ mod definition_parts;
 mod devices;
 mod discovery;
 mod events;
+mod fields;
 mod flowcontrol;
 mod internal;
 mod issuance;

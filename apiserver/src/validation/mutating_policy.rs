@@ -4,6 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::admission_policy::{any_binding, constraints, expressions};
+use super::fields::choice;
 use super::tree::{get, has, list, text, texts};
 use crate::expressions::{Names, Wanted};
 
@@ -24,11 +25,7 @@ pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
     for (i, mutation) in mutations.iter().enumerate() {
         self::mutation(mutation, &names, &path.child("mutations").index(i), out);
     }
-    match text(spec, "reinvocationPolicy") {
-        "" => out.push(Error::required(path.child("reinvocationPolicy"), "")),
-        "IfNeeded" | "Never" => {}
-        other => out.push(Error::not_supported(path.child("reinvocationPolicy"), other, &["IfNeeded", "Never"])),
-    }
+    choice(spec, "reinvocationPolicy", &["IfNeeded", "Never"], &path, out);
 }
 
 /// `MutatingAdmissionPolicyBinding`.

@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::shaped;
 use super::names::{complain, dns1123_subdomain, path_segment};
 use super::selectors::own_selector;
 use super::tree::{get, list, same, text};
@@ -80,10 +81,7 @@ fn binding(object: &Value, kinds: &[&str], namespaced: bool, out: &mut Vec<Error
     if !kinds.contains(&kind) {
         out.push(Error::not_supported(path.child("kind"), kind, kinds));
     }
-    match text(reference, "name") {
-        "" => out.push(Error::required(path.child("name"), "")),
-        name => complain(out, &path.child("name"), name, path_segment(name, false)),
-    }
+    shaped(reference, "name", |name| path_segment(name, false), &path, out);
     for (i, subject) in list(object, "subjects").iter().enumerate() {
         one_subject(subject, namespaced, &Path::new("subjects").index(i), out);
     }

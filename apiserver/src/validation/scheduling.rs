@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::{shaped, shaped_if_said};
 use super::meta::immutable;
 use super::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
 use super::tree::{flag, get, has, int, list, text};
@@ -80,15 +81,9 @@ pub(super) fn workload(object: &Value, out: &mut Vec<Error>) {
 
 /// Who made it.
 fn controller(reference: &Value, path: &Path, out: &mut Vec<Error>) {
-    let group = text(reference, "apiGroup");
-    if !group.is_empty() {
-        complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
-    }
+    shaped_if_said(reference, "apiGroup", dns1123_subdomain, path, out);
     for field in ["kind", "name"] {
-        match text(reference, field) {
-            "" => out.push(Error::required(path.child(field), "")),
-            value => complain(out, &path.child(field), value, path_segment(value, false)),
-        }
+        shaped(reference, field, |name| path_segment(name, false), path, out);
     }
 }
 

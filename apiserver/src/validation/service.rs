@@ -6,12 +6,12 @@ use proto::Value;
 use serde_json::json;
 use shared::status::field::{Error, Path};
 
+use super::fields::choice;
 use super::meta;
 use super::names::{
     between, cidr, complain, dns1123_label, dns1123_subdomain, ip, port_number, qualified_name, special_ip,
 };
 use super::networking;
-use super::pod::containers::choice;
 use super::pod::handlers::port_or_name;
 use super::tree::{at, get, has, int, list, text, texts};
 

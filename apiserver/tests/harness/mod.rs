@@ -60,6 +60,22 @@ pub fn etcd_is_missing() -> bool {
     missing
 }
 
+/// A file in a folder; its path, as flags name it.
+pub fn file(dir: &std::path::Path, name: &str, text: &str) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, text).expect("written");
+    path.display().to_string()
+}
+
+/// Flags for an audit log by a policy, which is `audit.log` in the folder.
+pub fn audited(dir: &std::path::Path, policy: &str) -> Vec<String> {
+    let log = dir.join("audit.log");
+    vec![
+        format!("--audit-policy-file={}", file(dir, "audit.yaml", policy)),
+        format!("--audit-log-path={}", log.display()),
+    ]
+}
+
 type Running = (Shutdown, JoinHandle<anyhow::Result<()>>);
 
 fn run(flags: FlagSet) -> Running {

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::harness::{Client, Cluster, EXTENSION, Extension, Identity, etcd_is_missing};
+use crate::harness::{Client, Cluster, EXTENSION, Extension, Identity, etcd_is_missing, file};
 
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const NAME: &str = "v1.wardle.example.com";
@@ -18,11 +18,7 @@ async fn cluster() -> Cluster {
 async fn cluster_with(flag: &str) -> Cluster {
     Cluster::start_with(|dir, pki| {
         let (certificate, key) = pki.pair(&Identity::Alice).expect("a pair");
-        let file = |name: &str, text: &str| {
-            let path = dir.join(name);
-            std::fs::write(&path, text).expect("written");
-            path.display().to_string()
-        };
+        let file = |name: &str, text: &str| file(dir, name, text);
         vec![
             format!("--proxy-client-cert-file={}", file("proxy.crt", certificate)),
             format!("--proxy-client-key-file={}", file("proxy.key", key)),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Remote, etcd_is_missing};
+use crate::harness::{Cluster, Identity, Remote, audited, etcd_is_missing};
 
 const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -26,12 +26,7 @@ async fn the_log_says_what_the_policy_wants() {
     if etcd_is_missing() {
         return;
     }
-    let c = Cluster::start_with(|dir, _| {
-        std::fs::write(dir.join("audit.yaml"), POLICY).expect("written");
-        let file = |name: &str| dir.join(name).display().to_string();
-        vec![format!("--audit-policy-file={}", file("audit.yaml")), format!("--audit-log-path={}", file("audit.log"))]
-    })
-    .await;
+    let c = Cluster::start_with(|dir, _| audited(dir, POLICY)).await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let made = c
         .call(

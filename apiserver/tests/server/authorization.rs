@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Pki, Remote, etcd_is_missing, eventually};
+use crate::harness::{Cluster, Identity, Pki, Remote, etcd_is_missing, eventually, file};
 
 /// A SubjectAccessReview webhook: alice may read pods, but none in `secret`, where she is turned away for good.
 async fn reviewer(pki: &Pki) -> Remote {
@@ -134,10 +134,9 @@ async fn a_policy_file_decides() {
         return;
     }
     let c = Cluster::start_with(|dir, _| {
-        let file = dir.join("policy.jsonl");
         let line = r#"{"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy", "spec": {"user": "alice", "namespace": "default", "resource": "pods", "readonly": true}}"#;
-        std::fs::write(&file, line).expect("written");
-        vec!["--authorization-mode=ABAC,RBAC".to_owned(), format!("--authorization-policy-file={}", file.display())]
+        let policy = format!("--authorization-policy-file={}", file(dir, "policy.jsonl", line));
+        vec!["--authorization-mode=ABAC,RBAC".to_owned(), policy]
     })
     .await;
     let alice = c.client(Identity::Alice);

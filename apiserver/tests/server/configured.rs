@@ -6,18 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Remote, etcd_is_missing};
+use crate::harness::{Cluster, Identity, Remote, etcd_is_missing, file};
+use crate::plugins::pod;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
-
-/// A pod with one container, and what is merged into its spec.
-fn pod(name: &str, spec: Value) -> Value {
-    let mut pod = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    for (field, value) in spec.as_object().into_iter().flatten() {
-        pod["spec"][field] = value.clone();
-    }
-    pod
-}
 
 /// A namespace with these annotations and a service account.
 async fn namespace(c: &Cluster, name: &str, annotations: Value) -> String {
@@ -29,10 +21,8 @@ async fn namespace(c: &Cluster, name: &str, annotations: Value) -> String {
 
 /// A file with an AdmissionConfiguration of these plugins, next to which a plugin's own file may lie.
 fn configuration(c: &Cluster, plugins: Value) -> String {
-    let file = c.dir().join("admission.yaml");
     let all = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
-    std::fs::write(&file, all.to_string()).expect("written");
-    format!("--admission-control-config-file={}", file.display())
+    format!("--admission-control-config-file={}", file(c.dir(), "admission.yaml", &all.to_string()))
 }
 
 fn enable(plugins: &[&str]) -> String {

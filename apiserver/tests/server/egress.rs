@@ -5,21 +5,19 @@ use std::path::Path;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Proxy, Remote, Speaks, etcd_is_missing, eventually};
+use crate::harness::{Cluster, Identity, Proxy, Remote, Speaks, etcd_is_missing, eventually, file};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The flag with a configuration that leads some networks through a proxy.
 fn selecting(names: &[&str], proxy: &Proxy, protocol: &str, dir: &Path) -> String {
-    let file = dir.join("egress.yaml");
     let uds = json!({"uds": {"udsName": proxy.socket()}});
     let selection = |name| json!({"name": name, "connection": {"proxyProtocol": protocol, "transport": uds}});
     let config = json!({
         "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
         "egressSelections": names.iter().map(selection).collect::<Vec<_>>(),
     });
-    std::fs::write(&file, config.to_string()).expect("written");
-    format!("--egress-selector-config-file={}", file.display())
+    format!("--egress-selector-config-file={}", file(dir, "egress.yaml", &config.to_string()))
 }
 
 /// A server that reaches the cluster through a proxy, and a pod that nothing else reaches.

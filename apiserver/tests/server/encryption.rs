@@ -3,22 +3,23 @@
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
-use crate::harness::{Cluster, Kms, etcd_is_missing, eventually};
+use crate::harness::{Cluster, Kms, etcd_is_missing, eventually, file};
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 /// 32 times `1`, and 32 times `2`.
-const FIRST: &str = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=";
+pub(crate) const FIRST: &str = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=";
 const SECOND: &str = "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=";
 
-fn config(providers: &Value) -> String {
-    json!({
+/// The flag for a file in a folder that says how secrets are sealed.
+pub(crate) fn sealing(dir: &std::path::Path, providers: &Value) -> String {
+    let config = json!({
         "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
         "resources": [{"resources": ["secrets"], "providers": providers}]
-    })
-    .to_string()
+    });
+    format!("--encryption-provider-config={}", file(dir, "encryption.json", &config.to_string()))
 }
 
-fn key(name: &str, secret: &str) -> Value {
+pub(crate) fn key(name: &str, secret: &str) -> Value {
     json!({"name": name, "secret": secret})
 }
 
@@ -40,13 +41,8 @@ async fn keys_change_while_the_server_runs() {
         return;
     }
     let mut cluster = Cluster::start_with(|dir, _| {
-        let file = dir.join("encryption.json");
         let providers = json!([{"aescbc": {"keys": [key("k1", FIRST)]}}, {"identity": {}}]);
-        std::fs::write(&file, config(&providers)).expect("written");
-        vec![
-            format!("--encryption-provider-config={}", file.display()),
-            "--encryption-provider-config-automatic-reload=true".to_owned(),
-        ]
+        vec![sealing(dir, &providers), "--encryption-provider-config-automatic-reload=true".to_owned()]
     })
     .await;
     let made = cluster.post(SECRETS, secret("a")).await.ok();
@@ -64,7 +60,7 @@ async fn keys_change_while_the_server_runs() {
 
     // Another key and another cipher: what is there stays readable, what is written anew is sealed anew.
     let providers = json!([{"secretbox": {"keys": [key("k2", SECOND)]}}, {"aescbc": {"keys": [key("k1", FIRST)]}}]);
-    std::fs::write(cluster.dir().join("encryption.json"), config(&providers)).expect("written");
+    sealing(cluster.dir(), &providers);
     let mut number = 0;
     eventually("the new configuration is taken over", async || {
         number += 1;
@@ -95,20 +91,23 @@ async fn keys_change_while_the_server_runs() {
     assert_eq!(cluster.get("/healthz/kms-providers").await.code, 200);
 }
 
+/// A cluster whose secrets are sealed by a key management service of that name.
+async fn sealed_by(kms: &Kms, name: &str) -> Cluster {
+    let endpoint = format!("unix://{}", kms.socket().display());
+    Cluster::start_with(|dir, _| {
+        let provider = json!({"apiVersion": "v2", "name": name, "endpoint": endpoint});
+        vec![sealing(dir, &json!([{"kms": provider}]))]
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_management_service_is_asked_once() {
     if etcd_is_missing() {
         return;
     }
     let kms = Kms::start().await;
-    let socket = kms.socket().to_owned();
-    let mut cluster = Cluster::start_with(|dir, _| {
-        let file = dir.join("encryption.json");
-        let provider = json!({"apiVersion": "v2", "name": "vault", "endpoint": format!("unix://{}", socket.display())});
-        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
-        vec![format!("--encryption-provider-config={}", file.display())]
-    })
-    .await;
+    let mut cluster = sealed_by(&kms, "vault").await;
     for name in ["a", "b", "c"] {
         cluster.post(SECRETS, secret(name)).await.ok();
         let bytes = stored(&cluster, name).await;
@@ -144,14 +143,7 @@ async fn a_key_management_service_changes_its_key_and_fails() {
         return;
     }
     let kms = Kms::start().await;
-    let socket = kms.socket().to_owned();
-    let mut cluster = Cluster::start_with(|dir, _| {
-        let file = dir.join("encryption.json");
-        let provider = json!({"apiVersion": "v2", "name": "safe", "endpoint": format!("unix://{}", socket.display())});
-        std::fs::write(&file, config(&json!([{"kms": provider}]))).expect("written");
-        vec![format!("--encryption-provider-config={}", file.display())]
-    })
-    .await;
+    let mut cluster = sealed_by(&kms, "safe").await;
     cluster.post(SECRETS, secret("old")).await.ok();
     kms.rotate();
     cluster.stop_server();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Cluster, Identity, etcd_is_missing, eventually};
+use crate::harness::{Answer, Client, Cluster, Identity, audited, etcd_is_missing, eventually};
 
 const GATE: &str = "--feature-gates=ConstrainedImpersonation=true";
 const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [alice]}\n- {level: None}\n";
@@ -26,10 +26,8 @@ async fn somebody_is_impersonated_for_some_requests() {
         return;
     }
     let c = Cluster::start_with(|dir, _| {
-        std::fs::write(dir.join("audit.yaml"), POLICY).expect("written");
-        let file = |name: &str| dir.join(name).display().to_string();
-        let policy = format!("--audit-policy-file={}", file("audit.yaml"));
-        vec![GATE.to_owned(), policy, format!("--audit-log-path={}", file("audit.log"))]
+        let gate = std::iter::once(GATE.to_owned());
+        gate.chain(audited(dir, POLICY)).collect()
     })
     .await;
     let (pods, services) = ("/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/services");

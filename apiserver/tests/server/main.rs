@@ -11,6 +11,7 @@ mod audit;
 mod authentication;
 mod authorization;
 mod bad_input;
+mod bad_requests;
 mod cbor;
 mod configured;
 mod conversion;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Pki, Remote, etcd_is_missing, eventually};
+use crate::harness::{Cluster, Identity, Pki, Remote, etcd_is_missing, eventually, file};
 
 const ALL: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const ALONE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer";
@@ -13,11 +13,7 @@ const WIDGETS: &str = "/apis/peer.example/v1/namespaces/default/widgets";
 
 fn flags(dir: &std::path::Path, pki: &Pki) -> Vec<String> {
     let (certificate, key) = pki.pair(&Identity::Admin).expect("a pair");
-    let file = |name: &str, text: &str| {
-        let path = dir.join(name);
-        std::fs::write(&path, text).expect("written");
-        path.display().to_string()
-    };
+    let file = |name: &str, text: &str| file(dir, name, text);
     vec![
         "--feature-gates=UnknownVersionInteroperabilityProxy=true".to_owned(),
         format!("--peer-ca-file={}", file("peers.crt", &pki.ca)),

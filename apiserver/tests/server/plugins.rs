@@ -13,7 +13,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 
 /// A pod that asks for nothing but what is merged into its spec.
-fn pod(name: &str, spec: Value) -> Value {
+pub(crate) fn pod(name: &str, spec: Value) -> Value {
     let mut pod = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     for (field, value) in spec.as_object().into_iter().flatten() {
         pod["spec"][field] = value.clone();

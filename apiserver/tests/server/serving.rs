@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::harness::{Cluster, Identity, etcd_is_missing};
+use crate::harness::{Cluster, Identity, etcd_is_missing, file};
 
 async fn handshake(c: &Cluster, tls: rustls::ClientConfig, name: &str) -> std::io::Result<Vec<u8>> {
     let socket = TcpStream::connect(("127.0.0.1", c.port())).await?;
@@ -25,12 +25,10 @@ async fn what_the_flags_say_of_serving() {
     let pair = shared::cert::self_signed("named.example", &[], &[]).expect("a pair");
     let named = shared::cert::certificates(pair.certificate.as_bytes()).expect("PEM")[0].to_vec();
     let c = Cluster::start_with(|dir, _| {
-        let (certificate, key) = (dir.join("named.crt"), dir.join("named.key"));
-        std::fs::write(&certificate, &pair.certificate).expect("written");
-        std::fs::write(&key, &pair.key).expect("written");
+        let (certificate, key) = (file(dir, "named.crt", &pair.certificate), file(dir, "named.key", &pair.key));
         vec![
             "--tls-min-version=VersionTLS13".to_owned(),
-            format!("--tls-sni-cert-key={},{}:*.named.example,named.example", certificate.display(), key.display()),
+            format!("--tls-sni-cert-key={certificate},{key}:*.named.example,named.example"),
             "--strict-transport-security-directives=max-age=31536000,includeSubDomains".to_owned(),
             r"--cors-allowed-origins=//web\.example(:|$)".to_owned(),
         ]

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::encryption::{FIRST, key, sealing};
 use crate::harness::{Cluster, Identity, etcd_is_missing, eventually};
 
 const GATE: &str = "--feature-gates=AllowUnsafeMalformedObjectDeletion=true";
@@ -13,12 +14,7 @@ const SEALED: &[u8] = b"k8s:enc:secretbox:v1:gone:sealed";
 const DAMAGED: &[u8] = b"k8s\0\xff\xff";
 
 fn encryption(dir: &std::path::Path) -> String {
-    let file = dir.join("encryption.json");
-    let key = json!({"name": "k", "secret": "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE="});
-    let config = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
-        "resources": [{"resources": ["secrets"], "providers": [{"aescbc": {"keys": [key]}}, {"identity": {}}]}]});
-    std::fs::write(&file, config.to_string()).expect("written");
-    format!("--encryption-provider-config={}", file.display())
+    sealing(dir, &json!([{"aescbc": {"keys": [key("k", FIRST)]}}, {"identity": {}}]))
 }
 
 async fn spoil(c: &Cluster, key: &str, bytes: &[u8]) {

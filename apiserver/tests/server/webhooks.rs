@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::harness::{Client, Cluster, Webhook, etcd_is_missing, eventually};
+use crate::harness::{Client, Cluster, Webhook, audited, etcd_is_missing, eventually};
 
 const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -27,12 +27,7 @@ async fn start() -> Option<(Cluster, Webhook, Arc<Mutex<Vec<Value>>>)> {
     if etcd_is_missing() {
         return None;
     }
-    let c = Cluster::start_with(|dir, _| {
-        std::fs::write(dir.join("audit.yaml"), AUDIT).expect("written");
-        let file = |name: &str| dir.join(name).display().to_string();
-        vec![format!("--audit-policy-file={}", file("audit.yaml")), format!("--audit-log-path={}", file("audit.log"))]
-    })
-    .await;
+    let c = Cluster::start_with(|dir, _| audited(dir, AUDIT)).await;
     let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
     let seen = asked.clone();
     let webhook = Webhook::start(c.pki(), move |path, request| {

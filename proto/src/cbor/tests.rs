@@ -1,3 +1,5 @@
+//! What may come in, what may not, and what goes out.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

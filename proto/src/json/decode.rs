@@ -268,10 +268,16 @@ impl<'a, 's> Decoder<'a, 's> {
     fn map(&mut self, field: &'s Field, old: Option<Value>, depth: usize) -> Outcome<Value> {
         let depth = self.deeper(depth)?;
         let go = element_type(&field.go_type, &field.kind);
-        let mut map = match old {
+        let map = match old {
             Some(Value::Object(map)) => map,
             _ => Map::new(),
         };
+        self.entries(map, |reader| reader.element(&field.kind, &go, depth))
+    }
+
+    /// Adds what a text has to a map of free keys.
+    #[inline]
+    fn entries(&mut self, mut map: Map<String, Value>, value: impl Fn(&mut Self) -> Outcome<Value>) -> Outcome<Value> {
         let mut more = self.text.open(b'}');
         while more {
             let key = self.text.key();
@@ -281,7 +287,7 @@ impl<'a, 's> Decoder<'a, 's> {
                 }
                 self.path.push(Segment::Key(Cow::Owned(key.clone().into_owned())));
             }
-            let value = self.element(&field.kind, &go, depth)?;
+            let value = value(self)?;
             if self.report {
                 self.path.pop();
             }
@@ -440,24 +446,7 @@ impl<'a, 's> Decoder<'a, 's> {
         Ok(match self.text.peek() {
             b'{' => {
                 let depth = self.deeper(depth)?;
-                let mut map = Map::new();
-                let mut more = self.text.open(b'}');
-                while more {
-                    let key = self.text.key();
-                    if self.report {
-                        if map.contains_key(key.as_ref()) {
-                            self.strict("duplicate", &key);
-                        }
-                        self.path.push(Segment::Key(Cow::Owned(key.clone().into_owned())));
-                    }
-                    let value = self.any(depth)?;
-                    if self.report {
-                        self.path.pop();
-                    }
-                    map.insert(key.into_owned(), value);
-                    more = self.text.next(b'}');
-                }
-                Value::Object(map)
+                self.entries(Map::new(), |reader| reader.any(depth))?
             }
             b'[' => {
                 let depth = self.deeper(depth)?;

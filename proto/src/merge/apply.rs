@@ -3,6 +3,8 @@
 //! Answers for upstream's field managers: the merge itself, conflicts, fields given up by their applier, and the
 //! hand-over from client-side apply. What entries of other versions of the same kind own is compared in their version.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::fieldset::{Element, Fields, Set, path_text};
@@ -104,9 +106,12 @@ impl Write<'_> {
     }
 }
 
-/// An empty object of a type, as upstream's ownership starts from.
-fn blank(schema: &Message) -> Value {
-    zero::value(&zero::Zero::Struct(schema)).unwrap_or_default()
+/// The live object, or the empty one of its type that upstream's ownership starts from.
+fn present<'v>(schema: &Message, live: &'v Value) -> Cow<'v, Value> {
+    match live.is_object() {
+        true => Cow::Borrowed(live),
+        false => Cow::Owned(zero::value(&zero::Zero::Struct(schema)).unwrap_or_default()),
+    }
 }
 
 /// Records who changed what in a create, update, patch or status write. `live` is null on create. The new object must
@@ -144,13 +149,7 @@ fn record(
     write: &Write<'_>,
     owner: &Owner,
 ) -> Result<Managed, String> {
-    let zero;
-    let live = if live.is_object() {
-        live
-    } else {
-        zero = blank(schema);
-        &zero
-    };
+    let live = &*present(schema, live);
     let view = write.view(schema);
     view.reconcile(&mut managed, live)?;
     let mut changes = view.changes(&managed, live, new, write.ownable)?;
@@ -207,13 +206,7 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
         Decoded::Managed(managed) => managed,
         _ => Managed::default(),
     };
-    let zero;
-    let live = if live.is_object() {
-        live
-    } else {
-        zero = blank(schema);
-        &zero
-    };
+    let live = &*present(schema, live);
     if managed.0.is_empty() {
         let first = Owner { manager: BEFORE_FIRST_APPLY.to_owned(), ..write.owner(false) };
         managed = record(schema, &Value::Null, live, managed, write, &first).map_err(Error::Unknown)?;

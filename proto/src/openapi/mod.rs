@@ -5,6 +5,7 @@
 mod descriptions;
 mod gnostic;
 mod gnostic_v3;
+mod media;
 mod operations;
 mod types;
 mod v2;

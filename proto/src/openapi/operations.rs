@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::media::{Accepts, Media};
 use super::types::{META, name};
 use crate::discovery::{Group, Version};
 use crate::resources::{Resource, Subresource};
@@ -27,27 +28,6 @@ pub(super) struct Parameter {
 pub(super) enum Body {
     Named(String),
     Text,
-}
-
-/// Media types of responses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Media {
-    Objects,
-    Watchable,
-    Anything,
-    Log,
-    Json,
-    Keys,
-}
-
-/// Media types of requests, as version 2 lists them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accepts {
-    Anything,
-    Patches,
-    Objects,
-    Json,
-    Nothing,
 }
 
 /// One operation.

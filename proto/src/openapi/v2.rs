@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::Content;
-use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
+use super::operations::{self, Body, In, Operation, Parameter, Path};
 use super::types::{self, Dialect};
 use crate::discovery;
 use crate::resources::Resource;
@@ -245,49 +245,16 @@ fn request(operation: &Operation) -> Option<Value> {
     })
 }
 
-fn produced(media: Media) -> &'static [&'static str] {
-    const ALL: &[&str] = &[
-        "application/json",
-        "application/yaml",
-        "application/vnd.kubernetes.protobuf",
-        "application/json;stream=watch",
-        "application/vnd.kubernetes.protobuf;stream=watch",
-    ];
-    match media {
-        Media::Objects => &ALL[..3],
-        Media::Watchable => ALL,
-        Media::Anything => &["*/*"],
-        Media::Log => &["text/plain", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"],
-        Media::Json => &["application/json"],
-        Media::Keys => &["application/jwk-set+json"],
-    }
-}
-
-fn consumed(accepts: Accepts) -> &'static [&'static str] {
-    match accepts {
-        Accepts::Anything => &["*/*"],
-        Accepts::Patches => &[
-            "application/json-patch+json",
-            "application/merge-patch+json",
-            "application/strategic-merge-patch+json",
-            "application/apply-patch+yaml",
-        ],
-        Accepts::Objects => &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"],
-        Accepts::Json => &["application/json"],
-        Accepts::Nothing => &[],
-    }
-}
-
 fn render(operation: &Operation, path: &str) -> Value {
     let mut out = Map::new();
     out.insert("operationId".to_owned(), json!(operation.id));
     out.insert("tags".to_owned(), json!([operation.tag]));
     out.insert("schemes".to_owned(), json!(["https"]));
-    let consumes = consumed(operation.accepts);
+    let consumes = operation.accepts.types();
     if !consumes.is_empty() {
         out.insert("consumes".to_owned(), json!(consumes));
     }
-    out.insert("produces".to_owned(), json!(produced(operation.media)));
+    out.insert("produces".to_owned(), json!(operation.media.types()));
     let mut parameters: Vec<Value> = request(operation).into_iter().collect();
     let this = std::slice::from_ref(operation);
     parameters.extend(operation.parameters.iter().map(|p| parameter(p, path, this)));

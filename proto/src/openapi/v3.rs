@@ -5,17 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::Content;
-use super::operations::{self, Accepts, Body, In, Media, Operation, Parameter, Path};
+use super::media::Accepts;
+use super::operations::{self, Body, In, Operation, Parameter, Path};
 use super::types::{self, Dialect};
 use crate::discovery;
 use crate::resources::Resource;
-
-const PATCHES: [&str; 4] = [
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-];
 
 fn paths(rows: &[&Resource], path: &str) -> Option<Vec<Path>> {
     if let Some(fixed) = operations::fixed(path) {
@@ -90,24 +84,6 @@ fn content(media: &[&str], body: &Body) -> Value {
     Value::Object(map)
 }
 
-fn produced(media: Media) -> &'static [&'static str] {
-    const ALL: &[&str] = &[
-        "application/json",
-        "application/vnd.kubernetes.protobuf",
-        "application/yaml",
-        "application/json;stream=watch",
-        "application/vnd.kubernetes.protobuf;stream=watch",
-    ];
-    match media {
-        Media::Objects => &ALL[..3],
-        Media::Watchable => ALL,
-        Media::Anything => &["*/*"],
-        Media::Log => &["application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "text/plain"],
-        Media::Json => &["application/json"],
-        Media::Keys => &["application/jwk-set+json"],
-    }
-}
-
 fn operation(operation: &Operation) -> Value {
     let mut out = Map::new();
     out.insert("operationId".to_owned(), json!(operation.id));
@@ -116,7 +92,8 @@ fn operation(operation: &Operation) -> Value {
         out.insert("parameters".to_owned(), operation.parameters.iter().map(parameter).collect());
     }
     if let Some((body, required)) = &operation.request {
-        let media: &[&str] = if operation.accepts == Accepts::Patches { &PATCHES } else { &["*/*"] };
+        let patches = operation.accepts == Accepts::Patches;
+        let media = if patches { operation.accepts.types() } else { &["*/*"] };
         let mut request = Map::new();
         request.insert("content".to_owned(), content(media, body));
         if *required {
@@ -127,7 +104,7 @@ fn operation(operation: &Operation) -> Value {
     let mut responses = Map::new();
     for (code, body) in &operation.responses {
         let answer =
-            json!({"description": operations::reason(code), "content": content(produced(operation.media), body)});
+            json!({"description": operations::reason(code), "content": content(operation.media.types(), body)});
         responses.insert((*code).to_owned(), answer);
     }
     responses.insert("401".to_owned(), json!({"description": operations::reason("401")}));

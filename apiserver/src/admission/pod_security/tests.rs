@@ -1,3 +1,5 @@
+//! Levels and pods, and what namespaces make of them.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

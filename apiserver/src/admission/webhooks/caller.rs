@@ -35,7 +35,7 @@ type Connection = SendRequest<Full<Bytes>>;
 type TrustId = ([u8; 32], usize);
 
 /// What a kept connection is for: the host, the TLS set-up, and the certificate that is shown.
-type Line = (String, usize, Vec<u8>);
+type Line = (String, TrustId, Vec<u8>);
 
 /// Calls webhooks.
 pub struct Caller {
@@ -122,12 +122,13 @@ impl Caller {
 
     /// Posts, and follows where that leads; the body of the answer.
     pub(in super::super) async fn post(&self, call: Call<'_>) -> Result<Vec<u8>, Failed> {
-        let trust = self.trust(call.bundle, &call.identity)?;
+        let id = (Sha256::digest(call.bundle).into(), call.identity.id);
+        let trust = self.trust(id, &call)?;
         let until = tokio::time::Instant::now() + call.timeout;
         let mut step = Step::first(call.target, &call.path);
         loop {
             let failed = |why: String| Failed { why: format!("Post {:?}: {why}", step.url()), code: None };
-            let answered = tokio::time::timeout_at(until, self.exchange(&call, &step, trust.clone())).await;
+            let answered = tokio::time::timeout_at(until, self.exchange(&call, &step, (id, trust.clone()))).await;
             let answer = answered.map_err(|_| failed("context deadline exceeded".to_owned()))?.map_err(failed)?;
             match step.next(answer.code, answer.location.as_deref()).map_err(failed)? {
                 Some(next) => step = next,
@@ -140,28 +141,32 @@ impl Caller {
         }
     }
 
-    fn trust(&self, bundle: &[u8], identity: &Identity) -> Result<Arc<rustls::ClientConfig>, String> {
-        let key = (Sha256::digest(bundle).into(), identity.id);
-        if let Some(known) = self.trust.lock().get(&key) {
+    fn trust(&self, id: TrustId, call: &Call<'_>) -> Result<Arc<rustls::ClientConfig>, String> {
+        if let Some(known) = self.trust.lock().get(&id) {
             return Ok(known.clone());
         }
-        let trust = match bundle {
+        let trust = match call.bundle {
             [] => Trust::System,
             pem => Trust::Authorities(
                 cert::Authorities::from_pem(pem).map_err(|e| format!("unable to load root certificates: {e}"))?,
             ),
         };
-        let config = Arc::new(cert::client_tls(trust, identity.pair.clone()).map_err(|e| e.to_string())?);
+        let config = Arc::new(cert::client_tls(trust, call.identity.pair.clone()).map_err(|e| e.to_string())?);
         let mut trust = self.trust.lock();
         if trust.len() >= HOSTS {
             trust.clear();
         }
-        trust.insert(key, config.clone());
+        trust.insert(id, config.clone());
         Ok(config)
     }
 
-    async fn exchange(&self, call: &Call<'_>, step: &Step, trust: Arc<rustls::ClientConfig>) -> Result<Answer, String> {
-        let key = (step.target.host.clone(), Arc::as_ptr(&trust) as usize, call.identity.shown());
+    async fn exchange(
+        &self,
+        call: &Call<'_>,
+        step: &Step,
+        (id, trust): (TrustId, Arc<rustls::ClientConfig>),
+    ) -> Result<Answer, String> {
+        let key = (step.target.host.clone(), id, call.identity.shown());
         let request = || {
             let mut request = http::Request::builder()
                 .method(if step.get { http::Method::GET } else { http::Method::POST })

@@ -17,7 +17,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use prometheus::HistogramVec;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use shared::authn::{AuthnError, Identity};
 use shared::metrics;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::TokenAuthenticator;
 use crate::access::tree;
 use crate::egress::Egress;
+use crate::reloads::hashed;
 use config::{Issuer, Mapping};
 use distributed::Distributed;
 use keys::{Keys, Source};
@@ -68,9 +68,9 @@ impl Issuers {
                     () = work.discover() => {}
                 }
             });
-            let hash: String = Sha256::digest(issuer.url.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
+            let hash = hashed(issuer.url.as_bytes());
             let distributed = Distributed::new(source);
-            providers.push(Provider { issuer, keys, distributed, hash: format!("sha256:{hash}") });
+            providers.push(Provider { issuer, keys, distributed, hash });
         }
         Self { providers, stop: Some(stop.drop_guard()) }
     }

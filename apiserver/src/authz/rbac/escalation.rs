@@ -10,7 +10,6 @@ use shared::status::Status;
 
 use super::rule::{Rule, compact, missing, quoted_list};
 use super::{GROUP, Index, RoleRef};
-use crate::access::deny;
 use crate::access::tree;
 
 /// One write of a role or binding.
@@ -72,11 +71,11 @@ pub fn check(rbac: &Index, write: &Write<'_>) -> Result<(), Status> {
     let wanted = if write.binds() {
         let role = write.role();
         let found = rbac.rules_of(&role, write.namespace).map(<[Rule]>::to_vec);
-        found.map_err(|_| deny::not_found(GROUP, write.plural, &role.name))?
+        found.map_err(|_| Status::not_found(GROUP, write.plural, &role.name))?
     } else {
         Rule::list_of(write.new)
     };
-    let refuse = |text: &str| deny::forbidden(GROUP, write.plural, write.name, text);
+    let refuse = |text: &str| Status::forbidden(GROUP, write.plural, write.name, text);
     confirm(rbac, write, &wanted).map_err(|text| refuse(&text))?;
     let aggregates = |o: &Value| !tree::list(o, "/aggregationRule/clusterRoleSelectors").is_empty();
     if write.plural == "clusterroles" && (aggregates(write.new) || write.old.is_some_and(aggregates)) {

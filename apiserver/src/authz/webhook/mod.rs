@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus::{CounterVec, HistogramVec};
-use rand::Rng as _;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use shared::authz::{Attributes, Decision};
@@ -19,13 +18,14 @@ use shared::metrics;
 use tokio::time::Instant;
 
 use crate::access::tree;
+use crate::backoff::Backoff;
 use crate::expressions::{Dialect, Scope};
 
 /// Answers remembered.
 const CACHE: usize = 8192;
 /// Requests with more text than this are not remembered.
 const LONGEST_KEY: usize = 10_000;
-/// Upstream's back-off: five tries, from half a second on, each pause half as long again.
+/// Tries, and the pause after the first.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -212,7 +212,7 @@ impl Webhook {
 
     /// The status of the answered review.
     async fn ask(&self, body: Bytes) -> Result<Value, String> {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::of_webhook(PAUSE);
         let mut left = TRIES;
         loop {
             left -= 1;
@@ -226,9 +226,7 @@ impl Webhook {
             let labels = [self.options.name.as_str(), result];
             let failure = match outcome {
                 Err(Failure::Passing(_)) if left > 0 => {
-                    let jitter = rand::rng().random_range(1.0..1.2);
-                    tokio::time::sleep(pause.mul_f64(jitter)).await;
-                    pause = pause.mul_f64(1.5);
+                    backoff.wait().await;
                     continue;
                 }
                 outcome => outcome,

@@ -1,3 +1,5 @@
+//! A real HTTP server on this machine plays the webhook.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,3 +1,5 @@
+//! One cache, fed by hand.
+
 use bytes::Bytes;
 
 use super::super::state::{RING, RING_BYTES};

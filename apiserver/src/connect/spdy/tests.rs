@@ -1,3 +1,5 @@
+//! Both sides of a connection, over a buffer.
+
 use bytes::{BufMut as _, BytesMut};
 
 use super::{Codec, Frame, SpdyError, put_data, put_ping};

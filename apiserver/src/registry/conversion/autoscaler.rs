@@ -3,8 +3,9 @@
 
 use proto::json::{self, Strictness};
 use proto::{Value, schema};
-use serde_json::{Map, json};
+use serde_json::json;
 
+use crate::access::tree;
 use crate::registry::strategy::StrategyCx;
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -39,7 +40,8 @@ pub(super) fn to_v2(object: &mut Value) {
         let simple = now.map(|now| {
             vec![json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": now}}})]
         });
-        let all = current.map(|list| list.iter().map(|metric| each(metric, state_in_v2)).collect());
+        let all = current
+            .map(|list| list.iter().map(|metric| each(metric, |kind, source| in_v2(source, states(kind)))).collect());
         if let Some(all) = all.or(simple) {
             status.insert("currentMetrics".to_owned(), Value::Array(all));
         }
@@ -77,7 +79,8 @@ pub(super) fn to_v1(object: &mut Value) {
             spec.insert("targetCPUUtilizationPercentage".to_owned(), target);
         }
         let others = all.iter().filter(|metric| !is_cpu(metric) || utilization(metric).is_none());
-        let others: Vec<Value> = others.map(|metric| each(metric, target_in_v1)).collect();
+        let others: Vec<Value> =
+            others.map(|metric| each(metric, |kind, source| in_v1(source, targets(kind)))).collect();
         notes.extend(note(METRICS, "MetricSpec", &others));
         notes.extend(spec.remove("behavior").map(|behavior| (BEHAVIOR, internal(&behavior))));
     }
@@ -87,7 +90,8 @@ pub(super) fn to_v1(object: &mut Value) {
         if let Some(now) = used.filter_map(|m| m.pointer("/resource/current/averageUtilization")).next_back() {
             status.insert("currentCPUUtilizationPercentage".to_owned(), now.clone());
         }
-        let all: Vec<Value> = all.iter().map(|metric| each(metric, state_in_v1)).collect();
+        let all: Vec<Value> =
+            all.iter().map(|metric| each(metric, |kind, source| in_v1(source, states(kind)))).collect();
         notes.extend(note(CURRENT_METRICS, "MetricStatus", &all));
         let conditions = status.remove("conditions").and_then(|v| v.as_array().cloned()).unwrap_or_default();
         notes.extend(note(CONDITIONS, "HorizontalPodAutoscalerCondition", &conditions));
@@ -147,135 +151,107 @@ fn each(metric: &Value, change: impl Fn(&str, &Value) -> Value) -> Value {
     Value::Object(named.chain(changed).collect())
 }
 
-/// An object of what there is.
-fn of<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
-    let there = fields.into_iter().filter(|(_, value)| !value.is_null());
-    Value::Object(there.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+/// A field of a source: its name in version 1, where it is in version 2, and whether it is a quantity that is there
+/// always.
+type Field = (&'static str, &'static [&'static str], bool);
+
+const NAME: &[&str] = &["metric", "name"];
+const SELECTOR: &[&str] = &["metric", "selector"];
+
+/// What sources say of targets.
+fn targets(kind: &str) -> &'static [Field] {
+    const VALUE: &[&str] = &["target", "value"];
+    const AVERAGE: &[&str] = &["target", "averageValue"];
+    match kind {
+        "object" => &[
+            ("target", &["describedObject"], false),
+            ("metricName", NAME, false),
+            ("targetValue", VALUE, true),
+            ("selector", SELECTOR, false),
+            ("averageValue", AVERAGE, false),
+        ],
+        "pods" => &[("metricName", NAME, false), ("targetAverageValue", AVERAGE, true), ("selector", SELECTOR, false)],
+        "external" => &[
+            ("metricName", NAME, false),
+            ("metricSelector", SELECTOR, false),
+            ("targetValue", VALUE, false),
+            ("targetAverageValue", AVERAGE, false),
+        ],
+        _ => &[
+            ("name", &["name"], false),
+            ("targetAverageUtilization", &["target", "averageUtilization"], false),
+            ("targetAverageValue", AVERAGE, false),
+            ("container", &["container"], false),
+        ],
+    }
 }
 
-/// A quantity that version 1 always has.
-fn amount(value: &Value) -> Value {
-    if value.is_null() { json!("0") } else { value.clone() }
+/// What sources say of how it is.
+fn states(kind: &str) -> &'static [Field] {
+    const VALUE: &[&str] = &["current", "value"];
+    const AVERAGE: &[&str] = &["current", "averageValue"];
+    match kind {
+        "object" => &[
+            ("target", &["describedObject"], false),
+            ("metricName", NAME, false),
+            ("currentValue", VALUE, true),
+            ("selector", SELECTOR, false),
+            ("averageValue", AVERAGE, false),
+        ],
+        "pods" => &[("metricName", NAME, false), ("currentAverageValue", AVERAGE, true), ("selector", SELECTOR, false)],
+        "external" => &[
+            ("metricName", NAME, false),
+            ("metricSelector", SELECTOR, false),
+            ("currentValue", VALUE, true),
+            ("currentAverageValue", AVERAGE, false),
+        ],
+        _ => &[
+            ("name", &["name"], false),
+            ("currentAverageUtilization", &["current", "averageUtilization"], false),
+            ("currentAverageValue", AVERAGE, true),
+            ("container", &["container"], false),
+        ],
+    }
 }
 
-/// Name and selector of what is measured, by their names in version 1.
-fn metric_of(source: &Value, selector: &str) -> Value {
-    of([("name", source["metricName"].clone()), ("selector", source[selector].clone())])
+/// What a field says, if anything.
+fn said(value: &Value, always: bool) -> Option<Value> {
+    match value {
+        Value::Null => always.then(|| json!("0")),
+        value => Some(value.clone()),
+    }
 }
 
+fn in_v1(source: &Value, fields: &[Field]) -> Value {
+    let fields = fields.iter().filter_map(|(name, place, always)| {
+        let value = place.iter().fold(source, |value, key| &value[*key]);
+        Some(((*name).to_owned(), said(value, *always)?))
+    });
+    Value::Object(fields.collect())
+}
+
+fn in_v2(source: &Value, fields: &[Field]) -> Value {
+    let mut object = json!({});
+    for (name, place, always) in fields {
+        if let Some(value) = said(&source[*name], *always) {
+            *tree::field(&mut object, place) = value;
+        }
+    }
+    object
+}
+
+/// Version 2 says also by what is scaled.
 fn target_in_v2(kind: &str, source: &Value) -> Value {
-    let field = |name: &str| source[name].clone();
-    let target = |kind: &str, value: Value, average: Value, utilization: Value| {
-        of([("type", kind.into()), ("value", value), ("averageValue", average), ("averageUtilization", utilization)])
+    let has = |field: &str| !source[field].is_null();
+    let by = match kind {
+        "object" if !has("averageValue") => "Value",
+        "external" if has("targetValue") => "Value",
+        "resource" | "containerResource" if has("targetAverageUtilization") => "Utilization",
+        _ => "AverageValue",
     };
-    match kind {
-        "object" => {
-            let average = field("averageValue");
-            let by = if average.is_null() { "Value" } else { "AverageValue" };
-            let target = target(by, amount(&source["targetValue"]), average, Value::Null);
-            of([("describedObject", field("target")), ("metric", metric_of(source, "selector")), ("target", target)])
-        }
-        "pods" => {
-            let target = target("AverageValue", Value::Null, amount(&source["targetAverageValue"]), Value::Null);
-            of([("metric", metric_of(source, "selector")), ("target", target)])
-        }
-        "external" => {
-            let by = if source["targetValue"].is_null() { "AverageValue" } else { "Value" };
-            let target = target(by, field("targetValue"), field("targetAverageValue"), Value::Null);
-            of([("metric", metric_of(source, "metricSelector")), ("target", target)])
-        }
-        _ => {
-            let utilization = field("targetAverageUtilization");
-            let by = if utilization.is_null() { "AverageValue" } else { "Utilization" };
-            let target = target(by, Value::Null, field("targetAverageValue"), utilization);
-            of([("name", field("name")), ("container", field("container")), ("target", target)])
-        }
-    }
-}
-
-fn target_in_v1(kind: &str, source: &Value) -> Value {
-    let (metric, target) = (&source["metric"], &source["target"]);
-    let (name, selector) = (metric["name"].clone(), metric["selector"].clone());
-    match kind {
-        "object" => of([
-            ("target", source["describedObject"].clone()),
-            ("metricName", name),
-            ("targetValue", amount(&target["value"])),
-            ("selector", selector),
-            ("averageValue", target["averageValue"].clone()),
-        ]),
-        "pods" => {
-            of([("metricName", name), ("targetAverageValue", amount(&target["averageValue"])), ("selector", selector)])
-        }
-        "external" => of([
-            ("metricName", name),
-            ("metricSelector", selector),
-            ("targetValue", target["value"].clone()),
-            ("targetAverageValue", target["averageValue"].clone()),
-        ]),
-        _ => of([
-            ("name", source["name"].clone()),
-            ("targetAverageUtilization", target["averageUtilization"].clone()),
-            ("targetAverageValue", target["averageValue"].clone()),
-            ("container", source["container"].clone()),
-        ]),
-    }
-}
-
-fn state_in_v2(kind: &str, source: &Value) -> Value {
-    let field = |name: &str| source[name].clone();
-    match kind {
-        "object" => {
-            let current = of([("value", amount(&source["currentValue"])), ("averageValue", field("averageValue"))]);
-            of([("describedObject", field("target")), ("metric", metric_of(source, "selector")), ("current", current)])
-        }
-        "pods" => {
-            let current = of([("averageValue", amount(&source["currentAverageValue"]))]);
-            of([("metric", metric_of(source, "selector")), ("current", current)])
-        }
-        "external" => {
-            let average = field("currentAverageValue");
-            let current = of([("value", amount(&source["currentValue"])), ("averageValue", average)]);
-            of([("metric", metric_of(source, "metricSelector")), ("current", current)])
-        }
-        _ => {
-            let utilization = field("currentAverageUtilization");
-            let average = amount(&source["currentAverageValue"]);
-            let current = of([("averageValue", average), ("averageUtilization", utilization)]);
-            of([("name", field("name")), ("container", field("container")), ("current", current)])
-        }
-    }
-}
-
-fn state_in_v1(kind: &str, source: &Value) -> Value {
-    let (metric, current) = (&source["metric"], &source["current"]);
-    let (name, selector) = (metric["name"].clone(), metric["selector"].clone());
-    match kind {
-        "object" => of([
-            ("target", source["describedObject"].clone()),
-            ("metricName", name),
-            ("currentValue", amount(&current["value"])),
-            ("selector", selector),
-            ("averageValue", current["averageValue"].clone()),
-        ]),
-        "pods" => of([
-            ("metricName", name),
-            ("currentAverageValue", amount(&current["averageValue"])),
-            ("selector", selector),
-        ]),
-        "external" => of([
-            ("metricName", name),
-            ("metricSelector", selector),
-            ("currentValue", amount(&current["value"])),
-            ("currentAverageValue", current["averageValue"].clone()),
-        ]),
-        _ => of([
-            ("name", source["name"].clone()),
-            ("currentAverageUtilization", current["averageUtilization"].clone()),
-            ("currentAverageValue", amount(&current["averageValue"])),
-            ("container", source["container"].clone()),
-        ]),
-    }
+    let mut object = in_v2(source, targets(kind));
+    *tree::field(&mut object, &["target", "type"]) = by.into();
+    object
 }
 
 /// A behaviour as upstream writes it down: with the names, and all the fields, of its internal type.

@@ -19,63 +19,13 @@ pub fn prepare(new: &mut Value, old: &Value) {
 /// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
 pub(super) fn inherit(spec: &mut Spec, old: &Spec) {
     if needs_cluster_ip(spec) && needs_cluster_ip(old) {
-        if text(spec, "clusterIP").is_empty()
-            && let Some(ip) = old.get("clusterIP")
-        {
-            spec.insert("clusterIP".to_owned(), ip.clone());
-        }
-        let first_same = strings(spec, "clusterIPs").first().map(String::as_str) == Some(text(spec, "clusterIP"));
-        if strings(spec, "clusterIPs").is_empty() && text(spec, "clusterIP") == text(old, "clusterIP") {
-            for key in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
-                    spec.insert(key.to_owned(), v.clone());
-                }
-            }
-        } else if !first_same
-            && text(spec, "clusterIP") != text(old, "clusterIP")
-            && strings(spec, "clusterIPs") == strings(old, "clusterIPs")
-        {
-            let ip = text(spec, "clusterIP").to_owned();
-            spec.insert("clusterIPs".to_owned(), json!([ip]));
-        }
-        for key in ["ipFamilies", "ipFamilyPolicy"] {
-            if let Some(v) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
-                spec.insert(key.to_owned(), v.clone());
-            }
-        }
+        inherit_addresses(spec, old);
     }
     if needs_node_ports(spec) && needs_node_ports(old) {
-        let theirs = old.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        let mut used: Vec<u16> = Vec::new();
-        if let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) {
-            used.extend(ports.iter().map(|p| number(&p["nodePort"])).filter(|p| *p != 0));
-            for p in ports {
-                if number(&p["nodePort"]) != 0 {
-                    continue;
-                }
-                if let Some(o) = theirs.iter().find(|o| o["port"] == p["port"] && o["protocol"] == p["protocol"])
-                    && number(&o["nodePort"]) != 0
-                    && !used.contains(&number(&o["nodePort"]))
-                {
-                    used.push(number(&o["nodePort"]));
-                    p["nodePort"] = o["nodePort"].clone();
-                }
-            }
-        }
+        inherit_node_ports(spec, old);
     }
-    if !may_have_node_ports(spec)
-        && may_have_node_ports(old)
-        && let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut)
-    {
-        // From NodePort back to ClusterIP: ports that were only carried along go.
-        let had = node_ports_of(old);
-        for p in ports {
-            if had.contains(&number(&p["nodePort"]))
-                && let Some(map) = p.as_object_mut()
-            {
-                map.remove("nodePort");
-            }
-        }
+    if !may_have_node_ports(spec) && may_have_node_ports(old) {
+        drop_carried_ports(spec, old);
     }
     if needs_health_port(spec)
         && needs_health_port(old)
@@ -83,6 +33,58 @@ pub(super) fn inherit(spec: &mut Spec, old: &Spec) {
         && let Some(p) = old.get("healthCheckNodePort")
     {
         spec.insert("healthCheckNodePort".to_owned(), p.clone());
+    }
+}
+
+fn inherit_addresses(spec: &mut Spec, old: &Spec) {
+    if text(spec, "clusterIP").is_empty()
+        && let Some(ip) = old.get("clusterIP")
+    {
+        spec.insert("clusterIP".to_owned(), ip.clone());
+    }
+    let same = text(spec, "clusterIP") == text(old, "clusterIP");
+    let first_same = strings(spec, "clusterIPs").first().map(String::as_str) == Some(text(spec, "clusterIP"));
+    if strings(spec, "clusterIPs").is_empty() && same {
+        fill(spec, old, "clusterIPs");
+    } else if !first_same && !same && strings(spec, "clusterIPs") == strings(old, "clusterIPs") {
+        let ip = text(spec, "clusterIP").to_owned();
+        spec.insert("clusterIPs".to_owned(), json!([ip]));
+    }
+    fill(spec, old, "ipFamilies");
+    fill(spec, old, "ipFamilyPolicy");
+}
+
+/// Takes over what is not there.
+fn fill(spec: &mut Spec, old: &Spec, key: &str) {
+    if let Some(value) = old.get(key).filter(|_| spec.get(key).is_none_or(Value::is_null)) {
+        spec.insert(key.to_owned(), value.clone());
+    }
+}
+
+fn inherit_node_ports(spec: &mut Spec, old: &Spec) {
+    let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
+    let theirs = old.get("ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let mut used: Vec<u16> = ports.iter().map(|p| number(&p["nodePort"])).filter(|p| *p != 0).collect();
+    for p in ports.iter_mut().filter(|p| number(&p["nodePort"]) == 0) {
+        if let Some(o) = theirs.iter().find(|o| o["port"] == p["port"] && o["protocol"] == p["protocol"])
+            && number(&o["nodePort"]) != 0
+            && !used.contains(&number(&o["nodePort"]))
+        {
+            used.push(number(&o["nodePort"]));
+            p["nodePort"] = o["nodePort"].clone();
+        }
+    }
+}
+
+/// From NodePort back to ClusterIP: ports that were only carried along go.
+fn drop_carried_ports(spec: &mut Spec, old: &Spec) {
+    let had = node_ports_of(old);
+    for p in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        if had.contains(&number(&p["nodePort"]))
+            && let Some(map) = p.as_object_mut()
+        {
+            map.remove("nodePort");
+        }
     }
 }
 

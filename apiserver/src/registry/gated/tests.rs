@@ -1,3 +1,5 @@
+//! What objects lose by which gates.
+
 use super::*;
 use crate::registry::builtin;
 use serde_json::json;

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics;
 
-use crate::access::files::hashed;
 use crate::access::identity;
+use crate::reloads::hashed;
 
 /// Keys of services that are told apart, by what was done with them; the oldest are forgotten.
 const KEYS: usize = 100;

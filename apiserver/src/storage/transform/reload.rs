@@ -8,8 +8,7 @@ use arc_swap::ArcSwap;
 use super::Transformers;
 use super::config::{self, ConfigError};
 use super::kms::{ASK_EVERY, ASK_EVERY_WHEN_UNWELL, Kms};
-use crate::access::files::Reloads;
-use crate::access::identity;
+use crate::reloads::Reloads;
 
 /// Between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -66,7 +65,7 @@ pub async fn load(path: &str, transformers: &Transformers, reload: bool) -> Resu
         }
     }
     transformers.set(read.table);
-    let reloads = reload.then(|| Arc::new(Reloads::new("encryption", "ALPHA", &identity::server_id())));
+    let reloads = reload.then(|| Arc::new(Reloads::new("encryption", "ALPHA")));
     if let Some(reloads) = &reloads {
         reloads.in_force(&shown(&read.hash));
     }

@@ -1,3 +1,5 @@
+//! What configurations seal with which prefixes, and what is wrong with others.
+
 use super::*;
 
 fn table(text: &str) -> Result<Transformers, String> {

@@ -9,6 +9,7 @@ use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
 
+use super::fields::choice;
 use super::meta::immutable;
 use super::names::dns1123_label;
 use super::pod;
@@ -275,14 +276,7 @@ fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: boo
     if has(spec, "timeZone") && zone {
         time_zone(text(spec, "timeZone"), &path.child("timeZone"), out);
     }
-    match text(spec, "concurrencyPolicy") {
-        "" => out.push(Error::required(path.child("concurrencyPolicy"), "")),
-        "Allow" | "Forbid" | "Replace" => {}
-        other => {
-            let supported = ["Allow", "Forbid", "Replace"];
-            out.push(Error::not_supported(path.child("concurrencyPolicy"), other, &supported));
-        }
-    }
+    choice(spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"], &path, out);
     let (job, job_path) = (at(spec, &["jobTemplate", "spec"]), path.child("jobTemplate").child("spec"));
     job_spec(job, &job_path, out);
     if has(job, "selector") {

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::shaped;
 use super::meta::{self, immutable};
 use super::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
 use super::pod::resources::is_extended;
@@ -110,10 +111,7 @@ fn request(request: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// What a request or one of its alternatives wants.
 fn wanted(wanted: &Value, path: &Path, out: &mut Vec<Error>) {
-    match text(wanted, "deviceClassName") {
-        "" => out.push(Error::required(path.child("deviceClassName"), "")),
-        class => complain(out, &path.child("deviceClassName"), class, dns1123_subdomain(class)),
-    }
+    shaped(wanted, "deviceClassName", dns1123_subdomain, path, out);
     selectors(wanted, false, path, out);
     let count = int(wanted, "count").unwrap_or_default();
     match text(wanted, "allocationMode") {

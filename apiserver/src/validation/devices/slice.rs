@@ -6,6 +6,7 @@ use shared::status::field::{Error, Path};
 use super::names::{pool_name, qualified};
 use super::taint_rule::taint;
 use super::{binding_conditions, capacity, each, unique};
+use crate::validation::fields::shaped;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, is_semver};
 use crate::validation::selectors::node_selector;
@@ -137,11 +138,12 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
     for (name, value) in entries(device, "capacity") {
         let path = path.child("capacity").key(&shortened(name, MAX_KEY));
         qualified(name, &path, out);
-        if !has(value, "requestPolicy") {
-        } else if flag(device, "allowMultipleAllocations") {
-            capacity::policy(value, &path.child("requestPolicy"), out);
-        } else {
-            out.push(Error::forbidden(path.child("requestPolicy"), "allowMultipleAllocations must be true"));
+        if has(value, "requestPolicy") {
+            let path = path.child("requestPolicy");
+            match flag(device, "allowMultipleAllocations") {
+                true => capacity::policy(value, &path, out),
+                false => out.push(Error::forbidden(path, "allowMultipleAllocations must be true")),
+            }
         }
     }
     if old.is_none_or(|old| !same(get(old, "taints"), get(device, "taints"))) {
@@ -217,10 +219,7 @@ fn shown(value: &Value) -> String {
 
 /// A named set of counters.
 fn counters(set: &Value, name_key: &str, path: &Path, out: &mut Vec<Error>) {
-    match text(set, name_key) {
-        "" => out.push(Error::required(path.child(name_key), "")),
-        name => complain(out, &path.child(name_key), name, dns1123_label(name)),
-    }
+    shaped(set, name_key, dns1123_label, path, out);
     let path = path.child("counters");
     let count = entries(set, "counters").count();
     if !has_entries(set, "counters") {

@@ -9,6 +9,7 @@ use super::configuration::{object, opaque};
 use super::names::{Requests, pool_name, share_id};
 use super::{MAX_ENTRIES, binding_conditions, each, unique};
 use crate::validation::conditions::conditions;
+use crate::validation::fields::choice;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_label};
 use crate::validation::selectors::node_selector;
@@ -64,13 +65,7 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, path: &Path, out: &mut
     each(devices, "results", MAX_ENTRIES, &devices_path, out, |r, path, out| result(r, requests, path, out));
     // As many as the claim and its classes can have together.
     each(devices, "config", 2 * MAX_ENTRIES, &devices_path, out, |c, path, out| {
-        match text(c, "source") {
-            "" => out.push(Error::required(path.child("source"), "")),
-            "FromClaim" | "FromClass" => {}
-            other => {
-                out.push(Error::not_supported(path.child("source"), other, &["FromClaim", "FromClass"]));
-            }
-        }
+        choice(c, "source", &["FromClaim", "FromClass"], path, out);
         requests.references(c, path, out);
         opaque(c, true, path, out);
     });

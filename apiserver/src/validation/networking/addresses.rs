@@ -5,8 +5,9 @@ use serde_json::json;
 use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
+use crate::validation::fields::{shaped, shaped_if_said};
 use crate::validation::meta::immutable;
-use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
+use crate::validation::names::{dns1123_label, dns1123_subdomain, path_segment};
 use crate::validation::tree::{get, text, texts};
 
 /// An address: named by itself.
@@ -21,20 +22,11 @@ pub(in crate::validation) fn address(object: &Value, out: &mut Vec<Error>) {
         out.push(Error::required(path, ""));
         return;
     }
-    let group = text(parent, "group");
-    if !group.is_empty() {
-        complain(out, &path.child("group"), group, dns1123_subdomain(group));
-    }
+    shaped_if_said(parent, "group", dns1123_subdomain, &path, out);
     for key in ["resource", "name"] {
-        match text(parent, key) {
-            "" => out.push(Error::required(path.child(key), "")),
-            value => complain(out, &path.child(key), value, path_segment(value, false)),
-        }
+        shaped(parent, key, |name| path_segment(name, false), &path, out);
     }
-    let namespace = text(parent, "namespace");
-    if !namespace.is_empty() {
-        complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
-    }
+    shaped_if_said(parent, "namespace", dns1123_label, &path, out);
 }
 
 /// An address keeps whose it is.

@@ -7,6 +7,7 @@ use proto::Value;
 use shared::address;
 use shared::status::field::{Error, Path};
 
+use super::fields::{shaped, shaped_if_said};
 use super::meta::{annotation, immutable};
 use super::names::{
     self, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
@@ -44,10 +45,7 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
 }
 
 fn secret_name(tls: &Value, path: &Path, out: &mut Vec<Error>) {
-    let secret = text(tls, "secretName");
-    if !secret.is_empty() {
-        complain(out, &path.child("secretName"), secret, dns1123_subdomain(secret));
-    }
+    shaped_if_said(tls, "secretName", dns1123_subdomain, path, out);
 }
 
 /// Whether a secret is named that can not be there.
@@ -201,10 +199,7 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         (false, true) => {
             let service = get(backend, "service");
-            match text(service, "name") {
-                "" => out.push(Error::required(path.child("service").child("name"), "")),
-                name => complain(out, &path.child("service").child("name"), name, names::service(name)),
-            }
+            shaped(service, "name", names::service, &path.child("service"), out);
             let port = get(service, "port");
             let number = int(port, "number").unwrap_or_default();
             match (text(port, "name"), number) {

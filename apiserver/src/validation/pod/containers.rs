@@ -6,6 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{environment, handlers, mounts, resources, security};
+use crate::validation::fields::{choice, required, shaped};
 use crate::validation::names::{complain, dns1123_label, port_name, port_number};
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{get, has, int, list, text, texts};
@@ -211,16 +212,8 @@ fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn common(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
-    let name = text(container, "name");
-    if name.is_empty() {
-        out.push(Error::required(path.child("name"), ""));
-    } else {
-        complain(out, &path.child("name"), name, dns1123_label(name));
-    }
-    let image = text(container, "image");
-    if image.is_empty() {
-        out.push(Error::required(path.child("image"), ""));
-    }
+    shaped(container, "name", dns1123_label, path, out);
+    required(container, &["image"], path, out);
     choice(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], path, out);
     ports(container, &path.child("ports"), out);
     environment::env(container, &path.child("env"), out);
@@ -231,15 +224,6 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut V
     resources::requirements(get(container, "resources"), &around.claims, &path.child("resources"), out);
     resize_policies(container, around.policy, &path.child("resizePolicy"), out);
     security::container(get(container, "securityContext"), around.host_users, &path.child("securityContext"), out);
-}
-
-/// A required text with few allowed values.
-pub(in crate::validation) fn choice(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
-    match text(holder, key) {
-        "" => out.push(Error::required(path.child(key), "")),
-        value if allowed.contains(&value) => {}
-        value => out.push(Error::not_supported(path.child(key), value, allowed)),
-    }
 }
 
 fn resize_policies(container: &Value, pod: &str, all: &Path, out: &mut Vec<Error>) {

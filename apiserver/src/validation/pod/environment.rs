@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use crate::validation::fields::{shaped, shaped_if_said};
 use crate::validation::names::{
     NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name,
 };
@@ -34,12 +35,7 @@ const RESOURCES: &[&str] = &[
 pub(super) fn env(container: &Value, path: &Path, out: &mut Vec<Error>) {
     for (i, variable) in list(container, "env").iter().enumerate() {
         let path = path.index(i);
-        let name = text(variable, "name");
-        if name.is_empty() {
-            out.push(Error::required(path.child("name"), ""));
-        } else {
-            complain(out, &path.child("name"), name, env_var(name));
-        }
+        shaped(variable, "name", env_var, &path, out);
         source(variable, &path.child("valueFrom"), out);
     }
 }
@@ -83,29 +79,16 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
 fn key_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     let name = text(reference, "name");
     complain(out, &path.child("name"), name, dns1123_subdomain(name));
-    match text(reference, "key") {
-        "" => out.push(Error::required(path.child("key"), "")),
-        key => complain(out, &path.child("key"), key, config_key(key)),
-    }
+    shaped(reference, "key", config_key, path, out);
 }
 
 /// A line of a file in a volume; of which volumes, [`files`] says.
 fn file_ref(file: &Value, path: &Path, out: &mut Vec<Error>) {
-    let (key, volume, target) = (text(file, "key"), text(file, "volumeName"), text(file, "path"));
-    if key.is_empty() {
-        out.push(Error::required(path.child("key"), ""));
-    } else {
-        complain(out, &path.child("key"), key, env_var(key));
-    }
-    if volume.is_empty() {
-        out.push(Error::required(path.child("volumeName"), ""));
-    } else {
-        complain(out, &path.child("volumeName"), volume, dns1123_label(volume));
-    }
-    if target.is_empty() {
-        out.push(Error::required(path.child("path"), ""));
-    } else {
-        no_backsteps(target, &path.child("path"), out);
+    shaped(file, "key", env_var, path, out);
+    shaped(file, "volumeName", dns1123_label, path, out);
+    match text(file, "path") {
+        "" => out.push(Error::required(path.child("path"), "")),
+        target => no_backsteps(target, &path.child("path"), out),
     }
 }
 
@@ -211,10 +194,7 @@ fn divisor(resource: &str, shown: &str, path: &Path, out: &mut Vec<Error>) {
 pub(super) fn env_from(container: &Value, all: &Path, out: &mut Vec<Error>) {
     for (i, source) in list(container, "envFrom").iter().enumerate() {
         let path = all.index(i);
-        let prefix = text(source, "prefix");
-        if !prefix.is_empty() {
-            complain(out, &path.child("prefix"), prefix, env_var(prefix));
-        }
+        shaped_if_said(source, "prefix", env_var, &path, out);
         let mut count = 0;
         for key in ["configMapRef", "secretRef"].into_iter().filter(|k| has(source, k)) {
             count += 1;

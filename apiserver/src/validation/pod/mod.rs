@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::{choice, shaped_if_said};
 use super::meta;
 use super::names::{between, complain, dns1123_label, dns1123_subdomain, ip, pattern, too_long};
 use super::tree::{flag, get, has, int, list, text, texts};
@@ -107,8 +108,8 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     containers::ephemeral(spec, &around, &path.child("ephemeralContainers"), out);
     resources::of_pod(spec, &around.claims, &path.child("resources"), out);
     security::host_network(spec, !pod.is_empty(), path, out);
-    containers::choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, out);
-    containers::choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, out);
+    choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, out);
+    choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, out);
     meta::labels(spec, "nodeSelector", &path.child("nodeSelector"), out);
     security::pod(spec, path, out);
     placement::affinity(spec, &path.child("affinity"), out);
@@ -133,7 +134,7 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
         }
     }
     if has(spec, "preemptionPolicy") {
-        containers::choice(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, out);
+        choice(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, out);
     }
     resources::overhead(spec, "overhead", &path.child("overhead"), out);
     windows::operating_system(spec, path, out);
@@ -146,13 +147,10 @@ fn workload(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     if reference.is_null() {
         return;
     }
-    let (name, group, key) =
-        (text(reference, "name"), text(reference, "podGroup"), text(reference, "podGroupReplicaKey"));
+    let (name, group) = (text(reference, "name"), text(reference, "podGroup"));
     complain(out, &path.child("name"), name, dns1123_subdomain(name));
     complain(out, &path.child("podGroup"), group, dns1123_label(group));
-    if !key.is_empty() {
-        complain(out, &path.child("podGroupReplicaKey"), key, dns1123_label(key));
-    }
+    shaped_if_said(reference, "podGroupReplicaKey", dns1123_label, path, out);
 }
 
 /// Names of things the pod runs with, and how long it may.
@@ -161,10 +159,7 @@ fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         host_name(spec, &path.child("hostnameOverride"), out);
     }
     for key in ["serviceAccountName", "nodeName"] {
-        let name = text(spec, key);
-        if !name.is_empty() {
-            complain(out, &path.child(key), name, dns1123_subdomain(name));
-        }
+        shaped_if_said(spec, key, dns1123_subdomain, path, out);
     }
     let longest = i64::from(i32::MAX);
     if let Some(seconds) = int(spec, "activeDeadlineSeconds").filter(|s| !(1..=longest).contains(s)) {
@@ -172,10 +167,7 @@ fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("activeDeadlineSeconds"), seconds, &message));
     }
     for key in ["hostname", "subdomain"] {
-        let name = text(spec, key);
-        if !name.is_empty() {
-            complain(out, &path.child(key), name, dns1123_label(name));
-        }
+        shaped_if_said(spec, key, dns1123_label, path, out);
     }
 }
 

@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::containers::capabilities;
 use super::windows;
+use crate::validation::fields::one_of;
 use crate::validation::names::between;
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{flag, get, has, int, list, text};
@@ -131,14 +132,6 @@ pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
     let policies: &[&str] =
         if relaxed::allows(Leave::MountOption) { &["MountOption", "Recursive"] } else { &["Recursive"] };
     one_of(context, "seLinuxChangePolicy", policies, &path, out);
-}
-
-/// A text that may be left out, with few allowed values.
-fn one_of(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
-    let value = text(holder, key);
-    if has(holder, key) && !allowed.contains(&value) {
-        out.push(Error::not_supported(path.child(key), value, allowed));
-    }
 }
 
 /// On the host's network, containers use the ports they say; `defaulted` where those left out are filled in.

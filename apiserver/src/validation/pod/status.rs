@@ -6,6 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::annotations;
+use crate::validation::fields::shaped;
 use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{at, entries, get, has, int, list, text};
@@ -163,10 +164,7 @@ fn extended_claim(pod: &Value, path: &Path, out: &mut Vec<Error>) {
             out.extend(fields.map(|field| Error::duplicate(at.child(field), text(mapping, field))));
         }
     }
-    match text(status, "resourceClaimName") {
-        "" => out.push(Error::required(path.child("resourceClaimName"), "")),
-        name => complain(out, &path.child("resourceClaimName"), name, dns1123_subdomain(name)),
-    }
+    shaped(status, "resourceClaimName", dns1123_subdomain, path, out);
 }
 
 /// The first of the host's addresses stands by itself as well.
@@ -179,8 +177,10 @@ fn host_address(status: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// Addresses, one of each family; those that were there before may be anything.
 fn addresses(status: &Value, before: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
-    let of = |status: &'_ Value| list(status, key).iter().map(|one| text(one, "ip").to_owned()).collect::<Vec<_>>();
-    let (all, known, path) = (of(status), of(before), path.child(key));
+    fn of<'a>(status: &'a Value, key: &str) -> Vec<&'a str> {
+        list(status, key).iter().map(|one| text(one, "ip")).collect()
+    }
+    let (all, known, path) = (of(status, key), of(before, key), path.child(key));
     for (i, address) in all.iter().enumerate().filter(|(_, address)| !known.contains(address)) {
         ip(out, &path.index(i), address);
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::choice;
 use super::meta::immutable;
 use super::names::{between, complain, dns1123_subdomain, label_key, qualified_name};
 use super::tree::{entries, get, has, int, list, same, text, texts};
@@ -58,13 +59,7 @@ pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
     if !matches!(policy, "" | "Delete" | "Retain") {
         out.push(Error::not_supported("reclaimPolicy", policy, &["Delete", "Retain"]));
     }
-    match text(object, "volumeBindingMode") {
-        "" => out.push(Error::required("volumeBindingMode", "")),
-        "Immediate" | "WaitForFirstConsumer" => {}
-        other => {
-            out.push(Error::not_supported("volumeBindingMode", other, &["Immediate", "WaitForFirstConsumer"]));
-        }
-    }
+    choice(object, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"], &Path::default(), out);
     topologies(object, out);
 }
 

@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 use super::persistent::{
     ATTRIBUTES, access_modes, attributes_stay, class_name, not_below_nothing, positive, volume_mode,
 };
+use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
 use crate::validation::meta::{annotation, immutable};
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
@@ -58,10 +59,7 @@ pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error
     class_name(spec, path, out);
     volume_mode(spec, path, out);
     data_source(spec, path, out);
-    let class = text(spec, ATTRIBUTES);
-    if !class.is_empty() {
-        complain(out, &path.child(ATTRIBUTES), class, dns1123_subdomain(class));
-    }
+    shaped_if_said(spec, ATTRIBUTES, dns1123_subdomain, path, out);
 }
 
 /// What a claim is filled from.

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::fields::choice;
 use super::meta;
 use super::names::{complain, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, list, text};
@@ -133,7 +134,7 @@ fn image(value: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     if !pod.is_empty() && text(value, "reference").is_empty() {
         out.push(Error::required(path.child("reference"), ""));
     }
-    super::pod::containers::choice(value, "pullPolicy", &["Always", "IfNotPresent", "Never"], path, out);
+    choice(value, "pullPolicy", &["Always", "IfNotPresent", "Never"], path, out);
 }
 
 /// A path that does not lead upwards.

@@ -4,6 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{MORE_THAN_ONE, source};
+use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain};
@@ -70,10 +71,7 @@ pub(super) fn volume_mode(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// `storageClassName` of a volume or claim.
 pub(super) fn class_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let name = text(spec, "storageClassName");
-    if !name.is_empty() {
-        complain(out, &path.child("storageClassName"), name, dns1123_subdomain(name));
-    }
+    shaped_if_said(spec, "storageClassName", dns1123_subdomain, path, out);
 }
 
 /// A size above nothing.

@@ -4,27 +4,72 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{descending_path, iscsi, no_backsteps, projected};
+use crate::validation::fields::{required, shaped, shaped_if_said};
 use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain};
 use crate::validation::tree::{entries, get, has, int, list, quantity, text};
 
-/// Texts that sources must have.
-const NEEDED: &[(&str, &[&str])] = &[
-    ("gitRepo", &["repository"]),
-    ("gcePersistentDisk", &["pdName"]),
-    ("awsElasticBlockStore", &["volumeID"]),
-    ("secret", &["secretName"]),
-    ("nfs", &["server", "path"]),
-    ("glusterfs", &["endpoints", "path"]),
-    ("persistentVolumeClaim", &["claimName"]),
-    ("cinder", &["volumeID"]),
-    ("flexVolume", &["driver"]),
-    ("configMap", &["name"]),
-    ("azureFile", &["secretName", "shareName"]),
-    ("vsphereVolume", &["volumePath"]),
-    ("photonPersistentDisk", &["pdID"]),
-    ("portworxVolume", &["volumeID"]),
-    ("azureDisk", &["diskName", "diskURI"]),
-    ("scaleIO", &["gateway", "system", "volumeName"]),
+/// A source that is judged.
+struct Source<'a> {
+    value: &'a Value,
+    /// The volume's name.
+    volume: &'a str,
+    /// It is that of a persistent volume and not a pod's own.
+    persistent: bool,
+    /// Where what has the source is.
+    holder: &'a Path,
+}
+
+type Judge = fn(&Source<'_>, &Path, &mut Vec<Error>);
+
+const NO_MORE: Judge = |_, _, _| {};
+
+/// Texts that sources must have, and what else of them is judged. Of sources without a row nothing is.
+static RULES: &[(&str, &[&str], Judge)] = &[
+    ("emptyDir", &[], |s, at, out| size_limit(s.value, at, out)),
+    ("hostPath", &[], |s, at, out| host_path(s.value, at, out)),
+    ("gitRepo", &["repository"], |s, at, out| {
+        descending_path(text(s.value, "directory"), &at.child("directory"), out);
+    }),
+    ("gcePersistentDisk", &["pdName"], |s, at, out| partition(s.value, at, out)),
+    ("awsElasticBlockStore", &["volumeID"], |s, at, out| partition(s.value, at, out)),
+    ("secret", &["secretName"], |s, at, out| files(s.value, at, out)),
+    ("configMap", &["name"], |s, at, out| files(s.value, at, out)),
+    ("nfs", &["server", "path"], |s, at, out| absolute(s.value, at, out)),
+    ("iscsi", &[], |s, _, out| iscsi::iscsi(s.value, s.volume, s.persistent, s.holder, out)),
+    ("glusterfs", &["endpoints", "path"], |s, at, out| endpoints_namespace(s.value, at, out)),
+    ("persistentVolumeClaim", &["claimName"], NO_MORE),
+    ("flocker", &[], |s, at, out| flocker(s.value, at, out)),
+    ("rbd", &[], |s, at, out| {
+        monitors(s.value, at, out);
+        required(s.value, &["image"], at, out);
+    }),
+    ("cephfs", &[], |s, at, out| monitors(s.value, at, out)),
+    ("cinder", &["volumeID"], |s, at, out| secret(s.value, s.persistent, at, out)),
+    ("quobyte", &[], |s, at, out| quobyte(s.value, at, out)),
+    ("fc", &[], |s, at, out| fibre_channel(s.value, at, out)),
+    ("flexVolume", &["driver"], |s, at, out| flex_options(s.value, at, out)),
+    ("azureFile", &["secretName", "shareName"], |s, at, out| {
+        if has(s.value, "secretNamespace") {
+            required(s.value, &["secretNamespace"], at, out);
+        }
+    }),
+    ("azureDisk", &["diskName", "diskURI"], |s, at, out| azure_disk(s.value, at, out)),
+    ("vsphereVolume", &["volumePath"], NO_MORE),
+    ("photonPersistentDisk", &["pdID"], NO_MORE),
+    ("portworxVolume", &["volumeID"], NO_MORE),
+    ("scaleIO", &["gateway", "system", "volumeName"], NO_MORE),
+    ("storageos", &[], |s, at, out| {
+        storage_os(s.value, at, out);
+        secret(s.value, s.persistent, at, out);
+    }),
+    ("local", &[], |s, at, out| match text(s.value, "path") {
+        "" => out.push(Error::required(at.child("path"), "")),
+        target => no_backsteps(target, &at.child("path"), out),
+    }),
+    ("csi", &[], |s, at, out| {
+        let judge = if s.persistent { persistent_csi } else { pod_csi };
+        judge(s.value, at, out);
+    }),
 ];
 
 /// The name of a field in upstream's complaint that there are two sources; some are spelt otherwise there.
@@ -38,90 +83,57 @@ pub(super) fn misnamed(kind: &str) -> &str {
 
 /// One source of a volume, `persistent` or a pod's own. `holder` is what has the source, under its name.
 pub(super) fn source(holder: &Value, kind: &str, volume: &str, persistent: bool, path: &Path, out: &mut Vec<Error>) {
-    let value = get(holder, kind);
+    let Some((_, needed, judge)) = RULES.iter().find(|(k, ..)| *k == kind) else { return };
+    let source = Source { value: get(holder, kind), volume, persistent, holder: path };
     let at = path.child(if kind == "gcePersistentDisk" { "persistentDisk" } else { kind });
-    let needed = NEEDED.iter().find(|(k, _)| *k == kind).map_or(&[][..], |(_, needed)| needed);
-    required(value, needed, &at, out);
-    match kind {
-        "emptyDir" => {
-            if quantity(get(value, "sizeLimit")).sign() < 0 {
-                let why = "SizeLimit field must be a valid resource quantity";
-                out.push(Error::forbidden(at.child("sizeLimit"), why));
-            }
-        }
-        "hostPath" => host_path(value, &at, out),
-        "gitRepo" => descending_path(text(value, "directory"), &at.child("directory"), out),
-        "gcePersistentDisk" | "awsElasticBlockStore" => {
-            if let Some(partition) = int(value, "partition").filter(|p| !(0..=255).contains(p)) {
-                out.push(Error::invalid(at.child("partition"), partition, &between(1, 255)));
-            }
-        }
-        "secret" | "configMap" => {
-            projected::mode(value, "defaultMode", &at, out);
-            projected::items(value, &at, out);
-        }
-        "nfs" => {
-            if !text(value, "path").starts_with('/') {
-                out.push(Error::invalid(at.child("path"), text(value, "path"), "must be an absolute path"));
-            }
-        }
-        "iscsi" => iscsi::iscsi(value, volume, persistent, path, out),
-        "glusterfs" => {
-            let namespace = text(value, "endpointsNamespace");
-            let path = at.child("endpointsNamespace");
-            if !namespace.is_empty() {
-                complain(out, &path, namespace, dns1123_label(namespace));
-            } else if has(value, "endpointsNamespace") {
-                let why = "if the endpointnamespace is set, it must be a valid namespace name";
-                out.push(Error::invalid(path, namespace, why));
-            }
-        }
-        "flocker" => flocker(value, &at, out),
-        "rbd" | "cephfs" => {
-            if list(value, "monitors").is_empty() {
-                out.push(Error::required(at.child("monitors"), ""));
-            }
-            if kind == "rbd" {
-                required(value, &["image"], &at, out);
-            }
-        }
-        "cinder" => secret(value, persistent, &at, out),
-        "quobyte" => quobyte(value, &at, out),
-        "fc" => fibre_channel(value, &at, out),
-        "flexVolume" => flex_options(value, &at, out),
-        "azureFile" => {
-            if has(value, "secretNamespace") {
-                required(value, &["secretNamespace"], &at, out);
-            }
-        }
-        "azureDisk" => azure_disk(value, &at, out),
-        "storageos" => {
-            match text(value, "volumeName") {
-                "" => out.push(Error::required(at.child("volumeName"), "")),
-                name => complain(out, &at.child("volumeName"), name, dns1123_label(name)),
-            }
-            let namespace = text(value, "volumeNamespace");
-            if !namespace.is_empty() {
-                complain(out, &at.child("volumeNamespace"), namespace, dns1123_label(namespace));
-            }
-            secret(value, persistent, &at, out);
-        }
-        "local" => match text(value, "path") {
-            "" => out.push(Error::required(at.child("path"), "")),
-            target => no_backsteps(target, &at.child("path"), out),
-        },
-        "csi" if persistent => persistent_csi(value, &at, out),
-        "csi" => pod_csi(value, &at, out),
-        _ => {}
+    required(source.value, needed, &at, out);
+    judge(&source, &at, out);
+}
+
+fn size_limit(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    if quantity(get(value, "sizeLimit")).sign() < 0 {
+        let why = "SizeLimit field must be a valid resource quantity";
+        out.push(Error::forbidden(path.child("sizeLimit"), why));
     }
 }
 
-fn required(value: &Value, keys: &[&str], path: &Path, out: &mut Vec<Error>) {
-    for key in keys {
-        if text(value, key).is_empty() {
-            out.push(Error::required(path.child(key), ""));
-        }
+fn partition(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    if let Some(partition) = int(value, "partition").filter(|p| !(0..=255).contains(p)) {
+        out.push(Error::invalid(path.child("partition"), partition, &between(1, 255)));
     }
+}
+
+/// What a secret or config map is as files.
+fn files(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    projected::mode(value, "defaultMode", path, out);
+    projected::items(value, path, out);
+}
+
+fn absolute(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    if !text(value, "path").starts_with('/') {
+        out.push(Error::invalid(path.child("path"), text(value, "path"), "must be an absolute path"));
+    }
+}
+
+fn endpoints_namespace(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    let (namespace, path) = (text(value, "endpointsNamespace"), path.child("endpointsNamespace"));
+    if !namespace.is_empty() {
+        complain(out, &path, namespace, dns1123_label(namespace));
+    } else if has(value, "endpointsNamespace") {
+        let why = "if the endpointnamespace is set, it must be a valid namespace name";
+        out.push(Error::invalid(path, namespace, why));
+    }
+}
+
+fn monitors(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    if list(value, "monitors").is_empty() {
+        out.push(Error::required(path.child("monitors"), ""));
+    }
+}
+
+fn storage_os(value: &Value, path: &Path, out: &mut Vec<Error>) {
+    shaped(value, "volumeName", dns1123_label, path, out);
+    shaped_if_said(value, "volumeNamespace", dns1123_label, path, out);
 }
 
 fn host_path(value: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -250,10 +262,7 @@ fn persistent_csi(value: &Value, path: &Path, out: &mut Vec<Error>) {
     for key in references.into_iter().filter(|k| has(value, k)) {
         let (reference, path) = (get(value, key), path.child(key));
         for (key, check) in [("name", dns1123_subdomain as fn(&str) -> Vec<String>), ("namespace", dns1123_label)] {
-            match text(reference, key) {
-                "" => out.push(Error::required(path.child(key), "")),
-                name => complain(out, &path.child(key), name, check(name)),
-            }
+            shaped(reference, key, check, &path, out);
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Owners and fields, write by write.
+
 use proptest::prelude::*;
 use serde_json::{Map, json};
 

@@ -11,7 +11,7 @@ use shared::address;
 use shared::status::Status;
 use tokio::time::Instant;
 
-use super::{Complaint, EVERY, LONGEST_RETRY, RETRY, Teller, all_readable};
+use super::{Complaint, EVERY, Teller, all_readable, backoff};
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs, Reader};
 use crate::bootstrap::server_user;
@@ -266,7 +266,7 @@ pub async fn keep(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: 
     else {
         return;
     };
-    let (mut mender, mut done, mut retry) = (Mender::new(api), Some(done), RETRY);
+    let (mut mender, mut done, mut backoff) = (Mender::new(api), Some(done), backoff());
     let mut everything = Instant::now() + EVERY;
     // When to look at which address again.
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
@@ -294,7 +294,7 @@ pub async fn keep(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: 
         };
         match look.await {
             Ok(()) => {
-                retry = RETRY;
+                backoff.reset();
                 later.retain(|_, at| *at > now);
                 if let Some(done) = done.take() {
                     done();
@@ -302,8 +302,7 @@ pub async fn keep(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: 
             }
             Err(error) => {
                 tracing::warn!(%error, "cluster addresses could not be brought in line");
-                tokio::time::sleep(retry).await;
-                retry = (retry * 2).min(LONGEST_RETRY);
+                backoff.wait().await;
                 (services.seen, addresses.seen) = (0, 0);
                 continue;
             }

@@ -16,17 +16,23 @@ use shared::status::Status;
 
 use crate::access::tree;
 use crate::api::Api;
+use crate::backoff::Backoff;
 use crate::bootstrap::server_user;
 use crate::registry::{builtin, meta};
 use crate::verbs::engine::Engine;
 
 /// Time between two looks at everything.
 const EVERY: Duration = Duration::from_secs(3 * 60);
-/// Time until something that failed is tried again, doubled each time.
+/// Time until something that failed is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// Complaints that are remembered, so that they are told once and not with every look.
 const REMEMBERED: usize = 1000;
+
+/// Pauses between looks that fail.
+fn backoff() -> Backoff {
+    Backoff::doubling(RETRY, LONGEST_RETRY)
+}
 
 /// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
 /// nobody's.

@@ -8,7 +8,7 @@ use proto::Value;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Complaint, EVERY, LONGEST_RETRY, RETRY, Teller, all_readable};
+use super::{Complaint, EVERY, Teller, all_readable, backoff};
 use crate::access::tree;
 use crate::api::Api;
 use crate::registry::core::allocator_meters;
@@ -118,7 +118,7 @@ async fn once(engine: &Engine, api: &Api, teller: &mut Teller, leaks: &mut BTree
 
 /// Keeps both in line until dropped; `done` is called once they have been.
 pub async fn keep(engine: Arc<Engine>, api: Api, done: impl FnOnce() + Send) {
-    let (mut leaks, mut done, mut retry) = (BTreeMap::new(), Some(done), RETRY);
+    let (mut leaks, mut done, mut backoff) = (BTreeMap::new(), Some(done), backoff());
     let mut teller = Teller::new(api.clone(), "portallocator-repair-controller");
     allocator_meters::begin_repairs();
     loop {
@@ -127,14 +127,13 @@ pub async fn keep(engine: Arc<Engine>, api: Api, done: impl FnOnce() + Send) {
                 if let Some(done) = done.take() {
                     done();
                 }
-                retry = RETRY;
+                backoff.reset();
                 tokio::time::sleep(EVERY).await;
             }
             Err(error) => {
                 allocator_meters::port_repair_failed();
                 tracing::warn!(%error, "node ports could not be brought in line");
-                tokio::time::sleep(retry).await;
-                retry = (retry * 2).min(LONGEST_RETRY);
+                backoff.wait().await;
             }
         }
     }
