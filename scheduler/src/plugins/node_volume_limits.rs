@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::Value;
+use shared::csi;
 
 use super::uses_claim;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
@@ -47,36 +48,13 @@ fn volumes(cx: Context<'_>, pod: &PodInfo) -> HashSet<(String, String)> {
         .collect()
 }
 
-/// Provisioners that were once part of Kubernetes, and the drivers that took over.
-const MIGRATED: [(&str, &str); 6] = [
-    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
-    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
-    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
-    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
-    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
-    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
-];
-
 fn driver(provisioner: &str) -> &str {
-    MIGRATED.iter().find(|(old, _)| *old == provisioner).map_or(provisioner, |(_, driver)| driver)
+    csi::driver(provisioner).unwrap_or(provisioner)
 }
 
 /// The driver of a volume and the volume's handle; volumes of old kinds count for the drivers that took over.
 fn handle(volume: &PersistentVolume) -> Option<(String, String)> {
-    let spec = volume.spec.as_ref()?;
-    if let Some(csi) = &spec.csi {
-        return Some((csi.driver.clone(), csi.volume_handle.clone()));
-    }
-    let old = [
-        spec.aws_elastic_block_store.as_ref().map(|v| v.volume_id.clone()),
-        spec.gce_persistent_disk.as_ref().map(|v| v.pd_name.clone()),
-        spec.azure_disk.as_ref().map(|v| v.disk_uri.clone()),
-        spec.cinder.as_ref().map(|v| v.volume_id.clone()),
-        spec.vsphere_volume.as_ref().map(|v| v.volume_path.clone()),
-        spec.portworx_volume.as_ref().map(|v| v.volume_id.clone()),
-    ];
-    let (id, (_, driver)) = old.into_iter().zip(MIGRATED).find(|(id, _)| id.is_some())?;
-    Some(((*driver).to_owned(), id?))
+    csi::known(volume).ok().flatten().map(|known| (known.driver, known.handle))
 }
 
 /// Volumes that are attached to a node, whether or not a pod there still uses them.
