@@ -248,10 +248,8 @@ impl Claims {
             statuses.insert((*name).to_owned(), json!({"name": name, "resourceClaimName": claim}));
         }
         let meta = &pod.metadata;
-        let apply = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-            "status": {"resourceClaimStatuses": statuses.into_values().collect::<Vec<_>>()}});
-        let path = format!("{}/status?fieldManager={OWNER}&force=true", object_path::<Pod>(meta));
-        self.executor.rest.apply(&path, &apply).await.map(drop)
+        let status = json!({"resourceClaimStatuses": statuses.into_values().collect::<Vec<_>>()});
+        self.executor.one(Action::apply_status::<Pod>(meta, OWNER, status)).await
     }
 
     /// A pod that was bound without the scheduler has its claims reserved here, once they are allocated.
