@@ -194,16 +194,20 @@ pub fn document(flags: &FlagSet) -> Value {
 }
 
 /// Controllers by the names of today.
-fn named(controller: &str) -> String {
-    let (sign, name) = controller.strip_prefix('-').map_or(("", controller), |name| ("-", name));
-    format!("{sign}{}", known(TABLE).get(name).copied().unwrap_or(name))
+fn named(controllers: &str) -> Value {
+    let known = known(TABLE);
+    let bare = controllers.trim_start_matches('[').trim_end_matches(']');
+    let each = bare.split([',', ' ']).filter(|c| !c.is_empty()).map(|controller| {
+        let (sign, name) = controller.strip_prefix('-').map_or(("", controller), |name| ("-", name));
+        format!("{sign}{}", known.get(name).copied().unwrap_or(name))
+    });
+    each.collect()
 }
 
 /// A flag's text as JSON: lists, numbers and truth values are what they look like, durations stay words.
 fn value(flag: &str, text: &str) -> Value {
     if flag == "controllers" {
-        let bare = text.trim_start_matches('[').trim_end_matches(']');
-        return bare.split([',', ' ']).filter(|c| !c.is_empty()).map(named).collect();
+        return named(text);
     }
     match text {
         "true" => json!(true),

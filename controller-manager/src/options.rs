@@ -3,16 +3,14 @@
 //! All that is wrong is told at once, in upstream's words and order.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use shared::flags::FlagSet;
+use shared::leader;
 use shared::status::field::aggregate;
 use shared::status::go_quote;
 
 use crate::engine::registry::Selection;
 
-/// So much longer than asked for may the pause between two tries for the lease be.
-const JITTER: f64 = 1.2;
 /// (flag, most)
 const SLICES: [(&str, i64); 4] = [
     ("concurrent-service-endpoint-syncs", 50),
@@ -80,21 +78,8 @@ fn leader_election(flags: &FlagSet) -> Vec<String> {
     if flags.string("leader-elect-resource-lock") != "leases" {
         errors.push(r#"resourceLock value must be "leases""#.to_owned());
     }
-    errors.extend(times(lease, renew, retry).map(str::to_owned));
+    errors.extend(leader::refused(lease, renew, retry).map(str::to_owned));
     errors
-}
-
-/// What is wrong with the times of an election.
-fn times(lease: Duration, renew: Duration, retry: Duration) -> Option<&'static str> {
-    if lease <= renew {
-        Some("leaseDuration must be greater than renewDeadline")
-    } else if renew <= retry.mul_f64(JITTER) {
-        Some("renewDeadline must be greater than retryPeriod*JitterFactor")
-    } else if retry.is_zero() {
-        Some("retryPeriod must be greater than zero")
-    } else {
-        None
-    }
 }
 
 fn signing(flags: &FlagSet) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! What components ask of objects of the typed API (`k8s-openapi`).
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::de::DeserializeOwned;
@@ -42,6 +42,21 @@ pub fn is_pod_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// The storage class that a claim names, by the field or in the old way; the empty string asks for none.
+pub fn claim_class(claim: &PersistentVolumeClaim) -> Option<&str> {
+    old_class(&claim.metadata).or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())
+}
+
+/// The storage class of a volume; the empty string for none.
+pub fn volume_class(volume: &PersistentVolume) -> &str {
+    let named = || volume.spec.as_ref()?.storage_class_name.as_deref();
+    old_class(&volume.metadata).or_else(named).unwrap_or_default()
+}
+
+fn old_class(meta: &ObjectMeta) -> Option<&str> {
+    meta.annotations.as_ref()?.get("volume.beta.kubernetes.io/storage-class").map(String::as_str)
+}
+
 /// An object of a tree, by way of its text: so a program has one decoder of each API type, that of bytes, which informers
 /// use. Another one for trees is half a megabyte for pods alone.
 ///
@@ -49,4 +64,26 @@ pub fn is_pod_terminal(pod: &Pod) -> bool {
 /// The tree is none of such an object.
 pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
     serde_json::from_slice(&serde_json::to_vec(tree)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_old_way_to_name_a_class_counts_first() {
+        let old = |class: &str| json!({"annotations": {"volume.beta.kubernetes.io/storage-class": class}});
+        for (metadata, named, want) in [
+            (json!({}), None, None),
+            (json!({}), Some("new"), Some("new")),
+            (old("old"), None, Some("old")),
+            (old("old"), Some("new"), Some("old")),
+            (old(""), Some("new"), Some("")),
+        ] {
+            let object = json!({"metadata": metadata, "spec": {"storageClassName": named}});
+            assert_eq!(claim_class(&from_tree(&object).expect("claim")), want, "{object}");
+            assert_eq!(volume_class(&from_tree(&object).expect("volume")), want.unwrap_or_default(), "{object}");
+        }
+    }
 }

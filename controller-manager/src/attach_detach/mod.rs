@@ -1,9 +1,10 @@
 //! Attaches CSI volumes to the nodes whose pods need them, and detaches them afterwards. Answers for `attachdetach`.
 //!
 //! In: pods, claims, volumes, nodes, attachments. Out: VolumeAttachments, `status.volumesAttached` of nodes, events of
-//! pods. Everything is computed from what is there, node by node, so a restart continues where it was; attachments are
+//! pods. Volumes of plugins that were once part of Kubernetes are left to the drivers that took over. Everything is computed from what is there, node by node, so a restart continues where it was; attachments are
 //! watched and need no periodic verification.
 
+pub mod listed;
 pub mod plan;
 pub mod report;
 pub mod volume;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::Resource;
 use parking_lot::Mutex;
@@ -22,9 +23,10 @@ use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
+use self::listed::Listed;
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
 use self::report::{ByDriver, Operation, Report};
-use self::volume::Attachable;
+use self::volume::{Attachable, key_of};
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
@@ -32,7 +34,7 @@ use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::nodes;
 use crate::engine::object;
-use crate::engine::pod::Pod;
+use crate::engine::pod::{Pod, Volume};
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
@@ -52,16 +54,54 @@ const UNSEEN: Duration = Duration::from_mins(1);
 /// What is known beyond the caches.
 #[derive(Default)]
 struct Memory {
-    /// Attachments made and not yet seen: name to volume, node, time.
+    /// Attachments made and not yet seen: name to the volume's key, node, time.
     made: HashMap<String, (String, String, Instant)>,
     /// Since when attachments are not wanted.
     unwanted: HashMap<String, Instant>,
-    /// Nodes that wait for a volume to come free, and what was said of it.
+    /// By key, nodes that wait for a volume to come free, and what was said of it.
     blocked: HashMap<String, HashMap<String, String>>,
     /// What nodes that are gone had mounted at last. Bounded by those that volumes are attached to.
     left_mounted: HashMap<String, Vec<String>>,
-    /// What was told of each attachment last: its error, or [`ATTACHED`].
+    /// What was told of each attachment last: its error, or [`ATTACHED`]. Volumes that are only listed go by [`mark`].
     told: HashMap<String, String>,
+}
+
+type Pods = Vec<Arc<Pod>>;
+
+/// What the pods of a node need, each with those pods.
+#[derive(Default)]
+struct Users {
+    /// By attachment.
+    attached: BTreeMap<String, (Attachable, Pods)>,
+    /// By the name in the node's status.
+    listed: BTreeMap<String, (Listed, Pods)>,
+}
+
+impl Users {
+    fn pods(&self, name: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        let attached = self.attached.get(name).map(|(_, pods)| pods);
+        attached.or_else(|| self.listed.get(name).map(|(_, pods)| pods)).into_iter().flatten()
+    }
+}
+
+/// What is to be done for a volume of a pod.
+enum Need {
+    Attach(Attachable),
+    List(Listed),
+}
+
+/// What is wanted by the names under which it is.
+struct AllWanted {
+    attached: BTreeMap<String, Wanted>,
+    listed: BTreeMap<String, Wanted<Listed>>,
+}
+
+impl AllWanted {
+    /// What events call a volume, and what nodes have in common that want it.
+    fn called(&self, name: &str) -> Option<(&str, String)> {
+        let attached = self.attached.get(name).map(|w| (w.volume.volume.as_str(), w.volume.key()));
+        attached.or_else(|| self.listed.get(name).map(|w| (w.volume.volume.as_str(), name.to_owned())))
+    }
 }
 
 struct AttachDetach {
@@ -90,9 +130,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             return Ok(Started::Skipped);
         };
         attachments.add_index(BY_NODE, |a: &VolumeAttachment| vec![a.spec.node_name.clone()]);
-        attachments.add_index(BY_VOLUME, |a: &VolumeAttachment| {
-            a.spec.source.persistent_volume_name.clone().into_iter().collect()
-        });
+        attachments.add_index(BY_VOLUME, |a: &VolumeAttachment| vec![key_of(a)]);
         let (nodes, pods) = (cx.informer::<Node>(), cx.pods());
         let (claims, volumes) = (cx.informer::<PersistentVolumeClaim>(), cx.informer::<PersistentVolume>());
         let queue: Queue<String> = Queue::new("attach_detach");
@@ -111,13 +149,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
-            if !pods::node(pod).is_empty() && claims_of(pod).next().is_some() {
+            if !pods::node(pod).is_empty() && volumes_of(pod).next().is_some() {
                 wake.add(pods::node(pod).to_owned());
             }
         });
         let (wake, state) = (queue.clone(), Arc::clone(&this));
         nodes.add_handler(move |event: &Event<Node>| {
             state.remember(event);
+            state.wake_waiting(event, &wake);
             if concerns(event) {
                 wake.add(object::name(&event.object().metadata).to_owned());
             }
@@ -149,12 +188,23 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// The claims a pod names: those of its own volumes and the ephemeral ones.
+fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
+}
+
+/// The claim that a pod's volume names, or that is made for it.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    let named = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
+    named.or_else(|| volume.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), volume.name)))
+}
+
 fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(|v| {
-        let named = v.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
-        named.or_else(|| v.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), v.name)))
-    })
+    volumes_of(pod).filter_map(|volume| claim_of(pod, volume))
+}
+
+/// What is noted in [`Memory::told`] of a volume that a node only has to list.
+fn mark(node: &str, unique_name: &str) -> String {
+    format!("{node} {unique_name}")
 }
 
 /// Whether a node changed in what this controller reads; heartbeats do not count.
@@ -199,10 +249,22 @@ impl AttachDetach {
         if let Event::Deleted(_) = event {
             memory.unwanted.remove(name);
             memory.told.remove(name);
-            let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
-            for node in memory.blocked.get(volume).into_iter().flat_map(HashMap::keys) {
+            for node in memory.blocked.get(&key_of(attachment)).into_iter().flat_map(HashMap::keys) {
                 queue.add(node.clone());
             }
+        }
+    }
+
+    /// A node has ceased to list a volume that others wait for.
+    fn wake_waiting(&self, event: &Event<Node>, queue: &Queue<String>) {
+        let (before, after) = match event {
+            Event::Updated { old, new } => (attached(old), attached(new)),
+            Event::Deleted(node) => (attached(node), &[][..]),
+            Event::Added(_) => return,
+        };
+        let memory = self.memory.lock();
+        for gone in before.iter().filter(|v| listed::is_listed(&v.name) && !after.iter().any(|a| a.name == v.name)) {
+            memory.blocked.get(&gone.name).into_iter().flat_map(HashMap::keys).for_each(|node| queue.add(node.clone()));
         }
     }
 
@@ -223,9 +285,9 @@ impl AttachDetach {
         let node = self.nodes.get("", name);
         let users = self.users(name, node.as_deref());
         self.count(name, &users);
-        let wanted = self.wanted(name, &users);
+        let wanted = AllWanted { attached: self.wanted(name, &users), listed: self.to_list(name, &users) };
         let objects = self.attachments.by_index(BY_NODE, name);
-        let attachments = self.attachments_of(&objects, &wanted);
+        let attachments = self.attachments_of(&objects, &wanted.attached);
         let (made, left_mounted) = {
             let mut memory = self.memory.lock();
             if objects.is_empty() {
@@ -237,7 +299,8 @@ impl AttachDetach {
         let decision = plan::plan(&Snapshot {
             node: node.as_deref(),
             left_mounted: left_mounted.as_deref(),
-            wanted: &wanted,
+            wanted: &wanted.attached,
+            listed: &wanted.listed,
             attachments: &attachments,
             made: &made,
             never_force: self.never_force,
@@ -248,9 +311,9 @@ impl AttachDetach {
         Ok(again)
     }
 
-    fn count(&self, node: &str, users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>) {
+    fn count(&self, node: &str, users: &Users) {
         let (mut wanted, mut uses) = (ByDriver::new(), ByDriver::new());
-        for (volume, pods) in users.values() {
+        for (volume, pods) in users.attached.values() {
             *wanted.entry(volume.driver.clone()).or_default() += 1;
             *uses.entry(volume.driver.clone()).or_default() += pods.len();
         }
@@ -258,25 +321,34 @@ impl AttachDetach {
     }
 
     /// The volumes that pods of the node need, with the pods.
-    fn users(&self, node_name: &str, node: Option<&Node>) -> BTreeMap<String, (Attachable, Vec<Arc<Pod>>)> {
-        let mut out: BTreeMap<String, (Attachable, Vec<Arc<Pod>>)> = BTreeMap::new();
+    fn users(&self, node_name: &str, node: Option<&Node>) -> Users {
+        let mut out = Users::default();
         for pod in self.pods.by_index(BY_NODE, node_name) {
             if !plan::needs_volumes(&pod, node) {
                 continue;
             }
-            for claim in claims_of(&pod) {
-                if let Some(volume) = self.attachable(&pod, &claim) {
-                    let entry = out.entry(volume.attachment(node_name)).or_insert((volume, Vec::new()));
-                    entry.1.push(Arc::clone(&pod));
-                }
+            for volume in volumes_of(&pod) {
+                let pods = match self.need(&pod, volume) {
+                    Some(Need::Attach(v)) => {
+                        &mut out.attached.entry(v.attachment(node_name)).or_insert((v, Vec::new())).1
+                    }
+                    Some(Need::List(v)) => &mut out.listed.entry(v.unique_name.clone()).or_insert((v, Vec::new())).1,
+                    None => continue,
+                };
+                pods.push(Arc::clone(&pod));
             }
         }
         out
     }
 
-    /// The volume of a pod's claim, if it is bound both ways and its driver attaches.
-    fn attachable(&self, pod: &Pod, claim: &str) -> Option<Attachable> {
-        let claim = self.claims.get(object::namespace(&pod.metadata), claim)?;
+    /// What a pod's volume needs; nothing while it is not bound both ways, and where its driver does not attach.
+    fn need(&self, pod: &Pod, volume: &Volume) -> Option<Need> {
+        let namespace = object::namespace(&pod.metadata);
+        if let Some(disk) = &volume.disk {
+            let listed = Listed::of_disk(disk).map(Need::List);
+            return listed.or_else(|| self.attaches(Attachable::of_disk(disk, namespace)?));
+        }
+        let claim = self.claims.get(namespace, &claim_of(pod, volume)?)?;
         if !plan::may_use(pod, &claim) {
             return None;
         }
@@ -289,35 +361,55 @@ impl AttachDetach {
         if back.uid != claim.metadata.uid {
             return None;
         }
-        let found = Attachable::of(&volume)?;
-        let driver = self.drivers.get("", &found.driver);
-        driver.and_then(|d| d.spec.attach_required).unwrap_or(true).then_some(found)
+        Listed::of(&volume).map(Need::List).or_else(|| self.attaches(Attachable::of(&volume)?))
     }
 
-    fn wanted(&self, node: &str, users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>) -> BTreeMap<String, Wanted> {
+    fn attaches(&self, found: Attachable) -> Option<Need> {
+        let driver = self.drivers.get("", &found.driver);
+        driver.and_then(|d| d.spec.attach_required).unwrap_or(true).then_some(Need::Attach(found))
+    }
+
+    fn wanted(&self, node: &str, users: &Users) -> BTreeMap<String, Wanted> {
         let mut memory = self.memory.lock();
         let now = clock::instant();
         memory.made.retain(|_, (_, _, at)| now.saturating_duration_since(*at) < UNSEEN);
-        let wanted = users.iter().map(|(name, (volume, pods))| {
+        let wanted = users.attached.iter().map(|(name, (volume, pods))| {
             let mut elsewhere: BTreeSet<String> = BTreeSet::new();
             if volume.exclusive {
-                let there = self.attachments.by_index(BY_VOLUME, &volume.volume);
+                let key = volume.key();
+                let there = self.attachments.by_index(BY_VOLUME, &key);
                 elsewhere.extend(there.iter().map(|a| a.spec.node_name.clone()).filter(|n| n != node));
-                let made = memory.made.values().filter(|(v, n, _)| *v == volume.volume && n != node);
+                let made = memory.made.values().filter(|(v, n, _)| *v == key && n != node);
                 elsewhere.extend(made.map(|(_, n, _)| n.clone()));
             }
-            let used_by = elsewhere.iter().flat_map(|n| self.users_on(n, &volume.volume)).collect();
-            let namespace = pods.first().map(|p| object::namespace(&p.metadata).to_owned()).unwrap_or_default();
-            (name.clone(), Wanted { volume: volume.clone(), elsewhere, used_by, namespace })
+            let used = |there: &Users| {
+                let same = there.attached.values().filter(|(v, _)| v.key() == volume.key());
+                same.flat_map(|(_, pods)| pods.clone()).collect()
+            };
+            let used_by = self.users_on(&elsewhere, used);
+            (name.clone(), Wanted { volume: volume.clone(), elsewhere, used_by, namespace: namespace_of(pods) })
         });
         wanted.collect()
     }
 
-    /// The pods on another node that use a volume.
-    fn users_on(&self, node: &str, volume: &str) -> Vec<(String, String)> {
-        let here = self.users(node, self.nodes.get("", node).as_deref());
-        let pods = here.into_values().filter(|(v, _)| v.volume == volume).flat_map(|(_, pods)| pods);
-        pods.map(|p| (object::namespace(&p.metadata).to_owned(), object::name(&p.metadata).to_owned())).collect()
+    /// The volumes that the node has to list, and who else does.
+    fn to_list(&self, node: &str, users: &Users) -> BTreeMap<String, Wanted<Listed>> {
+        let wanted = users.listed.iter().map(|(name, (volume, pods))| {
+            let lists = |n: &Arc<Node>| attached(n).iter().any(|v| v.name == *name);
+            let others = if volume.exclusive { self.nodes.list() } else { Vec::new() };
+            let others = others.into_iter().filter(lists).map(|n| object::name(&n.metadata).to_owned());
+            let elsewhere: BTreeSet<String> = others.filter(|n| n != node).collect();
+            let used = |there: &Users| there.pods(name).cloned().collect();
+            let used_by = self.users_on(&elsewhere, used);
+            (name.clone(), Wanted { volume: volume.clone(), elsewhere, used_by, namespace: namespace_of(pods) })
+        });
+        wanted.collect()
+    }
+
+    /// The pods on other nodes that use a volume.
+    fn users_on(&self, nodes: &BTreeSet<String>, used: impl Fn(&Users) -> Pods) -> Vec<(String, String)> {
+        let there = nodes.iter().flat_map(|n| used(&self.users(n, self.nodes.get("", n).as_deref())));
+        there.map(|p| (object::namespace(&p.metadata).to_owned(), object::name(&p.metadata).to_owned())).collect()
     }
 
     /// The node's attachments that this controller makes: those with the name it would give them.
@@ -330,8 +422,7 @@ impl AttachDetach {
         let mut out = BTreeMap::new();
         for object in objects {
             let name = object::name(&object.metadata);
-            let volume = object.spec.source.persistent_volume_name.as_deref().and_then(|v| self.volumes.get("", v));
-            let unique_name = match volume.as_deref().and_then(Attachable::of) {
+            let unique_name = match Attachable::attached(object, |name| self.volumes.get("", name)) {
                 Some(v) if v.attachment(&object.spec.node_name) == name => v.unique_name(),
                 Some(_) => continue,
                 // The volume is gone, so that nobody can use what was made for it.
@@ -355,47 +446,50 @@ impl AttachDetach {
         &self,
         node: &str,
         decision: &Decision,
-        wanted: &BTreeMap<String, Wanted>,
-        users: &BTreeMap<String, (Attachable, Vec<Arc<Pod>>)>,
+        wanted: &AllWanted,
+        users: &Users,
         objects: &[Arc<VolumeAttachment>],
     ) {
-        let say = |attachment: &str, warning: bool, reason: &'static str, message: &str| {
-            for pod in users.get(attachment).iter().flat_map(|u| u.1.iter()) {
+        let say = |name: &str, warning: bool, reason: &'static str, message: &str| {
+            for pod in users.pods(name) {
                 self.executor.events.say(&object::reference::<Pod>(&pod.metadata), warning, reason, message.to_owned());
             }
         };
         let mut memory = self.memory.lock();
-        let blocked: HashSet<&str> = decision.blocked.iter().map(|b| b.0.as_str()).collect();
-        memory.blocked.retain(|volume, waiting| {
-            let still = wanted.iter().any(|(name, w)| w.volume.volume == *volume && blocked.contains(name.as_str()));
-            if !still {
+        let blocked = decision.blocked.iter().filter_map(|(name, why)| Some((name, wanted.called(name)?.1, why)));
+        let blocked: Vec<(&String, String, &String)> = blocked.collect();
+        let still: HashSet<&str> = blocked.iter().map(|(_, key, _)| key.as_str()).collect();
+        memory.blocked.retain(|key, waiting| {
+            if !still.contains(key.as_str()) {
                 waiting.remove(node);
             }
             !waiting.is_empty()
         });
-        for (attachment, why) in &decision.blocked {
-            let Some(w) = wanted.get(attachment) else { continue };
-            let waiting = memory.blocked.entry(w.volume.volume.clone()).or_default();
-            if waiting.insert(node.to_owned(), why.clone()).is_none() {
-                say(attachment, true, "FailedAttachVolume", why);
+        for (name, key, why) in &blocked {
+            let waiting = memory.blocked.entry(key.clone()).or_default();
+            if waiting.insert(node.to_owned(), (*why).clone()).is_none() {
+                say(name, true, "FailedAttachVolume", why);
             }
         }
-        for attachment in &decision.attached {
-            let told = memory.told.insert(attachment.clone(), ATTACHED.to_owned());
-            if let Some(w) = wanted.get(attachment).filter(|_| told.as_deref() != Some(ATTACHED)) {
-                let text = format!("AttachVolume.Attach succeeded for volume {:?} ", w.volume.volume);
-                say(attachment, false, "SuccessfulAttachVolume", &text);
+        let of_node = mark(node, "");
+        memory.told.retain(|told, _| told.strip_prefix(&of_node).is_none_or(|name| users.listed.contains_key(name)));
+        for name in &decision.attached {
+            let noted = if users.listed.contains_key(name) { mark(node, name) } else { name.clone() };
+            let told = memory.told.insert(noted, ATTACHED.to_owned());
+            if let Some((volume, _)) = wanted.called(name).filter(|_| told.as_deref() != Some(ATTACHED)) {
+                let text = format!("AttachVolume.Attach succeeded for volume {volume:?} ");
+                say(name, false, "SuccessfulAttachVolume", &text);
             }
         }
         for object in objects {
             let name = object::name(&object.metadata);
             let error = object.status.as_ref().filter(|s| !s.attached).and_then(|s| s.attach_error.as_ref());
-            let (Some(error), Some(w)) = (error, wanted.get(name)) else { continue };
+            let (Some(error), Some((volume, _))) = (error, wanted.called(name)) else { continue };
             let text = error.message.clone().unwrap_or_default();
             // The driver tries again and again; each of its tries is one event.
             let mark = format!("{:?} {text}", error.time);
             if memory.told.insert(name.to_owned(), mark.clone()) != Some(mark) {
-                let text = format!("AttachVolume.Attach failed for volume {:?} : {text}", w.volume.volume);
+                let text = format!("AttachVolume.Attach failed for volume {volume:?} : {text}");
                 say(name, true, "FailedAttachVolume", &text);
             }
         }
@@ -422,9 +516,9 @@ impl AttachDetach {
         }
         for (attachment, volume) in decision.attach {
             let object: VolumeAttachment = serde_json::from_value(json!({"metadata": {"name": attachment},
-                "spec": {"attacher": volume.driver, "nodeName": name, "source": {"persistentVolumeName": volume.volume}}}))
+                "spec": {"attacher": volume.driver, "nodeName": name, "source": volume.source()}}))
             .map_err(RestError::other)?;
-            let made = (volume.volume.clone(), name.to_owned(), clock::instant());
+            let made = (volume.key(), name.to_owned(), clock::instant());
             self.memory.lock().made.insert(attachment.clone(), made);
             self.report.lock().began(&attachment, Operation::Attach, clock::instant());
             match self.executor.one(Action::create(&object)).await {
@@ -438,4 +532,12 @@ impl AttachDetach {
         }
         Ok(())
     }
+}
+
+fn attached(node: &Node) -> &[AttachedVolume] {
+    node.status.as_ref().and_then(|s| s.volumes_attached.as_deref()).unwrap_or_default()
+}
+
+fn namespace_of(pods: &[Arc<Pod>]) -> String {
+    pods.first().map(|p| object::namespace(&p.metadata).to_owned()).unwrap_or_default()
 }

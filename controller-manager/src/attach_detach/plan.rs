@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
+use super::listed::{Listed, is_listed};
 use super::volume::{Attachable, CSI_PREFIX};
 use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
@@ -23,9 +24,9 @@ pub const UNMOUNT_WAIT: Duration = Duration::from_mins(6);
 
 /// A volume that pods of the node need.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Wanted<V = Attachable> {
     /// The volume.
-    pub volume: Attachable,
+    pub volume: V,
     /// Other nodes it is attached to, or about to be.
     pub elsewhere: BTreeSet<String>,
     /// Pods there that use it: namespace and name.
@@ -53,6 +54,8 @@ pub struct Snapshot<'a> {
     pub left_mounted: Option<&'a [String]>,
     /// By attachment name.
     pub wanted: &'a BTreeMap<String, Wanted>,
+    /// By the name in the node's status.
+    pub listed: &'a BTreeMap<String, Wanted<Listed>>,
     /// By name.
     pub attachments: &'a BTreeMap<String, Attachment<'a>>,
     /// Attachments that were made and that the cache does not show yet.
@@ -69,13 +72,13 @@ pub type Forced = Option<&'static str>;
 pub struct Decision {
     /// Attachments to make, by name.
     pub attach: Vec<(String, Attachable)>,
-    /// Volumes that wait for another node: attachment name and complaint.
+    /// Volumes that wait for another node: the name under which they are wanted and the complaint.
     pub blocked: Vec<(String, String)>,
     /// Attachments to delete.
     pub detach: Vec<(String, Forced)>,
     /// The node's new list, if it changes. To be written before anything is detached.
     pub report: Option<Vec<AttachedVolume>>,
-    /// Attachments that have just come to be attached.
+    /// Volumes that have just come to be attached, by the names under which they are wanted.
     pub attached: Vec<String>,
     /// When a waiting detachment is to be looked at again.
     pub again: Option<Duration>,
@@ -105,14 +108,14 @@ fn attach(s: &Snapshot<'_>, out: &mut Decision) {
             continue;
         }
         if wanted.volume.exclusive && !wanted.elsewhere.is_empty() {
-            out.blocked.push((name.clone(), multi_attach(wanted)));
+            out.blocked.push((name.clone(), multi_attach(wanted, &wanted.volume.volume)));
         } else {
             out.attach.push((name.clone(), wanted.volume.clone()));
         }
     }
 }
 
-fn multi_attach(wanted: &Wanted) -> String {
+fn multi_attach<V>(wanted: &Wanted<V>, volume: &str) -> String {
     let names: Vec<&str> =
         wanted.used_by.iter().filter(|(ns, _)| *ns == wanted.namespace).map(|(_, name)| name.as_str()).collect();
     let others = wanted.used_by.len() - names.len();
@@ -124,7 +127,7 @@ fn multi_attach(wanted: &Wanted) -> String {
             format!("Volume is already used by pod(s) {} and {n} pod(s) in different namespaces", names.join(", "))
         }
     };
-    format!("Multi-Attach error for volume {:?} {why}", wanted.volume.volume)
+    format!("Multi-Attach error for volume {volume:?} {why}")
 }
 
 fn detach(s: &Snapshot<'_>, out: &mut Decision) {
@@ -164,22 +167,38 @@ fn report(s: &Snapshot<'_>, node: &Node, out: &mut Decision) {
         let leaving = object::deleting(&a.object.metadata) || out.detach.iter().any(|(n, _)| n == *name);
         !leaving && a.object.status.as_ref().is_some_and(|st| st.attached)
     });
-    let mut new: Vec<AttachedVolume> = old.iter().filter(|v| !v.name.starts_with(CSI_PREFIX)).cloned().collect();
-    for (name, attachment) in stays {
-        let known = old.iter().find(|v| v.name == attachment.unique_name);
+    let stays: Vec<(&str, &str)> = stays.map(|(name, a)| (name.as_str(), a.unique_name.as_str())).collect();
+    let listed = listed(s, node, old, out);
+    let others = |v: &&AttachedVolume| !v.name.starts_with(CSI_PREFIX) && !is_listed(&v.name);
+    let mut new: Vec<AttachedVolume> = old.iter().filter(others).cloned().collect();
+    for (wanted, unique_name) in stays.into_iter().chain(listed.iter().map(|name| (name.as_str(), name.as_str()))) {
+        let known = old.iter().find(|v| v.name == unique_name);
         if known.is_none() {
-            out.attached.push(name.clone());
+            out.attached.push(wanted.to_owned());
         }
-        new.push(
-            known
-                .cloned()
-                .unwrap_or_else(|| AttachedVolume { name: attachment.unique_name.clone(), device_path: String::new() }),
-        );
+        let fresh = || AttachedVolume { name: unique_name.to_owned(), device_path: String::new() };
+        new.push(known.cloned().unwrap_or_else(fresh));
     }
     let names = |list: &[AttachedVolume]| list.iter().map(|v| v.name.clone()).collect::<BTreeSet<_>>();
     if names(old) != names(&new) {
         out.report = Some(new);
     }
+}
+
+/// The volumes that only have to be listed: those that pods need, as far as no other node is in the way, and those that
+/// are mounted still.
+fn listed(s: &Snapshot<'_>, node: &Node, old: &[AttachedVolume], out: &mut Decision) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> =
+        old.iter().map(|v| &v.name).filter(|n| is_listed(n) && in_use(node, n)).cloned().collect();
+    for (name, wanted) in s.listed {
+        let there = old.iter().any(|v| v.name == *name);
+        if !there && wanted.volume.exclusive && !wanted.elsewhere.is_empty() {
+            out.blocked.push((name.clone(), multi_attach(wanted, &wanted.volume.volume)));
+        } else {
+            names.insert(name.clone());
+        }
+    }
+    names
 }
 
 /// Whether the pod needs its volumes attached.

@@ -17,7 +17,7 @@ fn ready(status: &str, rest: Value) -> Node {
 }
 
 fn volume(name: &str) -> Attachable {
-    Attachable { volume: name.into(), driver: "d".into(), handle: name.into(), exclusive: true }
+    Attachable { volume: name.into(), driver: "d".into(), handle: name.into(), exclusive: true, inline: None }
 }
 
 fn wanted(name: &str, elsewhere: &[&str], used_by: &[(&str, &str)]) -> BTreeMap<String, Wanted> {
@@ -58,7 +58,15 @@ fn look_after(
         })
         .into_iter()
         .collect();
-    plan(&Snapshot { node, left_mounted: None, wanted, attachments: &attachments, made: &made, never_force: false })
+    plan(&Snapshot {
+        node,
+        left_mounted: None,
+        wanted,
+        listed: &BTreeMap::new(),
+        attachments: &attachments,
+        made: &made,
+        never_force: false,
+    })
 }
 
 const IN_USE: &str = "kubernetes.io/csi/d^a";
@@ -103,7 +111,8 @@ fn detaches_when_unmounted_or_lost() {
     let none = BTreeMap::new();
     let va = attachment(true, false);
     let used = json!({"volumesInUse": [IN_USE], "volumesAttached": [{"name": IN_USE, "devicePath": ""}]});
-    let idle = json!({"volumesAttached": [{"name": IN_USE, "devicePath": ""}, {"name": "kubernetes.io/iscsi/x", "devicePath": ""}]});
+    let idle =
+        json!({"volumesAttached": [{"name": IN_USE, "devicePath": ""}, {"name": "acme.io/flex/x", "devicePath": ""}]});
     let lost = |t: Value| node(json!({"spec": {"taints": t}, "status": used}));
     for (n, unwanted_for, detach, why) in [
         (Some(ready("True", idle.clone())), 0, Some(None), "unmounted"),
@@ -191,10 +200,46 @@ fn what_a_node_that_is_gone_had_mounted() {
             node: None,
             left_mounted: left,
             wanted: &none,
+            listed: &BTreeMap::new(),
             attachments: &attachments,
             made: &made,
             never_force: false,
         });
         assert_eq!((d.detach.is_empty(), d.again.is_some()), (!goes, !goes), "{left:?}");
+    }
+}
+
+#[test]
+fn what_only_has_to_be_listed() {
+    const DISK: &str = "kubernetes.io/iscsi/192.0.2.1:3260:iqn:0";
+    let disk = Listed { volume: "pv".into(), unique_name: DISK.into(), exclusive: true };
+    let want = |elsewhere: &[&str]| {
+        let elsewhere = elsewhere.iter().map(|s| (*s).to_owned()).collect();
+        let wanted = Wanted { volume: disk.clone(), elsewhere, used_by: Vec::new(), namespace: "ns".into() };
+        BTreeMap::from([(DISK.to_owned(), wanted)])
+    };
+    let (mounted, there) =
+        (json!({"volumesInUse": [DISK]}), json!({"volumesAttached": [{"name": DISK, "devicePath": ""}]}));
+    let both = json!({"volumesInUse": [DISK], "volumesAttached": [{"name": DISK, "devicePath": ""}]});
+    for (why, status, listed, (names, blocked)) in [
+        ("a pod needs it", json!({}), want(&[]), (Some(1), 0)),
+        ("it is there", there.clone(), want(&[]), (None, 0)),
+        ("another node has it", json!({}), want(&["n2"]), (None, 1)),
+        ("both have it", there.clone(), want(&["n2"]), (None, 0)),
+        ("nobody needs it", there, BTreeMap::new(), (Some(0), 0)),
+        ("it is mounted still", both, BTreeMap::new(), (None, 0)),
+        ("it was mounted, and not by us", mounted, BTreeMap::new(), (None, 0)),
+    ] {
+        let d = plan(&Snapshot {
+            node: Some(&ready("True", status)),
+            left_mounted: None,
+            wanted: &BTreeMap::new(),
+            listed: &listed,
+            attachments: &BTreeMap::new(),
+            made: &BTreeSet::new(),
+            never_force: false,
+        });
+        assert_eq!((d.report.map(|r| r.len()), d.blocked.len()), (names, blocked), "{why}");
+        assert_eq!(d.attached.len(), usize::from(names == Some(1)), "{why}");
     }
 }

@@ -1,9 +1,13 @@
 //! Which driver attaches a volume, and under which names the attachment is known.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Volume};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use shared::csi;
 
 use crate::engine::object;
 
@@ -11,9 +15,9 @@ use crate::engine::object;
 pub const CSI_PREFIX: &str = "kubernetes.io/csi/";
 
 /// A volume that a CSI driver may have to attach.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Attachable {
-    /// The PersistentVolume.
+    /// The PersistentVolume, or what stands for it where a pod names a disk itself.
     pub volume: String,
     /// The CSI driver, of the volume itself or of the in-tree kind that it replaces.
     pub driver: String,
@@ -21,22 +25,72 @@ pub struct Attachable {
     pub handle: String,
     /// Whether one node at a time may have it.
     pub exclusive: bool,
+    /// What a PersistentVolume would say of a disk that a pod names itself.
+    pub inline: Option<Arc<PersistentVolumeSpec>>,
+}
+
+/// Whether one node at a time may have a volume that may be used in these ways. Of one that says nothing the driver knows.
+#[must_use]
+pub fn exclusive(modes: &[String]) -> bool {
+    !modes.is_empty() && !modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
 }
 
 impl Attachable {
     /// None when no CSI driver is in charge of the volume.
     #[must_use]
     pub fn of(volume: &PersistentVolume) -> Option<Self> {
-        let spec = volume.spec.as_ref()?;
-        let (driver, handle) = source(spec, volume)?;
-        let modes = spec.access_modes.as_deref().unwrap_or_default();
-        let shared = modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany");
+        let name = object::name(&volume.metadata);
+        let found = csi::known(volume).inspect_err(|error| tracing::debug!(volume = name, %error, "no driver"));
+        let csi::Known { driver, handle, modes } = found.ok()??;
+        Some(Self { volume: name.to_owned(), driver, handle, exclusive: exclusive(&modes), inline: None })
+    }
+
+    /// A disk that a pod of `namespace` names itself.
+    #[must_use]
+    pub fn of_disk(disk: &Volume, namespace: &str) -> Option<Self> {
+        let found = csi::inline(disk, namespace);
+        let found = found.inspect_err(|error| tracing::debug!(volume = disk.name, namespace, %error, "no driver"));
+        let (volume, spec) = found.ok()??;
+        Self::of_spec(volume, Arc::new(spec))
+    }
+
+    fn of_spec(volume: String, spec: Arc<PersistentVolumeSpec>) -> Option<Self> {
+        let csi = spec.csi.as_ref()?;
         Some(Self {
-            volume: object::name(&volume.metadata).to_owned(),
-            driver,
-            handle,
-            exclusive: !modes.is_empty() && !shared,
+            volume,
+            driver: csi.driver.clone(),
+            handle: csi.volume_handle.clone(),
+            exclusive: exclusive(spec.access_modes.as_deref().unwrap_or_default()),
+            inline: Some(spec),
         })
+    }
+
+    /// What an attachment is about, where its volume is known.
+    pub fn attached(
+        attachment: &VolumeAttachment,
+        volume: impl FnOnce(&str) -> Option<Arc<PersistentVolume>>,
+    ) -> Option<Self> {
+        let source = &attachment.spec.source;
+        match (&source.persistent_volume_name, &source.inline_volume_spec) {
+            (Some(name), _) => Self::of(&*volume(name)?),
+            (None, Some(spec)) => Self::of_spec(String::new(), Arc::new(spec.clone())),
+            (None, None) => None,
+        }
+    }
+
+    /// What attachments of the same volume have in common: [`key_of`] them.
+    #[must_use]
+    pub fn key(&self) -> String {
+        if self.inline.is_some() { self.unique_name() } else { self.volume.clone() }
+    }
+
+    /// The source of an attachment.
+    #[must_use]
+    pub fn source(&self) -> Value {
+        match &self.inline {
+            Some(spec) => json!({"inlineVolumeSpec": &**spec}),
+            None => json!({"persistentVolumeName": self.volume}),
+        }
     }
 
     /// The name in `status.volumesAttached` and `status.volumesInUse` of a node.
@@ -58,50 +112,20 @@ impl Attachable {
     }
 }
 
+/// See [`Attachable::key`].
+#[must_use]
+pub fn key_of(attachment: &VolumeAttachment) -> String {
+    let source = &attachment.spec.source;
+    let inline = || source.inline_volume_spec.as_ref()?.csi.as_ref();
+    let name = || inline().map(|csi| format!("{CSI_PREFIX}{}^{}", csi.driver, csi.volume_handle));
+    source.persistent_volume_name.clone().or_else(name).unwrap_or_default()
+}
+
 /// Whether the name is one that [`Attachable::attachment`] gives: what others call their attachments is left alone.
 #[must_use]
 pub fn is_given_name(name: &str) -> bool {
     let hash = name.strip_prefix("csi-").unwrap_or_default();
     hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Driver and handle; in-tree kinds that were moved to CSI are translated as upstream's library does.
-fn source(spec: &PersistentVolumeSpec, volume: &PersistentVolume) -> Option<(String, String)> {
-    let pair = |driver: &str, handle: &str| Some((driver.to_owned(), handle.to_owned()));
-    if let Some(csi) = &spec.csi {
-        return pair(&csi.driver, &csi.volume_handle);
-    }
-    if let Some(ebs) = &spec.aws_elastic_block_store {
-        return pair("ebs.csi.aws.com", ebs.volume_id.rsplit('/').next().unwrap_or_default());
-    }
-    if let Some(disk) = &spec.gce_persistent_disk {
-        let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"]
-            .into_iter()
-            .find_map(|l| object::label(&volume.metadata, l));
-        let place = match zone.map(|z| z.split("__").collect::<Vec<_>>()) {
-            None => "zones/UNSPECIFIED".to_owned(),
-            Some(zones) => match zones.as_slice() {
-                [zone] => format!("zones/{zone}"),
-                // A disk in two zones belongs to their region.
-                [zone, ..] => format!("regions/{}", zone.rsplit_once('-').map_or(*zone, |(region, _)| region)),
-                [] => "zones/UNSPECIFIED".to_owned(),
-            },
-        };
-        return pair("pd.csi.storage.gke.io", &format!("projects/UNSPECIFIED/{place}/disks/{}", disk.pd_name));
-    }
-    if let Some(disk) = &spec.azure_disk {
-        return pair("disk.csi.azure.com", &disk.disk_uri);
-    }
-    if let Some(cinder) = &spec.cinder {
-        return pair("cinder.csi.openstack.org", &cinder.volume_id);
-    }
-    if let Some(vsphere) = &spec.vsphere_volume {
-        return pair("csi.vsphere.vmware.com", &vsphere.volume_path);
-    }
-    if let Some(portworx) = &spec.portworx_volume {
-        return pair("pxd.portworx.com", &portworx.volume_id);
-    }
-    None
 }
 
 #[cfg(test)]
@@ -110,11 +134,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn volume(spec: Value) -> PersistentVolume {
-        serde_json::from_value(
-            json!({"metadata": {"name": "pv", "labels": {"topology.kubernetes.io/zone": "r1-a__r1-b"}},
-            "spec": spec}),
-        )
-        .expect("volume")
+        serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).expect("volume")
     }
 
     #[test]
@@ -134,18 +154,34 @@ mod tests {
     }
 
     #[test]
-    fn in_tree_kinds() {
-        for (spec, want) in [
-            (json!({"awsElasticBlockStore": {"volumeID": "aws://us-east-1a/vol-1"}}), Some("ebs.csi.aws.com^vol-1")),
-            (
-                json!({"gcePersistentDisk": {"pdName": "d"}}),
-                Some("pd.csi.storage.gke.io^projects/UNSPECIFIED/regions/r1/disks/d"),
-            ),
-            (json!({"cinder": {"volumeID": "c"}}), Some("cinder.csi.openstack.org^c")),
-            (json!({"hostPath": {"path": "/x"}}), None),
-        ] {
-            let got = Attachable::of(&volume(spec.clone())).map(|a| format!("{}^{}", a.driver, a.handle));
-            assert_eq!(got.as_deref(), want, "{spec}");
+    fn who_shares_a_volume() {
+        let cinder = |modes: &[&str]| {
+            Attachable::of(&volume(json!({"cinder": {"volumeID": "c"}, "accessModes": modes}))).expect("attachable")
+        };
+        assert_eq!(cinder(&[]).unique_name(), "kubernetes.io/csi/cinder.csi.openstack.org^c");
+        for (modes, alone) in
+            [(&[][..], false), (&["ReadWriteOnce"], true), (&["ReadWriteOnce", "ReadOnlyMany"], false)]
+        {
+            assert_eq!(cinder(modes).exclusive, alone, "{modes:?}");
         }
+        assert_eq!(Attachable::of(&volume(json!({"hostPath": {"path": "/x"}}))), None);
+    }
+
+    #[test]
+    fn disks_that_pods_name() {
+        let disk = serde_json::from_value(json!({"name": "v", "cinder": {"volumeID": "c"}})).expect("volume");
+        let a = Attachable::of_disk(&disk, "ns").expect("attachable");
+        assert_eq!((a.volume.as_str(), a.exclusive), ("cinder.csi.openstack.org-c", true));
+        let attachment: VolumeAttachment = serde_json::from_value(json!({"metadata": {"name": "a"},
+            "spec": {"attacher": a.driver, "nodeName": "n", "source": a.source()}}))
+        .expect("attachment");
+        assert_eq!(attachment.spec.source.inline_volume_spec.as_ref(), a.inline.as_deref());
+        assert_eq!(key_of(&attachment), a.key());
+        let seen = Attachable::attached(&attachment, |_| None).expect("attachable");
+        assert_eq!(seen.attachment("n"), a.attachment("n"));
+        let pv = volume(json!({"cinder": {"volumeID": "c"}}));
+        assert_eq!(Attachable::of(&pv).expect("attachable").attachment("n"), a.attachment("n"), "the same disk");
+        let other = serde_json::from_value(json!({"name": "v", "emptyDir": {}})).expect("volume");
+        assert_eq!(Attachable::of_disk(&other, "ns"), None);
     }
 }

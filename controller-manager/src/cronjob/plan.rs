@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::missed::{self, Missed};
-use super::schedule::Schedule;
+use super::schedule::{Schedule, ScheduleError};
 use crate::engine::action::Action;
 use crate::engine::object;
 
@@ -75,10 +75,15 @@ pub fn look_at(old: &CronJob, new: &CronJob, local: &TimeZone, now: Timestamp) -
     if before.schedule == spec.schedule && before.time_zone == spec.time_zone {
         return Some(Duration::ZERO);
     }
-    let (schedule, own_zone) = Schedule::parse_zoned(&spec.schedule).ok()?;
-    let named = || spec.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok());
-    let zone = own_zone.or_else(named).unwrap_or_else(|| local.clone());
+    let named = spec.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok());
+    let (schedule, zone) = read(spec, named.as_ref(), local).ok()?;
     missed::until_next(new, &schedule, &zone, now)
+}
+
+/// The schedule and the zone it is in: its own, else the named one, else the local one.
+fn read(spec: &CronJobSpec, named: Option<&TimeZone>, local: &TimeZone) -> Result<(Schedule, TimeZone), ScheduleError> {
+    let (schedule, own) = Schedule::parse_zoned(&spec.schedule)?;
+    Ok((schedule, own.or_else(|| named.cloned()).unwrap_or_else(|| local.clone())))
 }
 
 /// Jobs of the list of active ones that are not among those known.
@@ -173,15 +178,14 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
         );
         d.actions.push(Action::warning(about, "UnsupportedSchedule", text));
     }
-    let (schedule, own_zone) = match Schedule::parse_zoned(&spec.schedule) {
-        Ok(parsed) => parsed,
+    let (schedule, zone) = match read(spec, named.as_ref(), &s.local) {
+        Ok(read) => read,
         Err(e) => {
             let text = format!("unparseable schedule: {:?} : {e}", spec.schedule);
             d.actions.push(Action::warning(about, "UnparseableSchedule", text));
             return;
         }
     };
-    let zone = own_zone.or_else(|| named.clone()).unwrap_or_else(|| s.local.clone());
     let recent = match missed::recent(&s.cron, &schedule, &zone, now, true) {
         Ok(recent) => recent,
         Err(why) => {

@@ -7,7 +7,7 @@ use rcgen::{
     KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, SignatureAlgorithm,
     SigningKey,
 };
-use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
 use super::der;
@@ -196,22 +196,15 @@ impl Authority {
             &der::tlv(0xa3, &der::tlv(0x30, &extensions.concat())),
         ]);
         let signature = self.key.sign(&body).map_err(|e| fail(&e))?;
-        Ok(pem("CERTIFICATE", &der::sequence(&[&body, &algorithm, &der::bits(&signature)])))
+        Ok(chain(&[der::sequence(&[&body, &algorithm, &der::bits(&signature)])]))
     }
 }
 
 /// Certificates as one PEM text.
 #[must_use]
 pub fn chain(certificates: &[Vec<u8>]) -> String {
-    certificates.iter().map(|der| pem("CERTIFICATE", der)).collect()
-}
-
-/// A PEM block.
-fn pem(label: &str, der: &[u8]) -> String {
-    use base64::Engine as _;
-    let text = base64::engine::general_purpose::STANDARD.encode(der);
-    let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|c| std::str::from_utf8(c).ok()).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+    let all: Vec<CertificateDer<'_>> = certificates.iter().map(|der| CertificateDer::from(der.as_slice())).collect();
+    shared::cert::to_pem(&all)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::Rule;
-use crate::engine::action::{Action, object_path};
+use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -174,10 +174,8 @@ impl Eviction {
             return Ok(Some(left));
         }
         if let Some(condition) = status::condition(&rule, self.count(&rule), now) {
-            let apply = json!({"apiVersion": "resource.k8s.io/v1alpha3", "kind": "DeviceTaintRule",
-                "metadata": {"name": name, "uid": uid}, "status": {"conditions": [condition]}});
-            let path = object_path::<DeviceTaintRule>(&rule.metadata);
-            self.executor.rest.apply(&format!("{path}/status?fieldManager={NAME}&force=true"), &apply).await?;
+            let status = json!({"conditions": [condition]});
+            self.executor.one(Action::apply_status::<DeviceTaintRule>(&rule.metadata, NAME, status)).await?;
         }
         Ok(None)
     }

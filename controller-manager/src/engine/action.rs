@@ -48,6 +48,8 @@ pub enum Action {
     Report { path: String, body: Value },
     /// PATCH the object (or subresource) at `path`.
     Patch { path: String, kind: PatchKind, body: Value },
+    /// Server-side apply of `body` to the object (or subresource) at `path`, which names the manager.
+    Apply { path: String, body: Value },
     /// DELETE the object at `path`; `options` is a DeleteOptions body.
     Delete { path: String, options: Value },
     /// Create a pod on behalf of `parent`, with the events and expectations that go with it.
@@ -110,6 +112,18 @@ impl Action {
     /// PATCH of `/status`.
     pub fn patch_status<K: Held>(meta: &K::Meta, kind: PatchKind, body: Value) -> Self {
         Self::Patch { path: format!("{}/status", object_path::<K>(meta)), kind, body }
+    }
+
+    /// Server-side apply of a status for a manager, who takes what others hold.
+    pub fn apply_status<K: Held>(meta: &K::Meta, manager: &str, status: Value) -> Self {
+        let path = format!("{}/status?fieldManager={manager}&force=true", object_path::<K>(meta));
+        let mut about = json!({"name": meta.name(), "uid": meta.uid()});
+        if let Some(namespace) = meta.namespace() {
+            about["namespace"] = json!(namespace);
+        }
+        let body = json!({"apiVersion": K::Api::api_version(&()), "kind": K::Api::kind(&()), "metadata": about,
+            "status": status});
+        Self::Apply { path, body }
     }
 
     /// DELETE guarded by the object's uid.

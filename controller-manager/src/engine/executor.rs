@@ -102,6 +102,7 @@ impl Executor {
                 other => other.map(drop),
             },
             Action::Patch { path, kind, body } => self.rest.patch(&path, kind, &body).await.map(drop),
+            Action::Apply { path, body } => self.rest.apply(&path, &body).await.map(drop),
             Action::Delete { path, options } => match self.rest.delete(&path, &options).await {
                 Err(e) if e.not_found() => Ok(()),
                 other => other.map(drop),

@@ -15,7 +15,6 @@ pub mod executor;
 pub mod expect;
 pub mod hash;
 pub mod history;
-pub mod in_tree;
 pub mod metadata;
 pub mod metrics;
 pub mod nodes;

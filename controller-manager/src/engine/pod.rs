@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::Resource as _;
 use serde::{Deserialize, Serialize};
+use shared::csi;
 use shared::informer::{Cached, Interned, Text};
 
 use super::object::{Held, Metadata};
@@ -157,14 +158,32 @@ pub struct Container {
     pub restart_policy: Option<String>,
 }
 
-/// A volume that is a claim; others are of no interest.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+/// A volume that is a claim, or one that is attached to the pod's node without any; others are of no interest.
+#[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs, reason = "the API's names")]
 pub struct Volume {
     pub name: String,
     pub persistent_volume_claim: Option<core::PersistentVolumeClaimVolumeSource>,
     pub ephemeral: Option<Box<core::EphemeralVolumeSource>>,
+    /// One that names a disk itself, as it is written.
+    pub disk: Option<Box<core::Volume>>,
+}
+
+/// The fields of a volume's source that name a disk: gcePersistentDisk, awsElasticBlockStore, iscsi, cinder, fc, azureFile,
+/// vsphereVolume, azureDisk, portworxVolume.
+pub(super) const DISKS: [u32; 9] = [3, 4, 8, 13, 17, 18, 20, 22, 24];
+
+impl Volume {
+    fn kept(mut volume: core::Volume) -> Option<Self> {
+        let disk = csi::is_old(&volume) || volume.fc.is_some() || volume.iscsi.is_some();
+        let (claim, ephemeral) = (volume.persistent_volume_claim.take(), volume.ephemeral.take().map(Box::new));
+        (disk || claim.is_some() || ephemeral.is_some()).then(|| Self {
+            name: volume.name.clone(),
+            persistent_volume_claim: claim,
+            ephemeral,
+            disk: disk.then(|| Box::new(volume)),
+        })
+    }
 }
 
 /// Go writes an empty list as null.
@@ -173,9 +192,9 @@ fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Cont
 }
 
 fn claims<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<[Volume]>>, D::Error> {
-    let mut all = Option::<Vec<Volume>>::deserialize(deserializer)?.unwrap_or_default();
-    all.retain(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
-    Ok((!all.is_empty()).then(|| all.into_boxed_slice()))
+    let all = Option::<Vec<core::Volume>>::deserialize(deserializer)?.unwrap_or_default();
+    let kept: Vec<Volume> = all.into_iter().filter_map(Volume::kept).collect();
+    Ok((!kept.is_empty()).then(|| kept.into_boxed_slice()))
 }
 
 /// What controllers read of a pod's status.
@@ -339,14 +358,15 @@ mod tests {
                 "controller.kubernetes.io/pod-deletion-cost": "5", "tool.example.com/x": "y"}},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "b"}],
                 "ports": [{"containerPort": 80}], "resources": {"requests": {"cpu": "1"}}}],
-                "volumes": [{"name": "e", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
+                "volumes": [{"name": "e", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "d"}},
+                    {"name": "c", "cinder": {"volumeID": "x"}}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "message": "m"}],
                 "containerStatuses": [{"name": "c", "image": "i", "imageID": "x", "ready": true, "restartCount": 2}]}}))
         .expect("pod");
         slim(&mut pod);
         assert_eq!(pod.metadata.annotations.as_ref().map(|a| a.len()), Some(1));
         let spec = pod.spec.expect("spec");
-        assert_eq!(spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["d"]);
+        assert_eq!(spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["d", "c"]);
         assert_eq!(spec.containers.iter().filter(|c| c.ports.is_some() && c.resources.is_some()).count(), 1);
         let status = pod.status.expect("status");
         assert_eq!(status.phase.as_deref(), Some("Running"));

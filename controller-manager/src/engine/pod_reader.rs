@@ -2,8 +2,8 @@
 //!
 //! HOT: runs for every change of every pod (held by `e2e/examples/controllers`). What replicas have in common is the same
 //! byte for byte, so those bytes are only hashed: the [`Template`], the labels and the owners are made for the first of
-//! them and found again for the others. The few pods that have claims of dynamic resources or volumes made for them are
-//! read by way of JSON, as is the first pod of each template. Must not read anything that [`Pod`] does not name, nor less.
+//! them and found again for the others. The few pods that have claims of dynamic resources or volumes made for them, or
+//! that name disks themselves, are read by way of JSON, as is the first pod of each template. Must not read anything that [`Pod`] does not name, nor less.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, ResourceClaim, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -12,8 +12,8 @@ use proto::schema;
 use shared::informer::{Interned, Memo, Signature};
 
 use super::pod::{
-    Amounts, ContainerState, ContainerStatus, Infeasible, Labels, Meta, Pod, PodCondition, PodIp, PodSpec, PodStatus,
-    Template, Terminated, Volume, Waiting, slim, worth_keeping,
+    Amounts, ContainerState, ContainerStatus, DISKS, Infeasible, Labels, Meta, Pod, PodCondition, PodIp, PodSpec,
+    PodStatus, Template, Terminated, Volume, Waiting, slim, worth_keeping,
 };
 use super::wire::{Wired, optional, text, wired};
 
@@ -238,7 +238,7 @@ fn annotation(entry: Wire<'_>, annotations: &mut Option<Box<Labels>>) -> Result<
     Ok(())
 }
 
-/// `false` for a volume whose claim is made for the pod.
+/// `false` for a volume whose claim is made for the pod, and for one that names a disk itself.
 fn volume(value: Wire<'_>, volumes: &mut Vec<Volume>) -> Result<bool, Error> {
     const CLAIM: u32 = 10;
     const EPHEMERAL: u32 = 29;
@@ -251,6 +251,7 @@ fn volume(value: Wire<'_>, volumes: &mut Vec<Volume>) -> Result<bool, Error> {
                     match field? {
                         (CLAIM, value) => claim.add(value)?,
                         (EPHEMERAL, _) => return Ok(false),
+                        (number, _) if DISKS.contains(&number) => return Ok(false),
                         _ => {}
                     }
                 }
@@ -371,7 +372,8 @@ mod tests {
             json!([{"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"resources": {}}}}}]),
         );
         let mut reader = PodReader::default();
-        for pod in [full(), with("/metadata", "name", json!("p-2")), bare, claims, told, extended, made] {
+        let disk = with("/spec", "volumes", json!([{"name": "d", "gcePersistentDisk": {"pdName": "d"}}]));
+        for pod in [full(), with("/metadata", "name", json!("p-2")), bare, claims, told, extended, made, disk] {
             for _ in 0..2 {
                 assert_eq!(reader.read(&bytes(&pod)), Ok(of_json(&pod)));
             }

@@ -150,17 +150,22 @@ pub fn total(scene: Scene<'_>, value: i64, target: i64) -> Result<Proposal, Stri
 
 /// One value of an object, compared with a target for each replica; `observed` is how many there are.
 pub fn shared(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> Proposal {
-    let wanted = ratio(value, target);
-    let replicas = if tolerances.allow(wanted / f64::from(observed)) { observed } else { ceil(wanted) };
+    let replicas = if meets(tolerances, observed, value, target) { observed } else { ceil(ratio(value, target)) };
     Proposal { replicas, utilization: None, value: each(value, observed) }
 }
 
 /// As [`shared`], of a metric that is no object's: too much of it asks for as many as there can be.
 pub fn shared_external(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> Proposal {
-    let wanted = ratio(value, target);
-    let replicas = if tolerances.allow(wanted / f64::from(observed)) { observed } else { at_most(wanted) };
+    let replicas = if meets(tolerances, observed, value, target) { observed } else { at_most(ratio(value, target)) };
     let most = ratio(value, 1) >= ratio(i64::MAX, 1);
     Proposal { replicas, utilization: None, value: if most { i64::MAX } else { each(value, observed) } }
+}
+
+/// Whether as many replicas as there are meet the target, in the order of upstream's arithmetic: another one rounds
+/// otherwise at the bounds.
+#[allow(clippy::cast_precision_loss, reason = "a ratio of measured values")]
+fn meets(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> bool {
+    tolerances.allow(value as f64 / (target as f64 * f64::from(observed)))
 }
 
 fn each(value: i64, observed: i32) -> i64 {

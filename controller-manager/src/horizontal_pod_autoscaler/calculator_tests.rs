@@ -200,6 +200,14 @@ fn shares_of_no_replicas() {
 }
 
 #[test]
+fn shares_at_the_bound() {
+    let tolerances = Tolerances { up: 0.1, down: 0.1 };
+    for p in [shared, shared_external].map(|f| f(tolerances, 9, 8_100, 1_000)) {
+        assert_eq!(p.replicas, 9, "nine tenths of the target are within a tenth of it");
+    }
+}
+
+#[test]
 fn more_than_there_can_be() {
     const PAST: i64 = 3_000_000_000_000;
     let tolerances = Tolerances { up: 0.1, down: 0.1 };

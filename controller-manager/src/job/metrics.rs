@@ -99,14 +99,41 @@ pub(super) fn stored(job: &Job, new: &JobStatus) {
     let pods = "job_controller_job_pods_finished_total";
     add(pods, &[mode(job), "succeeded"], succeeded);
     add(pods, &[mode(job), "failed"], grown(old.failed, new.failed));
-    let end = new.conditions.iter().flatten().find(|c| matches!(c.type_.as_str(), "Complete" | "Failed"));
-    if let Some(end) = end {
-        let result = if end.type_ == "Complete" { "succeeded" } else { "failed" };
-        let reason = if end.type_ == "Complete" && end.reason.as_deref() == Some("CompletionsReached") {
-            ""
-        } else {
-            end.reason.as_deref().unwrap_or_default()
-        };
+    if let Some((result, reason)) = end(new) {
         count("job_controller_jobs_finished_total", &[mode(job), reason, result]);
+    }
+}
+
+/// How a job has ended, and why.
+fn end(status: &JobStatus) -> Option<(&'static str, &str)> {
+    let result = |kind: &str| match kind {
+        "Complete" => Some("succeeded"),
+        "Failed" => Some("failed"),
+        _ => None,
+    };
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.find_map(|c| Some((result(&c.type_)?, c.reason.as_deref().unwrap_or_default())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ends() {
+        for (target, kind, reason, want) in [
+            ("SuccessCriteriaMet", "Complete", "CompletionsReached", "succeeded"),
+            ("SuccessCriteriaMet", "Complete", "SuccessPolicy", "succeeded"),
+            ("FailureTarget", "Failed", "BackoffLimitExceeded", "failed"),
+            ("FailureTarget", "Failed", "PodFailurePolicy", "failed"),
+        ] {
+            let both = [target, kind].map(|kind| json!({"type": kind, "status": "True", "reason": reason}));
+            let of = |conditions: &[serde_json::Value]| -> JobStatus {
+                serde_json::from_value(json!({"conditions": conditions})).expect("status")
+            };
+            assert_eq!(end(&of(&both)), Some((want, reason)));
+            assert_eq!(end(&of(&both[..1])), None, "{target} alone is no end");
+        }
     }
 }

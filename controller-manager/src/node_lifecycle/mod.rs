@@ -3,12 +3,14 @@
 pub mod plan;
 mod taints;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use tokio::sync::Notify;
@@ -20,6 +22,7 @@ use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::nodes;
+use crate::engine::object::Key;
 use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
@@ -28,11 +31,16 @@ use crate::engine::rest::RestError;
 /// Where kubelets keep their leases.
 const LEASES: &str = "kube-node-lease";
 
+/// Pods that came to nodes which are not ready, and those that could not be marked. None before the first look, when
+/// nothing is known of the nodes yet.
+type Placed = Arc<Mutex<Option<BTreeSet<Key>>>>;
+
 struct Watcher {
     executor: Executor,
     nodes: Store<Node>,
     leases: Store<Lease>,
     pods: Store<Pod>,
+    placed: Placed,
 }
 
 /// Wire the node lifecycle controller.
@@ -45,6 +53,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             nodes: nodes.store(),
             leases: leases.store(),
             pods: pods.store(),
+            placed: Placed::default(),
         };
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
@@ -59,12 +68,21 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.notify_one();
             }
         });
-        // The next look finds pods that are new on a node.
-        let placed = Passage::new("node_lifecycle_controller_pods");
-        pods.add_handler(move |event: &Event<Pod>| match event {
-            Event::Added(pod) if !pods::node(pod).is_empty() => drop(placed.begin()),
-            Event::Updated { old, new } if pods::node(old) != pods::node(new) => drop(placed.begin()),
-            _ => {}
+        let (wake, placed, all) = (Arc::clone(&changed), Arc::clone(&watcher.placed), nodes.store());
+        let pod_changes = Passage::new("node_lifecycle_controller_pods");
+        pods.add_handler(move |event: &Event<Pod>| {
+            let pod = match event {
+                Event::Added(pod) if !pods::node(pod).is_empty() => pod,
+                Event::Updated { old, new } if pods::node(old) != pods::node(new) => new,
+                _ => return,
+            };
+            let _under_way = pod_changes.begin();
+            if all.get("", pods::node(pod)).is_some_and(|node| plan::marks_arrivals(&node))
+                && let Some(placed) = placed.lock().as_mut()
+            {
+                placed.insert(Key::of(&pod.metadata));
+                wake.notify_one();
+            }
         });
         let mut monitor = Monitor::new(cx.settings().node_lifecycle);
         let period = cx.settings().node_monitor_period.max(Duration::from_millis(100));
@@ -107,12 +125,15 @@ impl Watcher {
     fn decide(&self, monitor: &mut Monitor) -> (Vec<Action>, f64) {
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let placed = self.placed.lock().replace(BTreeSet::new()).unwrap_or_default();
+        let placed: Vec<Arc<Pod>> = placed.iter().filter_map(|k| self.pods.get(&k.namespace, &k.name)).collect();
         let world = World {
             nodes: &nodes,
             renewed: &|name| {
                 self.leases.get(LEASES, name).and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0))
             },
             pods_on: &|name| self.pods.by_index(BY_NODE, name),
+            placed: &placed,
         };
         let began = clock::instant();
         let actions = monitor.tick(&world, clock::now());
@@ -147,7 +168,7 @@ impl Watcher {
                 tracing::debug!(%error, "node update failed");
                 if let Some(pod) = pod {
                     if !error.not_found() && !error.conflict() {
-                        monitor.mark_again(pods::node(&pod));
+                        self.placed.lock().get_or_insert_default().insert(Key::of(&pod.metadata));
                     }
                     unmarked = pod.metadata.uid.as_deref().map(str::to_owned);
                 }

@@ -47,6 +47,8 @@ pub struct World<'a> {
     pub renewed: &'a dyn Fn(&str) -> Option<Timestamp>,
     /// The pods bound to a node.
     pub pods_on: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
+    /// Pods that came to a node since the last look, and those that could not be marked then.
+    pub placed: &'a [Arc<Pod>],
 }
 
 #[derive(Debug)]
@@ -83,8 +85,6 @@ pub struct Monitor {
     config: Config,
     health: HashMap<String, (String, Health)>,
     zones: HashMap<String, Zone>,
-    /// Nodes whose pods could not all be marked.
-    unmarked: HashSet<String>,
     /// Zones that had nodes the last time.
     counted: BTreeSet<String>,
     /// No zone had a ready node the last time.
@@ -96,7 +96,7 @@ impl Monitor {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let (health, zones) = (HashMap::new(), HashMap::new());
-        Self { config, health, zones, unmarked: HashSet::new(), counted: BTreeSet::new(), all_down: false }
+        Self { config, health, zones, counted: BTreeSet::new(), all_down: false }
     }
 
     /// Zones with the state of their nodes: how many there are, and how many of them are ready. A zone that has lost its
@@ -131,11 +131,6 @@ impl Monitor {
         new.map(|n| zone_of(n)).collect()
     }
 
-    /// A pod of this node could not be marked: it is tried again.
-    pub fn mark_again(&mut self, node: &str) {
-        self.unmarked.insert(node.to_owned());
-    }
-
     /// Look at every node once.
     pub fn tick(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
         let mut actions = self.arrivals_and_departures(world, now);
@@ -146,8 +141,8 @@ impl Monitor {
             let name = object::name(&node.metadata);
             let silent = self.silent_for(node, (world.renewed)(name), now);
             let mut status = ready_status(node);
-            if self.unmarked.remove(name) && status != Some("True") {
-                actions.extend(mark_pods(node, world, now));
+            if marks_arrivals(node) {
+                actions.extend(mark(world.placed.iter().filter(|p| pods::node(p) == name), now));
             }
             if let Some(patch) = silent.then(|| unknown_conditions(node, now)).flatten() {
                 actions.push(patch);
@@ -403,8 +398,19 @@ fn lost(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
 }
 
 fn mark_pods(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
-    let pods = (world.pods_on)(object::name(&node.metadata));
-    pods.iter().filter(|p| pods::ready(p)).flat_map(|pod| mark_not_ready(pod, now)).collect()
+    mark((world.pods_on)(object::name(&node.metadata)).iter(), now)
+}
+
+/// Pods that say nothing of their readiness, and those that are not ready, stay as they are.
+fn mark<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>, now: Timestamp) -> Vec<Action> {
+    let said = |p: &&Arc<Pod>| pods::condition(p, "Ready").is_some_and(|c| &*c.status != "False");
+    pods.filter(said).flat_map(|pod| mark_not_ready(pod, now)).collect()
+}
+
+/// Whether a pod that comes to the node has to be marked: it is known and says that it is not ready.
+#[must_use]
+pub fn marks_arrivals(node: &Node) -> bool {
+    ready_status(node).is_some_and(|status| status != "True")
 }
 
 fn mark_not_ready(pod: &Pod, now: Timestamp) -> [Action; 2] {

@@ -36,7 +36,12 @@ fn pod(node: &str) -> Arc<Pod> {
 }
 
 fn tick(m: &mut Monitor, nodes: &[Arc<Node>], renewed: Option<i64>, now: i64) -> Vec<String> {
-    let world = World { nodes, renewed: &|_| renewed.map(at), pods_on: &|n| vec![pod(n)] };
+    tick_with(m, nodes, &[], renewed, now)
+}
+
+/// After pods have come to nodes.
+fn tick_with(m: &mut Monitor, nodes: &[Arc<Node>], placed: &[Arc<Pod>], renewed: Option<i64>, now: i64) -> Vec<String> {
+    let world = World { nodes, renewed: &|_| renewed.map(at), pods_on: &|n| vec![pod(n)], placed };
     m.tick(&world, at(now))
         .into_iter()
         .map(|a| match a {
@@ -98,16 +103,15 @@ fn a_silent_node_becomes_unknown_unreachable_and_is_emptied() {
             "NodeNotReady: Node is not ready"
         ]
     );
-    m.mark_again("a");
-    m.mark_again("b");
+    let late = [pod("a"), pod("b"), pod("gone")];
     assert_eq!(
-        tick(&mut m, &[node("a", Some("Unknown"), 0, json!([])), beating(55)], None, 56),
+        tick_with(&mut m, &[node("a", Some("Unknown"), 0, json!([])), beating(55)], &late, None, 56),
         [
             "namespaces/ns/pods/p/status Ready=False ",
             "NodeNotReady: Node is not ready",
             "nodes/a taints unreachable:NoSchedule unreachable:NoExecute"
         ],
-        "what could not be marked is marked again, if the node is not back"
+        "a pod that comes late, or that could not be marked, is marked if its node is not back"
     );
     let tainted = json!([{"key": UNREACHABLE, "effect": "NoSchedule"}, {"key": UNREACHABLE, "effect": "NoExecute"}]);
     assert!(tick(&mut m, &[node("a", Some("Unknown"), 0, tainted.clone()), beating(60)], None, 60).is_empty());
@@ -124,9 +128,18 @@ fn a_kubelet_that_says_it_is_not_ready_keeps_its_pods() {
     let up = node("up", Some("True"), 0, json!([]));
     tick(&mut m, &[node("a", Some("True"), 0, json!([])), up.clone()], None, 0);
     assert_eq!(
-        tick(&mut m, &[node("a", Some("False"), 10, json!([])), up], None, 10),
+        tick(&mut m, &[node("a", Some("False"), 10, json!([])), up.clone()], None, 10),
         ["nodes/a taints not-ready:NoSchedule not-ready:NoExecute"]
     );
+    let tainted = json!([{"key": NOT_READY, "effect": "NoSchedule"}, {"key": NOT_READY, "effect": "NoExecute"}]);
+    let seen = [node("a", Some("False"), 11, tainted), up];
+    assert_eq!(
+        tick_with(&mut m, &seen, &[pod("a"), pod("up")], None, 11),
+        ["namespaces/ns/pods/p/status Ready=False ", "NodeNotReady: Node is not ready"],
+        "one that comes to it all the same is marked"
+    );
+    let silent = Pod { status: None, ..Pod::clone(&pod("a")) };
+    assert!(tick_with(&mut m, &seen, &[Arc::new(silent)], None, 12).is_empty(), "unless it has said nothing yet");
 }
 
 #[test]

@@ -32,6 +32,10 @@ use crate::engine::worker::{self, Synced};
 const WORKERS: usize = 10;
 const OWNER: &str = "ResourceClaimController";
 const COMPONENT: &str = "resource_claim";
+/// Index of pods by the claims their entries stand for.
+const BY_CLAIM: &str = "resource claim";
+/// Index of claims by the uid of the pod they were made for.
+const BY_POD: &str = "pod";
 
 /// Pods and claims go through one queue, as upstream's metrics have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +67,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             return Ok(Started::Skipped);
         };
         let pods = cx.pods();
+        pods.add_index_unless(BY_CLAIM, |old, new| [old, new].iter().all(|pod| entries(pod).next().is_none()), used);
+        claims.add_index(BY_POD, |claim: &ResourceClaim| {
+            object::controller_of(&claim.metadata).map(|r| r.uid.clone()).into_iter().collect()
+        });
         let queue: Queue<Item> = Queue::new("resource_claim");
         let this = Arc::new(Claims {
             executor: cx.executor("resource-claim-controller", COMPONENT),
@@ -87,12 +95,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             state.seen(event.object());
             let key = Key::of(&event.object().metadata);
             // A pod that was bound already waits for the allocation to reserve it.
-            for pod in all.list_namespace(&key.namespace) {
-                let uses = entries(&pod)
-                    .any(|e| matches!(plan::named(&pod, e), Named::Claim { name, .. } if name == key.name));
-                if uses {
-                    wake.add(Item::Pod(Key::of(&pod.metadata)));
-                }
+            for pod in all.by_index(BY_CLAIM, &key.to_string()) {
+                wake.add(Item::Pod(Key::of(&pod.metadata)));
             }
             wake.add(Item::Claim(key));
         });
@@ -118,6 +122,16 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 
 fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
     pod.spec.iter().flat_map(|s| s.resource_claims.iter().flatten())
+}
+
+/// The claims that the entries of a pod stand for.
+fn used(pod: &Pod) -> Vec<String> {
+    let namespace = object::namespace(&pod.metadata);
+    let named = entries(pod).filter_map(|entry| match plan::named(pod, entry) {
+        Named::Claim { name, .. } => Some(Key::new(namespace, name).to_string()),
+        Named::Nothing | Named::Missing { .. } => None,
+    });
+    named.collect()
 }
 
 /// How many claims there are, kept up to date by their events.
@@ -212,9 +226,8 @@ impl Claims {
             }
             Named::Missing { template } => template,
         };
-        let orphan = self.claims.list_namespace(namespace).into_iter().find(|c| {
-            plan::belongs(c, pod) && object::annotation(&c.metadata, plan::POD_CLAIM) == Some(entry.name.as_str())
-        });
+        let mut theirs = self.claims.by_index(BY_POD, uid).into_iter();
+        let orphan = theirs.find(|c| object::annotation(&c.metadata, plan::POD_CLAIM) == Some(entry.name.as_str()));
         if let Some(orphan) = orphan {
             return Ok(Some(object::name(&orphan.metadata).to_owned()));
         }
@@ -248,10 +261,8 @@ impl Claims {
             statuses.insert((*name).to_owned(), json!({"name": name, "resourceClaimName": claim}));
         }
         let meta = &pod.metadata;
-        let apply = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-            "status": {"resourceClaimStatuses": statuses.into_values().collect::<Vec<_>>()}});
-        let path = format!("{}/status?fieldManager={OWNER}&force=true", object_path::<Pod>(meta));
-        self.executor.rest.apply(&path, &apply).await.map(drop)
+        let status = json!({"resourceClaimStatuses": statuses.into_values().collect::<Vec<_>>()});
+        self.executor.one(Action::apply_status::<Pod>(meta, OWNER, status)).await
     }
 
     /// A pod that was bound without the scheduler has its claims reserved here, once they are allocated.
@@ -331,5 +342,25 @@ impl Claims {
         };
         let pod = self.pods.get(object::namespace(&claim.metadata), &owner.name);
         pod.is_some_and(|p| object::uid(&p.metadata) != owner.uid || plan::done(&p))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_found_by_the_claims_it_uses() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p"},
+            "spec": {"containers": [], "resourceClaims": [
+                {"name": "shared", "resourceClaimName": "c"},
+                {"name": "made", "resourceClaimTemplateName": "t"},
+                {"name": "new", "resourceClaimTemplateName": "t"},
+            ]},
+            "status": {"resourceClaimStatuses": [{"name": "made", "resourceClaimName": "p-made-x"}]},
+        }))
+        .expect("pod");
+        assert_eq!(used(&pod), ["ns/c", "ns/p-made-x"]);
     }
 }

@@ -235,16 +235,9 @@ fn whole(q: Quantity) -> Quantity {
 /// What a claim uses.
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
-    const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
     let mut out =
         Usage::from([("count/persistentvolumeclaims".to_owned(), one()), ("persistentvolumeclaims".to_owned(), one())]);
-    let class = claim
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|a| a.get(CLASS))
-        .or_else(|| claim.spec.as_ref()?.storage_class_name.as_ref())
-        .filter(|c| !c.is_empty());
+    let class = shared::types::claim_class(claim).filter(|c| !c.is_empty());
     let asked = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"));
     let given = claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref()?.get("storage"));
     let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max().map(whole);

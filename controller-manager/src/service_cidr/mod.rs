@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ipnet::IpNet;
-use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR, ServiceCIDRStatus};
+use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -22,6 +22,7 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
+const NAME: &str = "service-cidr-controller";
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const WORKERS: usize = 5;
 /// On addresses: who gives them out. Those of others hold no range.
@@ -30,6 +31,8 @@ const ALLOCATOR: &str = "ipallocator.k8s.io";
 /// How long allocators may take to hear that a range is going, in seconds. An address that is given out meanwhile must
 /// still be seen here.
 const GRACE: i64 = 10;
+
+const NOT_SET: &str = "The ServiceCIDR Status can not be set to Ready=True";
 
 struct Ranges {
     executor: Executor,
@@ -41,9 +44,9 @@ struct Ranges {
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (ranges, addresses) = (cx.informer::<ServiceCIDR>(), cx.informer::<IPAddress>());
-        let queue: Queue<Key> = Queue::new("servicecidrs");
+        let queue: Queue<Key> = Queue::new("ipaddresses");
         let this = Arc::new(Ranges {
-            executor: cx.executor("service-cidrs-controller", "service-cidr-controller"),
+            executor: cx.executor("service-cidrs-controller", NAME),
             ranges: ranges.store(),
             addresses: addresses.store(),
         });
@@ -70,7 +73,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         worker::run(cx, "service-cidr", WORKERS, &queue, &this, |s, key| async move {
             let Some(range) = s.ranges.get("", &key.name) else { return Ok(None) };
             let actions = plan(&range, &s.ranges.list(), &s.addresses.list(), clock::now());
-            Synced::from(s.executor.run(&key, None, actions).await)
+            let outcome = s.executor.run(&key, None, actions).await;
+            if outcome.failure.is_some() && !object::deleting(&range.metadata) {
+                let about = object::reference::<ServiceCIDR>(&range.metadata);
+                s.executor.events.say(&about, true, "KubernetesServiceCIDRError", NOT_SET.to_owned());
+            }
+            Synced::from(outcome)
         });
         Ok(Started::Yes)
     })
@@ -109,7 +117,7 @@ pub fn plan(
         }
         if addresses.iter().any(|a| depends(range, all, a)) {
             let text = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
-            return condition(range, "False", "Terminating", text, now);
+            return condition(range, "False", "Terminating", text, now).into_iter().collect();
         }
         let since = range.metadata.deletion_timestamp.as_ref().map_or(now, |t| t.0);
         let left = since.as_second() + GRACE - now.as_second();
@@ -125,32 +133,19 @@ pub fn plan(
         let patch = json!({"metadata": {"finalizers": [FINALIZER], "uid": range.metadata.uid}});
         actions.push(Action::patch::<ServiceCIDR>(&range.metadata, PatchKind::Strategic, patch));
     }
-    if !range
-        .status
-        .iter()
-        .flat_map(|s| s.conditions.iter().flatten())
-        .any(|c| c.type_ == "Ready" && c.status == "True")
-    {
-        actions.extend(condition(range, "True", "", "Kubernetes Service CIDR is ready", now));
-    }
+    actions.extend(condition(range, "True", "", "Kubernetes Service CIDR is ready", now));
     actions
 }
 
-fn condition(range: &ServiceCIDR, status: &str, reason: &str, message: &str, now: Timestamp) -> Vec<Action> {
-    let same = |c: &&Condition| c.type_ == "Ready" && c.status == status && c.reason == reason;
-    if range.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| same(&c)) {
-        return Vec::new();
+/// The write of a condition; None when it is there already.
+fn condition(range: &ServiceCIDR, status: &str, reason: &str, message: &str, now: Timestamp) -> Option<Action> {
+    let same = |c: &Condition| c.type_ == "Ready" && c.status == status && c.reason == reason && c.message == message;
+    if range.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(same) {
+        return None;
     }
-    let new = Condition {
-        type_: "Ready".into(),
-        status: status.into(),
-        reason: reason.into(),
-        message: message.into(),
-        observed_generation: None,
-        last_transition_time: object::seconds(now),
-    };
-    let status = ServiceCIDRStatus { conditions: Some(vec![new]) };
-    vec![Action::patch_status::<ServiceCIDR>(&range.metadata, PatchKind::Strategic, json!({"status": status}))]
+    let new = json!({"type": "Ready", "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": object::seconds(now)});
+    Some(Action::apply_status::<ServiceCIDR>(&range.metadata, NAME, json!({"conditions": [new]})))
 }
 
 #[cfg(test)]
@@ -175,13 +170,31 @@ mod tests {
         let at = |second: &str| -> Timestamp { format!("2026-01-01T00:00:{second}Z").parse().expect("time") };
         let now = at("10");
         let fresh = range("a", "10.0.0.0/24", json!({}));
-        assert_eq!(plan(&fresh, std::slice::from_ref(&fresh), &[], now).len(), 2);
+        let first = plan(&fresh, std::slice::from_ref(&fresh), &[], now);
+        let [Action::Patch { body, .. }, Action::Apply { path, body: applied }] = first.as_slice() else {
+            panic!("{first:?}")
+        };
+        assert_eq!(body["metadata"]["finalizers"], json!([FINALIZER]));
+        assert!(path.ends_with("/servicecidrs/a/status?fieldManager=service-cidr-controller&force=true"), "{path}");
+        let ready = |message: &str| {
+            let mut there = ServiceCIDR::clone(&fresh);
+            there.metadata.finalizers = Some(vec![FINALIZER.into()]);
+            let mut status = applied["status"].clone();
+            status["conditions"][0]["message"] = json!(message);
+            there.status = Some(serde_json::from_value(status).expect("status"));
+            plan(&there, &[], &[], now).len()
+        };
+        assert_eq!(ready("Kubernetes Service CIDR is ready"), 0, "as it is");
+        assert_eq!(ready("Kubernetes default Service CIDR is ready"), 1, "in other words");
         let dying =
             range("a", "10.0.0.0/24", json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}));
         let texts = |all: &[Arc<ServiceCIDR>], used: &[Arc<IPAddress>]| -> Vec<String> {
             plan(&dying, all, used, now)
                 .iter()
-                .map(|a| if let Action::Patch { body, .. } = a { body.to_string() } else { String::new() })
+                .map(|a| match a {
+                    Action::Patch { body, .. } | Action::Apply { body, .. } => body.to_string(),
+                    other => format!("{other:?}"),
+                })
                 .collect()
         };
         assert!(

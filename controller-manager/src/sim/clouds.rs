@@ -180,15 +180,15 @@ async fn load_balancers_follow_services_and_nodes() {
     assert_eq!(scene.cloud.asked(), ["ensure s: a b"], "annotations tell the cloud what to do");
     scene.patch(("Service", "s"), "", json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert!(scene.cloud.asked().is_empty(), "labels do not");
+    let leaving = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}});
+    scene.patch(("Node", "b"), "", leaving).await;
+    assert!(scene.cloud.asked().is_empty(), "a taint alone cuts no connections");
     *scene.cloud.refuses.lock() = true;
-    scene
-        .patch(
-            ("Node", "b"),
-            "",
-            json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}}),
-        )
-        .await;
-    assert!(scene.cloud.asked().iter().all(|asked| asked == "update s: a"));
+    scene.create(&node("c", "True"));
+    tokio::time::sleep(LOOK).await;
+    let asked = scene.cloud.asked();
+    assert_eq!(asked[..2], ["update s: a c", "ensure s: a c"], "what cannot be told is made anew");
+    assert!(asked[2..].iter().all(|asked| asked == "ensure s: a c"), "{asked:?}");
     *scene.cloud.refuses.lock() = false;
     tokio::time::sleep(Duration::from_mins(5)).await;
     scene.cloud.asked();
@@ -202,6 +202,7 @@ async fn load_balancers_follow_services_and_nodes() {
         "DeletingLoadBalancer",
         "EnsuredLoadBalancer",
         "EnsuringLoadBalancer",
+        "SyncLoadBalancerFailed",
         "UpdateLoadBalancerFailed",
         "UpdatedLoadBalancer",
     ];

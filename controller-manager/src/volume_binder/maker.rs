@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use shared::csi::driver;
 
-use crate::engine::in_tree::driver;
 use crate::engine::object;
 
 use super::plan::{HOST_PATH, OLD_PROVISIONER, PROVISIONED_BY, PROVISIONER};

@@ -5,24 +5,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto::quantity::Quantity;
+use shared::types::{self, volume_class};
 
 use crate::engine::object;
-
-/// The old way to name a storage class.
-const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// The storage class a claim asks for; the empty string asks for none.
 #[must_use]
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
-    object::annotation(&claim.metadata, CLASS)
-        .or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())
-        .unwrap_or_default()
-}
-
-fn volume_class(volume: &PersistentVolume) -> &str {
-    object::annotation(&volume.metadata, CLASS)
-        .or_else(|| volume.spec.as_ref()?.storage_class_name.as_deref())
-        .unwrap_or_default()
+    types::claim_class(claim).unwrap_or_default()
 }
 
 /// How much a volume holds.

@@ -128,7 +128,7 @@ fn unnamed(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
         return bind(v, claim);
     }
     let class = claim_class(claim);
-    let unset = class.is_empty() && claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_none());
+    let unset = shared::types::claim_class(claim).is_none();
     if let Some(default) = w.default_class.as_ref().filter(|_| unset) {
         // It was made before there was a default class.
         let mut copy = claim.clone();

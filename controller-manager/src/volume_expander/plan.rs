@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::Quantity;
 use serde_json::json;
+use shared::csi;
 
 use crate::engine::action::{Action, PatchKind};
-use crate::engine::in_tree::driver;
 use crate::engine::object::{self, seconds};
 
 /// On claims: the driver whose resizer is in charge.
@@ -70,18 +70,8 @@ pub fn grows(claim: &PersistentVolumeClaim) -> bool {
 
 /// The in-tree plugin and the CSI driver that took over from it.
 fn moved_to_csi(spec: &PersistentVolumeSpec) -> Option<(&'static str, &'static str)> {
-    let plugin = [
-        (spec.aws_elastic_block_store.is_some(), "kubernetes.io/aws-ebs"),
-        (spec.gce_persistent_disk.is_some(), "kubernetes.io/gce-pd"),
-        (spec.azure_disk.is_some(), "kubernetes.io/azure-disk"),
-        (spec.azure_file.is_some(), "kubernetes.io/azure-file"),
-        (spec.cinder.is_some(), "kubernetes.io/cinder"),
-        (spec.vsphere_volume.is_some(), "kubernetes.io/vsphere-volume"),
-        (spec.portworx_volume.is_some(), "kubernetes.io/portworx-volume"),
-    ]
-    .into_iter()
-    .find_map(|(is, plugin)| is.then_some(plugin))?;
-    Some((plugin, driver(plugin)?))
+    let plugin = csi::plugin(spec)?;
+    Some((plugin, csi::driver(plugin)?))
 }
 
 /// The volume counts as grown, and the node is asked to grow the file system.

@@ -49,6 +49,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         return write_settings(&settings, &file);
     }
     crate::settings::validate(&settings.0)?;
+    electable(&settings)?;
     let features = Features {
         consumable_capacity: flags.enabled("DRAConsumableCapacity"),
         device_taints: flags.enabled("DRADeviceTaints"),
@@ -152,6 +153,19 @@ fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Inf
     let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
     let queue = Queue::new(Arc::clone(&profiles), timing);
     Arc::new(Core::new(profiles, queue, stores, Box::new(move |ns, name| pods.get(ns, name)), Arc::new(api)))
+}
+
+/// Refuses times with which nobody could lead.
+fn electable(settings: &Settings) -> anyhow::Result<()> {
+    if !settings.boolean("leaderElection.leaderElect") {
+        return Ok(());
+    }
+    let [lease, renew, retry] =
+        ["leaseDuration", "renewDeadline", "retryPeriod"].map(|n| settings.duration(&format!("leaderElection.{n}")));
+    match leader::refused(lease, renew, retry) {
+        Some(why) => Err(anyhow::anyhow!("couldn't create leader elector: {why}")),
+        None => Ok(()),
+    }
 }
 
 fn election(settings: &Settings, host: &str) -> leader::Config {

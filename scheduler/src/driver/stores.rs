@@ -14,6 +14,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer};
 use shared::informer::{Cached, Event, Factory, Informer, Scope, Store};
+use shared::types::volume_class;
 
 use crate::framework::lister::combined_selector;
 use crate::framework::{Ledger, Listers};
@@ -89,7 +90,7 @@ impl Informers {
                 base.intern(&mut sharing.lock().interner);
             }
         });
-        it.volumes.add_index(BY_CLASS, |v| vec![class_of(v)]);
+        it.volumes.add_index(BY_CLASS, |v| vec![volume_class(v).to_owned()]);
         it.capacities.add_index(BY_CLASS, |c| vec![c.storage_class_name.clone()]);
         it.attachments.add_index(BY_NODE, |a| vec![a.spec.node_name.clone()]);
         let ledger = Arc::clone(&it.ledger);
@@ -146,10 +147,6 @@ impl Informers {
             stateful_sets: self.stateful_sets.store(),
         }
     }
-}
-
-fn class_of(v: &PersistentVolume) -> String {
-    v.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default()
 }
 
 /// Pods are kept in the form in which they are decided upon.

@@ -212,3 +212,17 @@ async fn other_schedulers_pods_are_left_alone() {
     world.add(&pod("mine"));
     assert_eq!(world.next().await, "bind mine n");
 }
+
+#[test]
+fn times_with_which_nobody_could_lead_are_refused() {
+    let election = |elect: bool, renew: &str| {
+        let times = json!({
+            "leaderElect": elect, "leaseDuration": "15s", "renewDeadline": renew, "retryPeriod": "2s",
+        });
+        super::electable(&shared::config::Settings(json!({"leaderElection": times}))).map_err(|e| e.to_string())
+    };
+    assert_eq!(election(true, "10s"), Ok(()));
+    let why = "couldn't create leader elector: renewDeadline must be greater than retryPeriod*JitterFactor";
+    assert_eq!(election(true, "2.4s"), Err(why.to_owned()));
+    assert_eq!(election(false, "2.4s"), Ok(()));
+}

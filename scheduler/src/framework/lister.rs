@@ -8,6 +8,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
+use shared::types::volume_class;
 
 use super::ledger::Ledger;
 use crate::model::selector::Labels;
@@ -130,8 +131,7 @@ impl Listers for Fixed {
     }
 
     fn volumes_of_class(&self, class: &str) -> Vec<Arc<PersistentVolume>> {
-        let of = |v: &PersistentVolume| v.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default();
-        self.volumes.values().filter(|v| of(v) == class).cloned().collect()
+        self.volumes.values().filter(|v| volume_class(v) == class).cloned().collect()
     }
 
     fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>> {

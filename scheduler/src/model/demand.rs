@@ -274,8 +274,13 @@ impl Demand {
     pub fn claims(&self) -> impl Iterator<Item = (&str, bool)> {
         self.volumes.iter().filter_map(|v| match v {
             VolumeUse::Claim { name, ephemeral } => Some((name.as_str(), *ephemeral)),
-            VolumeUse::Disk { .. } => None,
+            VolumeUse::Disk { .. } | VolumeUse::Moved { .. } => None,
         })
+    }
+
+    /// Whether any volume may be one that a driver attaches.
+    pub fn attaches(&self) -> bool {
+        self.volumes.iter().any(|v| !matches!(v, VolumeUse::Disk { .. }))
     }
 }
 

@@ -22,8 +22,9 @@ const SPEC: [u32; 10] = [7, 18, 19, 22, 25, 31, 32, 33, 38, 40];
 const CONTAINER: [u32; 5] = [1, 2, 6, 8, 24];
 /// Of a container's status: name, allocatedResources, resources.
 const CONTAINER_STATUS: [u32; 3] = [1, 10, 11];
-/// Sources of volumes that matter: gcePersistentDisk, awsElasticBlockStore, iscsi, persistentVolumeClaim, rbd, ephemeral.
-const VOLUMES: [u32; 6] = [3, 4, 8, 10, 11, 29];
+/// Sources of volumes that matter: gcePersistentDisk, awsElasticBlockStore, iscsi, persistentVolumeClaim, rbd, cinder,
+/// azureDisk, portworxVolume, ephemeral.
+const VOLUMES: [u32; 9] = [3, 4, 8, 10, 11, 13, 22, 24, 29];
 const EPHEMERAL: u32 = 29;
 
 /// See the module.
@@ -344,6 +345,9 @@ mod tests {
             with("/spec", "resources", json!({"requests": {"cpu": "9"}})),
             with("/spec/volumes/1/persistentVolumeClaim", "claimName", json!("d")),
             with("/spec/volumes/2", "name", json!("f")),
+            with("/spec/volumes/0", "cinder", json!({"volumeID": "v"})),
+            with("/spec/volumes/0", "azureDisk", json!({"diskName": "v", "diskURI": "v"})),
+            with("/spec/volumes/0", "portworxVolume", json!({"volumeID": "v"})),
             with("/metadata", "name", json!("p-2")),
             with("/spec/initContainers/0", "restartPolicy", Value::Null),
             with("/spec/containers/0", "image", json!("other")),

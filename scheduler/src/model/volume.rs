@@ -1,6 +1,7 @@
 //! The volumes of a pod, as far as placement depends on them.
 
 use k8s_openapi::api::core::v1 as core;
+use shared::csi;
 
 /// One volume whose placement matters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,12 +22,29 @@ pub enum VolumeUse {
         /// Whether two read-only mounts get along.
         shared_read_only: bool,
     },
+    /// A disk of a plugin that was once part of Kubernetes, for the driver that took over to attach.
+    Moved {
+        /// The driver.
+        driver: String,
+        /// Its name of the disk.
+        handle: String,
+    },
 }
 
 impl VolumeUse {
     /// Reads the volumes of a pod called `pod_name`.
     pub fn of(spec: &core::PodSpec, pod_name: &str) -> Vec<Self> {
-        spec.volumes.iter().flatten().flat_map(|v| Self::read(v, pod_name)).collect()
+        let volumes = spec.volumes.iter().flatten();
+        volumes.flat_map(|v| Self::read(v, pod_name).into_iter().chain(Self::moved(v))).collect()
+    }
+
+    /// Upstream's scheduler does not count the volumes of the two plugins that are left out.
+    fn moved(v: &core::Volume) -> Option<Self> {
+        if v.vsphere_volume.is_some() || v.azure_file.is_some() {
+            return None;
+        }
+        let csi = csi::inline(v, "").ok().flatten()?.1.csi?;
+        Some(Self::Moved { driver: csi.driver, handle: csi.volume_handle })
     }
 
     fn read(v: &core::Volume, pod_name: &str) -> Vec<Self> {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::Value;
+use shared::csi;
 
 use super::uses_claim;
+use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
 use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
-use crate::model::{NodeInfo, PodInfo};
+use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
 pub const NAME: &str = "NodeVolumeLimits";
@@ -29,54 +31,37 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
 #[derive(Clone, Debug)]
 struct Notes(HashSet<(String, String)>);
 
-/// CSI volumes behind a pod's claims. A claim that has no volume yet counts by its own name for the driver that will
-/// make it.
+/// Plugins of old whose volumes upstream does not count for the drivers that took over.
+const UNCOUNTED: [&str; 2] = ["kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"];
+
+/// CSI volumes of a pod, behind claims or not. A claim that has no volume yet counts by its own name for the driver that
+/// will make it.
 fn volumes(cx: Context<'_>, pod: &PodInfo) -> HashSet<(String, String)> {
-    pod.claims()
-        .filter_map(|(name, _)| {
-            let claim = cx.listers.claim(&pod.namespace, name)?;
-            let spec = claim.spec.as_ref()?;
-            if let Some(volume) =
-                spec.volume_name.as_deref().filter(|v| !v.is_empty()).and_then(|v| cx.listers.volume(v))
-            {
-                return handle(&volume);
-            }
-            let class = cx.listers.storage_class(spec.storage_class_name.as_deref()?)?;
-            Some((driver(&class.provisioner).to_owned(), format!("{}/{name}", pod.namespace)))
-        })
-        .collect()
+    let of = |volume: &VolumeUse| match volume {
+        VolumeUse::Claim { name, .. } => claimed(cx, &pod.namespace, name),
+        VolumeUse::Moved { driver, handle } => Some((driver.clone(), handle.clone())),
+        VolumeUse::Disk { .. } => None,
+    };
+    pod.volumes.iter().filter_map(of).collect()
 }
 
-/// Provisioners that were once part of Kubernetes, and the drivers that took over.
-const MIGRATED: [(&str, &str); 6] = [
-    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
-    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
-    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
-    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
-    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
-    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
-];
-
-fn driver(provisioner: &str) -> &str {
-    MIGRATED.iter().find(|(old, _)| *old == provisioner).map_or(provisioner, |(_, driver)| driver)
+fn claimed(cx: Context<'_>, namespace: &str, name: &str) -> Option<(String, String)> {
+    let claim = cx.listers.claim(namespace, name)?;
+    let bound = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
+    if let Some(volume) = bound.and_then(|v| cx.listers.volume(v)) {
+        return handle(&volume);
+    }
+    let class = cx.listers.storage_class(class_of(&claim))?;
+    let provisioner = class.provisioner.as_str();
+    let driver = csi::driver(provisioner).unwrap_or(provisioner);
+    (!UNCOUNTED.contains(&provisioner)).then(|| (driver.to_owned(), format!("{namespace}/{name}")))
 }
 
 /// The driver of a volume and the volume's handle; volumes of old kinds count for the drivers that took over.
 fn handle(volume: &PersistentVolume) -> Option<(String, String)> {
-    let spec = volume.spec.as_ref()?;
-    if let Some(csi) = &spec.csi {
-        return Some((csi.driver.clone(), csi.volume_handle.clone()));
-    }
-    let old = [
-        spec.aws_elastic_block_store.as_ref().map(|v| v.volume_id.clone()),
-        spec.gce_persistent_disk.as_ref().map(|v| v.pd_name.clone()),
-        spec.azure_disk.as_ref().map(|v| v.disk_uri.clone()),
-        spec.cinder.as_ref().map(|v| v.volume_id.clone()),
-        spec.vsphere_volume.as_ref().map(|v| v.volume_path.clone()),
-        spec.portworx_volume.as_ref().map(|v| v.volume_id.clone()),
-    ];
-    let (id, (_, driver)) = old.into_iter().zip(MIGRATED).find(|(id, _)| id.is_some())?;
-    Some(((*driver).to_owned(), id?))
+    let old = volume.spec.as_ref().and_then(csi::plugin);
+    let counted = old.is_none_or(|plugin| !UNCOUNTED.contains(&plugin));
+    csi::known(volume).ok().flatten().filter(|_| counted).map(|known| (known.driver, known.handle))
 }
 
 /// Volumes that are attached to a node, whether or not a pod there still uses them.
@@ -87,7 +72,7 @@ fn attached(cx: Context<'_>, node: &str) -> Vec<(String, String)> {
 
 impl PreFilter for NodeVolumeLimits {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
-        if pod.volumes.is_empty() {
+        if !pod.attaches() {
             return Err(Status::SKIP);
         }
         let mine = volumes(cx, pod);
@@ -128,13 +113,13 @@ impl Filter for NodeVolumeLimits {
 impl Requeue for NodeVolumeLimits {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
-            ClusterEvent::AssignedPod { old: Some(old), new: None } => (!old.volumes.is_empty()).into(),
+            ClusterEvent::AssignedPod { old: Some(old), new: None } => old.attaches().into(),
             ClusterEvent::Object(Change::CsiNode(d)) => d.now().is_some().into(),
             ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
                 (d.before().is_none() && d.now().is_some_and(|c| uses_claim(pod, c))).into()
             }
             ClusterEvent::Object(Change::VolumeAttachment(d)) => d.now().is_none().into(),
-            ClusterEvent::Node { old: None, .. } => (!pod.volumes.is_empty()).into(),
+            ClusterEvent::Node { old: None, .. } => pod.attaches().into(),
             _ => Hint::Skip,
         }
     }
@@ -175,5 +160,43 @@ mod tests {
         assert_eq!(check.filter(&using("p", "c2"), &one), "node(s) exceed max volume count", "still attached");
         check.listers.attachments.clear();
         assert_eq!(check.filter(&using("p", "c2"), &node("other").with(&[using("a", "c0"), using("b", "c1")])), "");
+    }
+
+    #[test]
+    fn disks_of_old_plugins() {
+        let mut check = Check::of(super::build, json!(null));
+        let drivers = ["ebs.csi.aws.com", "csi.vsphere.vmware.com"]
+            .map(|name| json!({"name": name, "nodeID": "n", "allocatable": {"count": 1}}));
+        let csi = json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});
+        check.listers.csi_nodes.insert("n".into(), Arc::new(serde_json::from_value(csi).expect("csi node")));
+        for (name, source) in [
+            ("c", json!({"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}})),
+            ("v", json!({"vsphereVolume": {"volumePath": "a"}})),
+        ] {
+            let claim = json!({"metadata": {"name": name}, "spec": {"volumeName": name}});
+            let volume = json!({"metadata": {"name": name}, "spec": source});
+            let key = ("default".into(), name.to_owned());
+            check.listers.claims.insert(key, Arc::new(serde_json::from_value(claim).expect("claim")));
+            check.listers.volumes.insert(name.to_owned(), Arc::new(serde_json::from_value(volume).expect("volume")));
+        }
+        let using = |mut source: serde_json::Value| {
+            source["name"] = json!("v");
+            pod("p").set("/spec", "volumes", json!([source])).info()
+        };
+        let ebs = |id: &str| using(json!({"awsElasticBlockStore": {"volumeID": id}}));
+        let vsphere = |path: &str| using(json!({"vsphereVolume": {"volumePath": path}}));
+        let claim = |name: &str| using(json!({"persistentVolumeClaim": {"claimName": name}}));
+        let full = "node(s) exceed max volume count";
+        for (new, there, want) in [
+            (ebs("vol-2"), ebs("vol-1"), full),
+            (ebs("vol-2"), claim("c"), full),
+            (ebs("vol-1"), claim("c"), ""),
+            (claim("c"), ebs("vol-2"), full),
+            (vsphere("b"), vsphere("a"), ""),
+            (vsphere("b"), claim("v"), ""),
+            (claim("v"), vsphere("b"), ""),
+        ] {
+            assert_eq!(check.filter(&new, &node("n").with(std::slice::from_ref(&there))), want, "{new:?} {there:?}");
+        }
     }
 }

@@ -50,6 +50,7 @@ impl PreFilter for VolumeRestrictions {
         for volume in &pod.volumes {
             match volume {
                 VolumeUse::Disk { .. } => disks = true,
+                VolumeUse::Moved { .. } => {}
                 VolumeUse::Claim { name, .. } => {
                     let Some(claim) = cx.listers.claim(&pod.namespace, name) else {
                         return Err(Status::unresolvable(format!("persistentvolumeclaim {name:?} not found")));

@@ -52,6 +52,23 @@ impl Config {
     }
 }
 
+/// So much longer than asked for may the pause between two tries for the lease be.
+const JITTER: f64 = 1.2;
+
+/// What is wrong with the times of an election, in client-go's words: how long a lease lasts, within which time it has to
+/// be renewed, and how long the pause between two tries is.
+pub fn refused(lease: Duration, renew: Duration, retry: Duration) -> Option<&'static str> {
+    if lease <= renew {
+        Some("leaseDuration must be greater than renewDeadline")
+    } else if renew <= retry.mul_f64(JITTER) {
+        Some("renewDeadline must be greater than retryPeriod*JitterFactor")
+    } else if retry.is_zero() {
+        Some("retryPeriod must be greater than zero")
+    } else {
+        None
+    }
+}
+
 /// An identity that no other process has, in upstream's form `<host>_<uuid>`.
 pub fn identity(host: &str) -> String {
     format!("{host}_{}", uuid::Uuid::new_v4())

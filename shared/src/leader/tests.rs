@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use parking_lot::Mutex;
 
-use super::{Config, Elector, Outcome, Step, decide, run};
+use super::{Config, Elector, Outcome, Step, decide, refused, run};
 use crate::events::Recorder;
 use crate::run::{Shutdown, TaskGroup};
 
@@ -30,6 +30,22 @@ fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
         renew_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
         lease_transitions: Some(transitions),
         ..LeaseSpec::default()
+    }
+}
+
+#[test]
+fn times_with_which_nobody_could_lead() {
+    // (lease, renew, retry) in tenths of a second
+    let table = [
+        ((150, 100, 20), None),
+        ((150, 150, 20), Some("leaseDuration must be greater than renewDeadline")),
+        ((150, 24, 20), Some("renewDeadline must be greater than retryPeriod*JitterFactor")),
+        ((150, 25, 20), None),
+        ((150, 100, 0), Some("retryPeriod must be greater than zero")),
+    ];
+    for ((lease, renew, retry), expected) in table {
+        let [lease, renew, retry] = [lease, renew, retry].map(|tenths| Duration::from_millis(tenths * 100));
+        assert_eq!(refused(lease, renew, retry), expected, "{lease:?} {renew:?} {retry:?}");
     }
 }
 

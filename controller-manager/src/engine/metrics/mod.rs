@@ -171,9 +171,6 @@ mod tests {
             &[
                 "node_controller_cloud_provider_taint_removal_delay_seconds",
                 "node_controller_initial_node_sync_delay_seconds",
-                "service_controller_nodesync_error_total",
-                "service_controller_nodesync_latency_seconds",
-                "service_controller_update_loadbalancer_host_latency_seconds",
             ],
         ),
         (

@@ -106,7 +106,30 @@ pub(super) const TABLE: &[Row] = &[
         Gauge,
         "[ALPHA] Conflict between two pods that use the same volume.",
     ),
-    row("service_controller_loadbalancer_sync_total", &[], Counter, "[ALPHA] Number of load balancer syncs."),
+    row(
+        "service_controller_loadbalancer_sync_total",
+        &[],
+        Counter,
+        "[ALPHA] Number of times that a load balancer was told of nodes.",
+    ),
+    row(
+        "service_controller_nodesync_error_total",
+        &[],
+        Counter,
+        "[ALPHA] Number of times that a load balancer could not be told of nodes.",
+    ),
+    row(
+        "service_controller_nodesync_latency_seconds",
+        &[],
+        Histogram(1.0, 2.0, 15),
+        "[ALPHA] How long it takes until all load balancers know of a change of nodes.",
+    ),
+    row(
+        "service_controller_update_loadbalancer_host_latency_seconds",
+        &[],
+        Histogram(1.0, 2.0, 15),
+        "[ALPHA] How long it takes to tell one load balancer of nodes.",
+    ),
     row(
         "storage_count_attachable_volumes_in_use",
         &["node", "volume_plugin"],

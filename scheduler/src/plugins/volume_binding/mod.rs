@@ -90,8 +90,8 @@ fn key(claim: &PersistentVolumeClaim) -> String {
     )
 }
 
-fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default()
+pub(crate) fn class_of(claim: &PersistentVolumeClaim) -> &str {
+    shared::types::claim_class(claim).unwrap_or_default()
 }
 
 fn annotation<'a>(claim: &'a PersistentVolumeClaim, name: &str) -> Option<&'a str> {

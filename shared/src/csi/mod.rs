@@ -1,0 +1,276 @@
+//! By what names CSI drivers know volumes. Volumes of plugins that were once part of Kubernetes are translated into what
+//! the drivers understand that took over; answers for upstream's `csi-translation-lib`. Pure, and nothing is asked of a
+//! driver.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    AWSElasticBlockStoreVolumeSource, AzureDiskVolumeSource, CSIPersistentVolumeSource, PersistentVolume,
+    PersistentVolumeSpec, SecretReference, Volume,
+};
+
+const AWS_EBS: &str = "ebs.csi.aws.com";
+const GCE_PD: &str = "pd.csi.storage.gke.io";
+const AZURE_DISK: &str = "disk.csi.azure.com";
+const AZURE_FILE: &str = "file.csi.azure.com";
+const CINDER: &str = "cinder.csi.openstack.org";
+const VSPHERE: &str = "csi.vsphere.vmware.com";
+const PORTWORX: &str = "pxd.portworx.com";
+
+/// Plugins that were once part of Kubernetes, and the drivers that took over.
+const MOVED: [(&str, &str); 7] = [
+    ("kubernetes.io/aws-ebs", AWS_EBS),
+    ("kubernetes.io/gce-pd", GCE_PD),
+    ("kubernetes.io/azure-disk", AZURE_DISK),
+    ("kubernetes.io/azure-file", AZURE_FILE),
+    ("kubernetes.io/cinder", CINDER),
+    ("kubernetes.io/vsphere-volume", VSPHERE),
+    ("kubernetes.io/portworx-volume", PORTWORX),
+];
+/// Where a disk is whose zone nobody knows.
+const UNSPECIFIED: &str = "UNSPECIFIED";
+/// In the order in which they count.
+const ZONES: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
+const ONE_WRITER: &str = "ReadWriteOnce";
+const READERS: &str = "ReadOnlyMany";
+const WRITERS: &str = "ReadWriteMany";
+
+/// A volume as a driver knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The driver.
+    pub driver: String,
+    /// Its name of the volume.
+    pub handle: String,
+    /// How it may be used; empty when nobody said.
+    pub modes: Vec<String>,
+}
+
+/// Why a volume has no driver that it could be handed to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untranslatable {
+    /// Its identity cannot be read.
+    #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})")]
+    Aws(String),
+    /// Its zone cannot be read.
+    #[error(
+        "failed to get region from zones: zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}"
+    )]
+    Zone(String),
+    /// It is in more than one region.
+    #[error("failed to get region from zones: multiple or no regions gotten from zones, got: {0}")]
+    Regions(String),
+    /// A disk of a kind that no driver has.
+    #[error("kind({0}) is not supported in csi migration")]
+    Kind(String),
+    /// A share whose secret may be anywhere.
+    #[error("could not find a secret namespace in PersistentVolumeSource or ClaimRef")]
+    Namespace,
+}
+
+/// The driver that took over from a plugin.
+pub fn driver(plugin: &str) -> Option<&'static str> {
+    MOVED.iter().find(|(old, _)| *old == plugin).map(|(_, driver)| *driver)
+}
+
+/// The plugin of old that a volume is of.
+pub fn plugin(spec: &PersistentVolumeSpec) -> Option<&'static str> {
+    let of = [
+        spec.aws_elastic_block_store.is_some(),
+        spec.gce_persistent_disk.is_some(),
+        spec.azure_disk.is_some(),
+        spec.azure_file.is_some(),
+        spec.cinder.is_some(),
+        spec.vsphere_volume.is_some(),
+        spec.portworx_volume.is_some(),
+    ];
+    of.into_iter().zip(MOVED).find_map(|(is, (plugin, _))| is.then_some(plugin))
+}
+
+/// A volume as its driver knows it; none if it has no driver.
+///
+/// # Errors
+/// It was once another plugin's, and cannot be translated.
+pub fn known(volume: &PersistentVolume) -> Result<Option<Known>, Untranslatable> {
+    let Some(spec) = &volume.spec else { return Ok(None) };
+    let mut modes = spec.access_modes.clone().unwrap_or_default();
+    let (driver, handle) = if let Some(csi) = &spec.csi {
+        (csi.driver.as_str(), csi.volume_handle.clone())
+    } else if let Some(ebs) = &spec.aws_elastic_block_store {
+        (AWS_EBS, aws(ebs)?)
+    } else if let Some(disk) = &spec.gce_persistent_disk {
+        // That plugin never looked at the modes: a disk has one writer, or none.
+        if modes.iter().any(|m| m != READERS) {
+            modes = vec![ONE_WRITER.to_owned()];
+        }
+        (GCE_PD, gce(&place(volume)?, &disk.pd_name))
+    } else if let Some(disk) = &spec.azure_disk {
+        (AZURE_DISK, azure_disk(disk)?)
+    } else if let Some(share) = &spec.azure_file {
+        let claimed = spec.claim_ref.as_ref().and_then(|r| r.namespace.as_deref());
+        let namespace = share.secret_namespace.as_deref().or(claimed).ok_or(Untranslatable::Namespace)?;
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        (AZURE_FILE, azure_file(&share.secret_name, &share.share_name, name, namespace))
+    } else if let Some(cinder) = &spec.cinder {
+        (CINDER, cinder.volume_id.clone())
+    } else if let Some(vsphere) = &spec.vsphere_volume {
+        (VSPHERE, vsphere.volume_path.clone())
+    } else if let Some(portworx) = &spec.portworx_volume {
+        (PORTWORX, portworx.volume_id.clone())
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Known { driver: driver.to_owned(), handle, modes }))
+}
+
+/// Whether a pod's volume is of a plugin of old.
+pub fn is_old(volume: &Volume) -> bool {
+    volume.aws_elastic_block_store.is_some()
+        || volume.gce_persistent_disk.is_some()
+        || volume.azure_disk.is_some()
+        || volume.azure_file.is_some()
+        || volume.cinder.is_some()
+        || volume.vsphere_volume.is_some()
+        || volume.portworx_volume.is_some()
+}
+
+/// The volume that stands for one of old in a pod of `namespace`: its name and specification. None for any other.
+///
+/// # Errors
+/// It cannot be translated.
+pub fn inline(volume: &Volume, namespace: &str) -> Result<Option<(String, PersistentVolumeSpec)>, Untranslatable> {
+    let attributes = |all: &[(&str, Option<String>)]| -> Option<BTreeMap<String, String>> {
+        Some(all.iter().filter_map(|(k, v)| Some(((*k).to_owned(), v.clone()?))).collect())
+    };
+    let mut name = None;
+    let (driver, volume_handle, mode, mut csi) = if let Some(ebs) = &volume.aws_elastic_block_store {
+        let partition = ebs.partition.unwrap_or(0).to_string();
+        let csi = CSIPersistentVolumeSource {
+            read_only: ebs.read_only,
+            fs_type: ebs.fs_type.clone(),
+            volume_attributes: attributes(&[("partition", Some(partition))]),
+            ..CSIPersistentVolumeSource::default()
+        };
+        (AWS_EBS, aws(ebs)?, ONE_WRITER, csi)
+    } else if let Some(disk) = &volume.gce_persistent_disk {
+        let partition = disk.partition.filter(|n| *n != 0).map(|n| n.to_string()).unwrap_or_default();
+        let csi = CSIPersistentVolumeSource {
+            read_only: disk.read_only,
+            fs_type: disk.fs_type.clone(),
+            volume_attributes: attributes(&[("partition", Some(partition))]),
+            ..CSIPersistentVolumeSource::default()
+        };
+        name = Some(format!("{GCE_PD}-{}", disk.pd_name));
+        let mode = if disk.read_only == Some(true) { READERS } else { ONE_WRITER };
+        (GCE_PD, gce(&format!("zones/{UNSPECIFIED}"), &disk.pd_name), mode, csi)
+    } else if let Some(disk) = &volume.azure_disk {
+        let handle = azure_disk(disk)?;
+        let csi = CSIPersistentVolumeSource {
+            read_only: disk.read_only,
+            fs_type: disk.fs_type.clone(),
+            volume_attributes: attributes(&[
+                ("cachingmode", disk.caching_mode.clone().filter(|m| !m.is_empty())),
+                ("fstype", disk.fs_type.clone()),
+                ("kind", Some(disk.kind.clone().unwrap_or_else(|| MANAGED.to_owned()))),
+            ]),
+            ..CSIPersistentVolumeSource::default()
+        };
+        name = Some(handle.clone());
+        (AZURE_DISK, handle, ONE_WRITER, csi)
+    } else if let Some(share) = &volume.azure_file {
+        let secret = SecretReference { name: Some(share.secret_name.clone()), namespace: Some(namespace.to_owned()) };
+        let csi = CSIPersistentVolumeSource {
+            read_only: share.read_only,
+            volume_attributes: attributes(&[("sharename", Some(share.share_name.clone()))]),
+            node_stage_secret_ref: Some(secret),
+            ..CSIPersistentVolumeSource::default()
+        };
+        let handle = azure_file(&share.secret_name, &share.share_name, &volume.name, namespace);
+        name = Some(handle.clone());
+        (AZURE_FILE, handle, WRITERS, csi)
+    } else if let Some(cinder) = &volume.cinder {
+        let csi = CSIPersistentVolumeSource {
+            read_only: cinder.read_only,
+            fs_type: cinder.fs_type.clone(),
+            ..CSIPersistentVolumeSource::default()
+        };
+        (CINDER, cinder.volume_id.clone(), ONE_WRITER, csi)
+    } else if let Some(vsphere) = &volume.vsphere_volume {
+        let csi =
+            CSIPersistentVolumeSource { fs_type: vsphere.fs_type.clone(), ..CSIPersistentVolumeSource::default() };
+        (VSPHERE, vsphere.volume_path.clone(), ONE_WRITER, csi)
+    } else if let Some(portworx) = &volume.portworx_volume {
+        let csi =
+            CSIPersistentVolumeSource { fs_type: portworx.fs_type.clone(), ..CSIPersistentVolumeSource::default() };
+        let mode = if portworx.read_only == Some(true) { READERS } else { ONE_WRITER };
+        (PORTWORX, portworx.volume_id.clone(), mode, csi)
+    } else {
+        return Ok(None);
+    };
+    let name = name.unwrap_or_else(|| format!("{driver}-{volume_handle}"));
+    driver.clone_into(&mut csi.driver);
+    csi.volume_handle = volume_handle;
+    csi.read_only = csi.read_only.filter(|only| *only);
+    let spec = PersistentVolumeSpec {
+        csi: Some(csi),
+        access_modes: Some(vec![mode.to_owned()]),
+        volume_mode: Some("Filesystem".to_owned()),
+        ..PersistentVolumeSpec::default()
+    };
+    Ok(Some((name, spec)))
+}
+
+/// A name like `aws://us-east-1a/vol-1` without its zone; any other is the cloud's own.
+fn aws(ebs: &AWSElasticBlockStoreVolumeSource) -> Result<String, Untranslatable> {
+    let Some(zoned) = ebs.volume_id.strip_prefix("aws://") else { return Ok(ebs.volume_id.clone()) };
+    let id = zoned.split_once('/').map_or("", |(_, path)| path.trim_matches('/'));
+    if id.starts_with("vol-") && !id.contains('/') {
+        Ok(id.to_owned())
+    } else {
+        Err(Untranslatable::Aws(ebs.volume_id.clone()))
+    }
+}
+
+fn gce(place: &str, name: &str) -> String {
+    format!("projects/{UNSPECIFIED}/{place}/disks/{name}")
+}
+
+/// The zone of a disk; one that is in several belongs to their region.
+fn place(volume: &PersistentVolume) -> Result<String, Untranslatable> {
+    let labels = volume.metadata.labels.as_ref();
+    let zones = ZONES.iter().find_map(|key| labels?.get(*key).filter(|zone| !zone.is_empty()));
+    let Some(zones) = zones else { return Ok(format!("zones/{UNSPECIFIED}")) };
+    if !zones.contains("__") {
+        return Ok(format!("zones/{zones}"));
+    }
+    let mut regions = BTreeSet::new();
+    for zone in zones.split("__") {
+        match zone.split('-').collect::<Vec<_>>().as_slice() {
+            [locale, region, _] => regions.insert(format!("{locale}-{region}")),
+            _ => return Err(Untranslatable::Zone(zone.to_owned())),
+        };
+    }
+    let regions: Vec<String> = regions.into_iter().collect();
+    match regions.as_slice() {
+        [region] => Ok(format!("regions/{region}")),
+        several => Err(Untranslatable::Regions(several.join(" "))),
+    }
+}
+
+const MANAGED: &str = "Managed";
+
+fn azure_disk(disk: &AzureDiskVolumeSource) -> Result<String, Untranslatable> {
+    match disk.kind.as_deref() {
+        Some(kind) if kind != MANAGED => Err(Untranslatable::Kind(kind.to_owned())),
+        _ => Ok(disk.disk_uri.clone()),
+    }
+}
+
+/// A share is known by its account, which a secret is named after.
+fn azure_file(secret: &str, share: &str, volume: &str, namespace: &str) -> String {
+    let account = secret.strip_prefix("azure-storage-account-").and_then(|s| s.strip_suffix("-secret"));
+    format!("#{}#{share}#{volume}#{namespace}", account.unwrap_or(secret))
+}
