@@ -7,6 +7,7 @@ pub mod logs;
 
 use crate::cri::{CriError, Runtime, labels, v1};
 use crate::workers::manager::Manager;
+use shared::flags::format_duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -39,11 +40,10 @@ impl Health {
         if last == 0 {
             return Some("PLEG is not healthy: pleg has yet to be successful".to_owned());
         }
-        let age = jiff::Timestamp::now().as_second() - last;
-        let limit = THRESHOLD.as_secs();
-        (age > limit as i64).then(|| {
-            let age = crate::workers::backoff::go_duration(jiff::SignedDuration::from_secs(age));
-            format!("PLEG is not healthy: pleg was last seen active {age} ago; threshold is 3m0s")
+        let age = u64::try_from(jiff::Timestamp::now().as_second() - last).map_or(Duration::ZERO, Duration::from_secs);
+        (age > THRESHOLD).then(|| {
+            let (age, limit) = (format_duration(age), format_duration(THRESHOLD));
+            format!("PLEG is not healthy: pleg was last seen active {age} ago; threshold is {limit}")
         })
     }
 }
