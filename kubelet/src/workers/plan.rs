@@ -249,51 +249,66 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         }
         Init::Done => {}
     }
-    let mut kept = 0;
-    let mut starting = 0;
+    let mut alive = false;
     for container in &spec.containers {
         // An attempt that ended in an earlier sandbox counts for its restart count and for OnFailure successes.
-        let found = observed.latest_in(sandbox, &container.name);
-        let latest = observed.latest(&container.name);
-        match found {
-            Some(found) if found.state == State::Running => match replace_reason(container, found, probes) {
-                None if resize(container, found, &mut resizes, steps) => kept += 1,
-                None => starting += 1,
-                Some(reason) => {
-                    let (again, changed) = (restarts_on_failure(spec, container), is_changed(container, found));
-                    let message = if again || changed { format!("{reason}, will be restarted") } else { reason };
-                    steps.push(kill(found, message));
-                    // Once it has ended its policy would keep it from starting as what it is to be now.
-                    steps.extend((changed && !again).then(|| start(container, Kind::App, Some(found))));
-                    starting += 1;
-                }
-            },
-            _ => {
-                let succeeded_before = found.is_none()
-                    && restart_policy(spec) != "Always"
-                    && latest.is_some_and(|f| f.state == State::Exited && !wants_start(spec, container, Some(f)));
-                if succeeded_before || !wants_start(spec, container, found) {
-                    continue;
-                }
-                if let Some(lost) = found.filter(|f| f.state == State::Unknown) {
-                    let name = &container.name;
-                    steps.push(kill(
-                        lost,
-                        format!("Container {name} is in unknown state, try killing it before restart"),
-                    ));
-                }
-                steps.push(start(container, Kind::App, latest));
-                starting += 1;
+        alive |= match observed.latest_in(sandbox, &container.name) {
+            Some(found) if found.state == State::Running => {
+                running(spec, container, found, probes, &mut resizes, steps);
+                true
             }
-        }
+            found => stopped(spec, container, found, observed.latest(&container.name), steps),
+        };
     }
-    if kept == 0 && starting == 0 {
+    if !alive {
         // Nothing left to run: sidecars and the sandbox go, too.
         steps.truncate(before);
         steps.push(Step::KillPod { recreate: false });
     } else if !resizes.is_empty() {
         steps.push(Step::Resize { names: resizes });
     }
+}
+
+/// What an application container needs that runs.
+fn running(
+    spec: &PodSpec,
+    container: &Container,
+    found: &Found,
+    probes: &dyn ProbeResults,
+    resizes: &mut Vec<String>,
+    steps: &mut Vec<Step>,
+) {
+    let Some(reason) = replace_reason(container, found, probes) else {
+        resize(container, found, resizes, steps);
+        return;
+    };
+    let (again, changed) = (restarts_on_failure(spec, container), is_changed(container, found));
+    let message = if again || changed { format!("{reason}, will be restarted") } else { reason };
+    steps.push(kill(found, message));
+    // Once it has ended its policy would keep it from starting as what it is to be now.
+    steps.extend((changed && !again).then(|| start(container, Kind::App, Some(found))));
+}
+
+/// Starts an application container that does not run, `found` in this sandbox and `latest` in any; true if it shall run.
+fn stopped(
+    spec: &PodSpec,
+    container: &Container,
+    found: Option<&Found>,
+    latest: Option<&Found>,
+    steps: &mut Vec<Step>,
+) -> bool {
+    let succeeded_before = found.is_none()
+        && restart_policy(spec) != "Always"
+        && latest.is_some_and(|f| f.state == State::Exited && !wants_start(spec, container, Some(f)));
+    if succeeded_before || !wants_start(spec, container, found) {
+        return false;
+    }
+    if let Some(lost) = found.filter(|f| f.state == State::Unknown) {
+        let text = format!("Container {} is in unknown state, try killing it before restart", container.name);
+        steps.push(kill(lost, text));
+    }
+    steps.push(start(container, Kind::App, latest));
+    true
 }
 
 fn init_containers(
