@@ -73,11 +73,7 @@ const SHORTAGES: [Row; 3] = [
         "MemoryPressure",
         |p| p.memory,
         [
-            (
-                "KubeletHasInsufficientMemory",
-                "kubelet has insufficient memory available",
-                "NodeHasInsufficientMemory",
-            ),
+            ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "NodeHasInsufficientMemory"),
             ("KubeletHasSufficientMemory", "kubelet has sufficient memory available", "NodeHasSufficientMemory"),
         ],
     ),

@@ -20,8 +20,8 @@ pub const RELIST_PERIOD: Duration = Duration::from_secs(1);
 const RELIST_SOON: Duration = Duration::from_millis(200);
 /// How many relists that lasts.
 const SOON: u32 = 10;
-/// With events the relist is only a safety net.
-const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
+/// With events the relist is only a safety net, but must come well before [`THRESHOLD`].
+const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 /// A relist older than this means that the runtime hangs.
 pub const THRESHOLD: Duration = Duration::from_secs(180);
 
@@ -118,8 +118,7 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
             (false, 0) => RELIST_PERIOD,
             (false, _) => RELIST_SOON,
         };
-        let deadline = tokio::time::sleep(period.min(Duration::from_secs(60)));
-        let mut deadline = std::pin::pin!(deadline);
+        let mut deadline = std::pin::pin!(tokio::time::sleep(period));
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,

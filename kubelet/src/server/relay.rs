@@ -120,8 +120,7 @@ impl Server {
         let prepared = async {
             let pod = self.pod(namespace, name, uid)?;
             let runtime = &self.manager.context().runtime;
-            let sandboxes =
-                runtime.list_sandboxes(Some(pods::uid(&pod))).await.map_err(runtime_error)?;
+            let sandboxes = runtime.list_sandboxes(Some(pods::uid(&pod))).await.map_err(runtime_error)?;
             let ready = sandboxes.iter().filter(|s| s.state() == v1::PodSandboxState::SandboxReady);
             let Some(sandbox) = ready.max_by_key(|s| s.created_at) else {
                 let text = format!("failed to find sandbox for pod {}", pods::describe(&pod));

@@ -293,9 +293,7 @@ impl Worker {
         for (name, (reason, _)) in &self.waiting {
             let spec = kill::spec_of(pod, name);
             let left = match reason.as_str() {
-                "CrashLoopBackOff" => {
-                    finished_last(status, name).and_then(|at| self.crash.remaining(name, at, now))
-                }
+                "CrashLoopBackOff" => finished_last(status, name).and_then(|at| self.crash.remaining(name, at, now)),
                 "ErrImagePull" | "ImagePullBackOff" => {
                     let image = spec.and_then(|s| s.image.clone()).unwrap_or_default();
                     self.cx.images.retry_in(pod, &image, now)
