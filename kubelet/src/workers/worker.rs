@@ -9,7 +9,7 @@ use super::observed::{Observed, Observer, State};
 use super::plan::{self, Kind, ProbeResults, Step};
 use super::resize::Progress;
 use super::resizing::Resources;
-use super::start;
+use super::start::{self, Start};
 use crate::events::{EventType, field_path};
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
@@ -53,7 +53,7 @@ enum Round {
 }
 
 /// What became of a container that was to start.
-enum Start {
+enum Outcome {
     /// It runs.
     Runs,
     /// It was made, and is to be looked at.
@@ -340,10 +340,10 @@ impl Worker {
                     killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), error, "Could not stop pod"))?;
                     progressed = true;
                 }
-                Step::KillContainer { id, message, .. } => {
+                Step::KillContainer { id, message, grace, .. } => {
                     let Some(found) = observed.containers.iter().find(|c| c.id == id) else { continue };
                     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
-                    let grace = probe_grace(pod, &found.name, &message).unwrap_or_else(|| pods::grace(pod));
+                    let grace = grace.unwrap_or_else(|| pods::grace(pod));
                     kill::container(&self.cx, pod, found, &ip, grace, &message, &self.hooks_run).await.map_err(drop)?;
                     progressed = true;
                 }
@@ -364,10 +364,10 @@ impl Worker {
                     }
                     let volumes = volumes.as_ref().unwrap_or(&NO_VOLUMES);
                     match self.start_container(pod, observed, volumes, (name, kind, attempt)).await {
-                        Start::Runs => (progressed, started) = (true, true),
-                        Start::Ended => progressed = true,
-                        Start::Waits => {}
-                        Start::GivenUp => return Ok(true),
+                        Outcome::Runs => (progressed, started) = (true, true),
+                        Outcome::Ended => progressed = true,
+                        Outcome::Waits => {}
+                        Outcome::GivenUp => return Ok(true),
                     }
                 }
             }
@@ -381,23 +381,23 @@ impl Worker {
         observed: &Observed,
         volumes: &Volumes,
         (name, kind, attempt): (String, Kind, u32),
-    ) -> Start {
-        let Some(sandbox) = observed.active_sandbox() else { return Start::GivenUp };
-        let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { return Start::Waits };
+    ) -> Outcome {
+        let Some(sandbox) = observed.active_sandbox() else { return Outcome::GivenUp };
+        let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { return Outcome::Waits };
         self.resources.starting(&container);
         let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
-        let start = start::Start { cx: &cx, pod, sandbox, volumes, hooks_run: &hooks_run };
+        let start = Start { cx: &cx, pod, sandbox, volumes, hooks_run: &hooks_run };
         match self.watch_start(pod, start.run(&container, attempt, target)).await {
-            None => Start::GivenUp,
+            None => Outcome::GivenUp,
             Some(Ok(())) => {
                 self.waiting.remove(&name);
-                Start::Runs
+                Outcome::Runs
             }
             Some(Err(wait)) => {
                 tracing::debug!(pod = %pods::describe(pod), container = name, reason = wait.0, message = wait.1, "Container does not start");
                 let made = matches!(wait.0.as_str(), "RunContainerError" | "PostStartHookError");
                 self.waiting.insert(name, wait);
-                if made { Start::Ended } else { Start::Waits }
+                if made { Outcome::Ended } else { Outcome::Waits }
             }
         }
     }
@@ -519,18 +519,6 @@ fn deadline_left(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Signed
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
     let start = status.start_time.as_ref()?.0;
     Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
-}
-
-/// A probe may set its own grace period.
-fn probe_grace(pod: &Pod, name: &str, message: &str) -> Option<i64> {
-    let spec = kill::spec_of(pod, name)?;
-    if message.contains("failed liveness probe") {
-        return spec.liveness_probe.as_ref()?.termination_grace_period_seconds;
-    }
-    if message.contains("failed startup probe") {
-        return spec.startup_probe.as_ref()?.termination_grace_period_seconds;
-    }
-    None
 }
 
 /// The spec of the container to start; ephemeral ones are brought into the ordinary form.
