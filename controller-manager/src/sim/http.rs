@@ -111,11 +111,6 @@ fn whole(code: u16, value: &Value) -> Answer {
     text(code, Bytes::from(value.to_string()))
 }
 
-fn missing(what: &str) -> Answer {
-    let message = format!("the server could not find the {what}");
-    whole(404, &json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": message}))
-}
-
 fn text(code: u16, body: Bytes) -> Answer {
     let body = Full::new(body).boxed_unsync();
     let mut answer = Response::new(body);
@@ -191,31 +186,30 @@ impl Server {
         }
     }
 
-    /// What is at a path that no resource is at.
-    fn document(&self, path: &str, request: &Request<Body>) -> Option<Answer> {
-        if measured::answers(path) {
-            let selector = query(request, "labelSelector").unwrap_or_default();
-            let said = measured::answer(&self.store.lock(), &self.measured.lock(), path, selector);
-            return Some(said.map_or_else(|| missing("metric"), |list| whole(200, &list)));
-        }
-        if request.method() != http::Method::GET {
-            return None;
-        }
-        if path == "/api" || path == "/apis" {
-            return Some(text(200, discovery(path == "/api")));
-        }
-        group_version(path).map(|list| whole(200, &list))
-    }
-
     async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Answer, std::io::Error> {
         if self.down.load(Ordering::SeqCst) {
             return Err(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused"));
         }
         let path = request.uri().path().to_owned();
-        if let Some(document) = self.document(&path, &request) {
-            return Ok(document);
+        if request.method() == http::Method::GET && (path == "/api" || path == "/apis") {
+            return Ok(text(200, discovery(path == "/api")));
         }
-        let Some(target) = target(&path) else { return Ok(missing("requested resource")) };
+        if let Some(list) = group_version(&path).filter(|_| request.method() == http::Method::GET) {
+            return Ok(whole(200, &list));
+        }
+        if measured::answers(&path) {
+            let selector = query(&request, "labelSelector").unwrap_or_default();
+            let said = measured::answer(&self.store.lock(), &self.measured.lock(), &path, selector);
+            let missing = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound",
+                "message": "the server could not find the metric"});
+            return Ok(said.map_or_else(|| whole(404, &missing), |list| whole(200, &list)));
+        }
+        let Some(target) = target(&path) else {
+            return Ok(whole(
+                404,
+                &json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "the server could not find the requested resource"}),
+            ));
+        };
         if request.method() == http::Method::GET {
             return Ok(self.read(&target, &request));
         }
