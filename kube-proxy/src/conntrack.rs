@@ -97,26 +97,12 @@ fn arguments(entry: &Stale) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Policy;
 
     fn state(protocol: Protocol, endpoints: &[&str]) -> Desired {
         let endpoint = |address: &&str| Endpoint { address: address.parse().expect("ip"), port: 53, local: false };
         let name = PortName { namespace: "kube-system".into(), service: "dns".into(), port: "dns".into(), protocol };
-        let port = ServicePort {
-            cluster_ip: "10.0.0.10".parse().expect("ip"),
-            port: 53,
-            node_port: Some(30053),
-            external_ips: Vec::new(),
-            load_balancer_ips: Vec::new(),
-            source_ranges: Vec::new(),
-            affinity: None,
-            internal: Policy::Cluster,
-            external: Policy::Cluster,
-            health_check_node_port: None,
-            has_endpoints: !endpoints.is_empty(),
-            cluster_endpoints: endpoints.iter().map(endpoint).collect(),
-            local_endpoints: Vec::new(),
-        };
+        let endpoints = endpoints.iter().map(endpoint).collect();
+        let port = ServicePort { node_port: Some(30053), ..ServicePort::plain("10.0.0.10", 53, endpoints) };
         Desired { ports: [(name, port)].into() }
     }
 

@@ -39,7 +39,7 @@ pub fn ip_warning(text: &str) -> Option<String> {
     }
 }
 
-/// The same of a network.
+/// What is left to say of a network that [`network`] reads: upstream's warnings, without the field.
 #[must_use]
 pub fn network_warnings(text: &str) -> Vec<String> {
     let (Some((address, _)), Some(network)) = (split(text), network(text)) else { return Vec::new() };

@@ -18,10 +18,10 @@ pub fn compile(text: &str) -> Result<Regex, String> {
     compile_within(text, BYTES)
 }
 
-/// The same, to no more than so many bytes.
+/// [`compile`], to no more than so many bytes.
 ///
 /// # Errors
-/// As above.
+/// As [`compile`].
 pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, String> {
     let translated = translate(text).map_err(|Wrong(what, at)| format!("error parsing regexp: {what}: `{at}`"))?;
     let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).build();

@@ -1,4 +1,7 @@
 //! Bootstrap tokens: removes expired ones, and signs the public cluster information with the others.
+//!
+//! In: the secrets of bootstrap tokens, and the config map cluster-info. Out: expired secrets are deleted, the config
+//! map holds one signature per token. [`plan`] reads tokens and signs; nothing else may see their secrets.
 
 pub mod plan;
 
@@ -14,6 +17,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::Key;
+use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -42,8 +46,7 @@ pub fn start_cleaner(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> 
         let queue: Queue<Key> = Queue::new("token_cleaner");
         let this =
             Arc::new(Cleaner { executor: cx.executor("token-cleaner", "token-cleaner"), secrets: secrets.store() });
-        let wake = queue.clone();
-        secrets.add_handler(move |event: &Event<Secret>| wake.add(Key::of(&event.object().metadata)));
+        owned::watch(&secrets, &queue);
         worker::run(cx, "token-cleaner", 1, &queue, &this, |s, key| async move {
             let Some(secret) = s.secrets.get(&key.namespace, &key.name) else { return Ok(None) };
             match plan::left(&secret, clock::now()) {

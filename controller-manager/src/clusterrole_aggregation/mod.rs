@@ -1,4 +1,7 @@
 //! Fills aggregated ClusterRoles with the rules of the roles they select.
+//!
+//! In: all cluster roles. Out: the rules of those with an aggregation rule are applied. [`plan`] says which rules; none
+//! is ever made up.
 
 pub mod plan;
 

@@ -1,4 +1,7 @@
 //! Runs a pod on every node that wants it.
+//!
+//! In: daemon sets, their pods and template revisions, nodes. Out: pods made and deleted, revisions, the status.
+//! [`plan`] decides where a pod belongs; `past` keeps revisions.
 
 mod past;
 pub mod plan;

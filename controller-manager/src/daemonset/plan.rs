@@ -231,7 +231,6 @@ impl<'a> Placement<'a> {
     /// Missing pods, doubles, failed pods, pods on nodes that do not want them.
     fn repair(&self) -> Todo {
         let mut todo = Todo::default();
-        let about = object::reference::<DaemonSet>(&self.s.set.metadata);
         let surging = self.limits().0 > 0;
         for node in &self.s.nodes {
             let name = object::name(&node.metadata);
@@ -245,40 +244,7 @@ impl<'a> Placement<'a> {
                 todo.delete.extend(there.iter().filter(|p| !object::deleting(&p.metadata)).map(|p| Arc::clone(p)));
                 continue;
             }
-            let mut running = Vec::new();
-            for pod in there.iter().filter(|p| !object::deleting(&p.metadata)) {
-                let place =
-                    format!("{}/{} on node {name}", object::namespace(&pod.metadata), object::name(&pod.metadata));
-                match pods::phase(pod) {
-                    "Failed" if self.s.held.contains(name) => {}
-                    "Failed" => {
-                        let text = format!("Found failed daemon pod {place}, will try to kill it");
-                        todo.events.push(Action::warning(&about, "FailedDaemonPod", text));
-                        todo.delete.push(Arc::clone(pod));
-                    }
-                    "Succeeded" => {
-                        let text = format!("Found succeeded daemon pod {place}, will try to delete it");
-                        todo.events.push(Action::normal(&about, "SucceededDaemonPod", text));
-                        todo.delete.push(Arc::clone(pod));
-                    }
-                    _ => running.push(*pod),
-                }
-            }
-            if surging && start && running.is_empty() {
-                // The next one need not wait until the last is gone.
-                todo.create_on.push(name.to_owned());
-            } else if surging {
-                let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) =
-                    running.iter().copied().partition(|p| self.current(p));
-                todo.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).map(|p| Arc::clone(p)));
-                if let (Some(new), Some(old)) = (new.first(), old.first())
-                    && (!pods::ready(old) || self.available(new))
-                {
-                    todo.delete.push(Arc::clone(old));
-                }
-            } else {
-                todo.delete.extend(running.iter().skip(1).map(|p| Arc::clone(p)));
-            }
+            self.tend(name, (start, surging), there, &mut todo);
         }
         // Pods bound to nodes that no longer exist are left to pod garbage collection; unbound ones never start.
         for (name, there) in &self.by_node {
@@ -288,6 +254,43 @@ impl<'a> Placement<'a> {
             }
         }
         todo
+    }
+
+    /// What there is to do about the pods of a node that may stay there.
+    fn tend(&self, name: &str, (start, surging): (bool, bool), there: &[&Arc<Pod>], todo: &mut Todo) {
+        let about = || object::reference::<DaemonSet>(&self.s.set.metadata);
+        let place = |p: &Pod| format!("{} on node {name}", object::Key::of(&p.metadata));
+        let mut running = Vec::new();
+        for pod in there.iter().filter(|p| !object::deleting(&p.metadata)) {
+            match pods::phase(pod) {
+                "Failed" if self.s.held.contains(name) => {}
+                "Failed" => {
+                    let text = format!("Found failed daemon pod {}, will try to kill it", place(pod));
+                    todo.events.push(Action::warning(&about(), "FailedDaemonPod", text));
+                    todo.delete.push(Arc::clone(pod));
+                }
+                "Succeeded" => {
+                    let text = format!("Found succeeded daemon pod {}, will try to delete it", place(pod));
+                    todo.events.push(Action::normal(&about(), "SucceededDaemonPod", text));
+                    todo.delete.push(Arc::clone(pod));
+                }
+                _ => running.push(*pod),
+            }
+        }
+        if surging && start && running.is_empty() {
+            // The next one need not wait until the last is gone.
+            todo.create_on.push(name.to_owned());
+        } else if surging {
+            let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = running.iter().copied().partition(|p| self.current(p));
+            todo.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).map(|p| Arc::clone(p)));
+            if let (Some(new), Some(old)) = (new.first(), old.first())
+                && (!pods::ready(old) || self.available(new))
+            {
+                todo.delete.push(Arc::clone(old));
+            }
+        } else {
+            todo.delete.extend(running.iter().skip(1).map(|p| Arc::clone(p)));
+        }
     }
 
     /// Replace outdated pods within the limits.

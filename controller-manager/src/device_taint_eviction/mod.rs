@@ -1,4 +1,7 @@
 //! Evicts pods that use devices which got a NoExecute taint. Answers for `device-taint-eviction`.
+//!
+//! In: claims, slices and rules with taints, pods. Out: pods deleted when their time has come, the status of rules
+//! ([`status`]). [`plan`] says when.
 
 pub mod plan;
 pub mod status;

@@ -1,4 +1,7 @@
 //! Keeps the status of pod disruption budgets.
+//!
+//! In: budgets, pods, and the objects that say how many pods there are to be. Out: the status of budgets, and marks
+//! that came to nothing taken off pods. [`plan`] counts; who evicts reads the status and nothing else of this.
 
 pub mod plan;
 
@@ -72,8 +75,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             deployments: cx.informer::<Deployment>().store(),
             stateful: cx.informer::<StatefulSet>().store(),
         });
-        let wake = queue.clone();
-        budgets.add_handler(move |event: &Event<PodDisruptionBudget>| wake.add(Key::of(&event.object().metadata)));
+        owned::watch(&budgets, &queue);
         let (wake, all, look) = (queue.clone(), cx.selectors::<PodDisruptionBudget>(), stale.clone());
         let events = this.executor.events.clone();
         pods.add_handler(move |event: &Event<Pod>| {

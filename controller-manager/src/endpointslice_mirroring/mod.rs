@@ -1,4 +1,7 @@
 //! Mirrors Endpoints of services without a selector into EndpointSlices.
+//!
+//! In: Endpoints, services, slices. Out: slices made, updated and deleted beside each Endpoints object that somebody
+//! maintains by hand; [`plan`] decides. Slices of other managers are left alone.
 
 pub mod plan;
 

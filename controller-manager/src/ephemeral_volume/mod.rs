@@ -1,4 +1,7 @@
 //! Makes the claims of pods' ephemeral volumes. They belong to their pod and go with it.
+//!
+//! In: pods and claims. Out: the claims that pods' volumes describe, owned by the pod. A claim of that name that is
+//! somebody else's is never taken.
 
 use std::sync::Arc;
 

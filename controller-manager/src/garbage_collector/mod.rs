@@ -1,4 +1,8 @@
 //! Deletes what no longer has an owner, in the background, in the foreground, or not at all (orphans).
+//!
+//! In: the metadata of everything the server has, from watches ([`graph`]). Out: deletes and patches of owner
+//! references and finalizers, each with the uid it was decided about. [`plan`] decides on one object; what a cache says
+//! is asked of the server again before anything is deleted.
 
 pub mod dot;
 pub mod graph;

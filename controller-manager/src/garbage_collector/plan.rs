@@ -79,14 +79,14 @@ pub fn plan(s: Subject, owners: &[(Owner, OwnerState)]) -> Step {
     Step::Delete { propagation, unblock: false }
 }
 
-/// A patch that takes owners off.
+/// A strategic patch that takes owners off.
 #[must_use]
 pub fn drop_owners_patch(uid: &str, owners: &[String]) -> Value {
     let list: Vec<Value> = owners.iter().map(|o| json!({"$patch": "delete", "uid": o})).collect();
     json!({"metadata": {"ownerReferences": list, "uid": uid}})
 }
 
-/// The same for resources without strategic merge: the list that remains.
+/// A merge patch that does so, for resources without strategic ones: the list that remains.
 #[must_use]
 pub fn drop_owners_merge(live: &Value, owners: &[String]) -> Value {
     let meta = &live["metadata"];

@@ -95,16 +95,17 @@ pub fn grace(longest: u64, deleted: Option<&Time>, now: Timestamp) -> Duration {
     if u64::try_from(since).is_ok_and(|since| since >= longest) { Duration::ZERO } else { Duration::from_secs(longest) }
 }
 
-/// The conditions after a round, in upstream's order; None if they are there already.
-#[must_use]
-pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Option<Vec<NamespaceCondition>> {
+/// A condition: its type, whether something is wrong, reason and message when nothing is, and when something is.
+type Row = (&'static str, bool, (&'static str, &'static str), (&'static str, String));
+
+/// What a round has come to, in upstream's order.
+fn rows(round: &Round) -> [Row; 5] {
     let mut failures = round.failures.clone();
     failures.sort();
     let listed = |m: &BTreeMap<String, usize>, link: &str| {
         m.iter().map(|(k, n)| format!("{k}{link}{n} resource instances")).collect::<Vec<_>>().join(", ")
     };
-    type Row = (&'static str, bool, (&'static str, &'static str), (&'static str, String));
-    let rows: [Row; 5] = [
+    [
         (
             "NamespaceDeletionDiscoveryFailure",
             !round.discovery.is_empty(),
@@ -144,10 +145,15 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
                 ),
             ),
         ),
-    ];
+    ]
+}
+
+/// The conditions after a round; None if they are there already.
+#[must_use]
+pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Option<Vec<NamespaceCondition>> {
     let mut out = namespace.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
     let mut changed = false;
-    for (kind, bad, good_text, bad_text) in rows {
+    for (kind, bad, good_text, bad_text) in rows(round) {
         let (status, reason, message) =
             if bad { ("True", bad_text.0, bad_text.1) } else { ("False", good_text.0, good_text.1.to_owned()) };
         let new = NamespaceCondition {

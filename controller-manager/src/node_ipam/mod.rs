@@ -1,4 +1,7 @@
 //! Gives every node its pod address ranges.
+//!
+//! In: nodes, and the ranges of the flags ([`ranges`]). Out: `podCIDRs` of nodes. [`plan`] keeps the books over
+//! [`cidr_set`]: no block is ever given out twice.
 
 pub mod cidr_set;
 pub mod plan;

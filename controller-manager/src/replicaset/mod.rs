@@ -1,4 +1,7 @@
 //! Keeps the right number of pods for ReplicaSets and ReplicationControllers.
+//!
+//! In: sets, their pods, namespaces. Out: pods made and deleted, in batches, and the status. [`plan`] decides for both
+//! kinds; [`kinds`] says where these differ.
 
 pub mod kinds;
 pub mod plan;

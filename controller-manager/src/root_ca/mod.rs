@@ -1,4 +1,7 @@
 //! Publishes the cluster's CA bundle to every namespace as the config map kube-root-ca.crt.
+//!
+//! In: namespaces, the config maps of that name, the bundle of `--root-ca-file`. Out: the config map, made and
+//! repaired.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

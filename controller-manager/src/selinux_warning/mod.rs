@@ -1,4 +1,7 @@
 //! Warns of pods that could not share a volume if they came to one node. Answers for `selinux-warning`; off by default.
+//!
+//! In: pods with their security contexts, claims, volumes, drivers. Out: events and metrics, and nothing else. [`plan`]
+//! compares.
 
 pub mod plan;
 
@@ -18,6 +21,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
+use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -69,8 +73,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(claim);
             }
         });
-        let wake = queue.clone();
-        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| wake.add(Key::of(&event.object().metadata)));
+        owned::watch(&claims, &queue);
         let wake = queue.clone();
         all.add_handler(move |event: &Event<PersistentVolume>| wake_user(event.object(), &wake));
         let (wake, all) = (queue.clone(), all.store());

@@ -1,4 +1,6 @@
 //! Keeps a service account named default in every active namespace.
+//!
+//! In: namespaces and service accounts. Out: accounts made, none ever changed.
 
 use std::sync::Arc;
 

@@ -145,15 +145,16 @@ impl<'a> Round<'a> {
 
     fn run(&mut self) {
         let set = &self.s.set;
+        // Its claims stay as they are, too: whoever lets them go on its way out must not find them taken again.
+        if object::deleting(&set.metadata) {
+            return;
+        }
         for pod in &self.s.pods {
             let upkeep = retention::upkeep(set, pod, &self.s.claims);
             self.actions.extend(upkeep.actions);
             if upkeep.updates && ordinal(set, pod).is_some_and(|at| self.range().contains(&at)) {
                 self.updated(pod);
             }
-        }
-        if object::deleting(&set.metadata) {
-            return;
         }
         for at in self.range() {
             if !self.replica(at) {

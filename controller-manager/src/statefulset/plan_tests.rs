@@ -209,6 +209,21 @@ fn a_new_pod_tells_of_claims_in_the_hands_of_others() {
     assert_eq!(World::told(&w.plan_with(vec![w.pod(0, "running")], vec![claim])), Vec::<String>::new(), "once");
 }
 
+/// The collector takes the owner off the claims of a set that is deleted without them; with a new one they would go.
+#[test]
+fn a_set_on_its_way_out_takes_no_claims() {
+    let mut w = World::new(json!({"replicas": 1, "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}));
+    let claim = json!({"metadata": {"name": "data-web-0", "namespace": "ns"}});
+    let takes = |w: &World| {
+        let actions = w.plan_with(vec![w.pod(0, "ready")], vec![claim.clone()]);
+        actions.iter().any(|a| matches!(a, Action::Update { .. }))
+    };
+    assert!(takes(&w));
+    w.set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert!(!takes(&w));
+}
+
 #[test]
 fn a_pod_without_its_name_gets_it() {
     let w = World::new(json!({"replicas": 1}));

@@ -1,4 +1,7 @@
 //! Takes API servers that are gone out of storage versions. Answers for `storageversion-garbage-collector`.
+//!
+//! In: storage versions, the leases of servers. Out: storage versions without the servers that are gone, or none.
+//! [`plan`] decides.
 
 pub mod plan;
 

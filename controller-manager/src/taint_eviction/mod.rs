@@ -1,4 +1,7 @@
 //! Sends pods away from nodes whose NoExecute taints they do not tolerate, or not for so long.
+//!
+//! In: nodes and pods. Out: pods marked and deleted, now or when their time is over. [`plan`] says which and when; a
+//! deletion that was planned is called off when the taint goes.
 
 pub mod plan;
 

@@ -1,4 +1,7 @@
 //! Deletes finished jobs when their time is over.
+//!
+//! In: jobs. Out: jobs deleted with what they own. The server is asked once more before one goes, for its time may have
+//! been changed.
 
 use std::sync::Arc;
 use std::time::Duration;

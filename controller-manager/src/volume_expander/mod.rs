@@ -1,4 +1,7 @@
 //! Sees to it that claims which ask for more get it. Answers for `persistentvolume-expander`.
+//!
+//! In: claims and their volumes. Out: events and annotations for those who expand, and the books. [`plan`] decides; no
+//! volume is touched here.
 
 pub mod plan;
 

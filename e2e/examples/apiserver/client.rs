@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{bail, ensure};
 use bytes::Bytes;
+use futures::future::try_join_all;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -43,6 +44,29 @@ impl Watch {
             }
         }
     }
+}
+
+/// Does `one` for every item, `at_once` at a time, of which it is told the number.
+pub async fn side_by_side<T, Fut>(
+    at_once: usize,
+    items: impl Iterator<Item = T>,
+    one: impl Fn(usize, T) -> Fut,
+) -> anyhow::Result<()>
+where
+    Fut: Future<Output = anyhow::Result<()>>,
+{
+    let items = parking_lot::Mutex::new(items);
+    let takers = (0..at_once).map(|taker| {
+        let (items, one) = (&items, &one);
+        async move {
+            loop {
+                let next = items.lock().next();
+                let Some(item) = next else { return anyhow::Ok(()) };
+                one(taker, item).await?;
+            }
+        }
+    });
+    try_join_all(takers).await.map(drop)
 }
 
 fn tls(pki: &Pki, identity: &Identity) -> anyhow::Result<rustls::ClientConfig> {

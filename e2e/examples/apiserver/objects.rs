@@ -1,14 +1,12 @@
 //! Single objects: create, get and the patches, 32 at once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use serde_json::json;
 
-use crate::client::{JSON, PROTOBUF};
+use crate::client::{JSON, PROTOBUF, side_by_side};
 use crate::world::World;
 use crate::{figure, pods};
 
@@ -25,24 +23,9 @@ where
     Fut: Future<Output = anyhow::Result<()>>,
 {
     let clients = try_join_all((0..CONNECTIONS).map(|_| world.client())).await?;
-    let next = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
-    let all = async {
-        try_join_all((0..AT_ONCE).map(|i| {
-            let (client, next, request) = (clients[i % CONNECTIONS].clone(), next.clone(), &request);
-            async move {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= count {
-                        return anyhow::Ok(());
-                    }
-                    request(client.clone(), number).await?;
-                }
-            }
-        }))
-        .await
-    };
-    let (_, cpu) = world.cpu_of(all).await?;
+    let all = side_by_side(AT_ONCE, 0..count, |i, number| request(clients[i % CONNECTIONS].clone(), number));
+    let ((), cpu) = world.cpu_of(all).await?;
     #[allow(clippy::cast_precision_loss)]
     let each = cpu / count as f64;
     Ok((began.elapsed().as_secs_f64(), each))
@@ -51,18 +34,11 @@ where
 /// What etcd alone does with the same values.
 async fn raw_puts(world: &World, values: &[Bytes]) -> anyhow::Result<f64> {
     let client = world.etcd().await?;
-    let next = AtomicUsize::new(0);
     let began = Instant::now();
-    try_join_all((0..AT_ONCE).map(|_| {
-        let (mut kv, next) = (client.kv_client(), &next);
-        async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some(value) = values.get(number) else { return anyhow::Ok(()) };
-                kv.put(format!("/bench/{number}"), value.to_vec(), None).await?;
-            }
-        }
-    }))
+    side_by_side(AT_ONCE, values.iter().enumerate(), |_, (number, value)| {
+        let mut kv = client.kv_client();
+        async move { Ok(kv.put(format!("/bench/{number}"), value.to_vec(), None).await.map(drop)?) }
+    })
     .await?;
     let took = began.elapsed().as_secs_f64();
     client.kv_client().delete("/bench/", Some(etcd_client::DeleteOptions::new().with_prefix())).await?;

@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use futures::future::try_join_all;
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON};
+use crate::client::{Client, JSON, side_by_side};
 use crate::world::World;
 
 /// Requests at the same time.
@@ -24,19 +23,11 @@ pub fn uid(kind: u16, number: usize) -> String {
 /// Writes objects to etcd: key below `/registry/` and object.
 pub async fn store(world: &World, objects: impl Iterator<Item = (String, Value)>) -> anyhow::Result<()> {
     let client = world.etcd().await?;
-    let objects = parking_lot::Mutex::new(objects);
-    try_join_all((0..AT_ONCE).map(|_| {
-        let (mut kv, objects) = (client.kv_client(), &objects);
-        async move {
-            loop {
-                let next = objects.lock().next();
-                let Some((key, object)) = next else { return anyhow::Ok(()) };
-                kv.put(format!("/registry/{key}"), encode(&object)?, None).await?;
-            }
-        }
-    }))
-    .await?;
-    Ok(())
+    side_by_side(AT_ONCE, objects, |_, (key, object)| {
+        let mut kv = client.kv_client();
+        async move { Ok(kv.put(format!("/registry/{key}"), encode(&object)?, None).await.map(drop)?) }
+    })
+    .await
 }
 
 fn encode(object: &Value) -> anyhow::Result<Vec<u8>> {
@@ -78,19 +69,11 @@ pub async fn wait_for(client: &mut Client, collection: &str, wanted: usize) -> a
 
 /// POST of each body, [`AT_ONCE`] at a time over one connection.
 pub async fn create_all(client: &Client, path: &str, bodies: Vec<Value>) -> anyhow::Result<()> {
-    let bodies = parking_lot::Mutex::new(bodies);
-    try_join_all((0..AT_ONCE).map(|_| {
-        let (mut client, bodies) = (client.clone(), &bodies);
-        async move {
-            loop {
-                let next = bodies.lock().pop();
-                let Some(body) = next else { return anyhow::Ok(()) };
-                post(&mut client, path, &body).await?;
-            }
-        }
-    }))
-    .await?;
-    Ok(())
+    side_by_side(AT_ONCE, bodies.into_iter(), |_, body| {
+        let mut client = client.clone();
+        async move { post(&mut client, path, &body).await.map(drop) }
+    })
+    .await
 }
 
 /// POST of one object.

@@ -7,12 +7,12 @@
 //! lists must be states that were. Prints what cannot have happened, and fails if there is anything.
 
 #[path = "../../../apiserver/tests/harness/client.rs"]
-#[allow(dead_code, clippy::panic)]
+#[allow(dead_code, clippy::panic, reason = "shared with the tests of the server")]
 mod client;
 #[path = "../../../apiserver/tests/harness/histories/mod.rs"]
 mod histories;
 #[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the tests of the server")]
 mod pki;
 mod world;
 

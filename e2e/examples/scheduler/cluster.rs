@@ -1,6 +1,5 @@
 //! Nodes and pods as scheduler_perf has them, and many requests at once.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,7 +7,7 @@ use futures::future::try_join_all;
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON, PROTOBUF};
+use crate::client::{Client, JSON, PROTOBUF, side_by_side};
 use crate::world::World;
 
 /// Nodes of the cluster.
@@ -66,21 +65,8 @@ where
     Fut: Future<Output = anyhow::Result<()>>,
 {
     let clients = try_join_all((0..CONNECTIONS).map(|_| world.client())).await?;
-    let next = AtomicUsize::new(0);
     let began = Instant::now();
-    try_join_all((0..AT_ONCE).map(|i| {
-        let (client, next, request) = (clients[i % CONNECTIONS].clone(), &next, &request);
-        async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= count {
-                    return anyhow::Ok(());
-                }
-                request(client.clone(), number).await?;
-            }
-        }
-    }))
-    .await?;
+    side_by_side(AT_ONCE, 0..count, |i, number| request(clients[i % CONNECTIONS].clone(), number)).await?;
     Ok(began.elapsed())
 }
 

@@ -1,14 +1,12 @@
 //! 5,000 nodes with 150,000 pods: start and memory. The pods are put into etcd as the API server writes them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::future::try_join_all;
 use proto::schema;
 use serde_json::{Value, json};
 
-use crate::client::JSON;
+use crate::client::{JSON, side_by_side};
 use crate::cluster::{self, NODES, PODS};
 use crate::figure;
 use crate::scheduler::Scheduler;
@@ -64,23 +62,15 @@ fn running(number: usize) -> Value {
 
 async fn store(world: &World) -> anyhow::Result<()> {
     let client = world.etcd().await?;
-    let next = AtomicUsize::new(0);
-    try_join_all((0..AT_ONCE).map(|_| {
-        let (mut kv, next) = (client.kv_client(), &next);
+    side_by_side(AT_ONCE, 0..COUNT, |_, number| {
+        let mut kv = client.kv_client();
         async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= COUNT {
-                    return anyhow::Ok(());
-                }
-                let pod = running(number);
-                let key = format!("/registry/pods/default/{}", pod["metadata"]["name"].as_str().unwrap_or_default());
-                kv.put(key, cluster::encoded("Pod", &pod)?.to_vec(), None).await?;
-            }
+            let pod = running(number);
+            let key = format!("/registry/pods/default/{}", pod["metadata"]["name"].as_str().unwrap_or_default());
+            Ok(kv.put(key, cluster::encoded("Pod", &pod)?.to_vec(), None).await.map(drop)?)
         }
-    }))
+    })
     .await
-    .map(drop)
 }
 
 /// All figures.

@@ -5,15 +5,15 @@
 //! binaries (ours or upstream's: they take the same flags). PART: `rate`, `large` (all by default).
 
 #[path = "../apiserver/client.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the benchmark of the server")]
 mod client;
 #[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the tests of the server")]
 mod pki;
 #[path = "../apiserver/process.rs"]
 mod process;
 #[path = "../apiserver/world.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the benchmark of the server")]
 mod world;
 
 mod cluster;

@@ -23,21 +23,7 @@ fn name() -> PortName {
 }
 
 fn port() -> ServicePort {
-    ServicePort {
-        cluster_ip: "10.96.0.1".parse().expect("ip"),
-        port: 443,
-        node_port: None,
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: None,
-        internal: Policy::Cluster,
-        external: Policy::Cluster,
-        health_check_node_port: None,
-        cluster_endpoints: vec![endpoint("192.0.2.10")],
-        local_endpoints: Vec::new(),
-        has_endpoints: true,
-    }
+    ServicePort::plain("10.96.0.1", 443, vec![endpoint("192.0.2.10")])
 }
 
 fn endpoint(address: &str) -> Endpoint {

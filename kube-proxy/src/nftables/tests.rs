@@ -1,6 +1,6 @@
 use super::*;
 use crate::detect::LocalDetector;
-use crate::plan::{Endpoint, Family, Policy, PortName, Protocol, ServicePort};
+use crate::plan::{Endpoint, Family, PortName, Protocol, ServicePort};
 
 fn options() -> Options {
     Options {
@@ -14,24 +14,11 @@ fn options() -> Options {
 
 fn desired(endpoints: &[&str]) -> Desired {
     let endpoint = |address: &&str| Endpoint { address: address.parse().expect("ip"), port: 8080, local: true };
-    let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
+    let endpoints = endpoints.iter().map(endpoint).collect();
     let name =
         PortName { namespace: "shop".into(), service: "web".into(), port: "http".into(), protocol: Protocol::Tcp };
-    let port = ServicePort {
-        cluster_ip: "10.0.0.5".parse().expect("ip"),
-        port: 80,
-        node_port: Some(30001),
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: Some(60),
-        internal: Policy::Cluster,
-        external: Policy::Cluster,
-        health_check_node_port: None,
-        has_endpoints: !endpoints.is_empty(),
-        local_endpoints: Vec::new(),
-        cluster_endpoints: endpoints,
-    };
+    let plain = ServicePort::plain("10.0.0.5", 80, endpoints);
+    let port = ServicePort { node_port: Some(30001), affinity: Some(60), ..plain };
     Desired { ports: [(name, port)].into() }
 }
 

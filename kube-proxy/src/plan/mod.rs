@@ -155,6 +155,26 @@ pub struct ServicePort {
 }
 
 impl ServicePort {
+    /// One with these endpoints for everybody, and nothing special about it.
+    #[cfg(test)]
+    pub(crate) fn plain(cluster_ip: &str, port: u16, endpoints: Vec<Endpoint>) -> Self {
+        Self {
+            cluster_ip: cluster_ip.parse().expect("ip"),
+            port,
+            node_port: None,
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            affinity: None,
+            internal: Policy::Cluster,
+            external: Policy::Cluster,
+            health_check_node_port: None,
+            has_endpoints: !endpoints.is_empty(),
+            cluster_endpoints: endpoints,
+            local_endpoints: Vec::new(),
+        }
+    }
+
     /// The endpoints that traffic under a policy may reach.
     #[must_use]
     pub fn endpoints(&self, policy: Policy) -> &[Endpoint] {

@@ -62,77 +62,78 @@ pub struct Inputs {
     pub now: Timestamp,
 }
 
+/// A condition of what runs short: its type, whether it holds, and what is said when it does and when it does not.
+type Row = (&'static str, fn(&Pressure) -> bool, [Said; 2]);
+
+/// The reason of a condition, its message, and the reason of the event.
+type Said = (&'static str, &'static str, &'static str);
+
+const SHORTAGES: [Row; 3] = [
+    (
+        "MemoryPressure",
+        |p| p.memory,
+        [
+            ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "NodeHasInsufficientMemory"),
+            ("KubeletHasSufficientMemory", "kubelet has sufficient memory available", "NodeHasSufficientMemory"),
+        ],
+    ),
+    (
+        "DiskPressure",
+        |p| p.disk,
+        [
+            ("KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure"),
+            ("KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasNoDiskPressure"),
+        ],
+    ),
+    (
+        "PIDPressure",
+        |p| p.pid,
+        [
+            ("KubeletHasInsufficientPID", "kubelet has insufficient PID available", "NodeHasInsufficientPID"),
+            ("KubeletHasSufficientPID", "kubelet has sufficient PID available", "NodeHasSufficientPID"),
+        ],
+    ),
+];
+
+/// What keeps the node from running pods, as one message; none when nothing does.
+fn problem(inputs: &Inputs) -> Option<String> {
+    let all = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error];
+    let problems: Vec<&str> = all.into_iter().flatten().map(String::as_str).collect();
+    match problems.as_slice() {
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        many => Some(format!("[{}]", many.join(", "))),
+    }
+}
+
 /// Conditions and the reasons of the events that their changes are worth.
 pub fn conditions(previous: &[NodeCondition], inputs: &Inputs) -> (Vec<NodeCondition>, Vec<&'static str>) {
-    let pressure = &inputs.pressure;
-    let problems: Vec<String> = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error]
-        .into_iter()
-        .flatten()
-        .cloned()
-        .collect();
-    let ready = problems.is_empty();
-    let message = match problems.as_slice() {
-        [] => "kubelet is posting ready status".to_owned(),
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
-    };
-    let told = |pressed: bool, yes: [&'static str; 2], no: [&'static str; 2]| {
-        let [reason, message] = if pressed { yes } else { no };
-        (pressed, reason, message.to_owned())
-    };
-    let verdicts = [
-        (
-            "MemoryPressure",
-            told(
-                pressure.memory,
-                ["KubeletHasInsufficientMemory", "kubelet has insufficient memory available"],
-                ["KubeletHasSufficientMemory", "kubelet has sufficient memory available"],
-            ),
-            ["NodeHasInsufficientMemory", "NodeHasSufficientMemory"],
-        ),
-        (
-            "DiskPressure",
-            told(
-                pressure.disk,
-                ["KubeletHasDiskPressure", "kubelet has disk pressure"],
-                ["KubeletHasNoDiskPressure", "kubelet has no disk pressure"],
-            ),
-            ["NodeHasDiskPressure", "NodeHasNoDiskPressure"],
-        ),
-        (
-            "PIDPressure",
-            told(
-                pressure.pid,
-                ["KubeletHasInsufficientPID", "kubelet has insufficient PID available"],
-                ["KubeletHasSufficientPID", "kubelet has sufficient PID available"],
-            ),
-            ["NodeHasInsufficientPID", "NodeHasSufficientPID"],
-        ),
-        (
-            "Ready",
-            (ready, if ready { "KubeletReady" } else { "KubeletNotReady" }, message),
-            ["NodeReady", "NodeNotReady"],
-        ),
-    ];
-    let mut events = Vec::new();
-    let mut all = Vec::new();
-    for (kind, (holds, reason, message), names) in verdicts {
+    let (mut all, mut events) = (Vec::new(), Vec::new());
+    let mut state = |kind: &str, holds: bool, (reason, message, event): (&str, &str, &'static str)| {
         let status = if holds { "True" } else { "False" };
         let before = previous.iter().find(|c| c.type_ == kind);
         let same = before.is_some_and(|c| c.status == status);
         // A node's first readiness is no change; a first pressure condition starts as unknown.
         if !same && (before.is_some() || kind != "Ready") {
-            events.push(names[usize::from(!holds)]);
+            events.push(event);
         }
         let since = before.filter(|_| same).and_then(|c| c.last_transition_time.clone());
         all.push(NodeCondition {
             type_: kind.to_owned(),
             status: status.to_owned(),
             reason: Some(reason.to_owned()),
-            message: Some(message),
+            message: Some(message.to_owned()),
             last_heartbeat_time: Some(Time(inputs.now)),
             last_transition_time: since.or(Some(Time(inputs.now))),
         });
+    };
+    for (kind, pressed, [yes, no]) in SHORTAGES {
+        let pressed = pressed(&inputs.pressure);
+        state(kind, pressed, if pressed { yes } else { no });
+    }
+    match problem(inputs) {
+        None => state("Ready", true, ("KubeletReady", "kubelet is posting ready status", "NodeReady")),
+        Some(problem) => state("Ready", false, ("KubeletNotReady", &problem, "NodeNotReady")),
     }
     (all, events)
 }

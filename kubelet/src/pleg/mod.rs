@@ -7,6 +7,7 @@ pub mod logs;
 
 use crate::cri::{CriError, Runtime, labels, v1};
 use crate::workers::manager::Manager;
+use shared::flags::format_duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,8 +20,8 @@ pub const RELIST_PERIOD: Duration = Duration::from_secs(1);
 const RELIST_SOON: Duration = Duration::from_millis(200);
 /// How many relists that lasts.
 const SOON: u32 = 10;
-/// With events the relist is only a safety net.
-const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
+/// With events the relist is only a safety net, but must come well before [`THRESHOLD`].
+const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 /// A relist older than this means that the runtime hangs.
 pub const THRESHOLD: Duration = Duration::from_secs(180);
 
@@ -39,11 +40,10 @@ impl Health {
         if last == 0 {
             return Some("PLEG is not healthy: pleg has yet to be successful".to_owned());
         }
-        let age = jiff::Timestamp::now().as_second() - last;
-        let limit = THRESHOLD.as_secs();
-        (age > limit as i64).then(|| {
-            let age = crate::workers::backoff::go_duration(jiff::SignedDuration::from_secs(age));
-            format!("PLEG is not healthy: pleg was last seen active {age} ago; threshold is 3m0s")
+        let age = u64::try_from(jiff::Timestamp::now().as_second() - last).map_or(Duration::ZERO, Duration::from_secs);
+        (age > THRESHOLD).then(|| {
+            let (age, limit) = (format_duration(age), format_duration(THRESHOLD));
+            format!("PLEG is not healthy: pleg was last seen active {age} ago; threshold is {limit}")
         })
     }
 }
@@ -118,8 +118,7 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
             (false, 0) => RELIST_PERIOD,
             (false, _) => RELIST_SOON,
         };
-        let deadline = tokio::time::sleep(period.min(Duration::from_secs(60)));
-        let mut deadline = std::pin::pin!(deadline);
+        let mut deadline = std::pin::pin!(tokio::time::sleep(period));
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -20,15 +20,14 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// The most of a refusal that is handed on.
 const REFUSAL_LIMIT: usize = 64 << 10;
 
-fn runtime_error(problem: &CriError) -> Answer {
-    let CriError::Rpc { code, message } = problem;
-    let status = match *code {
+fn runtime_error(CriError::Rpc { code, message }: CriError) -> Answer {
+    let status = match code {
         "NotFound" => StatusCode::NOT_FOUND,
         "ResourceExhausted" => StatusCode::TOO_MANY_REQUESTS,
         "InvalidArgument" => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    error(status, message)
+    error(status, &message)
 }
 
 /// Which streams the client asks for.
@@ -78,7 +77,7 @@ impl Server {
                 stdout: streams.stdout,
                 stderr: streams.stderr,
             };
-            self.manager.context().runtime.exec(message).await.map_err(|problem| runtime_error(&problem))
+            self.manager.context().runtime.exec(message).await.map_err(runtime_error)
         };
         let prepared = prepared.await;
         self.join(request, prepared).await
@@ -105,7 +104,7 @@ impl Server {
                 stdout: streams.stdout,
                 stderr: streams.stderr && !tty,
             };
-            self.manager.context().runtime.attach(message).await.map_err(|problem| runtime_error(&problem))
+            self.manager.context().runtime.attach(message).await.map_err(runtime_error)
         };
         let prepared = prepared.await;
         self.join(request, prepared).await
@@ -121,8 +120,7 @@ impl Server {
         let prepared = async {
             let pod = self.pod(namespace, name, uid)?;
             let runtime = &self.manager.context().runtime;
-            let sandboxes =
-                runtime.list_sandboxes(Some(pods::uid(&pod))).await.map_err(|problem| runtime_error(&problem))?;
+            let sandboxes = runtime.list_sandboxes(Some(pods::uid(&pod))).await.map_err(runtime_error)?;
             let ready = sandboxes.iter().filter(|s| s.state() == v1::PodSandboxState::SandboxReady);
             let Some(sandbox) = ready.max_by_key(|s| s.created_at) else {
                 let text = format!("failed to find sandbox for pod {}", pods::describe(&pod));
@@ -134,7 +132,7 @@ impl Server {
                 .filter_map(|p| p.parse().ok())
                 .collect();
             let message = v1::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
-            runtime.port_forward(message).await.map_err(|problem| runtime_error(&problem))
+            runtime.port_forward(message).await.map_err(runtime_error)
         };
         let prepared = prepared.await;
         self.join(request, prepared).await
@@ -155,7 +153,7 @@ impl Server {
             let command: Vec<String> =
                 query::first(request, "cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
             let output = self.manager.context().runtime.exec_sync(&id, &command, Duration::ZERO).await;
-            let output = output.map_err(|problem| runtime_error(&problem))?;
+            let output = output.map_err(runtime_error)?;
             let said = [output.stdout, output.stderr].concat();
             if output.exit_code != 0 {
                 let text = format!(

@@ -11,8 +11,9 @@ use base64::Engine;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
+use shared::flags::format_nanos;
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Pulls that may run at the same time when they are not serialised.
@@ -94,19 +95,10 @@ pub fn credentials(config: &[u8], image: &str) -> Option<v1::AuthConfig> {
     })
 }
 
-/// A duration the way Go prints it after rounding to milliseconds.
-fn go_millis(elapsed: std::time::Duration) -> String {
-    let millis = elapsed.as_millis();
-    if millis < 1000 {
-        return format!("{millis}ms");
-    }
-    let (minutes, rest) = (millis / 60_000, millis % 60_000);
-    let mut seconds = format!("{}.{:03}", rest / 1000, rest % 1000);
-    while seconds.ends_with('0') {
-        seconds.pop();
-    }
-    let seconds = seconds.trim_end_matches('.').to_owned();
-    if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
+/// In whole milliseconds, as Go prints it.
+fn millis(elapsed: Duration) -> String {
+    let whole = elapsed.as_nanos() / 1_000_000 * 1_000_000;
+    format_nanos(i64::try_from(whole).unwrap_or(i64::MAX))
 }
 
 impl Images {
@@ -136,14 +128,11 @@ impl Images {
         let path = crate::events::field_path(pod, &container.name);
         let event = |kind, reason: &str, message: &str| events.pod(pod, &path, kind, reason, message);
         let wanted = container.image.clone().unwrap_or_default();
-        let image = match normalize(&wanted) {
-            Ok(image) => image,
-            Err(cause) => {
-                let message = format!("Failed to apply default image tag \"{wanted}\": {cause}");
-                event(EventType::Warning, "InspectFailed", &message);
-                return Err(("InvalidImageName".into(), message));
-            }
-        };
+        let image = normalize(&wanted).map_err(|cause| {
+            let message = format!("Failed to apply default image tag \"{wanted}\": {cause}");
+            event(EventType::Warning, "InspectFailed", &message);
+            ("InvalidImageName".to_owned(), message)
+        })?;
         let found = runtime.image_status(spec(&image)).await.map_err(|error| {
             let message = format!("Failed to inspect image \"{image}\": {error}");
             event(EventType::Warning, "InspectFailed", &message);
@@ -168,31 +157,47 @@ impl Images {
             let message = format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}");
             return Err(("ImagePullBackOff".into(), message));
         }
-        let queued = Instant::now();
-        let _turn = self.pulls.acquire().await.map_err(|e| ("ErrImagePull".to_owned(), e.to_string()))?;
-        event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
-        let started = Instant::now();
-        let auth = secrets(objects, pod, &image).await;
-        match runtime.pull_image(spec(&image), auth, sandbox).await {
-            Ok(reference) => {
-                let (alone, total) = (go_millis(started.elapsed()), go_millis(queued.elapsed()));
-                let pulled = runtime.image_status(spec(&reference)).await.ok().flatten();
-                let size = pulled.as_ref().map_or(0, |i| i.size);
-                let message = format!(
-                    "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
-                );
-                event(EventType::Normal, "Pulled", &message);
+        let auth = secrets(objects, pod, &image);
+        let pulled = self.pull(runtime, (&wanted, &image), auth, sandbox, &event).await;
+        match pulled {
+            Ok(pulled) => {
                 self.succeeded(&key);
-                Ok(pulled.map_or((reference, ImageUser::default()), describe))
+                Ok(pulled)
             }
             Err(error) => {
-                let error = format!("failed to pull and unpack image \"{image}\": {error}")
-                    .replace(&format!("failed to pull and unpack image \"{image}\": rpc error"), "rpc error");
                 event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
                 self.failed(key, &error);
                 Err(("ErrImagePull".into(), error))
             }
         }
+    }
+
+    /// Pulls an image, which is `wanted` by a shorter name, when it is its turn.
+    async fn pull(
+        &self,
+        runtime: &dyn Runtime,
+        (wanted, image): (&str, &str),
+        auth: impl Future<Output = Option<v1::AuthConfig>>,
+        sandbox: v1::PodSandboxConfig,
+        event: &(dyn Fn(EventType, &str, &str) + Sync),
+    ) -> Result<(String, ImageUser), String> {
+        let queued = Instant::now();
+        let _turn = self.pulls.acquire().await.map_err(|e| e.to_string())?;
+        event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
+        let started = Instant::now();
+        let reference = runtime.pull_image(spec(image), auth.await, sandbox).await.map_err(|error| {
+            // The runtime may have said so already.
+            let prefix = format!("failed to pull and unpack image \"{image}\": ");
+            format!("{prefix}{error}").replace(&format!("{prefix}rpc error"), "rpc error")
+        })?;
+        let (alone, total) = (millis(started.elapsed()), millis(queued.elapsed()));
+        let pulled = runtime.image_status(spec(&reference)).await.ok().flatten();
+        let size = pulled.as_ref().map_or(0, |i| i.size);
+        let message = format!(
+            "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
+        );
+        event(EventType::Normal, "Pulled", &message);
+        Ok(pulled.map_or((reference, ImageUser::default()), describe))
     }
 
     /// How the last pull failed, while the next one has to wait.
@@ -272,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn durations_like_go() {
-        for (millis, text) in [(5, "5ms"), (1500, "1.5s"), (61_000, "1m1s")] {
-            assert_eq!(go_millis(std::time::Duration::from_millis(millis)), text);
+    fn times_are_told_in_whole_milliseconds() {
+        for (micros, text) in [(5_999, "5ms"), (999, "0s"), (1_500_000, "1.5s"), (3_661_000_000, "1h1m1s")] {
+            assert_eq!(millis(Duration::from_micros(micros)), text);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::observed::{Container as Found, Observed, State};
 use super::resize::{self, Action};
 use crate::probes::ProbeResult;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec, Probe};
 
 /// Which list of the spec a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub enum Step {
         name: String,
         /// Text of the `Killing` event.
         message: String,
+        /// Seconds it is given to end, where they are not the pod's.
+        grace: Option<i64>,
     },
     /// Give running containers the resources that are allocated to them.
     Resize {
@@ -141,8 +143,8 @@ fn start(container: &Container, kind: Kind, found: Option<&Found>) -> Step {
     }
 }
 
-fn kill(found: &Found, message: String) -> Step {
-    Step::KillContainer { id: found.id.clone(), name: found.name.clone(), message }
+fn kill(found: &Found, message: String, grace: Option<i64>) -> Step {
+    Step::KillContainer { id: found.id.clone(), name: found.name.clone(), message, grace }
 }
 
 /// Whether a container is another than the pod has by now.
@@ -150,19 +152,18 @@ fn is_changed(container: &Container, found: &Found) -> bool {
     !found.hash.is_empty() && found.hash != container_hash(container)
 }
 
-/// Why a running container must be replaced.
-fn replace_reason(container: &Container, found: &Found, probes: &dyn ProbeResults) -> Option<String> {
+/// Why a running container must be replaced, and how long it is given to end if the probe that failed says so.
+fn replaced(container: &Container, found: &Found, probes: &dyn ProbeResults) -> Option<(String, Option<i64>)> {
     let name = &container.name;
     if is_changed(container, found) {
-        return Some(format!("Container {name} definition changed"));
+        return Some((format!("Container {name} definition changed"), None));
     }
-    if probes.liveness(name, &found.id) == Some(ProbeResult::Failure) {
-        return Some(format!("Container {name} failed liveness probe"));
-    }
-    if probes.startup(name, &found.id) == Some(ProbeResult::Failure) {
-        return Some(format!("Container {name} failed startup probe"));
-    }
-    None
+    let failed = |result: Option<ProbeResult>, probe: Option<&Probe>, what: &str| {
+        let why = || format!("Container {name} failed {what} probe");
+        (result == Some(ProbeResult::Failure)).then(|| (why(), probe.and_then(|p| p.termination_grace_period_seconds)))
+    };
+    let startup = || failed(probes.startup(name, &found.id), container.startup_probe.as_ref(), "startup");
+    failed(probes.liveness(name, &found.id), container.liveness_probe.as_ref(), "liveness").or_else(startup)
 }
 
 /// The next steps for a pod that shall run.
@@ -218,7 +219,7 @@ fn resize(container: &Container, found: &Found, resizes: &mut Vec<String>, steps
             true
         }
         Action::Restart => {
-            steps.push(kill(found, format!("Container {} resize requires restart", container.name)));
+            steps.push(kill(found, format!("Container {} resize requires restart", container.name), None));
             false
         }
     }
@@ -249,51 +250,66 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         }
         Init::Done => {}
     }
-    let mut kept = 0;
-    let mut starting = 0;
+    let mut alive = false;
     for container in &spec.containers {
         // An attempt that ended in an earlier sandbox counts for its restart count and for OnFailure successes.
-        let found = observed.latest_in(sandbox, &container.name);
-        let latest = observed.latest(&container.name);
-        match found {
-            Some(found) if found.state == State::Running => match replace_reason(container, found, probes) {
-                None if resize(container, found, &mut resizes, steps) => kept += 1,
-                None => starting += 1,
-                Some(reason) => {
-                    let (again, changed) = (restarts_on_failure(spec, container), is_changed(container, found));
-                    let message = if again || changed { format!("{reason}, will be restarted") } else { reason };
-                    steps.push(kill(found, message));
-                    // Once it has ended its policy would keep it from starting as what it is to be now.
-                    steps.extend((changed && !again).then(|| start(container, Kind::App, Some(found))));
-                    starting += 1;
-                }
-            },
-            _ => {
-                let succeeded_before = found.is_none()
-                    && restart_policy(spec) != "Always"
-                    && latest.is_some_and(|f| f.state == State::Exited && !wants_start(spec, container, Some(f)));
-                if succeeded_before || !wants_start(spec, container, found) {
-                    continue;
-                }
-                if let Some(lost) = found.filter(|f| f.state == State::Unknown) {
-                    let name = &container.name;
-                    steps.push(kill(
-                        lost,
-                        format!("Container {name} is in unknown state, try killing it before restart"),
-                    ));
-                }
-                steps.push(start(container, Kind::App, latest));
-                starting += 1;
+        alive |= match observed.latest_in(sandbox, &container.name) {
+            Some(found) if found.state == State::Running => {
+                running(spec, container, found, probes, &mut resizes, steps);
+                true
             }
-        }
+            found => stopped(spec, container, found, observed.latest(&container.name), steps),
+        };
     }
-    if kept == 0 && starting == 0 {
+    if !alive {
         // Nothing left to run: sidecars and the sandbox go, too.
         steps.truncate(before);
         steps.push(Step::KillPod { recreate: false });
     } else if !resizes.is_empty() {
         steps.push(Step::Resize { names: resizes });
     }
+}
+
+/// What an application container needs that runs.
+fn running(
+    spec: &PodSpec,
+    container: &Container,
+    found: &Found,
+    probes: &dyn ProbeResults,
+    resizes: &mut Vec<String>,
+    steps: &mut Vec<Step>,
+) {
+    let Some((reason, grace)) = replaced(container, found, probes) else {
+        resize(container, found, resizes, steps);
+        return;
+    };
+    let (again, changed) = (restarts_on_failure(spec, container), is_changed(container, found));
+    let message = if again || changed { format!("{reason}, will be restarted") } else { reason };
+    steps.push(kill(found, message, grace));
+    // Once it has ended its policy would keep it from starting as what it is to be now.
+    steps.extend((changed && !again).then(|| start(container, Kind::App, Some(found))));
+}
+
+/// Starts an application container that does not run, `found` in this sandbox and `latest` in any; true if it shall run.
+fn stopped(
+    spec: &PodSpec,
+    container: &Container,
+    found: Option<&Found>,
+    latest: Option<&Found>,
+    steps: &mut Vec<Step>,
+) -> bool {
+    let succeeded_before = found.is_none()
+        && restart_policy(spec) != "Always"
+        && latest.is_some_and(|f| f.state == State::Exited && !wants_start(spec, container, Some(f)));
+    if succeeded_before || !wants_start(spec, container, found) {
+        return false;
+    }
+    if let Some(lost) = found.filter(|f| f.state == State::Unknown) {
+        let text = format!("Container {} is in unknown state, try killing it before restart", container.name);
+        steps.push(kill(lost, text, None));
+    }
+    steps.push(start(container, Kind::App, latest));
+    true
 }
 
 fn init_containers(
@@ -314,8 +330,8 @@ fn init_containers(
         if is_sidecar(container) {
             let started = match found {
                 Some(found) if found.state == State::Running => {
-                    if let Some(reason) = replace_reason(container, found, probes) {
-                        steps.push(kill(found, format!("{reason}, will be restarted")));
+                    if let Some((reason, grace)) = replaced(container, found, probes) {
+                        steps.push(kill(found, format!("{reason}, will be restarted"), grace));
                         false
                     } else if !resize(container, found, resizes, steps) {
                         false

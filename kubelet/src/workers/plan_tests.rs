@@ -52,7 +52,10 @@ fn words(plan: &Plan) -> Vec<String> {
         .map(|step| match step {
             Step::CreateSandbox { attempt } => format!("sandbox {attempt}"),
             Step::KillPod { recreate } => format!("killpod {recreate}"),
-            Step::KillContainer { name, message, .. } => format!("kill {name}: {message}"),
+            Step::KillContainer { name, message, grace: None, .. } => format!("kill {name}: {message}"),
+            Step::KillContainer { name, message, grace: Some(grace), .. } => {
+                format!("kill {name} within {grace} s: {message}")
+            }
             Step::Resize { names } => format!("resize {}", names.join(" ")),
             Step::StartContainer { name, kind, attempt, .. } => format!("start {kind:?} {name} {attempt}"),
         })
@@ -125,6 +128,9 @@ fn probes_and_changed_images_replace_containers() {
     check(&simple("Never"), observed(), &live, &["kill a: Container a failed liveness probe"]);
     let startup = Results(HashMap::from([(("start", "b"), ProbeResult::Failure)]));
     check(&simple("Always"), observed(), &startup, &["kill b: Container b failed startup probe, will be restarted"]);
+    let hasty = pod(json!({"restartPolicy": "Never", "containers": [
+        {"name": "a", "image": "i", "livenessProbe": {"terminationGracePeriodSeconds": 3}}, {"name": "b", "image": "i"}]}));
+    check(&hasty, observed(), &live, &["kill a within 3 s: Container a failed liveness probe"]);
     let mut changed = observed();
     changed.containers[0].hash = "old".into();
     let killed = "kill a: Container a definition changed, will be restarted";

@@ -26,38 +26,11 @@ pub fn sandbox_config(
     settings: &Settings,
     host: &Resolver,
 ) -> v1::PodSandboxConfig {
-    let spec = pod.spec.as_ref();
-    let host_network = pods::host_network(pod);
-    let (name, domain) = hostname(pod, settings);
-    let hostname = if host_network {
-        // The node's own name is there already, and cannot be set from here.
-        String::new()
-    } else if spec.and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false) && !domain.is_empty() {
-        format!("{name}.{domain}")
-    } else {
-        name
-    };
     let mut all_labels = pod.metadata.labels.clone().unwrap_or_default();
     all_labels.extend(pod_labels(pod));
-    let port_mappings = spec
-        .into_iter()
-        .flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()))
-        .flat_map(|c| c.ports.iter().flatten())
-        .map(|port| v1::PortMapping {
-            protocol: match port.protocol.as_deref() {
-                Some("UDP") => v1::Protocol::Udp,
-                Some("SCTP") => v1::Protocol::Sctp,
-                _ => v1::Protocol::Tcp,
-            }
-            .into(),
-            container_port: port.container_port,
-            // On the host network there is nothing to map.
-            host_port: if host_network { 0 } else { port.host_port.unwrap_or(0) },
-            host_ip: port.host_ip.clone().unwrap_or_default(),
-        })
-        .filter(|p| p.host_port != 0 || !host_network)
-        .collect();
-    let sysctls = spec
+    let sysctls = pod
+        .spec
+        .as_ref()
         .and_then(|s| s.security_context.as_ref())
         .and_then(|c| c.sysctls.as_ref())
         .into_iter()
@@ -72,13 +45,13 @@ pub fn sandbox_config(
             namespace: pods::namespace(pod).to_owned(),
             attempt,
         }),
-        hostname,
+        hostname: sandbox_hostname(pod, settings),
         log_directory: settings
             .pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod))
             .to_string_lossy()
             .into_owned(),
         dns_config: Some(dns_config(pod, settings, host)),
-        port_mappings,
+        port_mappings: port_mappings(pod),
         labels: all_labels,
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         linux: Some(v1::LinuxPodSandboxConfig {
@@ -89,6 +62,37 @@ pub fn sandbox_config(
             resources: Some(pod_resources),
         }),
     }
+}
+
+/// The host name that the sandbox is given.
+fn sandbox_hostname(pod: &Pod, settings: &Settings) -> String {
+    if pods::host_network(pod) {
+        // The node's own name is there already, and cannot be set from here.
+        return String::new();
+    }
+    let (name, domain) = hostname(pod, settings);
+    let whole = pod.spec.as_ref().and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false);
+    if whole && !domain.is_empty() { format!("{name}.{domain}") } else { name }
+}
+
+/// The ports of the containers; none on the host network, where there is nothing to map.
+fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {
+    let Some(spec) = pod.spec.as_ref().filter(|_| !pods::host_network(pod)) else { return Vec::new() };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    containers
+        .flat_map(|c| c.ports.iter().flatten())
+        .map(|port| v1::PortMapping {
+            protocol: match port.protocol.as_deref() {
+                Some("UDP") => v1::Protocol::Udp,
+                Some("SCTP") => v1::Protocol::Sctp,
+                _ => v1::Protocol::Tcp,
+            }
+            .into(),
+            container_port: port.container_port,
+            host_port: port.host_port.unwrap_or(0),
+            host_ip: port.host_ip.clone().unwrap_or_default(),
+        })
+        .collect()
 }
 
 /// Where seccomp profiles named in pods are looked for.

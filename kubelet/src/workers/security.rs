@@ -131,6 +131,20 @@ pub struct ImageUser {
     pub name: String,
 }
 
+/// Why a container that may not run as root might, if it might.
+fn breaks_non_root(user: Option<i64>, image: &ImageUser) -> Option<String> {
+    match (user, image.uid) {
+        (Some(0), _) => Some("container's runAsUser breaks non-root policy".to_owned()),
+        (Some(_), _) => None,
+        (None, Some(uid)) if uid != 0 => None,
+        (None, None) if !image.name.is_empty() => Some(format!(
+            "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root",
+            image.name
+        )),
+        (None, _) => Some("container has runAsNonRoot and image will run as root".to_owned()),
+    }
+}
+
 /// A container's security context; an error is `CreateContainerConfigError`'s text.
 pub fn container(
     pod: &Pod,
@@ -145,21 +159,8 @@ pub fn container(
     let user = own.run_as_user.or_else(|| context.and_then(|c| c.run_as_user));
     let group = own.run_as_group.or_else(|| context.and_then(|c| c.run_as_group));
     let non_root = own.run_as_non_root.or_else(|| context.and_then(|c| c.run_as_non_root)).unwrap_or(false);
-    if non_root {
-        let place = format!("(pod: \"{}\", container: {})", crate::pods::describe(pod), container.name);
-        match (user, image.uid) {
-            (Some(0), _) => return Err(format!("container's runAsUser breaks non-root policy {place}")),
-            (Some(_), _) => {}
-            (None, Some(0)) => return Err(format!("container has runAsNonRoot and image will run as root {place}")),
-            (None, None) if !image.name.is_empty() => {
-                let name = &image.name;
-                return Err(format!(
-                    "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root {place}"
-                ));
-            }
-            (None, None) => return Err(format!("container has runAsNonRoot and image will run as root {place}")),
-            (None, Some(_)) => {}
-        }
+    if non_root && let Some(why) = breaks_non_root(user, image) {
+        return Err(format!("{why} (pod: \"{}\", container: {})", crate::pods::describe(pod), container.name));
     }
     let privileged = own.privileged.unwrap_or(false);
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;

@@ -1,6 +1,6 @@
 //! The task of one pod: observes, plans, executes, reports; stops the pod when it has to go.
 
-use super::backoff::{Backoff, go_duration};
+use super::backoff::Backoff;
 use super::context::Context;
 use super::images::Wait;
 use super::kill::{self, HooksRun};
@@ -16,6 +16,7 @@ use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
 use crate::status::generate::{Inputs, pod_status, rejected};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use shared::flags::format_duration;
 use shared::types::from_tree;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,6 +50,18 @@ enum Round {
     Retry,
     /// All containers have ended for good.
     Finished,
+}
+
+/// What became of a container that was to start.
+enum Outcome {
+    /// It runs.
+    Runs,
+    /// It was made, and is to be looked at.
+    Ended,
+    /// It has to wait.
+    Waits,
+    /// The pod is another by now.
+    GivenUp,
 }
 
 /// The worker of one pod.
@@ -194,15 +207,9 @@ impl Worker {
         }
         let uid = self.uid.clone();
         let startup = |name: &str, id: &str| cx.probes.result(&uid, name, ProbeKind::Startup, id);
-        let before = pod.status.clone().unwrap_or_default();
         let readiness = |name: &str, id: &str| match cx.probes.result(&uid, name, ProbeKind::Readiness, id) {
-            Some(ProbeResult::Unknown) | None => {
-                // After a restart of the kubelet a container that was ready stays so until a probe says otherwise.
-                let was = before.container_statuses.iter().flatten().find(|s| s.name == name);
-                let same =
-                    was.is_some_and(|s| s.ready && s.container_id.as_deref() == Some(&format!("containerd://{id}")));
-                same.then_some(ProbeResult::Success)
-            }
+            // After a restart of the kubelet a container that was ready stays so until a probe says otherwise.
+            Some(ProbeResult::Unknown) | None => was_ready(pod, name, id).then_some(ProbeResult::Success),
             known => known,
         };
         let Known { failure, resize, .. } = self.mailbox.snapshot();
@@ -286,16 +293,7 @@ impl Worker {
         for (name, (reason, _)) in &self.waiting {
             let spec = kill::spec_of(pod, name);
             let left = match reason.as_str() {
-                "CrashLoopBackOff" => status
-                    .container_statuses
-                    .iter()
-                    .chain(&status.init_container_statuses)
-                    .flatten()
-                    .find(|s| s.name == *name)
-                    .and_then(|s| {
-                        s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).and_then(|t| t.finished_at.clone())
-                    })
-                    .and_then(|at| self.crash.remaining(name, at.0, now)),
+                "CrashLoopBackOff" => finished_last(status, name).and_then(|at| self.crash.remaining(name, at, now)),
                 "ErrImagePull" | "ImagePullBackOff" => {
                     let image = spec.and_then(|s| s.image.clone()).unwrap_or_default();
                     self.cx.images.retry_in(pod, &image, now)
@@ -342,10 +340,10 @@ impl Worker {
                     killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), error, "Could not stop pod"))?;
                     progressed = true;
                 }
-                Step::KillContainer { id, message, .. } => {
+                Step::KillContainer { id, message, grace, .. } => {
                     let Some(found) = observed.containers.iter().find(|c| c.id == id) else { continue };
                     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
-                    let grace = probe_grace(pod, &found.name, &message).unwrap_or_else(|| pods::grace(pod));
+                    let grace = grace.unwrap_or_else(|| pods::grace(pod));
                     kill::container(&self.cx, pod, found, &ip, grace, &message, &self.hooks_run).await.map_err(drop)?;
                     progressed = true;
                 }
@@ -364,37 +362,44 @@ impl Worker {
                     if volumes.is_none() {
                         volumes = Some(self.mount(pod, observed).await?);
                     }
-                    let Some(sandbox) = observed.active_sandbox() else { return Ok(true) };
-                    let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { continue };
-                    self.resources.starting(&container);
-                    let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
-                    let start = Start {
-                        cx: &cx,
-                        pod,
-                        sandbox,
-                        volumes: volumes.as_ref().unwrap_or(&NO_VOLUMES),
-                        hooks_run: &hooks_run,
-                    };
-                    let Some(result) = self.watch_start(pod, start.run(&container, attempt, target)).await else {
-                        return Ok(true);
-                    };
-                    match result {
-                        Ok(()) => {
-                            self.waiting.remove(&name);
-                            progressed = true;
-                            started = true;
-                        }
-                        Err(wait) => {
-                            tracing::debug!(pod = %pods::describe(pod), container = name, reason = wait.0, message = wait.1, "Container does not start");
-                            let made = matches!(wait.0.as_str(), "RunContainerError" | "PostStartHookError");
-                            progressed |= made;
-                            self.waiting.insert(name, wait);
-                        }
+                    let volumes = volumes.as_ref().unwrap_or(&NO_VOLUMES);
+                    match self.start_container(pod, observed, volumes, (name, kind, attempt)).await {
+                        Outcome::Runs => (progressed, started) = (true, true),
+                        Outcome::Ended => progressed = true,
+                        Outcome::Waits => {}
+                        Outcome::GivenUp => return Ok(true),
                     }
                 }
             }
         }
         Ok(progressed)
+    }
+
+    async fn start_container(
+        &mut self,
+        pod: &Arc<Pod>,
+        observed: &Observed,
+        volumes: &Volumes,
+        (name, kind, attempt): (String, Kind, u32),
+    ) -> Outcome {
+        let Some(sandbox) = observed.active_sandbox() else { return Outcome::GivenUp };
+        let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { return Outcome::Waits };
+        self.resources.starting(&container);
+        let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
+        let start = Start { cx: &cx, pod, sandbox, volumes, hooks_run: &hooks_run };
+        match self.watch_start(pod, start.run(&container, attempt, target)).await {
+            None => Outcome::GivenUp,
+            Some(Ok(())) => {
+                self.waiting.remove(&name);
+                Outcome::Runs
+            }
+            Some(Err(wait)) => {
+                tracing::debug!(pod = %pods::describe(pod), container = name, reason = wait.0, message = wait.1, "Container does not start");
+                let made = matches!(wait.0.as_str(), "RunContainerError" | "PostStartHookError");
+                self.waiting.insert(name, wait);
+                if made { Outcome::Ended } else { Outcome::Waits }
+            }
+        }
     }
 
     /// Awaits the start of a container, which may pull an image or run a hook, and keeps the pod's status true
@@ -429,7 +434,7 @@ impl Worker {
                 let text = format!("Back-off restarting failed container {name} in pod {describe}");
                 self.cx.events.pod(pod, &field_path(pod, name), EventType::Warning, "BackOff", &text);
             }
-            let delay = go_duration(self.crash.delay(name));
+            let delay = format_duration(self.crash.delay(name));
             let text = format!("back-off {delay} restarting failed container={name} pod={describe}");
             self.waiting.insert(name.to_owned(), ("CrashLoopBackOff".to_owned(), text));
             return true;
@@ -496,23 +501,24 @@ impl Worker {
 type Volumes = std::collections::BTreeMap<String, crate::volumes::MountedVolume>;
 static NO_VOLUMES: Volumes = Volumes::new();
 
+/// Whether the API server was told that this container is ready.
+fn was_ready(pod: &Pod, name: &str, id: &str) -> bool {
+    let told = pod.status.iter().flat_map(|s| &s.container_statuses).flatten().find(|s| s.name == name);
+    told.is_some_and(|s| s.ready && s.container_id.as_deref() == Some(&format!("containerd://{id}")))
+}
+
+/// When a container ended the last time.
+fn finished_last(status: &PodStatus, name: &str) -> Option<Timestamp> {
+    let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let last = all.find(|s| s.name == name)?.last_state.as_ref()?;
+    Some(last.terminated.as_ref()?.finished_at.as_ref()?.0)
+}
+
 /// Time left of `activeDeadlineSeconds`.
 fn deadline_left(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<SignedDuration> {
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
     let start = status.start_time.as_ref()?.0;
     Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
-}
-
-/// A probe may set its own grace period.
-fn probe_grace(pod: &Pod, name: &str, message: &str) -> Option<i64> {
-    let spec = kill::spec_of(pod, name)?;
-    if message.contains("failed liveness probe") {
-        return spec.liveness_probe.as_ref()?.termination_grace_period_seconds;
-    }
-    if message.contains("failed startup probe") {
-        return spec.startup_probe.as_ref()?.termination_grace_period_seconds;
-    }
-    None
 }
 
 /// The spec of the container to start; ephemeral ones are brought into the ordinary form.

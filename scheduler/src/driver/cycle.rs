@@ -118,28 +118,10 @@ impl Cycle {
                     self.reporter.failed(&profile, queued, Failure::Broken(status), None);
                     return;
                 }
-                let (patience, status) = metrics::timed(Point::Permit, &profile.name, || {
-                    let (status, patience) = profile.permit(&mut state, &pod, placement.node.name());
-                    (patience, status)
-                });
-                let binding = Binding {
-                    core: Arc::clone(&self.core),
-                    reporter: Arc::clone(&self.reporter),
-                    node: Arc::clone(placement.node.name()),
-                    profile,
-                    state,
-                    queued,
-                    assumed,
-                    started,
-                    turn,
-                };
-                if !status.is_success() && status.code() != Code::Wait {
-                    binding.undo(status);
-                    return;
-                }
-                tracing::debug!(pod = %pod, node = %placement.node.name(), evaluated = placement.evaluated, feasible = placement.feasible, "Attempting to bind pod to node");
-                let waits = (status.code() == Code::Wait).then(|| self.core.wait(&pod.uid));
-                self.tasks.spawn("binding", binding.run(waits.map(|told| (told, patience))));
+                let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
+                let node = Arc::clone(placement.node.name());
+                let binding = Binding { core, reporter, node, profile, state, queued, assumed, started, turn };
+                self.bind(&placement, binding);
             }
             Err(Failure::Unfit(mut diagnosis)) => {
                 let rescue = self.rescue(cx, &profile, state, &pod, &mut diagnosis);
@@ -155,6 +137,22 @@ impl Cycle {
                 self.reporter.failed(&profile, queued, failure, None);
             }
         }
+    }
+
+    /// Asks Permit plugins, then binds in the background, once all of them agree.
+    fn bind(&self, placement: &Placement, mut binding: Binding) {
+        let pod = Arc::clone(&binding.queued.pod);
+        let (patience, status) = metrics::timed(Point::Permit, &binding.profile.name, || {
+            let (status, patience) = binding.profile.permit(&mut binding.state, &pod, &binding.node);
+            (patience, status)
+        });
+        if !status.is_success() && status.code() != Code::Wait {
+            binding.undo(status);
+            return;
+        }
+        tracing::debug!(pod = %pod, node = %binding.node, evaluated = placement.evaluated, feasible = placement.feasible, "Attempting to bind pod to node");
+        let waits = (status.code() == Code::Wait).then(|| self.core.wait(&pod.uid));
+        self.tasks.spawn("binding", binding.run(waits.map(|told| (told, patience))));
     }
 
     /// Takes the room in the cache, then lets plugins take theirs.

@@ -101,26 +101,31 @@ impl Informers {
         });
         let inventory = Arc::clone(&it.inventory);
         it.slices.add_handler(move |_| *inventory.lock() = None);
-        it.controllers.set_transform(|rc| {
+        it.keep_selectors();
+        it
+    }
+
+    /// Of what makes pods only the selectors are of interest.
+    fn keep_selectors(&self) {
+        self.controllers.set_transform(|rc| {
             rc.status = None;
             if let Some(spec) = &mut rc.spec {
                 spec.template = None;
             }
         });
-        it.replica_sets.set_transform(|rs| {
+        self.replica_sets.set_transform(|rs| {
             rs.status = None;
             if let Some(spec) = &mut rs.spec {
                 spec.template = None;
             }
         });
-        it.stateful_sets.set_transform(|set| {
+        self.stateful_sets.set_transform(|set| {
             set.status = None;
             if let Some(spec) = &mut set.spec {
                 spec.template = Default::default();
                 spec.volume_claim_templates = None;
             }
         });
-        it
     }
 
     pub(super) fn stores(&self) -> Stores {

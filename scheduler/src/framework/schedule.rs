@@ -124,18 +124,22 @@ impl Profile {
             {
                 return Ok(vec![at]);
             }
+            let fits = |at: usize, diagnosis: &mut Diagnosis| {
+                let status = self.filter_node(cx, state, &filters, pod, &all[at]);
+                match status.code() {
+                    Code::Success => return Ok(true),
+                    Code::Error => return Err(Failure::Broken(status)),
+                    _ => diagnosis.reject(at, status),
+                }
+                Ok(false)
+            };
             let mut found = Vec::new();
             if let Some(limit) = limit {
                 let said = format!("node(s) didn't satisfy plugin(s) [{}]", limit.plugins.join(" "));
                 diagnosis.others = Some(Status::unresolvable(said));
                 diagnosis.plugins.extend(limit.plugins);
                 for at in limit.names.iter().flatten().filter_map(|n| cx.snapshot.position(n)) {
-                    let status = self.filter_node(cx, state, &filters, pod, &all[at]);
-                    match status.code() {
-                        Code::Success => found.push(at),
-                        Code::Error => return Err(Failure::Broken(status)),
-                        _ => diagnosis.reject(at, status),
-                    }
+                    found.extend(fits(at, diagnosis)?.then_some(at));
                 }
                 return Ok(found);
             }
@@ -145,17 +149,10 @@ impl Profile {
             let mut looked = 0;
             let order = cx.snapshot.order();
             for &at in order[start..].iter().chain(&order[..start]) {
-                let status = self.filter_node(cx, state, &filters, pod, &all[at]);
                 looked += 1;
-                match status.code() {
-                    Code::Success => {
-                        found.push(at);
-                        if found.len() == wanted {
-                            break;
-                        }
-                    }
-                    Code::Error => return Err(Failure::Broken(status)),
-                    _ => diagnosis.reject(at, status),
+                found.extend(fits(at, diagnosis)?.then_some(at));
+                if found.len() == wanted {
+                    break;
                 }
             }
             cursor.start = (start + looked) % all.len();

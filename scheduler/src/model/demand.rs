@@ -143,7 +143,7 @@ pub struct Demand {
     pub gates: Vec<String>,
     /// Total request, `pods` left 0.
     pub requests: Resource,
-    /// The same with stand-ins where CPU or memory is not named.
+    /// What it asks for, with stand-ins where CPU or memory is not named.
     pub non_zero: Resource,
     /// `spec.nodeSelector`.
     pub node_selector: Vec<Requirement>,

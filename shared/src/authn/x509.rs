@@ -168,7 +168,7 @@ impl X509 {
         Self::with_uids(ca_pem, true)
     }
 
-    /// The same; whether subjects may name their user's uid (`AllowParsingUserUIDFromCertAuth`).
+    /// [`Self::new`], where `uids` says whether subjects may name their user's uid (`AllowParsingUserUIDFromCertAuth`).
     pub fn with_uids(ca_pem: &[u8], uids: bool) -> Result<Self, AuthnError> {
         Ok(Self { verifier: ArcSwap::from_pointee(Verifier { uids, ..Verifier::new(ca_pem)? }), uids })
     }

@@ -146,7 +146,7 @@ impl Program {
         Self::compile_with(expression, variables, Extras::default())
     }
 
-    /// See [`Self::compile`].
+    /// [`Self::compile`] where there is more than everywhere.
     pub fn compile_with(expression: &str, variables: &Declared, extras: Extras) -> Result<Self, String> {
         let _timed = TIMES.compilation.start_timer();
         let (root, mentioned) = parse::on_a_large_stack(expression, || {

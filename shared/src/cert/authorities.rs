@@ -55,7 +55,7 @@ impl Authorities {
         Self { roots, certificates, algorithms: provider().signature_verification_algorithms }
     }
 
-    /// The same for webpki.
+    /// What is trusted, as webpki wants it.
     pub(crate) fn roots(&self) -> &RootCertStore {
         &self.roots
     }

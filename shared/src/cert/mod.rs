@@ -33,8 +33,8 @@ pub use sni::SniKeys;
 pub use trust::ReloadingRoots;
 use trust::system_authorities;
 use unverified::AnyServer;
+pub(crate) use words::refusal;
 pub use words::refused;
-pub(crate) use words::words as refusal;
 
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +76,7 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertErro
     if all.is_empty() { Err(CertError::Pem("no certificate".into())) } else { Ok(all) }
 }
 
-/// The same as PEM.
+/// Certificates as a PEM text.
 pub fn to_pem(all: &[CertificateDer<'_>]) -> String {
     let mut pem = String::new();
     for certificate in all {

@@ -5,14 +5,19 @@ use std::io;
 
 use rustls::CertificateError as C;
 
-/// Why a handshake with `server` failed.
+/// Why a handshake with `server`, which is who was asked for, failed.
 pub fn refused(server: &str, error: &io::Error) -> String {
-    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
-    inner.and_then(|inner| words(server, inner)).unwrap_or_else(|| error.to_string())
+    refusal(server, error).unwrap_or_else(|| error.to_string())
 }
 
-/// The same of TLS's own error; none where no certificate is to blame. `server` is who was asked for.
-pub(crate) fn words(server: &str, error: &rustls::Error) -> Option<String> {
+/// What was wrong with the certificate of `server`; none where no certificate is to blame for the error.
+pub(crate) fn refusal(server: &str, error: &io::Error) -> Option<String> {
+    // What an error of this kind was made of is not its source.
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    inner.and_then(|inner| words(server, inner))
+}
+
+fn words(server: &str, error: &rustls::Error) -> Option<String> {
     let rustls::Error::InvalidCertificate(why) = error else { return None };
     let text = match why {
         C::UnknownIssuer => "x509: certificate signed by unknown authority".to_owned(),

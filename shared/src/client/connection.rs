@@ -99,7 +99,7 @@ pub fn transport(config: &Config, throttle: &Throttle) -> anyhow::Result<Transpo
     through(tcp, config, throttle)
 }
 
-/// The same over connections that `connector` opens.
+/// [`transport`] over connections that `connector` opens.
 pub(super) fn through<C>(connector: C, config: &Config, throttle: &Throttle) -> anyhow::Result<Transport>
 where
     C: Service<Uri, Response: Io, Future: Send + 'static, Error: Into<BoxError> + Send> + Clone + Send + Sync + 'static,

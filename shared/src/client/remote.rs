@@ -197,9 +197,7 @@ fn go_words(host: &str, error: &(dyn std::error::Error + 'static)) -> (String, b
     loop {
         if let Some(found) = innermost.downcast_ref::<std::io::Error>() {
             io = Some(found.kind());
-            // What an error of this kind was made of is not its source.
-            let tls = found.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-            if let Some(words) = tls.and_then(|tls| cert::refusal(host, tls)) {
+            if let Some(words) = cert::refusal(host, found) {
                 return (words, false);
             }
         }

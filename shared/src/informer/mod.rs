@@ -171,8 +171,8 @@ impl<K: Cached> Informer<K> {
         self.add_index_unless(name, |_, _| false, keys);
     }
 
-    /// The same for kinds that change often: `unmoved` sees without making the values that they are the same for both
-    /// versions of an object. It may say no wherever that takes long.
+    /// [`Self::add_index`] for kinds that change often: `unmoved` sees without making the values that they are the same
+    /// for both versions of an object. It may say no wherever that takes long.
     pub fn add_index_unless(
         &self,
         name: &'static str,

@@ -356,7 +356,7 @@ async fn renew<L: Leases>(elector: &mut Elector<L>) {
             Ok(Err(error)) => tracing::warn!(%error, "Failed to renew lease, retrying"),
             Err(_) => return,
         }
-        if Instant::now() >= deadline && renewed + elector.config.renew_deadline <= Instant::now() {
+        if renewed + elector.config.renew_deadline <= Instant::now() {
             return;
         }
     }
