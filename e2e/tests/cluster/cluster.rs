@@ -56,8 +56,8 @@ impl Cluster {
         let image = cluster.images.join("coredns.tar");
         cluster.dns = image.exists();
         let image = image.display().to_string();
-        let dns = ["--dns", image.as_str()];
-        cluster.must(&[&["up"], arguments, if cluster.dns { &dns } else { &[] }].concat());
+        let dns: &[&str] = if cluster.dns { &["--dns", &image] } else { &[] };
+        cluster.must(&[&["up"], arguments, dns].concat());
         cluster
     }
 
