@@ -1,6 +1,7 @@
 # The commands a person must know. `make help` lists them.
 NODES ?= 1
 CONTROL_PLANE ?= processes
+DNS ?= none
 CACHE ?= $(HOME)/.cache/ironclad
 # Outside the clone, so that clones and CI share what is built.
 export CARGO_TARGET_DIR ?= $(CACHE)/target
@@ -10,12 +11,18 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build test fuzz bench images lint deps
+.PHONY: help up down load build test fuzz bench images dns-image lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods
-	@$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE)
+ifeq ($(DNS),coredns)
+up: dns-image
+WITH_DNS := --dns $(CACHE)/images/coredns.tar
+else ifneq ($(DNS),none)
+$(error DNS=$(DNS) is not known; use none or coredns)
+endif
+up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods, its DNS none or coredns
+	@$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(WITH_DNS)
 
 down: ## Stop the cluster and leave nothing behind
 	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi
@@ -40,6 +47,9 @@ bench: deps build ## Print one JSON line for each figure
 
 images: deps build ## Build the images of the example offline from Debian packages
 	@e2e/images/build.sh $(CACHE)/images $(BIN)/cluster
+
+dns-image: deps build ## Build the image of CoreDNS from its Go module
+	@e2e/images/coredns.sh $(CACHE)/images $(BIN)/cluster
 
 lint: ## rustfmt and clippy, warnings are errors
 	@cargo fmt --all --check

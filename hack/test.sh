@@ -20,5 +20,8 @@ fi
 # Examples are named because what they need is what tests need: without them all would be compiled anew.
 cargo build --workspace --locked --bins --examples
 bin=$CARGO_TARGET_DIR/debug
-e2e/images/build.sh "${CACHE:-$HOME/.cache/ironclad}/images" "$bin/cluster"
+images=${CACHE:-$HOME/.cache/ironclad}/images
+e2e/images/build.sh "$images" "$bin/cluster"
+# Two minutes of a compiler and modules from the network: without it, the phase about DNS says that it is left out.
+e2e/images/coredns.sh "$images" "$bin/cluster" || echo "SKIPPED: the image of CoreDNS was not built, see above"
 BINARIES=$bin cargo test --workspace --locked --test autoscaling --test cluster -- --test-threads=1 --nocapture

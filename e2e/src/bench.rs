@@ -28,7 +28,7 @@ pub fn bench(layout: &Layout, busybox: &Path) -> Result<()> {
         let bytes = fs::metadata(layout.binary(binary)).with_context(|| format!("{binary} is not built"))?.len();
         figure(&format!("binary size: {binary}"), to_mb(bytes), "MB", Some(30.0));
     }
-    up::up(layout, 1, up::ControlPlane::Processes)?;
+    up::up(layout, 1, up::ControlPlane::Processes, None)?;
     let measured = with_cluster(layout, busybox);
     down::down(layout)?;
     measured

@@ -115,5 +115,5 @@ pub fn static_pods(layout: &Layout, pause: &Path) -> Result<Machine> {
         let file = manifests.join(format!("{}.yaml", part.name));
         fs::write(&file, part.filled()).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    node::host(layout, &node, &images)
+    node::host(layout, &node, &images, false)
 }

@@ -14,6 +14,8 @@ pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub const SERVICE_CIDR: &str = "169.169.0.0/16";
 /// The `kubernetes` Service: the first address of [`SERVICE_CIDR`].
 pub const KUBERNETES_SERVICE: &str = "169.169.0.1";
+/// The Service of cluster DNS, where there is one: `manifests/addons/coredns.yaml` asks for it.
+pub const DNS_SERVICE: &str = "169.169.0.10";
 /// The port the API server listens on.
 pub const APISERVER_PORT: u16 = 6443;
 /// etcd's client port, on loopback.

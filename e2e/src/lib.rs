@@ -14,6 +14,7 @@
 
 pub mod bench;
 pub mod control_plane;
+pub mod dns;
 pub mod down;
 pub mod image;
 pub mod join;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::layout::{CLUSTER_CIDR, Layout, Node, PAUSE_IMAGE};
+use crate::layout::{CLUSTER_CIDR, DNS_SERVICE, Layout, Node, PAUSE_IMAGE};
 use crate::machine::{Machine, Process};
-use crate::shell;
+use crate::{dns, shell};
 
 const SOCKET: &str = "/run/containerd/containerd.sock";
 /// Folders of a node that are its own: (name on its disk, standard path).
@@ -28,30 +28,32 @@ const FOLDERS: [(&str, &str); 11] = [
 ];
 
 /// Writes a worker's configuration files and returns its specification: a host with a network of its own and a
-/// kube-proxy.
+/// kube-proxy. Where there is an image of cluster DNS, it has that as well, and its pods ask there.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn machine(layout: &Layout, node: &Node, pause: &Path) -> Result<Machine> {
-    let mut machine = host(layout, node, &[pause.to_path_buf()])?;
+pub fn machine(layout: &Layout, node: &Node, pause: &Path, dns: Option<&Path>) -> Result<Machine> {
+    let images: Vec<PathBuf> = [Some(pause), dns].into_iter().flatten().map(Path::to_path_buf).collect();
+    let mut machine = host(layout, node, &images, dns.is_some())?;
     let proxy = write(layout, node, "kube-proxy.yaml", format!("{:#}\n", proxy_config(layout, node)))?;
     machine.netns = Some(Path::new("/run/netns").join(node.netns()));
     machine.processes.push(Process::new("kube-proxy", layout.binary("kube-proxy"), vec![format!("--config={proxy}")]));
     Ok(machine)
 }
 
-/// containerd and a kubelet on the host's network, with these images imported before the kubelet starts.
+/// containerd and a kubelet on the host's network, with these images imported before the kubelet starts; `dns` says
+/// whether the cluster has its own.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn host(layout: &Layout, node: &Node, images: &[PathBuf]) -> Result<Machine> {
+pub fn host(layout: &Layout, node: &Node, images: &[PathBuf], dns: bool) -> Result<Machine> {
     let disk = layout.disk(&node.name);
     let manifests = disk.join("etc-kubernetes/manifests");
     fs::create_dir_all(&manifests).with_context(|| format!("cannot make {}", manifests.display()))?;
     make_cgroup(node)?;
     let cni_template = write(layout, node, "cni.template", cni_template())?;
     let containerd = write(layout, node, "containerd.toml", containerd_toml(&cni_template))?;
-    let kubelet = write(layout, node, "kubelet.yaml", format!("{:#}\n", kubelet_config(layout, node)))?;
+    let kubelet = write(layout, node, "kubelet.yaml", format!("{:#}\n", kubelet_config(layout, node, dns)))?;
 
     let binds = FOLDERS.iter().map(|(name, path)| (disk.join(name), path.into())).collect();
     Ok(Machine {
@@ -190,7 +192,7 @@ fn may_lower_oom_score() -> bool {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & (1 << 24) != 0)
 }
 
-fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
+fn kubelet_config(layout: &Layout, node: &Node, dns: bool) -> serde_json::Value {
     let pki = |file: String| layout.pki().join(file).display().to_string();
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -204,6 +206,7 @@ fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": node.cgroup(),
+        "clusterDNS": if dns { json!([DNS_SERVICE]) } else { json!([]) },
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
         // The disk is shared with whatever else this machine does: nothing is evicted or thrown away for its sake.
@@ -216,7 +219,7 @@ fn kubelet_config(layout: &Layout, node: &Node) -> serde_json::Value {
         } else {
             json!([])
         },
-        "resolvConf": "/etc/resolv.conf",
+        "resolvConf": dns::resolver_file(),
         "staticPodPath": "/etc/kubernetes/manifests",
     });
     if node.bootstraps() {

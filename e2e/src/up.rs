@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Node};
 use crate::machine::running;
 use crate::supervisor::log_file;
-use crate::{control_plane, image, join, network, node, pki, preflight, shell};
+use crate::{control_plane, dns, image, join, network, node, pki, preflight, shell};
 
 /// How the control plane runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +22,17 @@ pub enum ControlPlane {
 /// How long anything may take to come up.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// Starts the control plane and `count` nodes and waits until they are Ready.
+/// Starts the control plane and `count` nodes and waits until they are Ready, and cluster DNS too where an archive of
+/// its image is given.
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
-pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<()> {
+pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Option<&Path>) -> Result<()> {
     if !(1..=MAX_NODES).contains(&count) {
         bail!("NODES={count} is out of range; use 1 to {MAX_NODES}");
     }
     preflight::check(layout)?;
+    let dns = dns.map(dns::archive).transpose()?;
     say("certificates");
     pki::control_plane(layout)?;
     network::bridge()?;
@@ -45,7 +47,7 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<
         say(&node.name);
         pki::node(layout, node)?;
         network::namespace(node)?;
-        node::machine(layout, node, &pause)?.start(layout)?;
+        node::machine(layout, node, &pause, dns.as_deref())?.start(layout)?;
     }
     let all = layout.nodes();
     if let Some(first) = all.first() {
@@ -56,6 +58,10 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane) -> Result<
         if node.bootstraps() {
             join::approve_serving(layout, node)?;
         }
+    }
+    if dns.is_some() {
+        say("cluster DNS");
+        dns::install(layout)?;
     }
     Ok(())
 }

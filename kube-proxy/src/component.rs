@@ -15,7 +15,7 @@ use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::Notify;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, SyncError};
 use crate::detect::LocalDetector;
 use crate::health::{CheckPorts, Health};
 use crate::http::{Page, bind, serve};
@@ -46,7 +46,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
     }
     let settings = parse(configuration, flags.string("master"), &shared::serve::hostname())?;
     if flags.boolean("cleanup") {
-        return clean_up(&settings).await;
+        return clean_up(&settings, &Mode::ALL).await;
     }
     if let Some(value) = settings.oom_score_adj {
         kernel::set_oom_score_adj(value);
@@ -55,6 +55,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
     if settings.localhost_node_ports {
         kernel::allow_localhost_node_ports();
     }
+    // Each failure has been logged, and rules that stay do no more than they did before.
+    clean_up(&settings, others(settings.mode)).await.ok();
     if flags.boolean("init-only") {
         return Ok(());
     }
@@ -198,16 +200,28 @@ fn backend(settings: &Settings, family: Family, node: &NodeNetworks) -> Box<dyn 
     }
 }
 
-/// `--cleanup`: takes away what any mode left, in both families.
-async fn clean_up(settings: &Settings) -> Result<()> {
+/// The modes that are not this one: what they left would go on answering beside it, and with what was there then.
+const fn others(mode: Mode) -> &'static [Mode] {
+    match mode {
+        Mode::Iptables => &[Mode::Nftables],
+        Mode::Nftables => &[Mode::Iptables],
+    }
+}
+
+/// Takes away what these modes left, in both families (`--cleanup`: what any did). A tool that is not installed has left
+/// nothing.
+async fn clean_up(settings: &Settings, modes: &[Mode]) -> Result<()> {
     let mut failed = false;
     for family in [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)) {
-        for mode in [Mode::Iptables, Mode::Nftables] {
-            let settings = Settings { mode, ..settings.clone() };
+        for mode in modes {
+            let settings = Settings { mode: *mode, ..settings.clone() };
             let mut backend = backend(&settings, family, &NodeNetworks::default());
-            if let Err(error) = backend.clean_up().await {
-                failed = true;
-                tracing::error!(mode = backend.name(), %error, "Failed to clean up");
+            match backend.clean_up().await {
+                Ok(()) | Err(SyncError::Start { .. }) => {}
+                Err(error) => {
+                    failed = true;
+                    tracing::error!(mode = backend.name(), %error, "Failed to clean up");
+                }
             }
         }
     }
@@ -308,5 +322,21 @@ fn diagnostics(settings: &Settings) -> impl Fn(&str) -> Page + Send + Sync + use
         "/healthz" => Page::text("ok"),
         "/configz" => Page::json(StatusCode::OK, configuration.clone()),
         _ => Page::not_found(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node whose mode was changed keeps no rule of the mode before.
+    #[test]
+    fn every_other_mode_is_cleaned_up_at_start() {
+        for mode in Mode::ALL {
+            let mut all = others(mode).to_vec();
+            assert!(!all.contains(&mode), "its own rules are taken over, not taken away");
+            all.push(mode);
+            assert!(Mode::ALL.iter().all(|mode| all.contains(mode)));
+        }
     }
 }

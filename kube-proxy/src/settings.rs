@@ -16,6 +16,11 @@ pub enum Mode {
     Nftables,
 }
 
+impl Mode {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::Iptables, Self::Nftables];
+}
+
 /// How traffic of local pods is recognised; resolved to a [`crate::detect::LocalDetector`] once the node is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalMode {

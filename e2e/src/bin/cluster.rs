@@ -45,6 +45,12 @@ fn command() -> Command {
                         .help("how the control plane runs")
                         .default_value("processes")
                         .value_parser(["processes", "static-pods"]),
+                )
+                .arg(
+                    Arg::new("dns")
+                        .long("dns")
+                        .help("an image archive of CoreDNS: with cluster DNS")
+                        .value_parser(clap::value_parser!(PathBuf)),
                 ),
         )
         .subcommand(Command::new("down").about("stop it and leave nothing behind"))
@@ -78,7 +84,8 @@ fn run(matches: &ArgMatches) -> Result<()> {
                 Some("static-pods") => up::ControlPlane::StaticPods,
                 _ => up::ControlPlane::Processes,
             };
-            up::up(&layout, given.get_one("nodes").copied().unwrap_or(1), kind)?;
+            let dns = given.get_one::<PathBuf>("dns").map(PathBuf::as_path);
+            up::up(&layout, given.get_one("nodes").copied().unwrap_or(1), kind, dns)?;
             println!("{}", layout.admin_conf().display());
             Ok(())
         }

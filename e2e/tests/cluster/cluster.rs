@@ -12,6 +12,7 @@ pub struct Cluster {
     binaries: PathBuf,
     images: PathBuf,
     running: std::cell::Cell<bool>,
+    dns: bool,
 }
 
 /// What a program said and how it ended.
@@ -44,18 +45,39 @@ pub fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Said {
 impl Cluster {
     /// Starts a cluster with these arguments of `cluster up`.
     pub fn start(arguments: &[&str]) -> Self {
+        let cluster = Self::not_started();
+        cluster.must(&[&["up"], arguments].concat());
+        cluster
+    }
+
+    /// As [`Cluster::start`], with cluster DNS where its image has been built.
+    pub fn start_with_dns(arguments: &[&str]) -> Self {
+        let mut cluster = Self::not_started();
+        let image = cluster.images.join("coredns.tar");
+        cluster.dns = image.exists();
+        let image = image.display().to_string();
+        let dns: &[&str] = if cluster.dns { &["--dns", &image] } else { &[] };
+        cluster.must(&[&["up"], arguments, dns].concat());
+        cluster
+    }
+
+    /// Whether it has cluster DNS.
+    pub fn has_dns(&self) -> bool {
+        self.dns
+    }
+
+    fn not_started() -> Self {
         let home = std::env::var("HOME").unwrap_or("/root".into());
         let cache = PathBuf::from(std::env::var("CACHE").unwrap_or(format!("{home}/.cache/ironclad")));
-        let cluster = Self {
+        Self {
             run: std::env::temp_dir().join(format!("ironclad-e2e-{}", std::process::id())),
             binaries: PathBuf::from(
                 std::env::var("BINARIES").expect("BINARIES names the folder of the binaries; make sets it"),
             ),
             images: cache.join("images"),
             running: std::cell::Cell::new(true),
-        };
-        cluster.must(&[&["up"], arguments].concat());
-        cluster
+            dns: false,
+        }
     }
 
     /// Stops it and checks that nothing is left.

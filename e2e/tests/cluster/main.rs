@@ -4,6 +4,7 @@
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
 mod cluster;
+mod dns;
 mod failures;
 mod injection;
 mod joining;
@@ -17,8 +18,13 @@ use cluster::Cluster;
 
 #[test]
 fn a_real_cluster_stands() {
-    let cluster = Cluster::start(&["--nodes", "2"]);
+    let cluster = Cluster::start_with_dns(&["--nodes", "2"]);
     cluster.load("busybox");
+    if cluster.has_dns() {
+        dns::answers(&cluster);
+    } else {
+        eprintln!("SKIPPED: cluster DNS, because there is no image of CoreDNS; build it with: make dns-image");
+    }
     joining::by_token(&cluster);
     kubectl::create_and_look(&cluster);
     kubectl::change(&cluster);

@@ -4,6 +4,13 @@ use crate::cri::v1::DnsConfig;
 use crate::settings::Settings;
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
+/// What validation lets a pod have, and the C library reads.
+const MAX_SERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_CHARACTERS: usize = 2048;
+/// The longest name that DNS has; the C library ends the program over a longer one.
+const MAX_SEARCH: usize = 253;
+
 /// The host's resolver file, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolver {
@@ -23,13 +30,18 @@ impl Resolver {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => resolver.servers.extend(words.next().map(str::to_owned)),
-                Some("search") => resolver.searches = words.filter(|w| *w != ".").map(str::to_owned).collect(),
+                Some("search") => resolver.searches = words.map(without_root).collect(),
                 Some("options") => resolver.options = words.map(str::to_owned).collect(),
                 _ => {}
             }
         }
         resolver
     }
+}
+
+/// One name with and without its last dot counts once; the root by itself stays.
+fn without_root(search: &str) -> String {
+    search.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(search).to_owned()
 }
 
 /// Whether the pod wants cluster DNS.
@@ -44,6 +56,26 @@ pub fn wants_cluster_dns(pod: &Pod) -> bool {
 
 /// The resolver settings of a pod.
 pub fn dns_config(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig {
+    within_limits(composed(pod, settings, host)).0
+}
+
+/// What is to be said of a pod's resolver settings: reasons and texts of warnings.
+pub fn warnings(pod: &Pod, settings: &Settings, host: &Resolver) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    if wants_cluster_dns(pod) && settings.cluster_dns.is_empty() {
+        all.push(("MissingClusterDNS", format!("pod: \"{}\". {MISSING}", crate::pods::describe(pod))));
+    }
+    let forming = within_limits(composed(pod, settings, host)).1;
+    all.extend(forming.into_iter().map(|text| ("DNSConfigForming", text)));
+    all
+}
+
+/// Said of the node as well.
+pub const MISSING: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" \
+                           policy. Falling back to \"Default\" policy.";
+
+/// What the policy, the node and the pod ask for.
+fn composed(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig {
     let namespace = crate::pods::namespace(pod);
     let spec = pod.spec.as_ref();
     let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
@@ -63,6 +95,10 @@ pub fn dns_config(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig 
         config.options = vec!["ndots:5".to_owned()];
     } else if policy == "None" {
         config = DnsConfig::default();
+    } else if settings.resolv_conf.is_empty() {
+        // Without a file there are no look-ups; an empty list would mean the runtime's own.
+        config.servers = vec!["127.0.0.1".to_owned()];
+        config.searches = vec![".".to_owned()];
     }
     if let Some(extra) = spec.and_then(|s| s.dns_config.as_ref()) {
         merge(&mut config.servers, extra.nameservers.iter().flatten());
@@ -76,10 +112,32 @@ pub fn dns_config(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig 
             });
         }
     }
-    // The limits of the C library and of validation.
-    config.servers.truncate(3);
-    config.searches.truncate(32);
     config
+}
+
+/// Leaves out what is too much, from the end, and says so.
+fn within_limits(mut config: DnsConfig) -> (DnsConfig, Vec<String>) {
+    let mut said = Vec::new();
+    if config.servers.len() > MAX_SERVERS {
+        config.servers.truncate(MAX_SERVERS);
+        said.push(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
+            config.servers.join(" ")
+        ));
+    }
+    let asked = config.searches.len();
+    config.searches.truncate(MAX_SEARCHES);
+    config.searches.retain(|search| search.len() <= MAX_SEARCH);
+    while config.searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
+        config.searches.pop();
+    }
+    if config.searches.len() < asked {
+        said.push(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
+            config.searches.join(" ")
+        ));
+    }
+    (config, said)
 }
 
 fn merge<'a>(into: &mut Vec<String>, from: impl Iterator<Item = &'a String>) {
@@ -148,19 +206,67 @@ mod tests {
     use crate::workers::container::tests::settings;
     use serde_json::json;
 
+    fn pod(spec: serde_json::Value) -> Pod {
+        let mut spec = spec;
+        spec["containers"] = json!([]);
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec})).expect("pod")
+    }
+
+    #[test]
+    fn names_of_the_node_lose_their_last_dot() {
+        let host = Resolver::parse("search a.example. b.example .\n");
+        assert_eq!(host.searches, ["a.example", "b.example", "."]);
+    }
+
+    #[test]
+    fn without_a_resolver_file_nothing_is_looked_up() {
+        let settings = Settings { resolv_conf: String::new(), ..settings() };
+        let config = dns_config(&pod(json!({"dnsPolicy": "Default"})), &settings, &Resolver::default());
+        assert_eq!((config.servers, config.searches), (vec!["127.0.0.1".to_owned()], vec![".".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_too_much_is_left_out_and_said() {
+        let none = |servers: &[&str], searches: &[String]| {
+            let config = json!({"nameservers": servers, "searches": searches});
+            let pod = pod(json!({"dnsPolicy": "None", "dnsConfig": config}));
+            let config = dns_config(&pod, &settings(), &Resolver::default());
+            (config.servers.len(), config.searches.len(), warnings(&pod, &settings(), &Resolver::default()))
+        };
+        assert_eq!(none(&["1.1.1.1"], &["a".into()]), (1, 1, vec![]));
+        let omitted = "some nameservers have been omitted, the applied nameserver line is: 1.1.1.1 2.2.2.2 3.3.3.3";
+        let said = vec![("DNSConfigForming", format!("Nameserver limits were exceeded, {omitted}"))];
+        assert_eq!(none(&["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"], &[]), (3, 0, said));
+        let omitted = "some search paths have been omitted, the applied search line is: a b";
+        let said = vec![("DNSConfigForming", format!("Search Line limits were exceeded, {omitted}"))];
+        assert_eq!(none(&[], &["a".into(), "x".repeat(254), "b".into()]), (0, 2, said));
+        let many: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
+        assert_eq!((none(&[], &many).1, none(&[], &many).2.len()), (32, 1));
+        let long: Vec<String> = (0..20).map(|number| format!("{number:0>200}")).collect();
+        assert_eq!((none(&[], &long).1, none(&[], &long).2.len()), (10, 1), "2,048 characters with their blanks");
+    }
+
+    #[test]
+    fn a_node_without_cluster_dns_says_so() {
+        let settings = Settings { cluster_dns: Vec::new(), ..settings() };
+        let said = warnings(&pod(json!({})), &settings, &Resolver::default());
+        assert_eq!(said.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), ["MissingClusterDNS"]);
+        assert_eq!(warnings(&pod(json!({"dnsPolicy": "Default"})), &settings, &Resolver::default()), []);
+    }
+
     #[test]
     fn policies() {
         let host = Resolver::parse("# c\nnameserver 1.1.1.1\nsearch lan .\noptions edns0\n");
-        let settings = settings();
+        let settings = Settings { resolv_conf: "/etc/resolv.conf".into(), ..settings() };
         for (spec, servers, searches, options) in [
             (
                 json!({}),
                 vec!["10.96.0.10"],
-                "ns.svc.cluster.local svc.cluster.local cluster.local lan",
+                "ns.svc.cluster.local svc.cluster.local cluster.local lan .",
                 vec!["ndots:5"],
             ),
-            (json!({"dnsPolicy": "Default"}), vec!["1.1.1.1"], "lan", vec!["edns0"]),
-            (json!({"hostNetwork": true, "dnsPolicy": "ClusterFirst"}), vec!["1.1.1.1"], "lan", vec!["edns0"]),
+            (json!({"dnsPolicy": "Default"}), vec!["1.1.1.1"], "lan .", vec!["edns0"]),
+            (json!({"hostNetwork": true, "dnsPolicy": "ClusterFirst"}), vec!["1.1.1.1"], "lan .", vec!["edns0"]),
             (
                 json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "2"}]}}),
                 vec!["9.9.9.9"],
@@ -170,15 +276,11 @@ mod tests {
             (
                 json!({"dnsConfig": {"searches": ["x"], "options": [{"name": "ndots", "value": "2"}]}}),
                 vec!["10.96.0.10"],
-                "ns.svc.cluster.local svc.cluster.local cluster.local lan x",
+                "ns.svc.cluster.local svc.cluster.local cluster.local lan . x",
                 vec!["ndots:2"],
             ),
         ] {
-            let mut spec = spec;
-            spec["containers"] = json!([]);
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec}))
-                .expect("pod");
-            let config = dns_config(&pod, &settings, &host);
+            let config = dns_config(&pod(spec), &settings, &host);
             assert_eq!(
                 (config.servers, config.searches.join(" "), config.options),
                 (

@@ -469,12 +469,11 @@ impl Worker {
         }
         // Volumes come first: a pod whose volumes are missing has no sandbox.
         self.mount(pod, &Observed::default()).await?;
-        if super::dns::wants_cluster_dns(pod) && self.cx.settings.cluster_dns.is_empty() {
-            let text = format!(
-                "pod: \"{}\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-                pods::describe(pod)
-            );
-            self.cx.events.pod(pod, "", EventType::Warning, "MissingClusterDNS", &text);
+        for (reason, text) in super::dns::warnings(pod, &self.cx.settings, &start::host_resolver(&self.cx).await) {
+            if reason == "MissingClusterDNS" {
+                self.cx.events.node(EventType::Warning, reason, super::dns::MISSING);
+            }
+            self.cx.events.pod(pod, "", EventType::Warning, reason, &text);
         }
         match start::sandbox(&self.cx, pod, attempt).await {
             Ok(_) => Ok(()),
