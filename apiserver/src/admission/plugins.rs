@@ -52,7 +52,7 @@ pub struct Deps<'a> {
     /// Where connections to webhooks are kept going.
     pub tasks: TaskGroup,
     /// Ends them.
-    pub shutdown: Shutdown,
+    pub answered: Shutdown,
     /// The way to webhooks.
     pub egress: Egress,
 }
@@ -67,8 +67,8 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     pub(super) fn new(deps: &'a Deps<'a>, configurations: &'a Configurations) -> Self {
         let direct = deps.flags.boolean("enable-aggregator-routing");
-        let (tasks, shutdown) = (deps.tasks.clone(), deps.shutdown.clone());
-        let caller = Caller::new(deps.reader.clone(), tasks, shutdown, direct, deps.egress.clone());
+        let (tasks, answered) = (deps.tasks.clone(), deps.answered.clone());
+        let caller = Caller::new(deps.reader.clone(), tasks, answered, direct, deps.egress.clone());
         Self { deps, caller: Arc::new(caller), configurations }
     }
 
