@@ -134,7 +134,8 @@ impl Type {
     pub fn join(&self, other: &Self) -> Option<Self> {
         match (self, other) {
             (Self::Open, t) | (t, Self::Open) => Some(t.clone()),
-            (Self::Dyn, _) | (_, Self::Dyn) => Some(Self::Dyn),
+            (Self::Any, Self::Any) => Some(Self::Any),
+            (Self::Dyn | Self::Any, _) | (_, Self::Dyn | Self::Any) => Some(Self::Dyn),
             (Self::Null, t) | (t, Self::Null) if t.takes(&Self::Null) => Some(t.clone()),
             (Self::List(a), Self::List(b)) => a.join(b).map(Self::list),
             (Self::Optional(a), Self::Optional(b)) => a.join(b).map(Self::optional),
