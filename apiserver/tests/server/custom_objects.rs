@@ -204,7 +204,7 @@ async fn addresses_where_nothing_is() {
     nobodys(c.get("/apis/addresses.example.com/v1/windows").await);
     nobodys(c.get("/apis/addresses.example.com/v2").await);
     c.get(&format!("{path}/a/lock")).await.fails(404, "NotFound", r#"doors.addresses.example.com "a" not found"#);
-    c.put(&path, door("Door")).await.fails(400, "BadRequest", "name must be provided");
+    c.put(&path, &door("Door")).await.fails(400, "BadRequest", "name must be provided");
     let other = c.post(&path, door("Window")).await;
     assert!(
         other.text().contains(r#"Window.addresses.example.com \"a\" is invalid: kind: Invalid value"#),
