@@ -11,6 +11,7 @@ mod sink;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use actix_web::HttpResponse;
 use actix_web::body::{BoxBody, MessageBody as _};
@@ -142,7 +143,8 @@ impl Audit {
             request_received_timestamp: now,
             ..Event::default()
         };
-        Some(Trail { audit: self.clone(), level, omit: omit.clone(), event, long_running: origin.long_running })
+        let begun = Instant::now();
+        Some(Trail { audit: self.clone(), level, omit: omit.clone(), event, long_running: origin.long_running, begun })
     }
 
     /// Hands an event to all back ends; `false` when one of them insists on having had it.
@@ -201,6 +203,17 @@ pub struct Trail {
     omit: Omit,
     event: Event,
     long_running: bool,
+    begun: Instant,
+}
+
+/// Where it is told how long a request took.
+const LATENCY: &str = "apiserver.latency.k8s.io/total";
+/// How long a request may take before that is told.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// What is told of how long a request took.
+fn latency(took: Duration) -> Option<(String, String)> {
+    (took > SLOW).then(|| (LATENCY.to_owned(), shared::flags::format_duration(took)))
 }
 
 /// Bytes at the beginning of an answer that say of which kind it is.
@@ -375,6 +388,9 @@ impl Trail {
         }
         let mut event = self.event.clone();
         event.stage = stage.name();
+        if stage == Stage::ResponseComplete {
+            event.annotations.extend(latency(self.begun.elapsed()));
+        }
         event.stage_timestamp = match stage {
             Stage::RequestReceived => event.request_received_timestamp.clone(),
             _ => micro_time(jiff::Timestamp::now()),
@@ -399,6 +415,13 @@ mod tests {
             assert_eq!(source_ips(forwarded, real, peer.parse().ok()), want, "{forwarded} {real} {peer}");
         }
         assert_eq!(user_agent(&"é".repeat(1025)), format!("{}...TRUNCATED", "é".repeat(1024)));
+    }
+
+    #[test]
+    fn slow_requests_say_so() {
+        assert_eq!(latency(SLOW), None);
+        let told = latency(Duration::from_micros(1_500_250)).map(|(_, took)| took);
+        assert_eq!(told.as_deref(), Some("1.50025s"));
     }
 
     #[test]
