@@ -170,7 +170,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(NamespaceAutoProvision { reader: p.reader(), api: p.api() }))
     }),
     row("NamespaceLifecycle", true, Mutates, CHANGES, EVERYTHING, &[], |p| {
-        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api() }))
+        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api(), doubted: Default::default() }))
     }),
     row("NamespaceExists", false, Validates, CHANGES, EVERYTHING, &[], |p| {
         Ok(Arc::new(NamespaceExists { reader: p.reader(), api: p.api() }))

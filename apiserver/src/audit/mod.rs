@@ -28,6 +28,7 @@ use shared::status::Status;
 
 use crate::admission::PATCHES;
 use crate::egress::Egress;
+use crate::verbs::Noted;
 use event::{AuthenticationMetadata, Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
 use sink::Sink;
@@ -144,7 +145,15 @@ impl Audit {
             ..Event::default()
         };
         let begun = Instant::now();
-        Some(Trail { audit: self.clone(), level, omit: omit.clone(), event, long_running: origin.long_running, begun })
+        Some(Trail {
+            audit: self.clone(),
+            level,
+            omit: omit.clone(),
+            event,
+            long_running: origin.long_running,
+            begun,
+            noted: None,
+        })
     }
 
     /// Hands an event to all back ends; `false` when one of them insists on having had it.
@@ -204,6 +213,8 @@ pub struct Trail {
     event: Event,
     long_running: bool,
     begun: Instant,
+    /// What the parts of the server note of it while they work on it.
+    noted: Option<Noted>,
 }
 
 /// Where it is told how long a request took.
@@ -287,9 +298,22 @@ impl Trail {
         }
     }
 
+    /// From here on the request is worked on, and `noted` is what comes of that, to whatever end.
+    pub fn follows(&mut self, noted: &Noted) {
+        self.noted = Some(noted.clone());
+    }
+
+    /// Takes over what was noted so far.
+    fn collect(&mut self) {
+        if let Some(noted) = self.noted.take() {
+            self.sent(noted.take_sent());
+            self.annotate(noted.annotations());
+        }
+    }
+
     /// What was sent, once it was understood: which object it is about is told at every level, what it holds only
     /// where the policy wants it.
-    pub fn sent(&mut self, sent: Option<Content>) {
+    fn sent(&mut self, sent: Option<Content>) {
         let object = match sent {
             None => return,
             Some(Content::Other(tree)) => tree,
@@ -344,6 +368,7 @@ impl Trail {
 
     /// The code of the answer; a status says more.
     pub fn answered(&mut self, code: u16) {
+        self.collect();
         let status = self.event.response_status.get_or_insert_with(|| json!({"metadata": {}}));
         status["code"] = code.into();
     }
@@ -359,6 +384,7 @@ impl Trail {
 
     /// Writes down that the server failed while it worked on the answer, of which there will be none.
     pub async fn panicked(mut self, why: &str) {
+        self.collect();
         self.event.response_status = Some(json!({
             "metadata": {}, "status": "Failure", "message": format!("APIServer panic'd: {why}"),
             "reason": "InternalError", "code": 500,
@@ -377,7 +403,8 @@ impl Trail {
     }
 
     /// For answers that end when nobody is there to wait for the back ends.
-    pub fn complete_later(self) {
+    pub fn complete_later(mut self) {
+        self.collect();
         let tasks = self.audit.tasks.clone();
         tasks.spawn("audit-complete", async move { self.completed().await });
     }

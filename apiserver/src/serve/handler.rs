@@ -402,6 +402,9 @@ impl Admitted<'_> {
         let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
         let wanted = self.trail.as_ref().map(Trail::wanted).unwrap_or_default();
         let noted = verbs::Noted::wanting(wanted);
+        if let Some(trail) = self.trail {
+            trail.follows(&noted);
+        }
         let messages = connect::wants_messages(req, info);
         let mut payload = Some(payload);
         let outcome = async {
@@ -420,10 +423,6 @@ impl Admitted<'_> {
             verbs::dispatch(&server.engine, request).await
         }
         .await;
-        if let Some(trail) = self.trail {
-            trail.sent(noted.take_sent());
-            trail.annotate(noted.annotations());
-        }
         let dry_run = query.get("dryRun").is_some();
         let reply = match outcome {
             Ok(reply) => reply,
