@@ -17,7 +17,7 @@ use super::image_policy::ImagePolicyWebhook;
 use super::ingress_class::DefaultIngressClass;
 use super::limit_ranger::LimitRanger;
 use super::namespace_exists::{NamespaceAutoProvision, NamespaceExists};
-use super::namespace_lifecycle::NamespaceLifecycle;
+use super::namespace_lifecycle::{Doubted, NamespaceLifecycle};
 use super::node_restriction::NodeRestriction;
 use super::owner_references::OwnerReferencesPermissionEnforcement;
 use super::pod_node_selector::PodNodeSelector;
@@ -170,7 +170,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(NamespaceAutoProvision { reader: p.reader(), api: p.api() }))
     }),
     row("NamespaceLifecycle", true, Mutates, CHANGES, EVERYTHING, &[], |p| {
-        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api(), doubted: Default::default() }))
+        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api(), doubted: Doubted::default() }))
     }),
     row("NamespaceExists", false, Validates, CHANGES, EVERYTHING, &[], |p| {
         Ok(Arc::new(NamespaceExists { reader: p.reader(), api: p.api() }))
