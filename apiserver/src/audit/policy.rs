@@ -232,7 +232,8 @@ fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) 
     check_urls(&urls, &at_urls, errors);
     let resources: Vec<GroupResources> =
         said.iter().map(|r| read_resources(r, &path.child("resources"), errors)).collect();
-    if !urls.is_empty() && !(resources.is_empty() && namespaces.is_empty()) {
+    let about_resources = !resources.is_empty() || !namespaces.is_empty();
+    if !urls.is_empty() && about_resources {
         let text = "rules cannot apply to both regular resources and non-resource URLs";
         errors.push(Error::invalid(at_urls, urls.clone(), text));
     }

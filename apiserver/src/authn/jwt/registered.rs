@@ -44,10 +44,11 @@ pub(super) fn check(claims: &Value) -> Result<(), String> {
     }
     match there("aud") {
         None | Some(Value::String(_)) => {}
-        Some(Value::Array(all)) => match all.iter().find(|one| !one.is_string()) {
-            Some(other) => return unlike(other, "idToken.aud", "string"),
-            None => {}
-        },
+        Some(Value::Array(all)) => {
+            if let Some(other) = all.iter().find(|one| !one.is_string()) {
+                return unlike(other, "idToken.aud", "string");
+            }
+        }
         Some(other) => return unlike(other, "idToken.aud", "[]string"),
     }
     for name in MOMENTS {
