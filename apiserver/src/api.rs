@@ -245,6 +245,8 @@ pub struct Context {
     pub tasks: TaskGroup,
     /// Says when the process is going down.
     pub shutdown: Shutdown,
+    /// Says when the last request was answered, which is later: until then connections to others are needed.
+    pub answered: Shutdown,
     /// The address other parts of the cluster reach this server at.
     pub advertise_address: std::net::IpAddr,
     /// The secure port.

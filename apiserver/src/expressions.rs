@@ -51,7 +51,7 @@ impl Dialect {
             Self::Policy { params } | Self::Mutation { params } => {
                 cel::admission::variables(&Type::Dyn, params.then_some(&Type::Dyn))
             }
-            Self::Claims => one("claims", Type::map(Type::String, Type::Dyn)),
+            Self::Claims => one("claims", Type::map(Type::String, Type::Any)),
             Self::User => one("user", cel::admission::user()),
             Self::Review => one("request", review()),
             Self::Device { shared: false } => cel::device::variables(),
@@ -401,6 +401,11 @@ mod tests {
             assert_eq!(problem(POLICY, expression, Wanted::Bool).as_deref(), want, "{expression}");
         }
         assert_eq!(problem(Dialect::Claims, "claims.sub.startsWith('a')", Wanted::Bool), None);
+        assert_eq!(problem(Dialect::Claims, "dyn(claims.l).all(x, x == claims.a.b[0])", Wanted::Bool), None);
+        assert!(
+            problem(Dialect::Claims, "claims.l.all(x, x == '')", Wanted::Bool)
+                .is_some_and(|p| p.contains("expression of type 'any' cannot be range of a comprehension"))
+        );
         assert_eq!(problem(Dialect::User, "!user.username.startsWith('system:')", Wanted::Bool), None);
         assert!(problem(Dialect::User, "user.name == ''", Wanted::Bool).is_some_and(|p| p.contains("undefined field")));
         assert_eq!(problem(Dialect::Review, "request.resourceAttributes.verb == 'get'", Wanted::Bool), None);

@@ -382,7 +382,7 @@ impl Access {
             api: cx.api.clone(),
             authorization: self.authorization.clone(),
             tasks: cx.tasks.clone(),
-            shutdown: cx.shutdown.clone(),
+            answered: cx.answered.clone(),
             egress: cx.egress.clone(),
         })
     }

@@ -184,10 +184,10 @@ mod tests {
         let reader = Arc::new(Fixed::default());
         let flags = FlagSet::of("kube-apiserver", args).expect("flags");
         let authorization = Arc::new(Authorization::new(&[Mode::Rbac], reader.clone(), Vec::new()));
-        let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
+        let (tasks, answered) = (TaskGroup::new(), Shutdown::new());
         let egress = crate::egress::Egress::default();
         let (reader, api) = (reader.clone(), reader.api());
-        let deps = Deps { flags: &flags, reader, api, authorization, tasks, shutdown, egress };
+        let deps = Deps { flags: &flags, reader, api, authorization, tasks, answered, egress };
         Chain::from_flags(&deps).map_err(|e| e.to_string())
     }
 

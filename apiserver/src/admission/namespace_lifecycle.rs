@@ -1,14 +1,41 @@
 //! NamespaceLifecycle: nothing is created in a namespace that is missing or going away, and the system's
 //! namespaces stay.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, Reader};
+
+/// How long after its deletion a namespace is not believed to be as the cache has it.
+const DOUBTED: Duration = Duration::from_secs(30);
+/// Most namespaces that are doubted at one time.
+const MOST_DOUBTED: usize = 100;
+
+/// Namespaces whose deletion went through here a moment ago: the cache may not have heard of it.
+#[derive(Default)]
+pub struct Doubted(Mutex<VecDeque<(String, Instant)>>);
+
+impl Doubted {
+    fn add(&self, name: &str, now: Instant) {
+        let mut all = self.0.lock();
+        all.retain(|(other, at)| other != name && now.duration_since(*at) < DOUBTED);
+        if all.len() >= MOST_DOUBTED {
+            all.pop_front();
+        }
+        all.push_back((name.to_owned(), now));
+    }
+
+    fn has(&self, name: &str, now: Instant) -> bool {
+        self.0.lock().iter().any(|(other, at)| other == name && now.duration_since(*at) < DOUBTED)
+    }
+}
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
@@ -16,8 +43,10 @@ const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 pub struct NamespaceLifecycle {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
-    /// Live reads, for a namespace so new that the cache has not heard of it.
+    /// Live reads, for a namespace that the cache has not heard of or may not have heard the latest of.
     pub api: Api,
+    /// Namespaces that are asked for live.
+    pub doubted: Doubted,
 }
 
 #[async_trait]
@@ -28,12 +57,16 @@ impl Plugin for NamespaceLifecycle {
             if namespaces && IMMORTAL.contains(&a.name) {
                 return Err(Status::forbidden("", "namespaces", a.name, "this namespace may not be deleted"));
             }
+            if namespaces {
+                self.doubted.add(a.name, Instant::now());
+            }
             return Ok(());
         }
         if a.namespace.is_empty() || namespaces || a.of("authorization.k8s.io", "localsubjectaccessreviews") {
             return Ok(());
         }
-        let cached = self.reader.get("", "namespaces", "", a.namespace);
+        let doubted = a.operation == Operation::Create && self.doubted.has(a.namespace, Instant::now());
+        let cached = if doubted { None } else { self.reader.get("", "namespaces", "", a.namespace) };
         let phase = match &cached {
             Some(namespace) => tree::text(namespace, "/status/phase").to_owned(),
             None => {
@@ -51,5 +84,23 @@ impl Plugin for NamespaceLifecycle {
         let why = format!("namespace {} is being terminated", a.namespace);
         status.add_cause("NamespaceTerminating", &why, "metadata.namespace");
         Err(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_doubted_for_a_while() {
+        let (doubted, now) = (Doubted::default(), Instant::now());
+        doubted.add("a", now);
+        doubted.add("b", now + Duration::from_secs(20));
+        let at = |name: &str, seconds: u64| doubted.has(name, now + Duration::from_secs(seconds));
+        assert_eq!([at("a", 29), at("a", 30), at("b", 30), at("c", 1)], [true, false, true, false]);
+        for i in 0..MOST_DOUBTED {
+            doubted.add(&format!("n{i}"), now + Duration::from_secs(21));
+        }
+        assert!(!at("b", 21) && at("n0", 21) && doubted.0.lock().len() == MOST_DOUBTED);
     }
 }

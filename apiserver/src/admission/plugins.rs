@@ -17,7 +17,7 @@ use super::image_policy::ImagePolicyWebhook;
 use super::ingress_class::DefaultIngressClass;
 use super::limit_ranger::LimitRanger;
 use super::namespace_exists::{NamespaceAutoProvision, NamespaceExists};
-use super::namespace_lifecycle::NamespaceLifecycle;
+use super::namespace_lifecycle::{Doubted, NamespaceLifecycle};
 use super::node_restriction::NodeRestriction;
 use super::owner_references::OwnerReferencesPermissionEnforcement;
 use super::pod_node_selector::PodNodeSelector;
@@ -52,7 +52,7 @@ pub struct Deps<'a> {
     /// Where connections to webhooks are kept going.
     pub tasks: TaskGroup,
     /// Ends them.
-    pub shutdown: Shutdown,
+    pub answered: Shutdown,
     /// The way to webhooks.
     pub egress: Egress,
 }
@@ -67,8 +67,8 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     pub(super) fn new(deps: &'a Deps<'a>, configurations: &'a Configurations) -> Self {
         let direct = deps.flags.boolean("enable-aggregator-routing");
-        let (tasks, shutdown) = (deps.tasks.clone(), deps.shutdown.clone());
-        let caller = Caller::new(deps.reader.clone(), tasks, shutdown, direct, deps.egress.clone());
+        let (tasks, answered) = (deps.tasks.clone(), deps.answered.clone());
+        let caller = Caller::new(deps.reader.clone(), tasks, answered, direct, deps.egress.clone());
         Self { deps, caller: Arc::new(caller), configurations }
     }
 
@@ -170,7 +170,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(NamespaceAutoProvision { reader: p.reader(), api: p.api() }))
     }),
     row("NamespaceLifecycle", true, Mutates, CHANGES, EVERYTHING, &[], |p| {
-        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api() }))
+        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api(), doubted: Doubted::default() }))
     }),
     row("NamespaceExists", false, Validates, CHANGES, EVERYTHING, &[], |p| {
         Ok(Arc::new(NamespaceExists { reader: p.reader(), api: p.api() }))

@@ -37,6 +37,23 @@ pub struct ObjectRef {
     pub subresource: String,
 }
 
+impl ObjectRef {
+    /// What the address of a request did not say, its object does.
+    pub fn fill(&mut self, object: &Value) {
+        let meta = &object["metadata"];
+        for (own, key) in [
+            (&mut self.namespace, "namespace"),
+            (&mut self.name, "name"),
+            (&mut self.uid, "uid"),
+            (&mut self.resource_version, "resourceVersion"),
+        ] {
+            if own.is_empty() {
+                meta[key].as_str().unwrap_or_default().clone_into(own);
+            }
+        }
+    }
+}
+
 /// How the user came about.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -49,9 +66,11 @@ pub struct AuthenticationMetadata {
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// `Event`
+    /// `Event`; nothing inside of a list.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub kind: &'static str,
-    /// `audit.k8s.io/v1`
+    /// `audit.k8s.io/v1`; nothing inside of a list.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub api_version: &'static str,
     /// See [`super::policy::Level`].
     pub level: &'static str,

@@ -11,7 +11,11 @@ mod sink;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use actix_web::HttpResponse;
+use actix_web::body::{BoxBody, MessageBody as _};
+use actix_web::http::header::CONTENT_TYPE;
 use bytes::Bytes;
 use prometheus::{Counter, CounterVec};
 use serde_json::{Value, json};
@@ -22,9 +26,9 @@ use shared::metrics;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
-use crate::access::tree;
 use crate::admission::PATCHES;
 use crate::egress::Egress;
+use crate::verbs::Noted;
 use event::{AuthenticationMetadata, Event, ObjectRef, micro_time};
 use policy::{Level, Omit, Policy, Stage};
 use sink::Sink;
@@ -140,7 +144,16 @@ impl Audit {
             request_received_timestamp: now,
             ..Event::default()
         };
-        Some(Trail { audit: self.clone(), level, omit: omit.clone(), event, long_running: origin.long_running })
+        let begun = Instant::now();
+        Some(Trail {
+            audit: self.clone(),
+            level,
+            omit: omit.clone(),
+            event,
+            long_running: origin.long_running,
+            begun,
+            noted: None,
+        })
     }
 
     /// Hands an event to all back ends; `false` when one of them insists on having had it.
@@ -171,24 +184,25 @@ fn user_agent(text: &str) -> String {
     }
 }
 
-/// The credentials a request offered that nobody believed, in upstream's words.
-pub fn attempted(headers: &dyn Headers, query: &str, certificates: bool) -> String {
-    let authorization = headers.first("authorization").unwrap_or("").to_ascii_lowercase();
-    let mut methods = Vec::new();
-    for (name, there) in [
-        ("basic", authorization.starts_with("basic ")),
-        ("bearer", authorization.starts_with("bearer ")),
-        ("access_token", query.split('&').any(|p| p.starts_with("access_token="))),
-        ("x509", certificates),
-    ] {
-        if there {
-            methods.push(name);
-        }
-    }
-    match methods.as_slice() {
-        [] => "Authentication failed, no credentials found".to_owned(),
-        methods => format!("Authentication failed, attempted: {}", methods.join(", ")),
-    }
+/// How much of what a request sends is kept for the trail.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Which object it is.
+    Reference,
+    /// All of it.
+    All,
+}
+
+/// What a request sent, as it was understood.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// An object.
+    Object(Value),
+    /// A patch, or options.
+    Other(Value),
 }
 
 /// What is known of one request so far.
@@ -198,10 +212,37 @@ pub struct Trail {
     omit: Omit,
     event: Event,
     long_running: bool,
+    begun: Instant,
+    /// What the parts of the server note of it while they work on it.
+    noted: Option<Noted>,
+}
+
+/// Where it is told how long a request took.
+const LATENCY: &str = "apiserver.latency.k8s.io/total";
+/// How long a request may take before that is told.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// What is told of how long a request took.
+fn latency(took: Duration) -> Option<(String, String)> {
+    (took > SLOW).then(|| (LATENCY.to_owned(), shared::flags::format_duration(took)))
+}
+
+/// Bytes at the beginning of an answer that say of which kind it is.
+const REPORT: usize = 64;
+
+/// The parts of a Status that are written down beside the answer.
+fn bounded(status: &Value) -> Value {
+    let mut kept = json!({"metadata": {}});
+    for key in ["status", "message", "reason", "details", "code"] {
+        if let Some(value) = status.get(key) {
+            kept[key] = value.clone();
+        }
+    }
+    kept
 }
 
 /// A body as a tree, whatever it was written in; nothing when it cannot be read.
-fn object(content_type: &str, body: &Bytes) -> Option<Value> {
+pub fn object(content_type: &str, body: &Bytes) -> Option<Value> {
     if body.is_empty() {
         return None;
     }
@@ -257,33 +298,67 @@ impl Trail {
         }
     }
 
-    /// The body of the request: which object it is about is told at every level, what it holds only where the policy
-    /// wants it.
-    pub fn request(&mut self, content_type: &str, body: &Bytes) {
-        let patches = content_type.contains("-patch+");
-        if patches && self.level < Level::Request {
-            return;
+    /// From here on the request is worked on, and `noted` is what comes of that, to whatever end.
+    pub fn follows(&mut self, noted: &Noted) {
+        self.noted = Some(noted.clone());
+    }
+
+    /// Takes over what was noted so far.
+    fn collect(&mut self) {
+        if let Some(noted) = self.noted.take() {
+            self.sent(noted.take_sent());
+            self.annotate(noted.annotations());
         }
-        let Some(object) = object(content_type, body) else { return };
-        if let Some(about) = self.event.object_ref.as_mut().filter(|_| !patches) {
-            let fill = |own: &mut String, pointer: &str| {
-                if own.is_empty() {
-                    tree::text(&object, pointer).clone_into(own);
+    }
+
+    /// What was sent, once it was understood: which object it is about is told at every level, what it holds only
+    /// where the policy wants it.
+    fn sent(&mut self, sent: Option<Content>) {
+        let object = match sent {
+            None => return,
+            Some(Content::Other(tree)) => tree,
+            Some(Content::Object(object)) => {
+                if let Some(about) = &mut self.event.object_ref {
+                    about.fill(&object);
                 }
-            };
-            fill(&mut about.name, "/metadata/name");
-            fill(&mut about.uid, "/metadata/uid");
-            fill(&mut about.resource_version, "/metadata/resourceVersion");
-        }
+                object
+            }
+        };
         if self.level >= Level::Request {
             self.event.request_object = Some(self.shown(object));
         }
     }
 
-    /// The body of the answer; looked at only where the policy wants it.
+    /// How much of what is sent is to be kept.
+    pub fn wanted(&self) -> Wanted {
+        if self.level >= Level::Request { Wanted::All } else { Wanted::Reference }
+    }
+
+    /// The body of the answer; looked at only where the policy wants it, or where it reports an outcome.
     pub fn response(&mut self, content_type: &str, body: &Bytes) {
+        let reports = body[..body.len().min(REPORT)].windows(6).any(|word| word == b"Status");
+        if self.level < Level::RequestResponse && !reports {
+            return;
+        }
+        let Some(object) = object(content_type, body) else { return };
+        if object["kind"] == "Status" && object["apiVersion"] == "v1" {
+            self.event.response_status = Some(bounded(&object));
+        }
         if self.level == Level::RequestResponse {
-            self.event.response_object = object(content_type, body).map(|o| self.shown(o));
+            self.event.response_object = Some(self.shown(object));
+        }
+    }
+
+    /// An answer that is no resource's, such as a document of discovery.
+    pub fn told(&mut self, response: HttpResponse) -> HttpResponse {
+        let (head, body) = response.into_parts();
+        let said = head.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+        match body.try_into_bytes() {
+            Ok(bytes) => {
+                self.response(&said, &bytes);
+                head.set_body(BoxBody::new(bytes))
+            }
+            Err(body) => head.set_body(body),
         }
     }
 
@@ -291,33 +366,25 @@ impl Trail {
         if self.omit.managed_fields { without_managed_fields(object) } else { object }
     }
 
-    /// The code of the answer, where no failure said more.
-    pub fn code_unless_failed(&mut self, code: u16) {
-        self.event.response_status.get_or_insert_with(|| json!({"metadata": {}, "code": code}));
+    /// The code of the answer; a status says more.
+    pub fn answered(&mut self, code: u16) {
+        self.collect();
+        let status = self.event.response_status.get_or_insert_with(|| json!({"metadata": {}}));
+        status["code"] = code.into();
     }
 
     /// The refusal.
     pub fn failed(&mut self, status: &Status) {
-        let mut tree: Value = serde_json::from_slice(&status.to_json()).unwrap_or_default();
+        let tree: Value = serde_json::from_slice(&status.to_json()).unwrap_or_default();
+        self.event.response_status = Some(bounded(&tree));
         if self.level == Level::RequestResponse {
-            self.event.response_object = Some(tree.clone());
+            self.event.response_object = Some(tree);
         }
-        if let Some(map) = tree.as_object_mut() {
-            map.remove("kind");
-            map.remove("apiVersion");
-        }
-        self.event.response_status = Some(tree);
-    }
-
-    /// A refusal of who could not say who he is.
-    pub fn unauthenticated(&mut self, message: String) {
-        let mut status = json!({"metadata": {}, "code": 401});
-        status["message"] = message.into();
-        self.event.response_status = Some(status);
     }
 
     /// Writes down that the server failed while it worked on the answer, of which there will be none.
     pub async fn panicked(mut self, why: &str) {
+        self.collect();
         self.event.response_status = Some(json!({
             "metadata": {}, "status": "Failure", "message": format!("APIServer panic'd: {why}"),
             "reason": "InternalError", "code": 500,
@@ -336,7 +403,8 @@ impl Trail {
     }
 
     /// For answers that end when nobody is there to wait for the back ends.
-    pub fn complete_later(self) {
+    pub fn complete_later(mut self) {
+        self.collect();
         let tasks = self.audit.tasks.clone();
         tasks.spawn("audit-complete", async move { self.completed().await });
     }
@@ -347,6 +415,9 @@ impl Trail {
         }
         let mut event = self.event.clone();
         event.stage = stage.name();
+        if stage == Stage::ResponseComplete {
+            event.annotations.extend(latency(self.begun.elapsed()));
+        }
         event.stage_timestamp = match stage {
             Stage::RequestReceived => event.request_received_timestamp.clone(),
             _ => micro_time(jiff::Timestamp::now()),
@@ -374,14 +445,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried() {
-        let mut headers = http::HeaderMap::new();
-        assert_eq!(attempted(&headers, "", false), "Authentication failed, no credentials found");
-        headers.insert("authorization", http::HeaderValue::from_static("Bearer x"));
-        assert_eq!(
-            attempted(&headers, "a=1&access_token=x", true),
-            "Authentication failed, attempted: bearer, access_token, x509"
-        );
+    fn slow_requests_say_so() {
+        assert_eq!(latency(SLOW), None);
+        let told = latency(Duration::from_micros(1_500_250)).map(|(_, took)| took);
+        assert_eq!(told.as_deref(), Some("1.50025s"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use shared::authz::Attributes;
-use shared::config::{self, Unknown};
+use shared::config::{self, ConfigError, Unknown};
 use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
@@ -160,17 +160,23 @@ impl Policy {
         if path.is_empty() {
             return Err("file path not specified".to_owned());
         }
-        let bytes = std::fs::read(path).map_err(|e| format!("failed to read file path {path:?}: {e}"))?;
-        let policy = Self::parse(&bytes).map_err(|e| match e.is_empty() {
-            true => format!("loaded illegal policy with 0 rules from file {path}"),
-            false => format!("failed decoding file {path:?}: {e}"),
-        })?;
-        Ok(policy)
+        let unread = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+            _ => e.to_string(),
+        };
+        let bytes = std::fs::read(path)
+            .map_err(|e| format!("failed to read file path {path:?}: open {path}: {}", unread(e)))?;
+        Self::parse(&bytes).map_err(|e| format!("{e}: from file {path}"))
     }
 
-    /// An empty error is a policy without rules.
+    /// What a policy says that nobody knows is left out: upstream warns of it and goes on.
     fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let tree = config::decode(bytes, "Policy", Unknown::Refuse).map_err(|e| e.to_string())?;
+        let tree = config::decode(bytes, "Policy", Unknown::Warn).map_err(|e| match e {
+            ConfigError::NoKind(_) | ConfigError::NoVersion(_) => {
+                "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy".to_owned()
+            }
+            other => format!("failed decoding: {other}"),
+        })?;
         let mut errors = Vec::new();
         let omit = Omit {
             stages: stages(&tree, &Path::new("omitStages"), &mut errors),
@@ -183,7 +189,7 @@ impl Policy {
         if !errors.is_empty() {
             return Err(aggregate(&errors));
         }
-        if rules.is_empty() { Err(String::new()) } else { Ok(Self { rules, omit }) }
+        if rules.is_empty() { Err("loaded illegal policy with 0 rules".to_owned()) } else { Ok(Self { rules, omit }) }
     }
 
     /// What is written down of a request.
@@ -220,25 +226,17 @@ fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) 
     });
     let mut omitted = stages(rule, &path.child("omitStages"), errors);
     omitted.extend(policy.stages.iter().copied().filter(|s| !omitted.contains(s)).collect::<Vec<_>>());
-    let resources = tree::list(rule, "/resources");
-    let resources = resources.iter().enumerate().map(|(i, r)| {
-        let path = path.child("resources").index(i);
-        let group = tree::text(r, "/group");
-        let complaints = if group.is_empty() { Vec::new() } else { proto::selector::format::dns1123_subdomain(group) };
-        if !complaints.is_empty() {
-            errors.push(Error::invalid(path.child("group"), group, &complaints.join(",")));
-        }
-        let (resources, names) = (tree::strings(r, "/resources"), tree::strings(r, "/resourceNames"));
-        if resources.is_empty() && !names.is_empty() {
-            let text = "using resourceNames requires at least one resource";
-            errors.push(Error::invalid(path.child("resourceNames"), names.clone(), text));
-        }
-        GroupResources { group: group.to_owned(), resources, names }
-    });
-    let resources: Vec<GroupResources> = resources.collect();
-    let namespaces = tree::strings(rule, "/namespaces");
+    let (said, namespaces) = (tree::list(rule, "/resources"), tree::strings(rule, "/namespaces"));
     let urls = tree::strings(rule, "/nonResourceURLs");
-    check_urls(&urls, !resources.is_empty() || !namespaces.is_empty(), &path.child("nonResourceURLs"), errors);
+    let at_urls = path.child("nonResourceURLs");
+    check_urls(&urls, &at_urls, errors);
+    let resources: Vec<GroupResources> =
+        said.iter().map(|r| read_resources(r, &path.child("resources"), errors)).collect();
+    let about_resources = !resources.is_empty() || !namespaces.is_empty();
+    if !urls.is_empty() && about_resources {
+        let text = "rules cannot apply to both regular resources and non-resource URLs";
+        errors.push(Error::invalid(at_urls, urls.clone(), text));
+    }
     Rule {
         level,
         users: tree::strings(rule, "/users"),
@@ -254,7 +252,22 @@ fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) 
     }
 }
 
-fn check_urls(urls: &[String], mixed: bool, path: &Path, errors: &mut Vec<Error>) {
+/// Upstream names the field of them all, not which of them it is.
+fn read_resources(tree: &Value, path: &Path, errors: &mut Vec<Error>) -> GroupResources {
+    let group = tree::text(tree, "/group");
+    let complaints = if group.is_empty() { Vec::new() } else { proto::selector::format::dns1123_subdomain(group) };
+    if !complaints.is_empty() {
+        errors.push(Error::invalid(path.child("group"), group, &complaints.join(",")));
+    }
+    let (resources, names) = (tree::strings(tree, "/resources"), tree::strings(tree, "/resourceNames"));
+    if resources.is_empty() && !names.is_empty() {
+        let text = "using resourceNames requires at least one resource";
+        errors.push(Error::invalid(path.child("resourceNames"), names.clone(), text));
+    }
+    GroupResources { group: group.to_owned(), resources, names }
+}
+
+fn check_urls(urls: &[String], path: &Path, errors: &mut Vec<Error>) {
     for (at, url) in urls.iter().enumerate().filter(|(_, url)| *url != "*") {
         if !url.starts_with('/') {
             let text = "non-resource URL rules must begin with a '/' character";
@@ -264,10 +277,6 @@ fn check_urls(urls: &[String], mixed: bool, path: &Path, errors: &mut Vec<Error>
             let text = "non-resource URL wildcards '*' must be the final character of the rule";
             errors.push(Error::invalid(path.index(at), url.as_str(), text));
         }
-    }
-    if mixed && !urls.is_empty() {
-        let text = "rules cannot apply to both regular resources and non-resource URLs";
-        errors.push(Error::invalid(path.clone(), urls.to_vec(), text));
     }
 }
 
@@ -332,7 +341,7 @@ mod tests {
     #[test]
     fn policies_are_checked() {
         for (rules, want) in [
-            ("rules: []", ""),
+            ("rules: []", "loaded illegal policy with 0 rules"),
             (
                 "rules: [{level: Loud}]",
                 r#"rules[0].level: Unsupported value: "Loud": supported values: "None", "Metadata", "Request", "RequestResponse""#,
@@ -352,14 +361,39 @@ mod tests {
             ),
             (
                 "rules: [{level: None, resources: [{resourceNames: [a]}]}]",
-                r#"rules[0].resources[0].resourceNames: Invalid value: ["a"]: using resourceNames requires at least one resource"#,
+                r#"rules[0].resources.resourceNames: Invalid value: ["a"]: using resourceNames requires at least one resource"#,
             ),
             (
                 "rules: [{level: None, omitStages: [Later]}]",
                 r#"rules[0].omitStages[0]: Invalid value: "Later": allowed stages are RequestReceived,ResponseStarted,ResponseComplete,Panic"#,
             ),
+            (
+                "rules: [{level: None, nonResourceURLs: [x], resources: [{resourceNames: [a]}]}]",
+                r#"[rules[0].nonResourceURLs[0]: Invalid value: "x": non-resource URL rules must begin with a '/' character, rules[0].resources.resourceNames: Invalid value: ["a"]: using resourceNames requires at least one resource, rules[0].nonResourceURLs: Invalid value: ["x"]: rules cannot apply to both regular resources and non-resource URLs]"#,
+            ),
+            (
+                "rules: [{level: 5}]",
+                "failed decoding: json: cannot unmarshal number into Go struct field PolicyRule.rules.level of type string",
+            ),
         ] {
             assert_eq!(policy(rules).expect_err("refused"), want, "{rules}");
         }
+        assert_eq!(
+            Policy::parse(b"rules: [{level: None}]").expect_err("refused"),
+            "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy"
+        );
+        assert_eq!(
+            Policy::read("/nowhere/policy.yaml").expect_err("refused"),
+            "failed to read file path \"/nowhere/policy.yaml\": open /nowhere/policy.yaml: no such file or directory"
+        );
+    }
+
+    /// A policy with a misspelt field is one all the same: the server starts.
+    #[test]
+    fn what_nobody_knows_is_left_out() {
+        let policy =
+            policy("nonsense: 1\nrules: [{level: Metadata, level: Request, users: [eve], user: [x]}]").expect("fine");
+        assert_eq!(policy.decide(&on("eve", "get", "", "pods", "n", "p")).0, Level::Request);
+        assert_eq!(policy.decide(&on("bob", "get", "", "pods", "n", "p")).0, Level::None);
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use shared::client::{Remote, RemoteError};
+use shared::client::Remote;
 use shared::flags::FlagSet;
 use shared::metrics;
 use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::event::Event;
@@ -22,6 +23,9 @@ use crate::egress::{Egress, To};
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Tries to reach it.
 const TRIES: u32 = 5;
+
+/// Batches that are on their way to a webhook at one time.
+const WEBHOOK_BATCHES: usize = 128;
 
 /// Where events end.
 enum Target {
@@ -45,21 +49,25 @@ impl Target {
     }
 }
 
+/// The body of a batch; inside of a list the items do not say again what they are.
+fn list(events: &[Arc<Event>]) -> String {
+    let bare = |event: &Arc<Event>| Event { kind: "", api_version: "", ..event.as_ref().clone() };
+    let items: Vec<Value> = events.iter().filter_map(|e| serde_json::to_value(bare(e)).ok()).collect();
+    json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items}).to_string()
+}
+
 async fn post(remote: &Remote, pause: Duration, events: &[Arc<Event>]) -> Result<(), String> {
-    // Inside a list the items need not say again what they are, but upstream lets them.
-    let items: Vec<Value> = events.iter().filter_map(|e| serde_json::to_value(e.as_ref()).ok()).collect();
-    let list = json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items});
-    let body = Bytes::from(list.to_string());
+    let body = Bytes::from(list(events));
     let (mut left, mut backoff) = (TRIES, Backoff::of_webhook(pause));
     loop {
         left -= 1;
-        let (text, again) = match remote.post(body.clone(), DEADLINE).await {
+        // Whatever is wrong may be well the next time, and nothing is lost by trying once more: events have ids.
+        let text = match remote.post(body.clone(), DEADLINE).await {
             Ok(reply) if reply.is_success() => return Ok(()),
-            Ok(reply) => (reply.failure(), reply.may_pass()),
-            // Nothing is lost by trying once more: events have ids.
-            Err(error) => (error.to_string(), !matches!(error, RemoteError::Config(_))),
+            Ok(reply) => reply.failure(),
+            Err(error) => error.to_string(),
         };
-        if !again || left == 0 {
+        if left == 0 {
             return Err(text);
         }
         backoff.wait().await;
@@ -73,17 +81,22 @@ struct Limits {
     batch: usize,
 }
 
+/// What an event takes, with the end of its line.
+fn length(event: &Event) -> usize {
+    event.json().len() + 1
+}
+
 impl Limits {
     /// An event that fits: as it is, without its objects, or not at all.
     fn fit(self, event: &Arc<Event>) -> Option<(Arc<Event>, usize)> {
-        let size = event.json().len();
+        let size = length(event);
         if size <= self.event {
             return Some((event.clone(), size));
         }
         let mut less = event.as_ref().clone();
         (less.request_object, less.response_object) = (None, None);
         less.annotations.insert("audit.k8s.io/truncated".to_owned(), "true".to_owned());
-        let size = less.json().len();
+        let size = length(&less);
         (size <= self.event).then(|| (Arc::new(less), size))
     }
 
@@ -152,8 +165,10 @@ struct Batching {
     buffer: usize,
     size: usize,
     wait: Duration,
-    /// Batches a second, and how many at once.
+    /// Batches a second, and how many in a burst.
     rate: Option<(f64, f64)>,
+    /// Batches on their way at one time.
+    at_once: usize,
 }
 
 /// See the module.
@@ -190,15 +205,35 @@ impl Sink {
     }
 }
 
+/// Batches on their way; a webhook that is slow does not keep the queue from being emptied.
+struct Sending {
+    out: Arc<Out>,
+    at_once: usize,
+    tasks: JoinSet<()>,
+}
+
+impl Sending {
+    async fn send(&mut self, batch: Vec<Arc<Event>>) {
+        while self.tasks.len() >= self.at_once && self.tasks.join_next().await.is_some() {}
+        while self.tasks.try_join_next().is_some() {}
+        let out = self.out.clone();
+        self.tasks.spawn(async move {
+            // What was lost is counted there.
+            let _ = out.send(&batch).await;
+        });
+    }
+}
+
 /// Gathers and sends until the shutdown, then what is left.
 async fn run(out: Out, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, shutdown: Shutdown) {
+    let mut sending = Sending { out: Arc::new(out), at_once: how.at_once, tasks: JoinSet::new() };
     let mut tokens = how.rate.map_or(0.0, |(_, burst)| burst);
     let mut since = Instant::now();
     loop {
         let mut batch = Vec::new();
         tokio::select! {
             () = shutdown.wait() => break,
-            got = events.recv_many(&mut batch, how.size) => if got == 0 { return },
+            got = events.recv_many(&mut batch, how.size) => if got == 0 { break },
         }
         let deadline = Instant::now() + how.wait;
         while batch.len() < how.size {
@@ -221,15 +256,14 @@ async fn run(out: Out, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, sh
             }
             tokens -= 1.0;
         }
-        // What was lost is counted there.
-        let _ = out.send(&batch).await;
+        sending.send(batch).await;
     }
     events.close();
     let mut rest = Vec::new();
     while events.recv_many(&mut rest, how.size).await > 0 {
-        let _ = out.send(&rest).await;
-        rest.clear();
+        sending.send(std::mem::take(&mut rest)).await;
     }
+    while sending.tasks.join_next().await.is_some() {}
 }
 
 /// The sinks of the flags.
@@ -306,6 +340,7 @@ fn sink(what: &str, target: Target, flags: &FlagSet, tasks: &TaskGroup, shutdown
         size: count("batch-max-size"),
         wait: flags.duration(&name("batch-max-wait")),
         rate: throttled.then_some(rate),
+        at_once: if what == "log" { 1 } else { WEBHOOK_BATCHES },
     };
     if batching.buffer == 0 || batching.size == 0 {
         return Err(format!("invalid audit batch {what} max batch size {}, must be a positive number", batching.size));
@@ -330,7 +365,7 @@ mod tests {
 
     #[test]
     fn large_events_lose_their_objects_and_batches_are_split() {
-        let plain = event("a", 0).json().len();
+        let plain = length(&event("a", 0));
         let limits = Limits { event: plain + 100, batch: 2 * plain + 150 };
         let (batches, dropped) =
             limits.split(&[event("a", 0), event("b", 5000), event("c", 0), event(&"d".repeat(5000), 0)]);

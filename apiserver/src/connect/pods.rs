@@ -210,15 +210,30 @@ pub(super) fn websocket_answer(
     Ok(ResponseHead { status: StatusCode::SWITCHING_PROTOCOLS, headers })
 }
 
-/// What a client asked for; attach's defaults are those of exec.
+/// What a client asked for. There are no defaults: nobody waits for a stream that nobody opens.
 fn streams(query: &Query) -> Streams {
-    let flag = |name: &str, default| query.get(name).map_or(default, |_| query.flag(name));
     Streams {
-        stdin: flag("stdin", false),
-        stdout: flag("stdout", true),
-        stderr: flag("stderr", true),
-        tty: flag("tty", false),
+        stdin: query.flag("stdin"),
+        stdout: query.flag("stdout"),
+        stderr: query.flag("stderr"),
+        tty: query.flag("tty"),
     }
+}
+
+/// What the kubelet is told of a session: what runs, and which streams there are. It refuses what has none.
+fn session(query: &Query) -> Vec<String> {
+    let streams = streams(query);
+    let mut parameters: Vec<String> =
+        query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
+    // With a terminal there is one output stream.
+    let flags = [
+        ("input", streams.stdin),
+        ("output", streams.stdout),
+        ("error", streams.stderr && !streams.tty),
+        ("tty", streams.tty),
+    ];
+    parameters.extend(flags.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| format!("{name}=1")));
+    parameters
 }
 
 fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Result<String, Status> {
@@ -239,20 +254,7 @@ fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Resu
             "cannot exec into a container in a completed pod; current phase is {phase}"
         )));
     }
-    let streams = streams(query);
-    if !(streams.stdin || streams.stdout || streams.stderr) {
-        return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
-    }
-    let mut parameters: Vec<String> =
-        query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
-    // With a terminal there is one output stream.
-    let flags = [
-        ("input", streams.stdin),
-        ("output", streams.stdout),
-        ("error", streams.stderr && !streams.tty),
-        ("tty", streams.tty),
-    ];
-    parameters.extend(flags.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| format!("{name}=1")));
+    let parameters = session(query);
     let verb = if kind == Kind::Exec { "exec" } else { "attach" };
     Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
 }
@@ -333,6 +335,20 @@ mod tests {
                 want,
                 "{gates} {kind:?} {offered}"
             );
+        }
+    }
+
+    /// A client that wants standard output alone opens no other stream, and the kubelet must not wait for one.
+    #[test]
+    fn streams_of_a_session() {
+        for (query, want) in [
+            ("command=ls&command=-l&stdout=true", "command=ls command=-l output=1"),
+            ("stdin=1&stdout=1&stderr=1", "input=1 output=1 error=1"),
+            ("stdin=1&stdout=1&stderr=1&tty=1", "input=1 output=1 tty=1"),
+            ("stdin=1&stdout=false", "input=1"),
+            ("command=ls", "command=ls"),
+        ] {
+            assert_eq!(session(&Query::parse(query)).join(" "), want, "{query}");
         }
     }
 

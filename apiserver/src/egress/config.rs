@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use shared::config::{self, Unknown};
 
 use super::{To, Way, http_connect};
 
@@ -15,8 +16,6 @@ const AT: &str = "service.connection";
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
-    #[serde(default)]
-    kind: String,
     #[serde(default)]
     egress_selections: Vec<Selection>,
 }
@@ -74,12 +73,19 @@ struct Tls {
 /// # Errors
 /// Everything that is wrong with it, in upstream's words.
 pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(To, Way)>> {
-    let file: File = serde_norway::from_slice(text)?;
-    anyhow::ensure!(file.kind == "EgressSelectorConfiguration", "invalid service configuration object {:?}", file.kind);
+    let mut tree = config::decode(text, "EgressSelectorConfiguration", Unknown::Refuse)?;
+    if tree["egressSelections"].is_null() {
+        tree["egressSelections"] = serde_json::json!([]);
+    }
+    let file: File = serde_json::from_value(tree)?;
     let (mut read, mut wrong) = (Vec::new(), Vec::new());
     let mut seen: Vec<String> = Vec::new();
     for (i, selection) in file.egress_selections.iter().enumerate() {
-        let name = selection.name.to_lowercase();
+        let name = match selection.name.to_lowercase() {
+            // What it was called once.
+            old if old == "master" => "controlplane".to_owned(),
+            name => name,
+        };
         if seen.contains(&name) {
             wrong.push(format!("{AT}[{i}]: Duplicate value: {name:?}"));
             continue;

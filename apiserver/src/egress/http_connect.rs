@@ -1,8 +1,10 @@
 //! A proxy that is asked with HTTP's CONNECT (RFC 9110 section 9.3.6), over TCP, TLS or a unix socket.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use actix_web::http::StatusCode;
 use actix_web::http::header::{HOST, HeaderMap, HeaderValue};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -11,7 +13,7 @@ use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use super::{BoxStream, Stage};
+use super::{BoxStream, Stage, go_words};
 
 /// Where the proxy is.
 pub(super) enum Proxy {
@@ -73,16 +75,27 @@ impl Proxy {
         }
     }
 
+    /// Why there is no connection to the proxy, in Go's words.
+    fn unreachable(&self, error: &std::io::Error) -> String {
+        let network = if matches!(self, Self::Uds(_)) { "unix" } else { "tcp" };
+        let why = match (error.kind(), go_words(error)) {
+            (ErrorKind::NotFound, _) => "connect: no such file or directory".to_owned(),
+            (_, Some(words)) => format!("connect: {words}"),
+            (_, None) => error.to_string(),
+        };
+        format!("dial {network} {}: {why}", self.name())
+    }
+
     /// A connection to `address` through the proxy.
     pub(super) async fn dial(&self, address: &str) -> Result<BoxStream, (Stage, String)> {
         let proxy = self.name();
-        let stream = self.open().await.map_err(|e| (Stage::Connect, format!("dialing proxy {proxy:?} failed: {e}")))?;
+        let stream = self.open().await.map_err(|e| (Stage::Connect, self.unreachable(&e)))?;
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::from_static("127.0.0.1"));
         let head = RequestHead { method: "CONNECT".to_owned(), path_and_query: address.to_owned(), headers };
         match dial(stream, &head).await {
-            Ok(Dialed::Switched(_, stream)) => Ok(Box::pin(stream)),
-            Ok(Dialed::Refused(answer, _)) => Err((
+            Ok(Dialed::Switched(answer, stream)) if answer.status == StatusCode::OK => Ok(Box::pin(stream)),
+            Ok(Dialed::Switched(answer, _) | Dialed::Refused(answer, _)) => Err((
                 Stage::Proxy,
                 format!(
                     "proxy error from {proxy} while dialing {address}, code {}: {}",
@@ -90,10 +103,14 @@ impl Proxy {
                     answer.status
                 ),
             )),
-            Err(e) => Err((
-                Stage::Proxy,
-                format!("reading HTTP response from CONNECT to {address} via proxy {proxy} failed: {e}"),
-            )),
+            Err(e) => {
+                let why =
+                    if e.kind() == ErrorKind::UnexpectedEof { "unexpected EOF".to_owned() } else { e.to_string() };
+                Err((
+                    Stage::Proxy,
+                    format!("reading HTTP response from CONNECT to {address} via proxy {proxy} failed: {why}"),
+                ))
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ fn networks_are_reached_as_configured() {
             "[{name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /run/p.sock}}}}]",
             vec![(To::Etcd, "HttpConnect(/run/p.sock)")],
         ),
+        ("[{name: master, connection: {proxyProtocol: Direct}}]", vec![(To::ControlPlane, "Direct")]),
     ] {
         let expected: Vec<_> = expected.into_iter().map(|(name, way)| (name, way.to_owned())).collect();
         assert_eq!(read(selections), Ok(expected), "{selections}");
@@ -75,6 +76,52 @@ fn mistakes_are_told_as_upstream_tells_them() {
         "failed to validate egress selector configuration: [service.connection: Unsupported value: \"moon\": supported \
          values: \"cluster\", \"controlplane\", \"etcd\", service.connection[2]: Duplicate value: \"etcd\"]"
     );
-    let other = config::read(b"kind: Other").expect_err("another kind").to_string();
-    assert_eq!(other, "invalid service configuration object \"Other\"");
+}
+
+#[test]
+fn other_kinds_and_fields_are_refused() {
+    for (text, told) in [
+        (
+            "apiVersion: apiserver.k8s.io/v1\nkind: EgressSelectorConfiguration\n",
+            "no kind \"EgressSelectorConfiguration\" is registered for version \"apiserver.k8s.io/v1\"",
+        ),
+        (
+            "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\nfoo: 1\n",
+            "strict decoding error: unknown field \"foo\"",
+        ),
+    ] {
+        assert_eq!(config::read(text.as_bytes()).expect_err("refused").to_string(), told, "{text}");
+    }
+}
+
+/// Only 200 is a yes.
+#[tokio::test]
+async fn a_proxy_that_says_something_else() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let answers = ["HTTP/1.1 201 Created\r\n\r\n", "", "HTTP/1.1 200 OK\r\n\r\n"];
+    let proxy = super::http_connect::Proxy::tcp(address.clone(), None).expect("a proxy");
+    let served = async {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut head = [0; 512];
+            assert!(stream.read(&mut head).await.expect("a head") > 0);
+            stream.write_all(answer.as_bytes()).await.expect("answered");
+        }
+    };
+    let asked = async {
+        let mut told = Vec::new();
+        for _ in answers {
+            told.push(proxy.dial("a:1").await.err().map(|(_, why)| why));
+        }
+        told
+    };
+    let (told, ()) = tokio::join!(asked, served);
+    let want = [
+        Some(format!("proxy error from {address} while dialing a:1, code 201: 201 Created")),
+        Some(format!("reading HTTP response from CONNECT to a:1 via proxy {address} failed: unexpected EOF")),
+        None,
+    ];
+    assert_eq!(told, want);
 }

@@ -136,12 +136,15 @@ fn of_requests(s: &Sight<'_>, details: bool) -> Vec<Vec<String>> {
             None => "0001-01-01T00:00:00Z".to_owned(),
         };
         let tail = shared::flags::format_duration(work.tail);
+        // Where there are no queues to choose from, nobody asks for it.
+        let chosen = matches!(s.mode, Mode::Queue { queues, .. } if queues > 1);
+        let distinguisher = if chosen { about.distinguisher.as_str() } else { "" };
         let mut cells = row(&[
             &level,
             &about.schema.spec.name,
             &at.0,
             &at.1,
-            &about.distinguisher,
+            &distinguisher,
             &time(about.arrived),
             &work.seats,
             &work.last_seats,

@@ -193,6 +193,10 @@ impl FlowControl {
                 Err(self.refuse(&schema, classified))
             }
             (Start::Granted(grant), _) => {
+                if grant.queue.is_some() {
+                    // It was in its queue for the moment that it took to leave it.
+                    schema.meters.queue_length.observe(1.0);
+                }
                 schema.meters.waited(Duration::ZERO, true);
                 Ok(self.seat(about, grant, ticket))
             }

@@ -75,6 +75,22 @@ async fn a_queue_is_left_in_turn() {
     assert!(waits.await.is_ok());
 }
 
+/// Whose a request is counts where there are queues to choose from, and all who pass a queue are counted in it.
+#[tokio::test]
+async fn what_is_told_of_queues() {
+    for (queues, told) in [(4, true), (1, false)] {
+        let flow = flow(json!({"queues": queues, "handSize": 1, "queueLengthLimit": 10}));
+        let state = flow.state.read().clone();
+        let schema = state.schemas.iter().find(|schema| schema.spec.name == "s").expect("a schema");
+        let counted = || schema.meters.queue_length.get_sample_count();
+        let before = counted();
+        let _seat = enter(&flow, "jane").await.expect("a seat");
+        assert!(counted() > before, "it was in its queue for a moment");
+        let page = flow.dump("dump_requests", false).expect("a page");
+        assert_eq!(page.contains("jane"), told, "{queues}: {page}");
+    }
+}
+
 #[tokio::test]
 async fn nobody_waits_longer_than_a_quarter_of_his_time() {
     let flow = flow(json!({"queues": 4, "handSize": 1, "queueLengthLimit": 10}));

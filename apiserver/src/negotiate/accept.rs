@@ -26,12 +26,6 @@ impl Media {
         if self.cbor { &ALL } else { &ALL[..3] }
     }
 
-    /// The same of custom objects, which have no protobuf form.
-    pub fn custom_bodies(self) -> &'static [&'static str] {
-        const ALL: [&str; 3] = ["application/json", "application/yaml", "application/cbor"];
-        if self.cbor { &ALL } else { &ALL[..2] }
-    }
-
     fn format(self, media: &str) -> Option<Format> {
         match media {
             "application/json" => Some(Format::Json),

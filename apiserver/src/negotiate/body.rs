@@ -171,7 +171,7 @@ pub fn decode_custom(
     settle: impl FnOnce(&mut Value) -> Result<Vec<String>, field::Error>,
 ) -> Result<Decoded, Status> {
     let format = sent.media.body_format(sent.content_type).filter(|f| *f != Format::Protobuf);
-    let Some(format) = format else { return Err(Status::unsupported_media_type(sent.media.custom_bodies())) };
+    let Some(format) = format else { return Err(Status::unsupported_media_type(sent.media.bodies())) };
     let (kind, version, body) = (&*row.kind, row.api_version(), sent.body);
     let text = json_text(format, body).map_err(|e| unrecognized(kind, &format!("{e} ({})", shown(body))))?;
     let (there, own_kind) = json::type_meta(&text).map_err(|e| {

@@ -78,12 +78,10 @@ impl Rows {
         self.custom_resource(group, plural)?.first().map(Row::storage)
     }
 
-    /// True when a group is served at all.
-    pub fn group_exists(&self, group: &str) -> bool {
+    /// True when a group that does not come from a definition is served.
+    pub fn is_built_in(&self, group: &str) -> bool {
         let built_in = resources::all().iter().any(|row| row.group == group && self.is_on(row));
-        built_in
-            || self.choice.on.iter().any(|row| row.group == group)
-            || of_group(&self.custom.load(), group).next().is_some()
+        built_in || self.choice.on.iter().any(|row| row.group == group)
     }
 
     /// Every row: the compiled-in ones in discovery order, then custom resources by group, version (best first) and
@@ -221,10 +219,10 @@ mod tests {
             rows.all()[built_in..].iter().map(|r| format!("{}/{}/{}", r.group, r.version, r.plural)).collect();
         assert_eq!(names, ["ex.com/v2/foos", "ex.com/v1/bars", "ex.com/v1beta1/bars", "ex.com.au/v1/bars"]);
         assert!(rows.find("ex.com", "v1beta1", "bars").is_some() && rows.find("ex.com", "v1", "foos").is_none());
-        assert!(rows.group_exists("ex.com") && rows.group_exists("apps") && !rows.group_exists("ex"));
+        assert!(rows.is_built_in("apps") && !rows.is_built_in("ex.com"));
         assert_eq!(rows.custom_group("ex.com").len(), 3);
         rows.set("ex.com.au", "bars", &[]);
-        assert!(!rows.group_exists("ex.com.au"));
+        assert!(rows.find("ex.com.au", "v1", "bars").is_none());
         assert_eq!(rows.generation(), 4);
     }
 

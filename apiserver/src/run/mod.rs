@@ -43,12 +43,14 @@ struct Process {
     shutdown: Shutdown,
     /// Triggered when requests are no longer taken: until then everything they need goes on.
     closed: Shutdown,
+    /// Triggered when the last request was answered: until then others are asked for it, and it is written down.
+    answered: Shutdown,
 }
 
 impl Process {
     fn new(flags: FlagSet, shutdown: Shutdown) -> Self {
-        let (flags, tasks, milestones, closed) = (Arc::new(flags), TaskGroup::new(), Arc::default(), Shutdown::new());
-        Self { flags, tasks, milestones, shutdown, closed }
+        let (flags, tasks, milestones) = (Arc::new(flags), TaskGroup::new(), Arc::default());
+        Self { flags, tasks, milestones, shutdown, closed: Shutdown::new(), answered: Shutdown::new() }
     }
 
     /// Work that ends when the server begins to go down.
@@ -107,7 +109,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let address = SocketAddr::new(addresses.advertise, addresses.port).to_string();
     let connect = Connect::new(flags, cx.api.clone(), settings.egress)?;
     let audit =
-        Audit::from_flags(flags, &cx.egress, &process.tasks, &process.shutdown).await.map_err(anyhow::Error::msg)?;
+        Audit::from_flags(flags, &cx.egress, &process.tasks, &process.answered).await.map_err(anyhow::Error::msg)?;
     let ending = Arc::new(Ending::from_flags(flags));
     let conduct = settings.conduct;
     let server = Server::new(engine, access, audit, aggregator, connect, health, conduct, ending.clone(), address)
@@ -187,6 +189,7 @@ async fn go_down(
     let stopping = tokio::spawn(handle.stop(true));
     ending.served(DRAIN).await;
     ending.watched().await;
+    process.answered.trigger();
     process.tasks.drain(DRAIN).await;
     stopping.abort();
 }

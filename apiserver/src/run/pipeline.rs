@@ -57,6 +57,7 @@ pub(super) fn context(process: &Process, engine: &Arc<Engine>, addresses: &Addre
         rows: engine.rows.clone(),
         tasks: process.tasks.clone(),
         shutdown: process.shutdown.clone(),
+        answered: process.answered.clone(),
         advertise_address: addresses.advertise,
         secure_port: addresses.port,
         egress: egress.clone(),
@@ -68,7 +69,7 @@ pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &Context) -> a
     let caller = Caller::new(
         cx.reader.clone(),
         cx.tasks.clone(),
-        cx.shutdown.clone(),
+        cx.answered.clone(),
         cx.flags.boolean("enable-aggregator-routing"),
         cx.egress.clone(),
     );

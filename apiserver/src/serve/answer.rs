@@ -10,8 +10,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use shared::status::Status;
 
+use crate::audit::Trail;
 use crate::flowcontrol::Classified;
-use crate::negotiate::{self, Format, Media};
+use crate::negotiate::{self, Accepted, Format, Media};
 use crate::verbs::{Body, COMPRESS_FROM, Reply};
 
 /// What of the request shapes the answer.
@@ -136,11 +137,24 @@ fn gzip(bytes: &[u8]) -> Option<Bytes> {
     e.finish().ok().map(Bytes::from)
 }
 
+/// How the client takes an error, which has no tables and no parts.
+fn plainly(shape: &Shape) -> Option<Accepted> {
+    negotiate::parse_plain(shape.media, shape.accept.as_deref()).ok()
+}
+
+/// Writes down an error, where it is said in a form that the client asked for. (Upstream knows the others by their code
+/// alone.)
+pub fn note(trail: &mut Trail, status: &Status, shape: &Shape) {
+    match plainly(shape) {
+        Some(_) => trail.failed(status),
+        None => trail.answered(status.code),
+    }
+}
+
 /// An error.
 pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
-    let accepted = negotiate::parse(shape.media, shape.accept.as_deref(), false).ok();
     // Who takes nothing that there is gets JSON for people.
-    let (format, pretty) = accepted.map_or((Format::Json, true), |a| (a.format, a.pretty));
+    let (format, pretty) = plainly(shape).map_or((Format::Json, true), |a| (a.format, a.pretty));
     let pretty = pretty || shape.pretty;
     let mut b = start(status.code, shape);
     if let Some(seconds) = status.retry_after() {
@@ -148,6 +162,18 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
     }
     b.insert_header(("Content-Type", format.content_type()));
     b.body(negotiate::status(format, pretty, status))
+}
+
+/// An answer that took too long; upstream does not say of which kind it is.
+pub fn late(status: &Status, shape: &Shape) -> HttpResponse {
+    let mut tree = serde_json::to_value(status).unwrap_or_default();
+    if let Some(map) = tree.as_object_mut() {
+        map.remove("kind");
+        map.remove("apiVersion");
+    }
+    let mut response = said(tree.to_string(), shape);
+    *response.status_mut() = code(status.code);
+    response
 }
 
 /// An answer to a request there is no room for: plain text, made without looking at what the client accepts.

@@ -177,7 +177,7 @@ impl Conduct {
     pub fn deadline(&self, query: &Query) -> Result<Duration, Status> {
         let Some(text) = query.get("timeout").filter(|t| !t.is_empty()) else { return Ok(self.longest) };
         match shared::flags::parse_nanos(text) {
-            Err(_) => Err(Status::bad_request("invalid timeout specified in the request URL")),
+            Err(why) => Err(Status::bad_request(&format!("invalid timeout specified in the request URL - {why}"))),
             Ok(nanos) if nanos <= 0 => Ok(self.longest),
             Ok(nanos) => Ok(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)).min(self.longest)),
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use super::{passing, paths};
 use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
-use crate::audit::{Origin, Trail, attempted};
+use crate::audit::{Origin, Trail};
 use crate::connect::{self, Connect};
 use crate::negotiate;
 use crate::verbs::query::{Query, unescaped};
@@ -64,6 +65,10 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let mut kept = Kept(None);
     let trail = &mut kept.0;
     let asked = Asked { req: &req, info: &info, query: &query, since };
+    if let Some(mut response) = asked.untimely(&server, &mut shape).await {
+        server.conduct.dress(&mut response, req.version(), origin);
+        return response;
+    }
     let response = match enter(&server, &asked, &mut shape, trail).await {
         Ok(pass) => {
             let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail };
@@ -134,6 +139,35 @@ impl Asked<'_> {
         audit.begin(&attributes(head, user), &origin)
     }
 
+    /// The head as those see it who decide whether it may be.
+    fn head<'h>(&'h self, peer: &'h Peer) -> Head<'h> {
+        Head {
+            method: self.req.method().as_str(),
+            query: self.req.query_string(),
+            headers: self.req.headers(),
+            certificates: &peer.0,
+            info: self.info,
+        }
+    }
+
+    /// The refusal of a time limit that is none: it comes before the question who asks.
+    async fn untimely(&self, server: &Server, shape: &mut Shape) -> Option<HttpResponse> {
+        let status = server.conduct.deadline(self.query).err().filter(|_| !is_long_running(self.info))?;
+        let peer = Peer::default();
+        let head = self.head(&peer);
+        shape.audit_id = server.access.audit_id(&head);
+        self.stranger(server, &head, &status, shape).await;
+        Some(answer::failure(&status, shape))
+    }
+
+    /// Writes down that it was refused before it was known who asks.
+    async fn stranger(&self, server: &Server, head: &Head<'_>, status: &Status, shape: &Shape) {
+        if let Some(mut trail) = self.trail(server, head, &UserInfo::default(), &shape.audit_id) {
+            answer::note(&mut trail, status, shape);
+            trail.started().await;
+        }
+    }
+
     /// The server could not find out whether it may be.
     fn failed(&self, server: &Server, why: &str, shape: &Shape) -> HttpResponse {
         self.count(server, false, 500);
@@ -145,9 +179,13 @@ impl Asked<'_> {
             Refusal::Status(status) => {
                 self.count(server, false, status.code);
                 if let Some(trail) = trail {
-                    trail.failed(&status);
+                    answer::note(trail, &status, shape);
                 }
-                answer::failure(&status, shape)
+                let mut response = answer::failure(&status, shape);
+                if status.code == 403 {
+                    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                }
+                response
             }
             Refusal::Throttled(status) => {
                 self.terminate(server, status.code);
@@ -167,23 +205,14 @@ async fn enter(
 ) -> Result<Pass, HttpResponse> {
     let (access, req) = (&server.access, asked.req);
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
-    let head = Head {
-        method: req.method().as_str(),
-        query: req.query_string(),
-        headers: req.headers(),
-        certificates: &peer.0,
-        info: asked.info,
-    };
+    let head = asked.head(&peer);
     shape.audit_id = access.audit_id(&head);
     let user = match access.authenticate(&head).await {
         Ok(user) => user,
         Err(status) => {
             shape.stranger = true;
             asked.count(server, false, status.code);
-            if let Some(mut trail) = asked.trail(server, &head, &UserInfo::default(), &shape.audit_id) {
-                trail.unauthenticated(attempted(req.headers(), req.query_string(), !peer.0.is_empty()));
-                trail.started().await;
-            }
+            asked.stranger(server, &head, &status, shape).await;
             return Err(answer::failure(&status, shape));
         }
     };
@@ -221,25 +250,26 @@ impl Admitted<'_> {
             return self.answer(payload).await;
         }
         let _working = self.server.meters.begin(self.asked.info);
-        let late = match self.server.conduct.deadline(self.asked.query) {
-            Err(status) => status,
-            Ok(deadline) if deadline.is_zero() => return self.answer(payload).await,
-            Ok(deadline) => match tokio::time::timeout(deadline, self.answer(payload)).await {
-                Ok(response) => return response,
-                Err(_) => {
-                    self.asked.terminate(self.server, 504);
-                    Status::timeout("request did not complete within the allotted timeout", 0)
-                }
-            },
-        };
-        self.failed(&late, false)
+        let deadline = self.server.conduct.deadline(self.asked.query).unwrap_or_default();
+        if deadline.is_zero() {
+            return self.answer(payload).await;
+        }
+        match tokio::time::timeout(deadline, self.answer(payload)).await {
+            Ok(response) => response,
+            Err(_) => {
+                self.asked.terminate(self.server, 504);
+                let late = Status::timeout("request did not complete within the allotted timeout", 0);
+                drop(self.failed(&late, false));
+                answer::late(&late, self.shape)
+            }
+        }
     }
 
     /// Counts and writes down a failure, and says it.
     fn failed(&mut self, status: &Status, dry_run: bool) -> HttpResponse {
         self.asked.count(self.server, dry_run, status.code);
         if let Some(trail) = self.trail {
-            trail.failed(status);
+            answer::note(trail, status, self.shape);
         }
         answer::failure(status, self.shape)
     }
@@ -277,13 +307,13 @@ impl Admitted<'_> {
             };
         }
         if !info.is_resource {
-            return paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;
+            let response = paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;
+            return match self.trail {
+                Some(trail) if info.path.starts_with("/api") => trail.told(response),
+                _ => response,
+            };
         }
-        let served = match info.api_prefix.as_str() {
-            "api" => info.api_version == "v1",
-            _ => self.server.engine.rows.group_exists(&info.api_group),
-        };
-        if !served {
+        if verbs::is_nobodys(&self.server.engine.rows, info) {
             return answer::not_found(self.shape);
         }
         let user = self.pass.user.clone();
@@ -370,7 +400,11 @@ impl Admitted<'_> {
     /// Objects: the verbs' answer.
     async fn object(&mut self, payload: web::Payload, user: UserInfo) -> HttpResponse {
         let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
-        let noted = verbs::Noted::default();
+        let wanted = self.trail.as_ref().map(Trail::wanted).unwrap_or_default();
+        let noted = verbs::Noted::wanting(wanted);
+        if let Some(trail) = self.trail {
+            trail.follows(&noted);
+        }
         let messages = connect::wants_messages(req, info);
         let mut payload = Some(payload);
         let outcome = async {
@@ -382,9 +416,6 @@ impl Admitted<'_> {
             if writes && server.knows(info) {
                 server.meters.body(info, body.len());
             }
-            if let Some(trail) = self.trail {
-                trail.request(self.asked.content_type(), &body);
-            }
             let request = self.request(body, user, messages, &noted);
             if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
                 return Err(refused);
@@ -392,9 +423,6 @@ impl Admitted<'_> {
             verbs::dispatch(&server.engine, request).await
         }
         .await;
-        if let Some(trail) = self.trail {
-            trail.annotate(noted.annotations());
-        }
         let dry_run = query.get("dryRun").is_some();
         let reply = match outcome {
             Ok(reply) => reply,

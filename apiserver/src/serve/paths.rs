@@ -265,7 +265,7 @@ fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
         }
         ["apis", group, version] => {
             let tree = resource_list(server, &rows, group, version);
-            if tree.is_none() && server.engine.rows.group_exists(group) {
+            if tree.is_none() && server.engine.rows.is_built_in(group) {
                 return answer::failure(&Status::generic_not_found(), shape);
             }
             document(tree, "APIResourceList", shape)

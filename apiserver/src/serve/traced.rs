@@ -24,7 +24,7 @@ impl Drop for Kept {
 
 /// Writes down how a request ended; for one that goes on, that it began, and how it ends when it does.
 pub(super) async fn written_down(mut trail: Trail, response: HttpResponse) -> HttpResponse {
-    trail.code_unless_failed(response.status().as_u16());
+    trail.answered(response.status().as_u16());
     if trail.is_long_running() {
         trail.started().await;
     }

@@ -20,6 +20,20 @@ use crate::cache::Entry;
 use crate::negotiate::{self, Format, Sent};
 use crate::registry::meta::{self, Propagation};
 
+/// The options of a request. What of them was sent is written down in a version of upstream's own.
+fn asked(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {
+    if !r.body.is_empty() {
+        let sent = from_body(r.sent())?;
+        r.noted.sent_other(|| {
+            let mut tree = sent;
+            tree["kind"] = "DeleteOptions".into();
+            tree["apiVersion"] = "meta.k8s.io/__internal".into();
+            Some(tree)
+        });
+    }
+    options(r.sent(), &r.query, engine.policy.deletes_unread)
+}
+
 /// Reads the options from the body or, without one, from the query. `unread`: that of deleting objects unread counts.
 pub fn options(sent: Sent<'_>, query: &Query, unread: bool) -> Result<DeleteOptions, Status> {
     let mut tree = if sent.body.is_empty() { from_query(query)? } else { from_body(sent)? };
@@ -144,7 +158,7 @@ const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are d
 
 /// DELETE of one object.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = options(r.sent(), &r.query, engine.policy.deletes_unread)?;
+    let options = asked(engine, r)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut t = Target::new(row, (namespace_of(&r.info, row), &r.info.name), &r.user, &write);
     (t.options_object, t.noted) = (options_object(&options), r.noted.clone());
@@ -179,7 +193,7 @@ fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: 
 
 /// DELETE of all objects that match.
 pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = options(r.sent(), &r.query, engine.policy.deletes_unread)?;
+    let options = asked(engine, r)?;
     if options.unread {
         return Err(unread::refuse_collection());
     }

@@ -37,18 +37,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::stream::LocalBoxStream;
 use proto::resources::{Resource, Row};
+use proto::schema::Message;
 use serde_json::{Value, json};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
 use crate::api::RequestInfo;
+use crate::audit::{Content, Wanted};
 use crate::crd;
-use crate::negotiate::{self, Accepted, Media, NotAcceptable, Sent};
+use crate::negotiate::{self, Accepted, Format, Media, NotAcceptable, Sent};
 use engine::{Engine, Target};
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
 use query::{Query, WriteOptions};
-pub use route::{Route, route};
+pub use route::{Route, is_nobodys, route};
 
 /// A request that may proceed.
 pub struct Request {
@@ -94,6 +96,8 @@ pub struct Noted(Arc<Mutex<Notes>>);
 struct Notes {
     warnings: Vec<String>,
     annotations: BTreeMap<String, String>,
+    wanted: Wanted,
+    sent: Option<Content>,
 }
 
 impl Noted {
@@ -120,6 +124,40 @@ impl Noted {
         for (key, value) in annotations {
             notes.annotations.entry(key).or_insert(value);
         }
+    }
+
+    /// Notes of a request of which the audit log wants to know what it sent.
+    pub fn wanting(wanted: Wanted) -> Self {
+        let noted = Self::default();
+        noted.notes().wanted = wanted;
+        noted
+    }
+
+    /// Keeps the object that was sent, as far as it is wanted: whole in the form that clients see.
+    pub fn sent(&self, schema: Option<&Message>, object: &Value) {
+        let mut notes = self.notes();
+        notes.sent = match notes.wanted {
+            Wanted::Nothing => None,
+            Wanted::Reference => Some(Content::Object(json!({"metadata": object["metadata"].clone()}))),
+            Wanted::All => {
+                let text = schema.map(|schema| negotiate::envelope(Format::Json, false, Some(schema), object));
+                let shown = text.and_then(|text| serde_json::from_slice(&text).ok());
+                Some(Content::Object(shown.unwrap_or_else(|| object.clone())))
+            }
+        };
+    }
+
+    /// Keeps what was sent and is no object.
+    pub fn sent_other(&self, tree: impl FnOnce() -> Option<Value>) {
+        let mut notes = self.notes();
+        if notes.wanted == Wanted::All {
+            notes.sent = tree().map(Content::Other);
+        }
+    }
+
+    /// What was sent.
+    pub fn take_sent(&self) -> Option<Content> {
+        self.notes().sent.take()
     }
 
     /// All warnings.
@@ -198,8 +236,7 @@ fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
     if r.info.verb == "patch" {
         patch::check_type(r, row)?;
     }
-    let scale = r.info.subresource == "scale";
-    if row.custom.is_some() && !scale {
+    if row.custom.is_some() && r.info.subresource != "scale" {
         r.accept = without_protobuf(r.media, r.accept.take())?;
     }
     if route.subresource().map_or(&row.verbs, |s| &s.verbs).iter().all(|verb| verb == "create") {
@@ -207,7 +244,7 @@ fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
     }
     let parsed = negotiate::parse(r.media, r.accept.as_deref(), r.info.verb == "watch");
     parsed.map(drop).map_err(|why| match row.custom {
-        Some(_) => Status::not_acceptable(if scale { r.media.bodies() } else { r.media.custom_bodies() }),
+        Some(_) => Status::not_acceptable(r.media.bodies()),
         None => not_acceptable(r, why),
     })
 }
@@ -230,7 +267,7 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
 /// Custom objects have no protobuf form; their metadata has.
 fn without_protobuf(media: Media, accept: Option<String>) -> Result<Option<String>, Status> {
     let plain = |clause: &str| clause.contains("application/vnd.kubernetes.protobuf") && !clause.contains("as=");
-    without(accept, plain, media.custom_bodies())
+    without(accept, plain, media.bodies())
 }
 
 /// What is only asked, as reviews are, has no tables.

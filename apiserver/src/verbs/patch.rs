@@ -14,6 +14,7 @@ use super::engine::Engine;
 use super::managers::Kind;
 use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target, write};
+use crate::audit;
 use crate::crd;
 use crate::negotiate::{Expected, Format, Media, Sent, decode_patched, decode_tree, json_text, other_kind, unpatched};
 use crate::registry::meta;
@@ -299,10 +300,16 @@ fn check_uid(row: &Row, name: &str, applied: &Value) -> Result<(), Status> {
     Err(Status::conflict(&row.group, &row.plural, name, &why))
 }
 
+/// Keeps a patch for the audit log.
+pub fn note(r: &Request) {
+    r.noted.sent_other(|| audit::object(&r.content_type, &r.body));
+}
+
 /// The verb, for an object or one of its object-shaped subresources.
 pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let is_apply = Patch::applies(&r.content_type);
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+    note(r);
     let patch = Patch::read(r.sent())?;
     let schema = match &row.custom {
         Some(_) => crd::objects::open(),

@@ -25,6 +25,22 @@ impl Route {
 /// Verbs that go to a collection's URL.
 const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""];
 
+/// Whether no resource answers at an address at all, and no handler of a group does: the router says so.
+pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
+    if info.api_prefix == "api" {
+        return info.api_version != "v1";
+    }
+    if rows.is_built_in(&info.api_group) {
+        return false;
+    }
+    let Some(row) = rows.find(&info.api_group, &info.api_version, &info.resource) else { return true };
+    match info.namespace.is_empty() {
+        // Without a namespace a namespaced resource can only be read as a whole.
+        true => row.namespaced && !matches!(info.verb.as_str(), "list" | "watch"),
+        false => !row.namespaced,
+    }
+}
+
 /// Resolves a request line.
 pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
     let missing = Status::generic_not_found;
@@ -43,7 +59,11 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         return Err(missing());
     }
     if info.parts.len() > 2 {
-        let index = row.subresources.iter().position(|s| s.name == info.subresource).ok_or_else(missing)?;
+        let unknown = || match row.custom {
+            Some(_) => Status::not_found(&row.group, &row.plural, &info.name),
+            None => missing(),
+        };
+        let index = row.subresources.iter().position(|s| s.name == info.subresource).ok_or_else(unknown)?;
         let sub = &row.subresources[index];
         // There is no watching of subresources, so that who may watch may not open what stands behind them.
         if (info.parts.len() > 3 && sub.name != "proxy") || info.verb == "watch" {
@@ -56,12 +76,15 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         };
         return if answered { Ok(Route { row, subresource: Some(index) }) } else { Err(refused()) };
     }
-    if method == "HEAD" || (info.verb == "watch" && method != "GET") {
+    if (method == "HEAD" && row.custom.is_none()) || (info.verb == "watch" && method != "GET") {
         return Err(refused());
     }
     let names_allowed = row.verbs.iter().any(|v| matches!(&**v, "get" | "update" | "patch" | "delete"));
     if named && !names_allowed {
         return Err(missing());
+    }
+    if row.custom.is_some() && !named && matches!(info.verb.as_str(), "update" | "patch") {
+        return Err(Status::bad_request("name must be provided"));
     }
     let collection = COLLECTION.contains(&info.verb.as_str());
     let watch_of_one = named && info.verb == "watch";

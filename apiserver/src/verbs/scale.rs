@@ -12,10 +12,10 @@ use super::engine::Engine;
 use super::patch::{Document, Patch, check_applied};
 use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
-use super::{Reply, Request, get, managers, namespace_of, table, target, write};
+use super::{Reply, Request, get, managers, namespace_of, patch, table, target, write};
 use crate::access::tree;
 use crate::crd;
-use crate::negotiate::{self, Expected, Shape};
+use crate::negotiate::{self, Shape};
 use crate::printers;
 use crate::registry::meta;
 use crate::validation;
@@ -194,8 +194,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         }
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
-            let expected = Expected::kind("autoscaling", "v1", "Scale");
-            let mut scale = negotiate::decode(r.sent(), &expected, options.field_validation)?;
+            let mut scale = write::body_of_kind(r, ("autoscaling", "v1", "Scale"), &options)?;
             write::check_name(&scale.object, name)?;
             write::check_namespace(&mut scale.object, namespace)?;
             let mut t = target(r, row, "scale", &options, "UpdateOptions");
@@ -210,6 +209,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
+            patch::note(r);
             let patch = Patch::read(r.sent())?;
             if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;

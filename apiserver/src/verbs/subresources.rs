@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, Route, get, namespace_of, patch, reply_object, scale, target, write};
 use crate::admission::Operation;
-use crate::negotiate::{self, Expected};
+use crate::negotiate;
 use crate::registry::core::{binding, eviction};
 use crate::registry::meta;
 
@@ -69,8 +69,7 @@ pub async fn create_virtual(
 
 async fn bind(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let mut object =
-        negotiate::decode(r.sent(), &Expected::kind("", "v1", "Binding"), options.field_validation)?.object;
+    let mut object = write::body_of_kind(r, ("", "v1", "Binding"), &options)?.object;
     write::check_namespace(&mut object, &r.info.namespace)?;
     bind_to(engine, r, row, &r.info.name, object, &options).await
 }
@@ -99,11 +98,7 @@ async fn bind_to(
 
 async fn token(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let expected = Expected::kind("authentication.k8s.io", "v1", "TokenRequest");
-    let mut object = negotiate::decode(r.sent(), &expected, options.field_validation)?.object;
-    if let Some(s) = schema::kind("authentication.k8s.io", "v1", "TokenRequest") {
-        proto::defaulting::apply(s, &mut object);
-    }
+    let mut object = write::body_of_kind(r, ("authentication.k8s.io", "v1", "TokenRequest"), &options)?.object;
     write::check_namespace(&mut object, &r.info.namespace)?;
     let mut t = target(r, row, "token", &options, "CreateOptions");
     engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use proto::Value;
 use proto::resources::{Resource, Row};
+use proto::{Value, schema};
 use shared::authz::Attributes;
 use shared::status::Status;
 
@@ -19,12 +19,26 @@ use crate::storage::codec;
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
     if let Some(served) = crd::served(row) {
-        return negotiate::decode_custom(r.sent(), row, options.field_validation, |object| {
-            crd::objects::settle(served, object)
-        });
+        let settle = |object: &mut Value| crd::objects::settle(served, object);
+        let decoded = negotiate::decode_custom(r.sent(), row, options.field_validation, settle)?;
+        r.noted.sent(None, &decoded.object);
+        return Ok(decoded);
     }
     let mut decoded = negotiate::decode(r.sent(), &Expected::of(row), options.field_validation)?;
     default(row, &mut decoded.object)?;
+    r.noted.sent(codec::served_schema(row).ok(), &decoded.object);
+    Ok(decoded)
+}
+
+/// Decodes the body of a subresource that has a kind of its own, and fills in its defaults.
+pub fn body_of_kind(r: &Request, kind: (&str, &str, &str), options: &WriteOptions) -> Result<Decoded, Status> {
+    let (group, version, kind) = kind;
+    let mut decoded = negotiate::decode(r.sent(), &Expected::kind(group, version, kind), options.field_validation)?;
+    let schema = schema::kind(group, version, kind);
+    if let Some(schema) = schema {
+        proto::defaulting::apply(schema, &mut decoded.object);
+    }
+    r.noted.sent(schema, &decoded.object);
     Ok(decoded)
 }
 

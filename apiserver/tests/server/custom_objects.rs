@@ -181,3 +181,42 @@ async fn what_was_there_twice_may_stay() {
     let again = c.patch(&old, "merge-patch+json", patch(json!(["a", "a"]))).await;
     assert!(again.code == 422 && again.text().contains("Duplicate value"), "{}", again.text());
 }
+
+/// Who asks for custom objects is told the same things as upstream tells him, which differ from those about built-in
+/// resources.
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_where_nothing_is() {
+    let Some((c, ns)) = workspace("crd-addresses").await else { return };
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]);
+    define(&c, definition("addresses.example.com", "doors", "Door", versions)).await;
+    let all = "/apis/addresses.example.com/v1/doors";
+    let path = ns.replace("/api/v1", "/apis/addresses.example.com/v1") + "/doors";
+    let door = |kind: &str| json!({"apiVersion": "addresses.example.com/v1", "kind": kind, "metadata": {"name": "a"}});
+    c.post(&path, door("Door")).await.ok();
+    let head = async |path: &str| c.call("HEAD", path, &[], None).await;
+    assert_eq!((head(&format!("{path}/a")).await.code, head(&format!("{path}/b")).await.code), (200, 404));
+    assert_eq!(head(&path).await.bytes.len(), 0);
+    let nobodys = |answer: Answer| assert_eq!((answer.code, answer.text().as_str()), (404, "404 page not found\n"));
+    nobodys(c.post(all, door("Door")).await);
+    nobodys(c.get(&format!("{all}/a")).await);
+    nobodys(c.get("/apis/addresses.example.com/v2/doors").await);
+    nobodys(c.get("/apis/addresses.example.com/v1/windows").await);
+    nobodys(c.get("/apis/addresses.example.com/v2").await);
+    c.get(&format!("{path}/a/lock")).await.fails(404, "NotFound", r#"doors.addresses.example.com "a" not found"#);
+    c.put(&path, &door("Door")).await.fails(400, "BadRequest", "name must be provided");
+    let other = c.post(&path, door("Window")).await;
+    assert!(
+        other.text().contains(r#"Window.addresses.example.com \"a\" is invalid: kind: Invalid value"#),
+        "{}",
+        other.text()
+    );
+    let table = [("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let missing = c.call("GET", &format!("{path}/b"), &table, None).await;
+    assert!(missing.text().starts_with("{\n  \"kind\": \"Status\""), "an error has no table: {}", missing.text());
+    c.get(&format!("{path}?timeout=soon")).await.fails(
+        400,
+        "BadRequest",
+        "invalid timeout specified in the request URL - time: invalid duration \"soon\"",
+    );
+}

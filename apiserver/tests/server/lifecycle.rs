@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::harness::{Client, Cluster, Identity, etcd_is_missing, eventually};
+use crate::harness::{Client, Cluster, Identity, Webhook, etcd_is_missing, eventually};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -37,6 +37,38 @@ async fn a_server_that_goes_down_sends_clients_away() {
     assert!(probe.code == 500 && probe.text().contains("[-]shutdown failed"), "{}", probe.text());
     drop(busy);
     tokio::task::block_in_place(|| c.stop_server());
+}
+
+/// Between the order to go down and the last answer others are asked as before, and what happens is written down.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_on_the_way_down_are_like_others() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start_with(|dir, _| {
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, verbs: [create]}]\n";
+        std::fs::write(dir.join("audit.yaml"), policy).expect("written");
+        let file = |name: &str| dir.join(name).display().to_string();
+        vec![
+            "--shutdown-delay-duration=4s".to_owned(),
+            format!("--audit-policy-file={}", file("audit.yaml")),
+            format!("--audit-log-path={}", file("audit.log")),
+            "--audit-log-mode=batch".to_owned(),
+        ]
+    })
+    .await;
+    let hook = Webhook::start(c.pki(), |_, _| Some(json!({"allowed": true}))).await;
+    let rule = json!({"apiGroups": [""], "apiVersions": ["*"], "resources": ["configmaps"], "operations": ["CREATE"]});
+    let webhook = json!({"name": "a.example.com", "clientConfig": hook.config("/"), "rules": [rule], "sideEffects": "None",
+        "admissionReviewVersions": ["v1"]});
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    c.post(hooks, json!({"metadata": {"name": "a"}, "webhooks": [webhook]})).await.ok();
+    c.tell_to_stop();
+    eventually("a server that goes", async || (c.get("/readyz").await.code == 500).then_some(())).await;
+    c.post(MAPS, json!({"metadata": {"name": "late"}})).await.ok();
+    tokio::task::block_in_place(|| c.stop_server());
+    let log = std::fs::read_to_string(c.dir().join("audit.log")).expect("a log");
+    assert!(log.lines().any(|line| line.contains("\"name\":\"late\"")), "{log}");
 }
 
 async fn ask_socket(path: &std::path::Path, line: &str) -> String {

@@ -68,7 +68,8 @@ async fn what_the_flags_say_of_serving() {
         assert_eq!(private.call(method, path, &[], None).await.code, 404, "{path}");
     }
 
-    c.get("/api/v1/pods?timeout=soon").await.fails(400, "BadRequest", "invalid timeout specified in the request URL");
+    let said = "invalid timeout specified in the request URL - time: invalid duration \"soon\"";
+    c.get("/api/v1/pods?timeout=soon").await.fails(400, "BadRequest", said);
     let indicators = c.get("/metrics/slis").await.text();
     assert!(indicators.contains(r#"kubernetes_healthcheck{name="etcd",type="readyz"} 1"#), "{indicators}");
 

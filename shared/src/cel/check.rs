@@ -257,7 +257,7 @@ impl Checker<'_> {
 
     fn field(&mut self, id: u64, operand: &Type, field: &str) -> Type {
         match operand {
-            Type::Dyn | Type::Open => Type::Dyn,
+            Type::Dyn | Type::Any | Type::Open => Type::Dyn,
             Type::Map(map) => map.1.clone(),
             Type::Object(shape) => match shape.field(field) {
                 Some(t) => t,
@@ -349,7 +349,7 @@ impl Checker<'_> {
             Type::Optional(inner) => ((**inner).clone(), true),
             plain => (plain.clone(), false),
         };
-        let number = |t: &Type| matches!(t, Type::Int | Type::UInt | Type::Double | Type::Dyn | Type::Open);
+        let number = |t: &Type| matches!(t, Type::Int | Type::UInt | Type::Double | Type::Dyn | Type::Any | Type::Open);
         let of = match &inner {
             Type::List(of) if number(&index.of) => (**of).clone(),
             Type::Map(of) if of.0.takes(&index.of) || (number(&of.0) && number(&index.of)) => of.1.clone(),
@@ -415,7 +415,7 @@ impl Checker<'_> {
             Type::List(t) if two => (Type::Int, (**t).clone()),
             Type::List(t) => ((**t).clone(), Type::Dyn),
             Type::Map(t) => (t.0.clone(), t.1.clone()),
-            t if t.is_dyn() => (Type::Dyn, Type::Dyn),
+            t if t.is_dyn() && !matches!(t, Type::Any) => (Type::Dyn, Type::Dyn),
             other => {
                 let message = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"

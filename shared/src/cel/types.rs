@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub enum Type {
     /// Known when it runs.
     Dyn,
+    /// Known when it runs, like [`Type::Dyn`], but no comprehension goes over it.
+    Any,
     /// Of an empty literal: whatever the rest of the expression makes of it.
     Open,
     /// `null`.
@@ -97,7 +99,7 @@ impl Type {
     /// Whether nothing is known.
     #[must_use]
     pub fn is_dyn(&self) -> bool {
-        matches!(self, Self::Dyn | Self::Open)
+        matches!(self, Self::Dyn | Self::Any | Self::Open)
     }
 
     /// Whether two types are the same.
@@ -132,7 +134,8 @@ impl Type {
     pub fn join(&self, other: &Self) -> Option<Self> {
         match (self, other) {
             (Self::Open, t) | (t, Self::Open) => Some(t.clone()),
-            (Self::Dyn, _) | (_, Self::Dyn) => Some(Self::Dyn),
+            (Self::Any, Self::Any) => Some(Self::Any),
+            (Self::Dyn | Self::Any, _) | (_, Self::Dyn | Self::Any) => Some(Self::Dyn),
             (Self::Null, t) | (t, Self::Null) if t.takes(&Self::Null) => Some(t.clone()),
             (Self::List(a), Self::List(b)) => a.join(b).map(Self::list),
             (Self::Optional(a), Self::Optional(b)) => a.join(b).map(Self::optional),
@@ -192,6 +195,7 @@ impl std::fmt::Display for Type {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Dyn | Self::Open => "dyn",
+            Self::Any => "any",
             Self::Null => "null",
             Self::Bool => "bool",
             Self::Int => "int",

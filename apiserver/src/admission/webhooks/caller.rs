@@ -41,7 +41,7 @@ type Line = (String, TrustId, Vec<u8>);
 pub struct Caller {
     reader: Arc<dyn Reader>,
     tasks: TaskGroup,
-    shutdown: Shutdown,
+    answered: Shutdown,
     /// Services are called at an endpoint and not at their cluster IP.
     direct: bool,
     egress: Egress,
@@ -85,9 +85,10 @@ impl From<String> for Failed {
 }
 
 impl Caller {
-    /// Services are found through the cache; open connections are work of `tasks` until `shutdown`.
-    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, shutdown: Shutdown, direct: bool, egress: Egress) -> Self {
-        Self { reader, tasks, shutdown, direct, egress, idle: Mutex::default(), trust: Mutex::default() }
+    /// Services are found through the cache; open connections are work of `tasks` until the last request was
+    /// answered.
+    pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, answered: Shutdown, direct: bool, egress: Egress) -> Self {
+        Self { reader, tasks, answered, direct, egress, idle: Mutex::default(), trust: Mutex::default() }
     }
 
     /// Posts something to whom a `clientConfig` names; the body of the answer.
@@ -231,11 +232,11 @@ impl Caller {
         })?;
         let (connection, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        let shutdown = self.shutdown.clone();
+        let answered = self.answered.clone();
         // Ends when the connection is dropped or closed by the other side.
         self.tasks.spawn("webhook-connection", async move {
             tokio::select! {
-                () = shutdown.wait() => {}
+                () = answered.wait() => {}
                 ended = driver => {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "webhook connection ended");

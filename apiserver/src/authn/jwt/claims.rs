@@ -20,10 +20,46 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     }
 }
 
+/// What Go says of a claim that is not of the type it is read as.
+fn unlike(claim: &Value, wanted: &str) -> String {
+    let what = match claim {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {what} into Go value of type {wanted}")
+}
+
+/// A claim as text; null is none.
+fn text(claim: &Value) -> Result<String, String> {
+    match claim {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        other => Err(unlike(other, "string")),
+    }
+}
+
+/// Claims as expressions see them: all numbers are fractions, and what no expression could name otherwise has its
+/// escaped name, too.
+fn seen(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
+        Value::Array(items) => items.iter().map(seen).collect(),
+        Value::Object(fields) => {
+            let escaped = fields.iter().map(|(name, value)| (shared::cel::escape(name), seen(value)));
+            let plain = fields.iter().map(|(name, value)| (name.clone(), seen(value)));
+            plain.chain(escaped).collect::<serde_json::Map<_, _>>().into()
+        }
+        other => other.clone(),
+    }
+}
+
 fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), String> {
     match scope.judge(expression) {
         Ok(true) => Ok(()),
-        Ok(false) if message.is_empty() => Err(format!("validation expression '{expression}' failed")),
         Ok(false) => Err(format!("validation expression '{expression}' failed: {message}")),
         Err(why) => Err(why),
     }
@@ -31,22 +67,18 @@ fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), S
 
 /// Whom the claims name.
 pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, String> {
-    let mut scope = Scope::new(Dialect::Claims, &[("claims", claims)]);
-    for rule in &issuer.rules {
-        if let Rule::Expression { expression, message } = rule {
-            holds(&mut scope, expression, message)
-                .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
-        }
-    }
+    let shown = seen(claims);
+    let mut scope = Scope::new(Dialect::Claims, &[("claims", &shown)]);
     let name = username(issuer, claims, &mut scope)?;
     let groups = groups(issuer, claims, &mut scope)?;
     let uid = uid(issuer, claims, &mut scope)?;
     let mut extra = BTreeMap::new();
     for (key, expression) in &issuer.extra {
-        let value =
-            scope.value(expression).map_err(|why| format!("oidc: error evaluating extra claim expression: {why}"))?;
+        let value = scope.value(expression)?;
         let mut values = texts(&value).ok_or_else(|| {
-            format!("oidc: error evaluating extra claim expression: {key} must be a string or a list of strings")
+            format!(
+                "oidc: error evaluating extra claim expression: {expression}: expression must return a string or a list of strings"
+            )
         })?;
         values.retain(|v| !v.is_empty());
         if !values.is_empty() {
@@ -59,6 +91,12 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
     for rule in &issuer.rules {
         if let Rule::Claim { claim, value } = rule {
             required(claims, claim, value)?;
+        }
+    }
+    for rule in &issuer.rules {
+        if let Rule::Expression { expression, message } = rule {
+            holds(&mut scope, expression, message)
+                .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
         }
     }
     let user = UserInfo { name, uid, groups, extra };
@@ -74,14 +112,14 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
 }
 
 fn required(claims: &Value, claim: &str, wanted: &str) -> Result<(), String> {
-    match claims.get(claim) {
-        None => Err(format!("oidc: required claim {claim} not present in ID token")),
-        Some(Value::String(value)) if value == wanted => Ok(()),
-        Some(Value::String(value)) => {
-            Err(format!("oidc: required claim {claim} value does not match. Got = {value}, want = {wanted}"))
-        }
-        Some(_) => Err(format!("oidc: parse claim {claim}: not a string")),
+    let Some(value) = claims.get(claim) else {
+        return Err(format!("oidc: required claim {claim} not present in ID token"));
+    };
+    let value = text(value).map_err(|why| format!("oidc: parse claim {claim}: {why}"))?;
+    if value == wanted {
+        return Ok(());
     }
+    Err(format!("oidc: required claim {claim} value does not match. Got = {value}, want = {wanted}"))
 }
 
 fn username(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, String> {
@@ -92,8 +130,11 @@ fn username(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<St
                 .map_err(|why| format!("oidc: error evaluating username claim expression: {why}"))?;
             return match value {
                 Value::String(name) if !name.is_empty() => Ok(name),
-                Value::String(_) => Err("oidc: username claim expression returned an empty string".to_owned()),
-                _ => Err("oidc: error evaluating username claim expression: must return a string".to_owned()),
+                Value::String(_) => Err("oidc: empty username via CEL expression is not allowed".to_owned()),
+                _ => Err(
+                    "oidc: error evaluating username claim expression: username claim expression must return a string"
+                        .to_owned(),
+                ),
             };
         }
         Mapping::Claim { claim, prefix } => (claim, prefix),
@@ -102,15 +143,15 @@ fn username(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<St
     let Some(value) = claims.get(claim) else {
         return Err(format!("oidc: parse username claims {claim:?}: claim not present"));
     };
-    let Some(name) = value.as_str() else { return Err(format!("oidc: parse username claims {claim:?}: not a string")) };
+    let name = text(value).map_err(|why| format!("oidc: parse username claims {claim:?}: {why}"))?;
     // An address somebody typed in says nothing; one that was checked does.
     if claim == "email"
         && let Some(verified) = claims.get("email_verified")
         && verified != &Value::Bool(true)
     {
         return Err(match verified {
-            Value::Bool(_) => "oidc: email not verified".to_owned(),
-            _ => "oidc: parse 'email_verified' claim: not a boolean".to_owned(),
+            Value::Bool(_) | Value::Null => "oidc: email not verified".to_owned(),
+            other => format!("oidc: parse 'email_verified' claim: {}", unlike(other, "bool")),
         });
     }
     Ok(format!("{prefix}{name}"))
@@ -123,16 +164,21 @@ fn groups(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<Vec<
             let value = scope
                 .value(expression)
                 .map_err(|why| format!("oidc: error evaluating group claim expression: {why}"))?;
-            let mut found = texts(&value)
-                .ok_or("oidc: error evaluating group claim expression: must return a string or a list of strings")?;
+            let mut found = texts(&value).ok_or(
+                "oidc: error evaluating group claim expression: expression must return a string or a list of strings",
+            )?;
             found.retain(|g| !g.is_empty());
             return Ok(found);
         }
         Mapping::Claim { claim, prefix } => (claim, prefix),
     };
     let Some(value) = claims.get(claim) else { return Ok(Vec::new()) };
-    let found =
-        texts(value).ok_or_else(|| format!("oidc: parse groups claim {claim:?}: not a string or a list of strings"))?;
+    let found: Result<Vec<String>, String> = match value {
+        Value::Array(many) => many.iter().map(text).collect::<Result<_, _>>().map_err(|_| unlike(value, "string")),
+        Value::Null => Ok(Vec::new()),
+        one => text(one).map(|one| vec![one]),
+    };
+    let found = found.map_err(|why| format!("oidc: parse groups claim {claim:?}: {why}"))?;
     Ok(found.into_iter().map(|g| format!("{prefix}{g}")).collect())
 }
 
@@ -143,14 +189,15 @@ fn uid(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String,
             scope.value(expression).map_err(|why| format!("oidc: error evaluating uid claim expression: {why}"))?
         }
         Mapping::Claim { claim, .. } => {
-            let found = claims.get(claim).cloned();
-            found.ok_or_else(|| format!("oidc: error reading uid claim {claim:?}: claim not present"))?
+            let failed = |why: &str| format!("oidc: parse uid claim {claim:?}: {why}");
+            let found = claims.get(claim).ok_or_else(|| failed("claim not present"))?;
+            return text(found).map_err(|why| failed(&why));
         }
     };
     match value {
         Value::String(uid) => Ok(uid),
         Value::Null => Ok(String::new()),
-        _ => Err("oidc: uid must be a string".to_owned()),
+        _ => Err("oidc: error evaluating uid claim expression: uid claim expression must return a string".to_owned()),
     }
 }
 
@@ -177,11 +224,75 @@ mod tests {
             (json!({"email": "a@b", "email_verified": false}), Err("oidc: email not verified")),
             (
                 json!({"email": "a@b", "email_verified": "true"}),
-                Err("oidc: parse 'email_verified' claim: not a boolean"),
+                Err("oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool"),
             ),
         ] {
             let got = identity(&email, &claims).map(|u| u.name);
             assert_eq!(got.as_deref().map_err(String::as_str), want, "{claims}");
+        }
+    }
+
+    /// Claims that are not what they are read as.
+    #[test]
+    fn claims_of_other_types() {
+        let issuer = Issuer {
+            username: by_claim("sub", ""),
+            groups: by_claim("g", "p:"),
+            uid: by_claim("id", ""),
+            rules: vec![Rule::Claim { claim: "hd".into(), value: "v".into() }],
+            ..Issuer::default()
+        };
+        for (groups, id, hd, want) in [
+            (json!(["a", null]), json!("u"), json!("v"), Ok(vec!["p:a", "p:"])),
+            (
+                json!(7),
+                json!("u"),
+                json!("v"),
+                Err("oidc: parse groups claim \"g\": json: cannot unmarshal number into Go value of type string"),
+            ),
+            (
+                json!([1]),
+                json!("u"),
+                json!("v"),
+                Err("oidc: parse groups claim \"g\": json: cannot unmarshal array into Go value of type string"),
+            ),
+            (
+                json!([]),
+                json!(["u"]),
+                json!("v"),
+                Err("oidc: parse uid claim \"id\": json: cannot unmarshal array into Go value of type string"),
+            ),
+            (
+                json!([]),
+                json!(""),
+                json!(true),
+                Err("oidc: parse claim hd: json: cannot unmarshal bool into Go value of type string"),
+            ),
+        ] {
+            let got = identity(&issuer, &json!({"sub": "j", "g": groups, "id": id, "hd": hd})).map(|user| user.groups);
+            let want = want.map(|groups| groups.into_iter().map(str::to_owned).collect()).map_err(str::to_owned);
+            assert_eq!(got, want, "{groups} {id} {hd}");
+        }
+    }
+
+    /// Upstream reads claims without telling whole numbers from fractions, and names them as it names fields.
+    #[test]
+    fn claims_as_expressions_see_them() {
+        let claims = json!({"sub": "j", "n": 5, "a.b": {"namespace": "n"}});
+        for (expression, want) in [
+            ("string(claims.n + 0.5)", Ok("5.5")),
+            ("claims.a__dot__b.__namespace__ + claims['a.b']['namespace']", Ok("nn")),
+            (
+                "string(claims.n + 1)",
+                Err(
+                    "oidc: error evaluating username claim expression: expression 'string(claims.n + 1)' resulted in error: no such overload",
+                ),
+            ),
+            ("''", Err("oidc: empty username via CEL expression is not allowed")),
+        ] {
+            let issuer = Issuer { username: Mapping::Expression(expression.into()), ..Issuer::default() };
+            let got = identity(&issuer, &claims).map(|user| user.name);
+            assert_eq!(got.as_deref().map_err(String::as_str), want, "{expression}");
         }
     }
 

@@ -21,7 +21,7 @@ use mappings::{check_email, read_extra, read_mapping, read_rules, read_uid, read
 /// Most issuers.
 const ISSUERS: usize = 64;
 /// What `--authentication-config` allows. (`ES512` has no implementation in the libraries used.)
-const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
+const ALGORITHMS: [&str; 9] = ["ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"];
 
 /// Where a part of a user comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::Jwk;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use p521::ecdsa::signature::Verifier as _;
 use serde_json::Value;
 use shared::client::{Dialer, Remote};
 use tokio::sync::Mutex;
@@ -22,9 +25,47 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// Most keys of one issuer.
 const KEYS: usize = 256;
 
+/// What a signature is checked with.
+enum Checked {
+    Usual(DecodingKey),
+    /// Of the largest curve, which the library for the others does not know.
+    P521(p521::ecdsa::VerifyingKey),
+}
+
+impl Checked {
+    fn of(jwk: &Value) -> Option<Self> {
+        if tree::text(jwk, "/kty") == "EC" && tree::text(jwk, "/crv") == "P-521" {
+            let coordinate = |name: &str| -> Option<p521::FieldBytes> {
+                let bytes = URL_SAFE_NO_PAD.decode(tree::text(jwk, name)).ok()?;
+                let mut padded = p521::FieldBytes::default();
+                let at = padded.len().checked_sub(bytes.len())?;
+                padded[at..].copy_from_slice(&bytes);
+                Some(padded)
+            };
+            let point = p521::EncodedPoint::from_affine_coordinates(&coordinate("/x")?, &coordinate("/y")?, false);
+            return p521::ecdsa::VerifyingKey::from_encoded_point(&point).ok().map(Self::P521);
+        }
+        let jwk: Jwk = serde_json::from_value(jwk.clone()).ok()?;
+        DecodingKey::from_jwk(&jwk).ok().map(Self::Usual)
+    }
+
+    fn fits(&self, algorithm: &str, message: &str, signature: &str) -> bool {
+        match self {
+            Self::Usual(key) => algorithm
+                .parse()
+                .is_ok_and(|a| jsonwebtoken::crypto::verify(signature, message.as_bytes(), key, a).unwrap_or(false)),
+            Self::P521(key) => {
+                let signature = URL_SAFE_NO_PAD.decode(signature).ok();
+                let signature = signature.and_then(|bytes| p521::ecdsa::Signature::from_slice(&bytes).ok());
+                algorithm == "ES512" && signature.is_some_and(|s| key.verify(message.as_bytes(), &s).is_ok())
+            }
+        }
+    }
+}
+
 struct Key {
     id: String,
-    decoding: DecodingKey,
+    checked: Checked,
 }
 
 /// Once the issuer has said who it is.
@@ -70,10 +111,9 @@ async fn document(remote: &Remote) -> Result<Value, String> {
 /// Keys that cannot be used are left out: an issuer may have others.
 fn read(set: &Value) -> Vec<Key> {
     let usable = |key: &Value| {
-        let jwk: Jwk = serde_json::from_value(key.clone()).ok()?;
         let signs = matches!(tree::text(key, "/use"), "" | "sig");
-        let decoding = DecodingKey::from_jwk(&jwk).ok().filter(|_| signs)?;
-        Some(Key { id: tree::text(key, "/kid").to_owned(), decoding })
+        let checked = Checked::of(key).filter(|_| signs)?;
+        Some(Key { id: tree::text(key, "/kid").to_owned(), checked })
     };
     // A symmetric key would let whoever reads it make tokens.
     let asymmetric = |key: &&Value| tree::text(key, "/kty") != "oct";
@@ -150,18 +190,15 @@ impl Keys {
         Ok(true)
     }
 
-    fn verified(&self, algorithm: Algorithm, id: &str, message: &str, signature: &str) -> bool {
+    fn verified(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> bool {
         let Some(known) = self.known.load_full() else { return false };
-        let named = known.keys.iter().filter(|k| id.is_empty() || k.id == id);
-        let mut good =
-            named.map(|k| jsonwebtoken::crypto::verify(signature, message.as_bytes(), &k.decoding, algorithm));
-        good.any(|verified| verified.unwrap_or(false))
+        let mut named = known.keys.iter().filter(|k| id.is_empty() || k.id == id);
+        named.any(|k| k.checked.fits(algorithm, message, signature))
     }
 
     /// Whether one of the issuer's keys signed a message.
     pub(super) async fn verify(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> Result<(), String> {
         let refused = |why: &str| format!("failed to verify signature: {why}");
-        let algorithm: Algorithm = algorithm.parse().map_err(|_| refused("unsupported algorithm"))?;
         if self.verified(algorithm, id, message, signature) {
             return Ok(());
         }
@@ -170,5 +207,25 @@ impl Keys {
             return Ok(());
         }
         Err(refused("failed to verify id token signature"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_of_the_largest_curve() {
+        let keys = read(&json!({"keys": [{
+            "kty": "EC", "crv": "P-521", "kid": "k",
+            "x": "APXpVIBJjrdkFhkKgdAA2oDqg7blhklB4SNBMhf7InceHzi_CZ17OEl3WRAPehY51aLjdP54Mqc2gyjMlhVSeLOW",
+            "y": "Ab1ztiNs09q8p7AMoFc5i78VUohmvZ-ibVp5Hv0zFrlZPFPQHlS4jwtZ7vQaLvTKw6ksx3HN34FYmfeDjbnYfm88",
+        }]}));
+        let signature = "Adtj8CkT8Ym9aXIpHRfgVTeW5EuTS8sAdr9g7oRBcpqe3Cacdhlr-raEPqDWYj6MgspJiNvxWpWwLh7bUevFo-r0AV3FbfZgUfPsneCYPcrb-bLk9F8NqyppxBX0vtgHHr7U4Zye-ycycNj6dpQIzrb9DNJBvJLW1OvPk65SHt7_nEdL";
+        let fits = |algorithm: &str, message: &str| keys[0].checked.fits(algorithm, message, signature);
+        assert!(fits("ES512", "a.b"));
+        assert!(!fits("ES512", "a.c") && !fits("ES384", "a.b") && !fits("RS256", "a.b"));
     }
 }

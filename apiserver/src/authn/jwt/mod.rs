@@ -8,6 +8,7 @@ mod claims;
 pub mod config;
 mod distributed;
 mod keys;
+mod registered;
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use distributed::Distributed;
 use keys::{Keys, Source};
 
 /// Seconds a token may be ahead of this machine's clock.
-const EARLY: f64 = 300.0;
+const EARLY: f64 = 60.0;
 
 /// One issuer.
 struct Provider {
@@ -164,16 +165,9 @@ impl Provider {
 
     /// Whether a token is of the issuer of these keys, for us, and valid at a time.
     async fn verify(&self, keys: &Keys, token: &Token<'_>, now: f64) -> Result<(), String> {
-        let header = part(token.header).unwrap_or_default();
-        let (algorithm, id) = (tree::text(&header, "/alg"), tree::text(&header, "/kid"));
-        if !self.issuer.algorithms.iter().any(|a| a == algorithm) {
-            return Err(format!(
-                "oidc: id token signed with unsupported algorithm, expected {} got {algorithm:?}",
-                crate::authz::rbac::quoted_list(&self.issuer.algorithms)
-            ));
-        }
+        registered::check(&token.claims).map_err(|why| format!("oidc: {why}"))?;
         self.audience(&token.claims)?;
-        let number = |name: &str| token.claims.get(name).and_then(Value::as_f64);
+        let number = |name: &str| registered::seconds(&token.claims, name);
         match number("exp") {
             Some(at) if at > now => {}
             _ => return Err(format!("oidc: token is expired (Token Expiry: {})", time(number("exp")))),
@@ -183,6 +177,14 @@ impl Provider {
                 "oidc: current time {} before the nbf (not before) time: {}",
                 time(Some(now)),
                 time(number("nbf"))
+            ));
+        }
+        let header = part(token.header).unwrap_or_default();
+        let (algorithm, id) = (tree::text(&header, "/alg"), tree::text(&header, "/kid"));
+        if !self.issuer.algorithms.iter().any(|a| a == algorithm) {
+            return Err(format!(
+                "oidc: id token signed with unsupported algorithm, expected {} got {algorithm:?}",
+                crate::authz::rbac::quoted_list(&self.issuer.algorithms)
             ));
         }
         keys.verify(algorithm, id, token.message, token.signature).await
@@ -201,15 +203,21 @@ impl Provider {
         let shown = crate::authz::rbac::quoted_list(&said);
         Err(match wanted.as_slice() {
             [one] => format!("oidc: expected audience {one:?} got {shown}"),
-            many => format!("oidc: expected audience in {} got {shown}", crate::authz::rbac::quoted_list(many)),
+            many => {
+                let mut many = many.to_vec();
+                many.sort();
+                format!("oidc: expected audience in {} got {shown}", crate::authz::rbac::quoted_list(&many))
+            }
         })
     }
 }
 
+/// A moment as Go prints it; none is the first of all.
 fn time(seconds: Option<f64>) -> String {
+    let Some(seconds) = seconds else { return "0001-01-01 00:00:00 +0000 UTC".to_owned() };
     #[allow(clippy::cast_possible_truncation)]
-    let at = jiff::Timestamp::from_second(seconds.unwrap_or(0.0) as i64);
-    at.map(|t| t.to_string()).unwrap_or_default()
+    let at = jiff::Timestamp::from_second(seconds as i64);
+    at.map(|t| t.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()).unwrap_or_default()
 }
 
 #[async_trait]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use proto::Value;
 use proto::resources::Row;
 use proto::selector::Selector;
-use proto::{Value, schema};
 use serde_json::json;
 use shared::status::{Cause, Details, Status, field};
 
@@ -12,7 +12,7 @@ use super::conditions;
 use crate::admission::Operation;
 use crate::api::Pipeline as _;
 use crate::bootstrap;
-use crate::negotiate::{self, Expected, Sent};
+use crate::negotiate::Sent;
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
@@ -143,11 +143,7 @@ fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<Del
 /// The verb.
 pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
-    let expected = Expected::kind("policy", "v1", "Eviction");
-    let mut eviction = negotiate::decode(r.sent(), &expected, options.field_validation)?.object;
-    if let Some(s) = schema::kind("policy", "v1", "Eviction") {
-        proto::defaulting::apply(s, &mut eviction);
-    }
+    let mut eviction = write::body_of_kind(r, ("policy", "v1", "Eviction"), &options)?.object;
     let (namespace, name) = (&r.info.namespace, &r.info.name);
     write::check_namespace(&mut eviction, namespace)?;
     let mut t = target(r, row, "eviction", &options, "CreateOptions");

@@ -146,7 +146,9 @@ impl Engine {
             Ok(schema) if storage.custom.is_none() => validation::in_order(schema, errors),
             _ => errors,
         };
-        Err(Status::invalid(&t.row.group, &t.row.kind, meta::text(object, "name"), errors))
+        // A custom object is called what it calls itself, also where that is what is wrong with it.
+        let own = object["kind"].as_str().filter(|_| storage.custom.is_some());
+        Err(Status::invalid(&t.row.group, own.unwrap_or(&t.row.kind), meta::text(object, "name"), errors))
     }
 }
 

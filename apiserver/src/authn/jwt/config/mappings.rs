@@ -110,7 +110,6 @@ fn reserved(key: &str) -> bool {
 }
 
 fn check_extra_key(key: &str, path: &Path, errors: &mut Vec<Error>) {
-    let mut wrong = |why: &str| errors.push(Error::invalid(path.clone(), key, why));
     match key.split_once('/') {
         _ if key.is_empty() => {
             errors.push(Error::required(path.clone(), ""));
@@ -118,11 +117,17 @@ fn check_extra_key(key: &str, path: &Path, errors: &mut Vec<Error>) {
         }
         Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
             for complaint in proto::selector::format::dns1123_subdomain(domain) {
-                wrong(&complaint);
+                errors.push(Error::invalid(path.clone(), domain, &complaint));
+            }
+            let plain = |c: char| c.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(c);
+            if !rest.chars().all(plain) {
+                let why = "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')";
+                errors.push(Error::invalid(path.clone(), rest, why));
             }
         }
-        _ => wrong("must be a domain-prefixed path (such as \"acme.io/foo\")"),
+        _ => errors.push(Error::invalid(path.clone(), key, "must be a domain-prefixed path (such as \"acme.io/foo\")")),
     }
+    let mut wrong = |why: &str| errors.push(Error::invalid(path.clone(), key, why));
     if key != key.to_lowercase() {
         wrong("must be lowercase");
     }
