@@ -12,7 +12,7 @@ use shared::upgrade::{self, RequestHead};
 
 use super::backend::{Backend, Sent};
 use super::{Aggregator, Remote};
-use crate::connect::{HOP_BY_HOP, body, carried, forwarded};
+use crate::connect::{HOP_BY_HOP, Limit, body, carried, forwarded};
 use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
@@ -98,7 +98,7 @@ impl Aggregator {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
             dress(&mut headers);
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
-            let switched = carried(request, payload, &backend.origin(address), head).await;
+            let switched = carried(request, payload, &backend.origin(address), head, Limit::default()).await;
             return switched.map(Passed::Switched).map_err(|e| e.to_string());
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);

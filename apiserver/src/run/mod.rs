@@ -77,7 +77,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let listener = listen::bind(&addresses)?;
     let store = etcd::connect(&process, &settings.egress).await?;
     let encryption = etcd::encryption(&process, &store).await?;
-    let hub = etcd::cache(&process, &store, settings.encodings);
+    let hub = etcd::cache(&process, &store, settings.encodings, settings.caching);
     etcd::look_after(&process, &store);
 
     let engine = pipeline::engine(&process, settings.objects, store, hub);

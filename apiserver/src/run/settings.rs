@@ -15,7 +15,7 @@ use crate::registry::core::service::Services;
 use crate::registry::{self, Gated, Rows};
 use crate::serve::Conduct;
 use crate::serve::listen::Addresses;
-use crate::storage;
+use crate::storage::{self, Caching};
 use crate::verbs::engine::Policy;
 
 /// See the module.
@@ -29,6 +29,8 @@ pub(super) struct Settings {
     pub(super) node_port: Option<u16>,
     /// What the caches may keep of encoded objects, in bytes.
     pub(super) encodings: usize,
+    /// Which resources have caches.
+    pub(super) caching: Caching,
     pub(super) objects: Objects,
 }
 
@@ -54,6 +56,7 @@ impl Settings {
         Ok(Self {
             egress: Egress::from_flags(flags)?,
             encodings: encodings(flags)?,
+            caching: Caching::from_flags(flags)?,
             objects: Objects {
                 policy: policy(flags, conduct.shortest_watch)?,
                 gated: Gated::new(&flags.feature_gates()),
