@@ -1,5 +1,7 @@
 //! One request for a group version that another server answers.
 
+use std::pin::pin;
+
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
@@ -8,6 +10,7 @@ use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use http_body_util::BodyExt as _;
 use shared::authn::UserInfo;
+use shared::traces;
 use shared::upgrade::{self, RequestHead};
 
 use super::backend::{Backend, Sent};
@@ -103,12 +106,21 @@ impl Aggregator {
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
         dress(&mut headers);
-        let mut head =
-            http::Request::builder().method(request.method().as_str()).uri(format!("https://{address}{target}"));
-        for (name, value) in &headers {
-            head = head.header(name.as_str(), value.as_bytes());
-        }
-        backend.send(head, body(payload), address).await.map(Passed::Sent)
+        let url = format!("https://{address}{target}");
+        let span = traces::request(request.method().as_str(), address, || url.clone());
+        let sending = async {
+            let mut head = http::Request::builder().method(request.method().as_str()).uri(&url);
+            // What goes on there is part of the same trace, below another span.
+            let told = traces::headers();
+            for (name, value) in headers.iter().filter(|(name, _)| !told.iter().any(|(own, _)| name == own)) {
+                head = head.header(name.as_str(), value.as_bytes());
+            }
+            for (name, value) in &told {
+                head = head.header(*name, value);
+            }
+            backend.send(head, body(payload), address).await.map(Passed::Sent)
+        };
+        traces::within(span.as_ref(), pin!(sending)).await
     }
 
     fn dress(&self, headers: &mut HeaderMap, request: &HttpRequest, user: &UserInfo, audit_id: &str) {

@@ -40,6 +40,7 @@ fn options(flags: &FlagSet, egress: &Egress) -> anyhow::Result<storage::Options>
         overrides,
         dialer: egress.proxied(To::Etcd),
         named: Rows::default().all().iter().map(named).collect(),
+        traced: !flags.string("tracing-config-file").is_empty(),
         lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
     };
     anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");

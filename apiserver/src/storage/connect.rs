@@ -16,6 +16,7 @@ use tower::discover;
 use tower::load::Constant;
 use tower::util::BoxCloneSyncService;
 
+use super::spans::Telling;
 use super::{Error, secure};
 
 /// Requests that wait for a connection which somebody else opens.
@@ -46,6 +47,8 @@ pub struct Options {
     pub named: Vec<(String, String, String)>,
     /// Opens the connections, where they do not go straight.
     pub dialer: Option<Dialer>,
+    /// Whether calls are part of traces.
+    pub traced: bool,
 }
 
 /// An element of `--etcd-servers-overrides`.
@@ -93,15 +96,18 @@ pub(super) async fn client(options: &Options, servers: &[String]) -> Result<Clie
         .with_connect_timeout(CONNECT)
         .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
         .with_keep_alive_while_idle(true);
+    let traced = options.traced;
     if servers.iter().any(|s| s.starts_with(SECURE)) {
-        let dialer = secure::dialer(options)?;
+        let through = Through { dialer: secure::dialer(options)?, secure: true, traced };
         let plain: Vec<String> = servers.iter().map(|server| server.replacen(SECURE, PLAIN, 1)).collect();
-        return Ok(Client::connect_with_balanced_channel(plain, Some(connect), Through { dialer, secure: true }).await?);
+        return Ok(Client::connect_with_balanced_channel(plain, Some(connect), through).await?);
     }
-    Ok(match options.dialer.clone() {
+    let dialer = options.dialer.clone().or_else(|| traced.then(secure::straight));
+    Ok(match dialer {
         None => Client::connect(servers, Some(connect)).await?,
         Some(dialer) => {
-            Client::connect_with_balanced_channel(servers, Some(connect), Through { dialer, secure: false }).await?
+            Client::connect_with_balanced_channel(servers, Some(connect), Through { dialer, secure: false, traced })
+                .await?
         }
     })
 }
@@ -111,6 +117,8 @@ pub(super) async fn client(options: &Options, servers: &[String]) -> Result<Clie
 struct Through {
     dialer: Dialer,
     secure: bool,
+    /// etcd is told which trace a call is part of.
+    traced: bool,
 }
 
 impl BalancedChannelBuilder for Through {
@@ -135,7 +143,11 @@ impl BalancedChannelBuilder for Through {
         });
         // Balance asks for more members as long as it lives, also after the last was told.
         let balanced = Buffer::new(Balance::new(Box::pin(discovered.fuse())), REQUESTS);
-        Ok((Channel::Custom(BoxCloneSyncService::new(balanced)), tell))
+        let channel = match self.traced {
+            true => BoxCloneSyncService::new(Telling(balanced)),
+            false => BoxCloneSyncService::new(balanced),
+        };
+        Ok((Channel::Custom(channel), tell))
     }
 }
 
@@ -178,6 +190,7 @@ mod tests {
             lease_reuse: 60,
             named: Vec::new(),
             dialer: None,
+            traced: false,
         };
         let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();
         assert_eq!(paths, [vec!["/registry/events", "/registry/pods"], vec!["/registry/leases"]]);

@@ -15,8 +15,10 @@ mod meters;
 mod near;
 mod secure;
 mod size;
+mod spans;
 pub mod transform;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
@@ -28,6 +30,7 @@ use etcd_client::{
 
 use grpc::Call;
 use meters::{Meters, Operation};
+use shared::traces::{self, Kind};
 
 pub use choice::{Caching, ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
@@ -327,7 +330,15 @@ impl Store {
     ) -> Result<T, Error> {
         let since = Instant::now();
         let what = if matches!(operation, Operation::Get | Operation::List) { Call::Range } else { Call::Txn };
-        let outcome = timed(what, call).await;
+        let tail = self.tail(key);
+        let above = operation.span().and_then(|name| {
+            let mut span = traces::child(traces::OWN, name, Kind::Internal)?;
+            span.text("key", tail);
+            span.text("resource", &self.meters.resource(tail));
+            Some(span)
+        });
+        let span = spans::asking(what, above.as_ref());
+        let outcome = traces::within(span.as_ref(), pin!(timed(what, call))).await;
         self.meters.asked(self.tail(key), operation, since, outcome.is_err());
         outcome
     }

@@ -34,7 +34,8 @@ async fn open(connector: &TlsConnector, below: &Dialer, address: String) -> io::
     Ok(stream)
 }
 
-fn straight() -> Dialer {
+/// Opens connections that are not secure.
+pub(super) fn straight() -> Dialer {
     Dialer::new(|address| {
         Box::pin(async move {
             let stream = TcpStream::connect(address).await?;

@@ -49,6 +49,7 @@ mod serving;
 mod storage_versions;
 mod strategies;
 mod strict;
+mod traces;
 mod uncached;
 mod unread;
 mod upstream;
