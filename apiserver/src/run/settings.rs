@@ -101,7 +101,9 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
-    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates()).map_err(anyhow::Error::msg)?;
+    let behaving = registry::Behaving::from_flags(flags).map_err(anyhow::Error::msg)?;
+    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates(), behaving);
+    let choice = choice.map_err(anyhow::Error::msg)?;
     Ok(Rows::of(choice))
 }
 

@@ -128,7 +128,7 @@ impl Server {
         self.meters.publish();
         self.caches.publish(&self.engine.hub, self.conduct.sizes);
         self.engine.services.publish(&self.engine);
-        constants::publish();
+        constants::publish(self.conduct.emulation);
         if let Some(flow) = self.flow() {
             flow.publish();
         }
