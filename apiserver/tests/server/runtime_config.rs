@@ -83,8 +83,10 @@ async fn an_older_release_is_behaved_as() {
     }
     assert_eq!(c.get("/apis/resource.k8s.io/v1").await.code, 404);
     assert_eq!(c.get("/apis/storage.k8s.io/v1/volumeattributesclasses").await.code, 404);
-    let gates = c.get("/metrics").await.text();
-    assert!(gates.contains("kubernetes_feature_enabled{name=\"APIServerTracing\",stage=\"BETA\"} 1"));
+    let metrics = c.get("/metrics").await.text();
+    assert!(
+        metrics.contains("version_info{binary=\"1.35.4\",component=\"kube\",emulation=\"1.33\",min_compat=\"1.32\"} 1")
+    );
     let ports = json!([{"port": 80}]);
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": ports}});
     let made = c.post("/api/v1/namespaces/default/services", service).await.ok();
