@@ -23,7 +23,15 @@ pub const HTTP: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/ote
 
 /// The span of a request to another server.
 pub fn request(method: &str, host: &str, url: impl Fn() -> String) -> Option<Span> {
-    let mut span = child(HTTP, &format!("HTTP {method}"), Kind::Client)?;
+    let name = match method {
+        "GET" => "HTTP GET",
+        "POST" => "HTTP POST",
+        "PUT" => "HTTP PUT",
+        "PATCH" => "HTTP PATCH",
+        "DELETE" => "HTTP DELETE",
+        _ => "HTTP",
+    };
+    let mut span = child(HTTP, name, Kind::Client)?;
     for (key, value) in [("http.request.method", method), ("server.address", host), ("url.full", &url())] {
         span.text(key, value);
     }
