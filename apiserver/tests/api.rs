@@ -332,7 +332,7 @@ async fn caches_that_differ_from_etcd_are_read_anew() {
     let servers = vec![format!("http://127.0.0.1:{}", c.etcd_port())];
     let options = storage::Options { servers, prefix: "/registry".to_owned(), ..storage::Options::default() };
     let store = storage::Store::connect(&options).await.expect("etcd");
-    let (hub, asks) = cache::Hub::new(store, 1 << 20);
+    let (hub, asks) = cache::Hub::new(store, 1 << 20, storage::Caching::default());
     let followers: Vec<_> =
         asks.into_iter().enumerate().map(|(i, asks)| tokio::spawn(hub.clone().run(i, asks))).collect();
     let row = registry::builtin("", "configmaps").expect("a row");

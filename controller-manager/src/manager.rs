@@ -249,12 +249,15 @@ mod tests {
         ("requests are in whatever is read fastest", &["kube-api-content-type"]),
         ("nothing is missed that had to be looked at again", &["min-resync-period"]),
         ("there is nothing to profile locks with", &["contention-profiling"]),
-        ("there is one version", &["emulated-version", "min-compatibility-version"]),
         (
             "every process begins with them",
-            &["allow-metric-labels", "allow-metric-labels-manifest", "disabled-metrics"],
+            &[
+                "allow-metric-labels",
+                "allow-metric-labels-manifest",
+                "disabled-metrics",
+                "show-hidden-metrics-for-version",
+            ],
         ),
-        ("no metric is hidden", &["show-hidden-metrics-for-version"]),
     ];
 
     #[tokio::test]

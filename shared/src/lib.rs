@@ -17,6 +17,7 @@ pub mod patterns;
 pub mod run;
 pub mod serve;
 pub mod status;
+pub mod traces;
 pub mod types;
 pub mod upgrade;
 pub mod version;

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::flags::Emulation;
+
 /// Upstream's release.
 pub const GIT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 /// Major number.
@@ -23,15 +25,20 @@ pub fn platform() -> &'static str {
     }
 }
 
-/// The version document.
+/// The version document of one that behaves as this release.
 pub fn info() -> Value {
+    info_of(Emulation::default())
+}
+
+/// The version document.
+pub fn info_of(emulation: Emulation) -> Value {
     json!({
         "major": MAJOR,
         "minor": MINOR,
         "emulationMajor": MAJOR,
-        "emulationMinor": MINOR,
+        "emulationMinor": emulation.minor().to_string(),
         "minCompatibilityMajor": MAJOR,
-        "minCompatibilityMinor": "34",
+        "minCompatibilityMinor": emulation.least().to_string(),
         "gitVersion": GIT_VERSION,
         "gitCommit": option_env!("IRONCLAD_COMMIT").unwrap_or("0000000000000000000000000000000000000000"),
         "gitTreeState": "clean",

@@ -18,6 +18,7 @@ mod setup;
 pub mod tree;
 
 use std::collections::BTreeMap;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +26,7 @@ use rustls_pki_types::CertificateDer;
 use shared::authn::{Authenticator, Credentials, Headers, UserInfo};
 use shared::authz::Attributes;
 use shared::status::Status;
+use shared::traces::{self, Kind};
 
 use counters::Counters;
 pub use gate::{Gate, Permit, is_long_running};
@@ -35,6 +37,7 @@ pub use setup::Error;
 use crate::api::{RequestInfo, TokenIssuer, Virtual};
 use crate::authz::Authorization;
 use crate::flowcontrol::Classified;
+use crate::serve::spans::FILTERS;
 use crate::tokens::ServiceAccounts;
 use crate::verbs::query::Query;
 
@@ -91,6 +94,12 @@ impl From<Status> for Refusal {
     }
 }
 
+/// A step of the chain, in a span where the request has one.
+async fn spanned<F: Future>(step: &'static str, work: Pin<&mut F>) -> F::Output {
+    let span = traces::child(FILTERS, step, Kind::Internal);
+    traces::within(span.as_ref(), work).await
+}
+
 /// See the module.
 pub struct Access {
     authenticator: Arc<dyn Authenticator>,
@@ -132,9 +141,9 @@ impl Access {
         let filters = &self.counters.filters;
         let mut begun = Instant::now();
         let mut step = || std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
-        let user = self.acting(head, user, notes).await?;
+        let user = spanned("impersonation", pin!(self.acting(head, user, notes))).await?;
         filters.impersonation.observe(step());
-        let permit = match self.gate.enter(head, &user).await {
+        let permit = match spanned("priorityandfairness", pin!(self.gate.enter(head, &user))).await {
             Ok(permit) => permit,
             Err(full) => {
                 notes.classified = full.classified;
@@ -145,7 +154,7 @@ impl Access {
         notes.classified = permit.as_ref().and_then(Permit::classified);
         let question = attributes(head, &user);
         let started = Instant::now();
-        let verdict = self.authorization.verdict(&question).await;
+        let verdict = spanned("authorization", pin!(self.authorization.verdict(&question))).await;
         self.counters.authorized(&verdict, started);
         filters.authorization.observe(step());
         let mut note = |key: &str, text: &str| notes.annotations.insert(key.to_owned(), text.to_owned());

@@ -1,5 +1,7 @@
 //! One request for a group version that another server answers.
 
+use std::pin::pin;
+
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
@@ -8,11 +10,12 @@ use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use http_body_util::BodyExt as _;
 use shared::authn::UserInfo;
+use shared::traces;
 use shared::upgrade::{self, RequestHead};
 
 use super::backend::{Backend, Sent};
 use super::{Aggregator, Remote};
-use crate::connect::{HOP_BY_HOP, body, carried, forwarded};
+use crate::connect::{HOP_BY_HOP, Limit, body, carried, forwarded};
 use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
@@ -98,17 +101,26 @@ impl Aggregator {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
             dress(&mut headers);
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
-            let switched = carried(request, payload, &backend.origin(address), head).await;
+            let switched = carried(request, payload, &backend.origin(address), head, Limit::default()).await;
             return switched.map(Passed::Switched).map_err(|e| e.to_string());
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
         dress(&mut headers);
-        let mut head =
-            http::Request::builder().method(request.method().as_str()).uri(format!("https://{address}{target}"));
-        for (name, value) in &headers {
-            head = head.header(name.as_str(), value.as_bytes());
-        }
-        backend.send(head, body(payload), address).await.map(Passed::Sent)
+        let url = format!("https://{address}{target}");
+        let span = traces::request(request.method().as_str(), address, || url.clone());
+        let sending = async {
+            let mut head = http::Request::builder().method(request.method().as_str()).uri(&url);
+            // What goes on there is part of the same trace, below another span.
+            let told = traces::headers();
+            for (name, value) in headers.iter().filter(|(name, _)| !told.iter().any(|(own, _)| name == own)) {
+                head = head.header(name.as_str(), value.as_bytes());
+            }
+            for (name, value) in &told {
+                head = head.header(*name, value);
+            }
+            backend.send(head, body(payload), address).await.map(Passed::Sent)
+        };
+        traces::within(span.as_ref(), pin!(sending)).await
     }
 
     fn dress(&self, headers: &mut HeaderMap, request: &HttpRequest, user: &UserInfo, audit_id: &str) {

@@ -21,8 +21,9 @@ use super::entry::Entry;
 use super::history;
 use super::packs::Packs;
 use super::progress::{Asks, Progress};
+use super::uncached::Uncached;
 use crate::backoff::Backoff;
-use crate::storage::{self, Store, Stored, codec};
+use crate::storage::{self, Caching, Store, Stored, codec};
 
 /// Entries per page of an initial list.
 const PAGE: i64 = 10_000;
@@ -131,24 +132,27 @@ pub struct Hub {
     slots: RwLock<BTreeMap<String, Arc<Slot>>>,
     /// By the number of the etcd.
     progress: Vec<Progress>,
+    pub(super) uncached: Uncached,
     budget: Arc<Budget>,
     cells: Arc<Budget>,
     packs: Packs,
     /// History is read by one at a time.
     recalling: tokio::sync::Mutex<()>,
-    runtime: tokio::runtime::Handle,
+    pub(super) runtime: tokio::runtime::Handle,
 }
 
 impl Hub {
     /// Creates the hub. [`Hub::run`] is to be run by the caller for each etcd, with its readers.
     ///
     /// `encodings` bounds the bytes of encodings that are kept with their objects (`--watch-cache-encodings-mb`).
-    pub fn new(store: Store, encodings: usize) -> (Arc<Self>, Vec<Asks>) {
+    /// `caching` says which resources requests read from their caches.
+    pub fn new(store: Store, encodings: usize, caching: Caching) -> (Arc<Self>, Vec<Asks>) {
         let (progress, asks) = store.each().map(Progress::new).unzip();
         let hub = Self {
             store,
             slots: RwLock::default(),
             progress,
+            uncached: Uncached::new(caching),
             budget: Budget::new(encodings),
             cells: Budget::new(CELLS),
             packs: Packs::new(PACKS),
@@ -202,17 +206,19 @@ impl Hub {
         self.take(0, slot, Pending::Unknown);
     }
 
-    fn prefix(&self, resource: &Row) -> String {
+    pub(super) fn prefix(&self, resource: &Row) -> String {
         let mut prefix = self.store.key(&resource.etcd_prefix);
         prefix.push('/');
         prefix
     }
 
-    /// Stored objects by resource, for the caches that run.
+    /// Stored objects by resource, for the caches that run and for what has none.
     pub fn counts(&self) -> Vec<(String, usize)> {
         let name =
             |r: &Resource| if r.group.is_empty() { r.plural.to_string() } else { format!("{}.{}", r.plural, r.group) };
-        self.slots.read().values().map(|s| (name(&s.resource), s.cacher.len())).collect()
+        let uncached = self.uncached.counts().into_iter().map(|(row, count)| (name(&row), count));
+        let cached = self.slots.read().values().map(|s| (name(&s.resource), s.cacher.len())).collect::<Vec<_>>();
+        uncached.chain(cached).collect()
     }
 
     /// How the caches that run are doing.
@@ -295,7 +301,9 @@ impl Hub {
 
     /// Ends the cache of a resource, and the watches on it. A request for it starts another one.
     pub fn forget(&self, resource: &Row) {
-        if let Some(slot) = self.slots.write().remove(&self.prefix(resource)) {
+        let prefix = self.prefix(resource);
+        self.uncached.forget(&prefix);
+        if let Some(slot) = self.slots.write().remove(&prefix) {
             slot.cacher.close();
         }
     }

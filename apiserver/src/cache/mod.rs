@@ -17,6 +17,7 @@ mod progress;
 mod reader;
 mod reads;
 mod state;
+mod uncached;
 
 pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Since, Snapshot, Start, Watch};
 pub use encoded::{Budget, Encoded};

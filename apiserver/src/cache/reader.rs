@@ -124,7 +124,12 @@ impl Reader for CacheReader {
     }
 
     fn stored(&self, group: &str, plural: &str) -> Option<Stored> {
-        let (_, cacher) = self.cacher(group, plural)?;
+        let row = self.rows.storage(group, plural).filter(|row| !row.etcd_prefix.is_empty())?;
+        if !self.hub.caches(&row) {
+            let objects = u64::try_from(self.hub.counted(&row)?).unwrap_or(u64::MAX);
+            return Some(Stored { objects, size: 0 });
+        }
+        let cacher = self.hub.cacher(&row);
         Some(Stored { objects: u64::try_from(cacher.len()).unwrap_or(u64::MAX), size: cacher.size_of_one() })
     }
 }

@@ -11,6 +11,7 @@ mod meters;
 mod pods;
 mod proxy;
 pub mod spdy;
+mod throttle;
 mod translate;
 mod transport;
 mod tunnel;
@@ -28,6 +29,7 @@ use crate::authn::FrontProxyHeaders;
 use crate::egress::Egress;
 use kubelet::Kubelets;
 pub(crate) use pods::carried;
+pub(crate) use throttle::Limit;
 pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded};
 pub use watch::{wants_messages, watch};
 
@@ -53,6 +55,8 @@ pub struct Connect {
     front_proxy: FrontProxyHeaders,
     /// In which form kubelets hear of sessions over WebSocket.
     form: pods::Forms,
+    /// What may pass through a connection.
+    limit: Limit,
 }
 
 /// What all handlers of one request need.
@@ -74,6 +78,7 @@ impl Connect {
             splits_logs: flags.enabled("PodLogsQuerySplitStreams"),
             front_proxy: FrontProxyHeaders::from_flags(flags),
             form: pods::Forms::from_flags(flags),
+            limit: Limit::from_flags(flags),
         })
     }
 

@@ -8,6 +8,7 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
 
+use super::throttle::Limit;
 use super::translate::{self, Streams};
 use super::transport::{Origin, forwarded};
 use super::{Call, Connect, meters, tunnel};
@@ -43,15 +44,15 @@ impl Connect {
         let kubelet = self.kubelets.of(&self.api, node).await?;
         let offered = if protocol.eq_ignore_ascii_case("websocket") { subprotocols(call.request) } else { Vec::new() };
         match self.form.of(kind, &offered) {
-            Form::Translated => translated(call, &kubelet, path, streams(&query)).await,
-            Form::Tunnelled => tunnelled(call, &kubelet, path).await,
+            Form::Translated => translated(call, &kubelet, path, streams(&query), self.limit).await,
+            Form::Tunnelled => tunnelled(call, &kubelet, path, self.limit).await,
             Form::Relayed => {
                 let head = RequestHead {
                     method: call.request.method().to_string(),
                     path_and_query: path,
                     headers: forwarded(&upgrade::headers(call.request), true, &self.front_proxy),
                 };
-                relayed(call, &kubelet, head).await
+                relayed(call, &kubelet, head, self.limit).await
             }
         }
     }
@@ -97,8 +98,13 @@ impl Forms {
 }
 
 /// The client's own bytes go to the other side, and back.
-pub(super) async fn relayed(call: Call<'_>, origin: &Origin, head: RequestHead) -> Result<HttpResponse, Status> {
-    let carried = carried(call.request, call.payload, origin, head).await;
+pub(super) async fn relayed(
+    call: Call<'_>,
+    origin: &Origin,
+    head: RequestHead,
+    limit: Limit,
+) -> Result<HttpResponse, Status> {
+    let carried = carried(call.request, call.payload, origin, head, limit).await;
     carried.map_err(|error| undialed(origin, &error))
 }
 
@@ -108,18 +114,25 @@ pub(crate) async fn carried(
     payload: web::Payload,
     origin: &Origin,
     head: RequestHead,
+    limit: Limit,
 ) -> std::io::Result<HttpResponse> {
     match origin.switch(head).await? {
         Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
         Dialed::Switched(head, backend) => {
             let (response, client) = upgrade::accept(request, payload, &head);
-            actix_web::rt::spawn(upgrade::relay(client, backend));
+            actix_web::rt::spawn(upgrade::relay(client, limit.on(backend)));
             Ok(response)
         }
     }
 }
 
-async fn translated(call: Call<'_>, kubelet: &Origin, path: String, streams: Streams) -> Result<HttpResponse, Status> {
+async fn translated(
+    call: Call<'_>,
+    kubelet: &Origin,
+    path: String,
+    streams: Streams,
+    limit: Limit,
+) -> Result<HttpResponse, Status> {
     let switched = switched(kubelet, spdy_request("POST", path, translate::STREAM_PROTOCOL)).await;
     match switched.inspect_err(|_| meters::translated(500))? {
         Dialed::Refused(head, body) => {
@@ -131,7 +144,7 @@ async fn translated(call: Call<'_>, kubelet: &Origin, path: String, streams: Str
             let head = head.inspect_err(|_| meters::translated(400))?;
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
             actix_web::rt::spawn(async move {
-                let told = translate::translate(client, backend, streams).await;
+                let told = translate::translate(client, limit.on(backend), streams).await;
                 meters::translated(if told { 200 } else { 500 });
             });
             Ok(response)
@@ -139,7 +152,7 @@ async fn translated(call: Call<'_>, kubelet: &Origin, path: String, streams: Str
     }
 }
 
-async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String) -> Result<HttpResponse, Status> {
+async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String, limit: Limit) -> Result<HttpResponse, Status> {
     let switched = switched(kubelet, spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await;
     match switched.inspect_err(|_| meters::tunnelled(500))? {
         Dialed::Refused(head, body) => {
@@ -151,7 +164,7 @@ async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String) -> Result<Htt
             let head = head.inspect_err(|_| meters::tunnelled(400))?;
             meters::tunnelled(101);
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
-            actix_web::rt::spawn(tunnel::tunnel(client, backend));
+            actix_web::rt::spawn(tunnel::tunnel(client, limit.on(backend)));
             Ok(response)
         }
     }

@@ -60,7 +60,7 @@ impl Connect {
         if upgrade::protocol(call.request).is_some() {
             let headers = forwarded(&upgrade::headers(call.request), true, &self.front_proxy);
             let head = RequestHead { method: method.to_owned(), path_and_query: target, headers };
-            return pods::relayed(call, &origin, head).await;
+            return pods::relayed(call, &origin, head, self.limit).await;
         }
         if rest.is_empty() && matches!(method, "GET" | "HEAD") {
             let location = format!("{prefix}/{query}");

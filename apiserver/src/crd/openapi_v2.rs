@@ -24,18 +24,25 @@ const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
 impl Pieces {
-    /// Of a row.
-    pub fn of(row: &Resource, served: &Served) -> Self {
+    /// Of a row. Paths that a kind of our own has are not replaced; of another scope it has others, and these are shown.
+    pub fn of(row: &Resource, served: &Served, own: Option<&Resource>) -> Self {
         let [name, list_name] = [&row.kind, &row.list_kind].map(|kind| free(type_name(row, kind)));
         let mut list = list_schema(row, &name);
         rename(&mut list);
         let mut paths = Map::new();
         operations(row, [&name, &list_name], &mut paths);
-        let definitions = [(name, object(row, served)), (list_name, list)];
+        let mut definitions: Map<String, Value> =
+            [(name, object(row, served)), (list_name, list)].into_iter().collect();
+        if let Some(own) = own {
+            let mut taken = Map::new();
+            operations(own, ["", ""], &mut taken);
+            paths.retain(|path, _| !taken.contains_key(path));
+            definitions = needed(&paths, &definitions);
+        }
         for item in paths.values_mut() {
             *item = path(item);
         }
-        Self::new(&paths, &definitions.into_iter().collect())
+        Self::new(&paths, &definitions)
     }
 
     /// Of paths and definitions as they are.
@@ -49,6 +56,20 @@ impl Pieces {
             protobuf: proto::openapi::v2_protobuf_members(each(paths), each(definitions)),
         }
     }
+}
+
+/// The definitions that paths speak of, and those that these speak of.
+fn needed(paths: &Map<String, Value>, all: &Map<String, Value>) -> Map<String, Value> {
+    let speaks = |texts: &[String], name: &str| texts.iter().any(|text| text.contains(&format!("/{name}\"")));
+    let mut texts = vec![json!(paths).to_string()];
+    let mut found = Map::new();
+    // A list speaks of its items, and they of nothing else.
+    for _ in 0..2 {
+        let more: Vec<_> = all.iter().filter(|(name, _)| !found.contains_key(*name) && speaks(&texts, name)).collect();
+        texts.extend(more.iter().map(|(_, schema)| schema.to_string()));
+        found.extend(more.into_iter().map(|(name, schema)| (name.clone(), schema.clone())));
+    }
+    found
 }
 
 /// A definition's name that none of the compiled-in kinds has.

@@ -104,19 +104,19 @@ impl Documents {
         let protobuf = types.iter().any(|t| t == openapi::V2_PROTOBUF_ACCEPT || t == openapi::V2_PROTOBUF);
         let (built_in, custom) = (rows.built_in(), rows.custom());
         // What has the path of a kind of our own does not take its place.
-        let hidden = |row: &Resource| {
-            built_in.iter().any(|b| b.plural == row.plural && b.group == row.group && b.version == row.version)
+        let twin = |row: &Resource| {
+            let same = |b: &&&Resource| b.plural == row.plural && b.group == row.group && b.version == row.version;
+            built_in.iter().find(same).copied()
         };
         let mut hash = Sha256::new();
         hash.update([u8::from(protobuf)]);
         let own: Vec<&Pieces> = custom
             .iter()
-            .filter(|row| !hidden(row))
             .filter_map(|row| {
                 let served = served(row)?;
                 hash.update(format!("{}/{}/{}", row.group, row.version, row.plural));
                 hash.update(served.hash);
-                Some(served.pieces.get_or_init(|| Pieces::of(row, served)))
+                Some(served.pieces.get_or_init(|| Pieces::of(row, served, twin(row))))
             })
             .collect();
         others.iter().for_each(|other| hash.update(&other.etag));

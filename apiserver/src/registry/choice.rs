@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proto::resources::{self, Resource};
-use shared::flags::{FeatureGates, parse_bool};
+use shared::flags::{Emulation, FeatureGates, FlagSet, parse_bool};
 
 /// Resources that need a feature gate as well.
 const GATES: &[(&str, &str, &str)] = &[
@@ -44,6 +44,83 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("storage.k8s.io", &["v1beta1", "v1alpha1"]),
     ("storagemigration.k8s.io", &["v1beta1", "v1alpha1"]),
 ];
+
+/// Resources that came after the oldest release that can be behaved as: with the minor release, and a plural of `*` for all of
+/// the version.
+const CAME: &[(&str, &str, &str, u32)] = &[
+    ("networking.k8s.io", "v1", "ipaddresses", 33),
+    ("networking.k8s.io", "v1", "servicecidrs", 33),
+    ("resource.k8s.io", "v1beta2", "*", 33),
+    ("resource.k8s.io", "v1alpha3", "devicetaintrules", 33),
+    ("coordination.k8s.io", "v1beta1", "leasecandidates", 33),
+    ("certificates.k8s.io", "v1beta1", "clustertrustbundles", 33),
+    ("resource.k8s.io", "v1", "*", 34),
+    ("storage.k8s.io", "v1", "volumeattributesclasses", 34),
+    ("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicies", 34),
+    ("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicybindings", 34),
+    ("certificates.k8s.io", "v1beta1", "podcertificaterequests", 35),
+    ("scheduling.k8s.io", "v1alpha1", "workloads", 35),
+    ("storagemigration.k8s.io", "v1beta1", "storageversionmigrations", 35),
+];
+
+/// The release to behave as, and what is served of later ones all the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Behaving {
+    emulation: Emulation,
+    /// `--emulation-forward-compatible`: later versions of what is served and is no alpha.
+    forward: bool,
+    /// `--runtime-config-emulation-forward-compatible`: what `--runtime-config` asks for.
+    asked: bool,
+}
+
+impl Behaving {
+    /// From the flags.
+    ///
+    /// # Errors
+    /// Later things of the newest release there are none.
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+        let emulation = flags.emulation();
+        let forward = |flag: &str, option: &str| {
+            if flags.boolean(flag) && !emulation.is_of_another() {
+                return Err(format!(
+                    "ServerRunOptions.{option} cannot be set to true if the emulation version is the same as the binary version"
+                ));
+            }
+            Ok(flags.boolean(flag))
+        };
+        Ok(Self {
+            emulation,
+            forward: forward("emulation-forward-compatible", "EmulationForwardCompatible")?,
+            asked: forward("runtime-config-emulation-forward-compatible", "RuntimeConfigEmulationForwardCompatible")?,
+        })
+    }
+
+    /// The release in which a row came, where that is after the one to behave as.
+    fn later(&self, row: &Resource) -> Option<u32> {
+        let same = |(group, version, plural, _): &&(&str, &str, &str, u32)| {
+            *group == row.group && *version == row.version && (*plural == "*" || *plural == row.plural)
+        };
+        CAME.iter().find(same).map(|(.., minor)| *minor).filter(|minor| *minor > self.emulation.minor())
+    }
+
+    /// Whether a row is served, which something may be said of.
+    fn serves(&self, row: &Resource, said: &Said) -> Result<bool, String> {
+        let Some(minor) = self.later(row) else { return Ok(true) };
+        if said.names(row) {
+            let name = format!("{}/{}, Resource={}", row.group, row.version, row.plural);
+            let why =
+                format!("{name} is introduced in 1.{minor}, after the emulation version 1.{}", self.emulation.minor());
+            return if self.asked { Ok(true) } else { Err(why) };
+        }
+        let older = |other: &&Resource| {
+            other.group == row.group && other.plural == row.plural && stage(&other.version) != "alpha"
+        };
+        let before = || resources::all().iter().any(|other| older(&other) && self.later(other).is_none());
+        let asked =
+            || resources::optional().iter().any(|o| older(&o) && self.later(o).is_none() && said.of(o) == Some(true));
+        Ok(self.forward && (before() || asked()))
+    }
+}
 
 /// What differs from what is served by default.
 #[derive(Debug, Default)]
@@ -103,6 +180,13 @@ impl Said {
         if strangers.is_empty() { Ok(Self(said)) } else { Err(format!("unknown api groups {}", strangers.join(","))) }
     }
 
+    /// Whether something is asked for by group and version.
+    fn names(&self, row: &Resource) -> bool {
+        let version = format!("{}/{}", row.group, row.version);
+        let keys = [format!("{version}/{}", row.plural), version];
+        keys.iter().find_map(|key| self.0.get(key)).is_some_and(|on| *on)
+    }
+
     /// What is said of a row; the most particular key counts.
     fn of(&self, row: &Resource) -> Option<bool> {
         let version = format!("{}/{}", row.group, row.version);
@@ -128,11 +212,18 @@ fn known(group: &str, version: &str) -> Option<bool> {
 ///
 /// # Errors
 /// Upstream's words for keys and values that are none.
-pub fn chosen(config: &BTreeMap<String, String>, gates: &FeatureGates) -> Result<Choice, String> {
+pub fn chosen(config: &BTreeMap<String, String>, gates: &FeatureGates, behaving: Behaving) -> Result<Choice, String> {
     let said = Said::read(config)?;
     let mut choice = Choice::default();
-    choice.off.extend(resources::all().iter().filter(|row| said.of(row) == Some(false)));
+    for row in resources::all() {
+        if said.of(row) == Some(false) || !behaving.serves(row, &said)? {
+            choice.off.push(row);
+        }
+    }
     for row in resources::optional().iter().filter(|row| said.of(row) == Some(true)) {
+        if !behaving.serves(row, &said)? {
+            continue;
+        }
         let gate = GATES.iter().find(|(g, p, _)| *g == row.group && *p == row.plural).map(|(_, _, gate)| *gate);
         match gate.filter(|gate| !gates.enabled(gate)) {
             Some(gate) => tracing::warn!(
@@ -148,11 +239,10 @@ pub fn chosen(config: &BTreeMap<String, String>, gates: &FeatureGates) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared::flags::FlagSet;
 
     fn choose(flags: &[&str]) -> Result<[Vec<String>; 2], String> {
         let flags = FlagSet::of("kube-apiserver", flags).expect("flags");
-        let choice = chosen(&flags.map("runtime-config"), &flags.feature_gates())?;
+        let choice = chosen(&flags.map("runtime-config"), &flags.feature_gates(), Behaving::from_flags(&flags)?)?;
         let names = |rows: &[&Resource]| rows.iter().map(|r| format!("{}/{}", r.version, r.plural)).collect();
         Ok([names(&choice.on), names(&choice.off)])
     }
@@ -217,6 +307,39 @@ mod tests {
         }
         // Long gone, but in old command lines.
         assert_eq!(off("apps/v1beta1=true,extensions/v1beta1/ingresses=true"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_came_later_is_not_served_unless_it_is_wanted() {
+        const OLD: &str = "--emulated-version=1.33";
+        const ASKED: &str = "--runtime-config=resource.k8s.io/v1=true";
+        const BETA: &str = "--runtime-config=resource.k8s.io/v1beta1=true";
+        let off = |flags: &[&str]| choose(flags).map(|[_, off]| off);
+        let old = off(&[OLD]).expect("a choice");
+        for (name, gone) in [
+            ("v1/resourceclaims", true),
+            ("v1/volumeattributesclasses", true),
+            ("v1/ipaddresses", false),
+            ("v1/pods", false),
+        ] {
+            assert_eq!(old.iter().any(|row| row == name), gone, "{name}");
+        }
+        assert!(off(&["--emulated-version=1.32"]).expect("a choice").contains(&"v1/ipaddresses".to_owned()));
+        assert!(off(&["--emulated-version=1.35"]).expect("a choice").is_empty());
+        let why = "resource.k8s.io/v1, Resource=deviceclasses is introduced in 1.34, after the emulation version 1.33";
+        assert_eq!(off(&[OLD, ASKED]), Err(why.to_owned()));
+        let forward = off(&[OLD, ASKED, "--runtime-config-emulation-forward-compatible"]).expect("a choice");
+        assert!(
+            !forward.contains(&"v1/resourceclaims".to_owned())
+                && forward.contains(&"v1/volumeattributesclasses".to_owned())
+        );
+        let forward = off(&[OLD, BETA, "--emulation-forward-compatible"]).expect("a choice");
+        assert!(
+            !forward.contains(&"v1/resourceclaims".to_owned())
+                && forward.contains(&"v1/volumeattributesclasses".to_owned())
+        );
+        let why = "ServerRunOptions.EmulationForwardCompatible cannot be set to true if the emulation version is the same as the binary version";
+        assert_eq!(off(&["--emulation-forward-compatible"]), Err(why.to_owned()));
     }
 
     #[test]

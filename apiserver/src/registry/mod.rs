@@ -21,7 +21,7 @@ mod resource_claim;
 mod rows;
 pub mod strategy;
 
-pub use choice::{Choice, chosen};
+pub use choice::{Behaving, Choice, chosen};
 pub use gated::Gated;
 use proto::resources::{Resource, Row};
 pub use rows::{Rows, builtin, builtin_group, version_rank};

@@ -12,7 +12,7 @@ use crate::backoff::Backoff;
 use crate::cache::Hub;
 use crate::egress::{Egress, To};
 use crate::registry::{Rows, builtin};
-use crate::storage::{self, Store, transform};
+use crate::storage::{self, Caching, Store, transform};
 
 /// How long etcd is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,6 +41,7 @@ fn options(flags: &FlagSet, egress: &Egress) -> anyhow::Result<storage::Options>
         overrides,
         dialer: egress.proxied(To::Etcd),
         named: Rows::default().all().iter().map(named).collect(),
+        traced: !flags.string("tracing-config-file").is_empty(),
         lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
     };
     anyhow::ensure!(!options.servers.is_empty(), "--etcd-servers must be specified");
@@ -91,10 +92,14 @@ pub(super) async fn encryption(process: &Process, store: &Store) -> anyhow::Resu
 }
 
 /// The caches that follow etcd and are compared with it now and then.
-pub(super) fn cache(process: &Process, store: &Store, encodings: usize) -> Arc<Hub> {
-    let (hub, asks) = Hub::new(store.clone(), encodings);
+pub(super) fn cache(process: &Process, store: &Store, encodings: usize, caching: Caching) -> Arc<Hub> {
+    let (hub, asks) = Hub::new(store.clone(), encodings, caching);
     for (etcd, asks) in asks.into_iter().enumerate() {
         process.until_closed("watch-cache", hub.clone().run(etcd, asks));
+    }
+    let counting = process.flags.duration("etcd-count-metric-poll-period");
+    if !counting.is_zero() {
+        process.until_closed("uncached-counts", hub.clone().count_uncached(counting));
     }
     if process.flags.enabled("DetectCacheInconsistency") {
         process.until_closed("cache-consistency", hub.clone().check_forever());

@@ -76,10 +76,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let flags = &process.flags;
     let settings = Settings::read(flags)?;
     let addresses = settings.addresses;
+    let tracer = work::write_traces(&process, &settings.egress)?;
     let listener = listen::bind(&addresses)?;
     let store = etcd::connect(&process, &settings.egress).await?;
     let encryption = etcd::encryption(&process, &store).await?;
-    let hub = etcd::cache(&process, &store, settings.encodings);
+    let hub = etcd::cache(&process, &store, settings.encodings, settings.caching);
     etcd::look_after(&process, &store);
 
     let engine = pipeline::engine(&process, settings.objects, store, hub);
@@ -113,7 +114,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let ending = Arc::new(Ending::from_flags(flags));
     let conduct = settings.conduct;
     let server = Server::new(engine, access, audit, aggregator, connect, health, conduct, ending.clone(), address)
-        .beside(peers.clone());
+        .beside(peers.clone())
+        .traced(tracer);
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
     let delay = flags.duration("shutdown-delay-duration");

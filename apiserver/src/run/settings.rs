@@ -15,7 +15,7 @@ use crate::registry::core::service::Services;
 use crate::registry::{self, Gated, Rows};
 use crate::serve::Conduct;
 use crate::serve::listen::Addresses;
-use crate::storage;
+use crate::storage::{self, Caching};
 use crate::verbs::engine::Policy;
 
 /// See the module.
@@ -29,6 +29,8 @@ pub(super) struct Settings {
     pub(super) node_port: Option<u16>,
     /// What the caches may keep of encoded objects, in bytes.
     pub(super) encodings: usize,
+    /// Which resources have caches.
+    pub(super) caching: Caching,
     pub(super) objects: Objects,
 }
 
@@ -54,6 +56,7 @@ impl Settings {
         Ok(Self {
             egress: Egress::from_flags(flags)?,
             encodings: encodings(flags)?,
+            caching: Caching::from_flags(flags)?,
             objects: Objects {
                 policy: policy(flags, conduct.shortest_watch)?,
                 gated: Gated::new(&flags.feature_gates()),
@@ -98,7 +101,9 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
-    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates()).map_err(anyhow::Error::msg)?;
+    let behaving = registry::Behaving::from_flags(flags).map_err(anyhow::Error::msg)?;
+    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates(), behaving);
+    let choice = choice.map_err(anyhow::Error::msg)?;
     Ok(Rows::of(choice))
 }
 

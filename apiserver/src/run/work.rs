@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::status::Status;
+use shared::traces::{self, Tracer};
 use tokio::sync::Notify;
 
 use super::Process;
-use crate::access::Access;
+use crate::access::{Access, identity};
 use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
 use crate::backoff::Backoff;
 use crate::cache::Hub;
 use crate::crd::controller::Controller;
+use crate::egress::{Egress, To};
 use crate::election;
 use crate::peers::Peers;
 use crate::registry::builtin;
@@ -73,6 +75,20 @@ pub(super) fn follow_peers(
         process.until_shutdown("peers", peers.keep());
     }
     Ok(peers)
+}
+
+/// What begins traces, where `--tracing-config-file` asks for them. They go to their collector to the last.
+pub(super) fn write_traces(process: &Process, egress: &Egress) -> anyhow::Result<Tracer> {
+    let path = process.flags.string("tracing-config-file");
+    if path.is_empty() {
+        return Ok(Tracer::default());
+    }
+    let configuration = traces::Configuration::from_file(&path)?;
+    let about = [("service.name", "apiserver"), ("service.instance.id", &*identity::server_id())];
+    let (tracer, exporting) = Tracer::start(&configuration, &about, egress.proxied(To::ControlPlane))?;
+    let closed = process.closed.clone();
+    process.tasks.spawn("traces", async move { exporting.run(closed.wait()).await });
+    Ok(tracer)
 }
 
 /// The caches every request may need.

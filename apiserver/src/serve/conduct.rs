@@ -7,7 +7,7 @@ use actix_web::HttpResponse;
 use actix_web::http::Version;
 use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use regex::Regex;
-use shared::flags::FlagSet;
+use shared::flags::{Emulation, FlagSet};
 use shared::status::Status;
 
 use crate::verbs::query::Query;
@@ -39,6 +39,8 @@ pub struct Conduct {
     pub compresses: bool,
     /// `StorageVersionHash`: discovery says in which version objects are stored.
     pub hashes: bool,
+    /// The release to behave as.
+    pub emulation: Emulation,
     /// `OpenAPIEnums`
     pub enums: bool,
     /// `AuthorizePodWebsocketUpgradeCreatePermission`: who opens a session in a pod must be allowed to create one.
@@ -126,6 +128,7 @@ impl Conduct {
             goaway: chance,
             profiling: flags.boolean("profiling"),
             logs: flags.boolean("enable-logs-handler"),
+            emulation: flags.emulation(),
             counts: !flags.duration("etcd-count-metric-poll-period").is_zero(),
             sizes: flags.enabled("SizeBasedListCostEstimate"),
             flagz: flags.enabled("ComponentFlagz").then(|| flags.clone()),

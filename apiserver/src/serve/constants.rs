@@ -25,7 +25,7 @@ const NEVER: [(&str, &str); 5] = [
 ];
 
 /// Shows them, and what is seldom counted.
-pub(super) fn publish() {
+pub(super) fn publish(emulation: shared::flags::Emulation) {
     for of in ["webhooks", "kube_aggregator"] {
         crate::admission::outdated(of);
     }
@@ -41,7 +41,7 @@ pub(super) fn publish() {
     metrics::gauge("rest_client_exec_plugin_ttl_seconds", expires, &[])
         .with_label_values::<&str>(&[])
         .set(f64::INFINITY);
-    let info = shared::version::info();
+    let info = shared::version::info_of(emulation);
     let release = |major: &str, minor: &str| {
         format!("{}.{}", info[major].as_str().unwrap_or_default(), info[minor].as_str().unwrap_or_default())
     };

@@ -1,7 +1,8 @@
 //! One request: who asks, may they, what is it, and the answer.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use actix_web::http::{Method, StatusCode};
@@ -11,11 +12,13 @@ use rustls_pki_types::CertificateDer;
 use shared::authn::{ALL_UNAUTHENTICATED, ANONYMOUS, UserInfo};
 use shared::authz::Attributes;
 use shared::status::Status;
+use shared::traces;
 
 use super::answer::{self, Shape};
 use super::body::{held, read_body};
 use super::info::request_info;
 use super::server::Server;
+use super::spans::{self, Spanned};
 use super::traced::{Kept, caught, written_down};
 use super::{passing, paths};
 use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
@@ -64,7 +67,8 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     }
     let mut kept = Kept(None);
     let trail = &mut kept.0;
-    let asked = Asked { req: &req, info: &info, query: &query, since };
+    let spanned = Spanned::default();
+    let asked = Asked { req: &req, info: &info, query: &query, since, spanned: &spanned };
     if let Some(mut response) = asked.untimely(&server, &mut shape).await {
         server.conduct.dress(&mut response, req.version(), origin);
         return response;
@@ -73,8 +77,8 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         Ok(pass) => {
             let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail };
             let outcome = {
-                let work = std::pin::pin!(admitted.in_time(payload));
-                caught(work).await
+                let work = pin!(admitted.in_time(payload));
+                caught(pin!(spanned.around(work))).await
             };
             match outcome {
                 Ok(response) => response,
@@ -91,7 +95,7 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         server.conduct.part_with_stranger(&mut response, req.version());
     }
     server.conduct.dress(&mut response, req.version(), origin);
-    response
+    spanned.answered(response)
 }
 
 /// A request and what its first line says.
@@ -101,6 +105,7 @@ struct Asked<'a> {
     info: &'a RequestInfo,
     query: &'a Query,
     since: Instant,
+    spanned: &'a Spanned,
 }
 
 impl Asked<'_> {
@@ -207,6 +212,7 @@ async fn enter(
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
     let head = asked.head(&peer);
     shape.audit_id = access.audit_id(&head);
+    let began = SystemTime::now();
     let user = match access.authenticate(&head).await {
         Ok(user) => user,
         Err(status) => {
@@ -217,6 +223,7 @@ async fn enter(
         }
     };
     shape.stranger = user.name == ANONYMOUS || user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED);
+    asked.spanned.begin(&server.tracer, req, asked.info, &user, (&shape.audit_id, began));
     *trail = asked.trail(server, &head, &user, &shape.audit_id);
     if let Some(begun) = trail
         && !begun.received().await
@@ -225,7 +232,7 @@ async fn enter(
         return Err(asked.failed(server, "audit backend shutdown", shape));
     }
     let mut notes = Notes::default();
-    let passed = access.admit(&head, user, &mut notes).await;
+    let passed = asked.spanned.around(pin!(access.admit(&head, user, &mut notes))).await;
     shape.classified = notes.classified.take();
     if let Some(trail) = trail {
         trail.impersonates(notes.impersonated, notes.constraint);
@@ -420,7 +427,8 @@ impl Admitted<'_> {
             if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
                 return Err(refused);
             }
-            verbs::dispatch(&server.engine, request).await
+            let span = spans::of_verb(info, req, &self.shape.audit_id);
+            traces::within(span.as_ref(), pin!(verbs::dispatch(&server.engine, request))).await
         }
         .await;
         let dry_run = query.get("dryRun").is_some();

@@ -18,6 +18,7 @@ mod meters;
 mod passing;
 mod paths;
 mod server;
+pub(crate) mod spans;
 mod traced;
 mod turns;
 

@@ -168,7 +168,7 @@ async fn for_any_method(
         }
         ("statusz", None) if server.conduct.statusz => {
             let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
-            Some(z_page(shared::serve::statusz("kube-apiserver", &paths, wanted), shape))
+            Some(z_page(shared::serve::statusz(("kube-apiserver", server.conduct.emulation), &paths, wanted), shape))
         }
         ("metrics", None | Some("slis")) if method == "DELETE" && server.conduct.profiling => {
             if rest.is_none() {
@@ -234,7 +234,7 @@ pub(super) async fn serve(
         ["api" | "apis", ..] => discover(server, &segments, shape),
         ["openapi", version, rest @ ..] => schemas(server, version, rest, query.get("hash"), shape).await,
         ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
-        ["version"] => json(&shared::version::info(), shape),
+        ["version"] => json(&shared::version::info_of(server.conduct.emulation), shape),
         ["debug", "pprof", ..] if server.conduct.profiling => {
             shared::serve::profile(&info.path, query.get("seconds")).await
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use prometheus::GaugeVec;
 use proto::resources::Row;
 use shared::metrics;
+use shared::traces::Tracer;
 
 use super::aggregated::Aggregated;
 use super::conduct::Conduct;
@@ -52,6 +53,7 @@ pub struct Server {
     objects: GaugeVec,
     objects_of: GaugeVec,
     caches: crate::cache::Meters,
+    pub(super) tracer: Tracer,
 }
 
 impl Server {
@@ -95,7 +97,14 @@ impl Server {
             objects,
             objects_of,
             caches: crate::cache::Meters::default(),
+            tracer: Tracer::default(),
         }
+    }
+
+    /// With what begins traces.
+    #[must_use]
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// With other servers of this kind.
@@ -119,7 +128,7 @@ impl Server {
         self.meters.publish();
         self.caches.publish(&self.engine.hub, self.conduct.sizes);
         self.engine.services.publish(&self.engine);
-        constants::publish();
+        constants::publish(self.conduct.emulation);
         if let Some(flow) = self.flow() {
             flow.publish();
         }

@@ -1,5 +1,8 @@
 //! What the flags say of how objects are stored that is not about connections.
 
+use std::collections::BTreeMap;
+
+use proto::resources::Resource;
 use shared::flags::FlagSet;
 
 /// Why the flags cannot be followed.
@@ -16,26 +19,80 @@ pub enum ChoiceError {
     /// `--watch-cache-sizes`
     #[error("invalid value of watch cache size: {0}")]
     CacheSize(String),
+    /// The same, with what is no number.
+    #[error("invalid size of watch cache size: {0}")]
+    CacheNumber(String),
+    /// The same, with what is less than nothing.
+    #[error("watch cache size cannot be negative: {0}")]
+    CacheNegative(String),
 }
 
-/// Checks the flags about the backend and its caches. Caches have the size they need, whatever the flags say, as
-/// upstream's; one that is turned off is kept all the same: nothing but its memory can be seen of it.
+/// Checks the flag about the backend.
 ///
 /// # Errors
-/// A backend that there is not, or what is no size.
+/// A backend that there is not.
 pub fn check_backend(flags: &FlagSet) -> Result<(), ChoiceError> {
-    if !matches!(flags.string("storage-backend").as_str(), "" | "etcd3") {
-        return Err(ChoiceError::Backend);
+    match flags.string("storage-backend").as_str() {
+        "" | "etcd3" => Ok(()),
+        _ => Err(ChoiceError::Backend),
     }
-    flags.integer("default-watch-cache-size");
-    let good = |text: &String| {
-        let size = text.split_once('#').and_then(|(_, size)| size.parse::<i64>().ok());
-        size.is_some_and(|size| size >= 0)
-    };
-    match flags.list("watch-cache-sizes").into_iter().find(|text| !good(text)) {
-        Some(bad) => Err(ChoiceError::CacheSize(bad)),
-        None => Ok(()),
+}
+
+/// Which resources have a watch cache. A cache has the size it needs, whatever the flags say; but where that is 0 there
+/// is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caching {
+    on: bool,
+    /// By plural and group. Not of custom resources, which no flag says the size of.
+    sizes: BTreeMap<(String, String), u64>,
+}
+
+impl Default for Caching {
+    /// What no flag says anything of: events are many, and read by few.
+    fn default() -> Self {
+        let events = ["", "events.k8s.io"].map(|group| (("events".to_owned(), group.to_owned()), 0));
+        Self { on: true, sizes: events.into() }
     }
+}
+
+impl Caching {
+    /// Reads `--watch-cache` and `--watch-cache-sizes`. `--default-watch-cache-size` is taken and says nothing.
+    ///
+    /// # Errors
+    /// What is no size.
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, ChoiceError> {
+        flags.integer("default-watch-cache-size");
+        let mut caching = Self { on: flags.boolean("watch-cache"), ..Self::default() };
+        // No size is looked at where there is no cache.
+        for text in flags.list("watch-cache-sizes").iter().filter(|_| caching.on) {
+            let (resource, size) = cache_size(text)?;
+            if size > 0 {
+                tracing::warn!(resource = resource.0, group = resource.1, "Watch caches have the size they need");
+            }
+            caching.sizes.insert(resource, size);
+        }
+        Ok(caching)
+    }
+
+    /// Whether requests for a resource are answered from a cache.
+    pub fn has(&self, row: &Resource) -> bool {
+        let none = |((plural, group), size): (&(String, String), &u64)| {
+            *size == 0 && *plural == *row.plural && *group == *row.group
+        };
+        self.on && (row.custom.is_some() || !self.sizes.iter().any(none))
+    }
+}
+
+/// `resource[.group]#size`
+fn cache_size(text: &str) -> Result<((String, String), u64), ChoiceError> {
+    let (resource, size) = text.split_once('#').ok_or_else(|| ChoiceError::CacheSize(text.to_owned()))?;
+    if size.contains('#') {
+        return Err(ChoiceError::CacheSize(text.to_owned()));
+    }
+    let size: i64 = size.parse().map_err(|_| ChoiceError::CacheNumber(text.to_owned()))?;
+    let size = u64::try_from(size).map_err(|_| ChoiceError::CacheNegative(text.to_owned()))?;
+    let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+    Ok(((plural.to_owned(), group.to_owned()), size))
 }
 
 /// Whether built-in objects are stored as JSON: `--storage-media-type`. JSON is YAML, too.
@@ -57,17 +114,39 @@ mod tests {
     #[test]
     fn flags_are_checked() {
         let flags = |args: &[&str]| FlagSet::of("kube-apiserver", args).expect("flags");
-        for (arg, want) in [
-            ("--storage-backend=etcd3", Ok(())),
-            ("--storage-backend=etcd2", Err(ChoiceError::Backend)),
-            ("--watch-cache-sizes=pods#0,deployments.apps#100", Ok(())),
-            ("--watch-cache-sizes=pods", Err(ChoiceError::CacheSize("pods".to_owned()))),
-            ("--watch-cache-sizes=pods#-1", Err(ChoiceError::CacheSize("pods#-1".to_owned()))),
-        ] {
+        for (arg, want) in [("--storage-backend=etcd3", Ok(())), ("--storage-backend=etcd2", Err(ChoiceError::Backend))]
+        {
             assert_eq!(check_backend(&flags(&[arg])), want, "{arg}");
         }
         assert_eq!(stores_json(&flags(&[])), Ok(false));
         assert_eq!(stores_json(&flags(&["--storage-media-type=application/json"])), Ok(true));
         assert!(stores_json(&flags(&["--storage-media-type=text/plain"])).is_err());
+    }
+
+    #[test]
+    fn caches_are_where_the_flags_want_them() {
+        let row = |group, plural| crate::registry::builtin(group, plural).expect("a row");
+        let pods = ("", "pods");
+        let (events, deployments, leases) =
+            (("", "events"), ("apps", "deployments"), ("coordination.k8s.io", "leases"));
+        let of = |args: &[&str]| {
+            let flags = FlagSet::of("kube-apiserver", args).expect("flags");
+            let caching = Caching::from_flags(&flags).map_err(|e| e.to_string())?;
+            Ok([pods, events, deployments, leases].map(|(group, plural)| caching.has(&row(group, plural))))
+        };
+        let bad = |why: &str| Err(why.to_owned());
+        for (args, want) in [
+            (&[][..], Ok([true, false, true, true])),
+            (&["--default-watch-cache-size=0"], Ok([true, false, true, true])),
+            (&["--watch-cache=false", "--watch-cache-sizes=pods"], Ok([false; 4])),
+            (&["--watch-cache-sizes=pods#0,deployments.apps#0,leases#0"], Ok([false, false, false, true])),
+            (&["--watch-cache-sizes=events#5"], Ok([true; 4])),
+            (&["--watch-cache-sizes=pods"], bad("invalid value of watch cache size: pods")),
+            (&["--watch-cache-sizes=pods#1#2"], bad("invalid value of watch cache size: pods#1#2")),
+            (&["--watch-cache-sizes=pods#x"], bad("invalid size of watch cache size: pods#x")),
+            (&["--watch-cache-sizes=pods#-1"], bad("watch cache size cannot be negative: pods#-1")),
+        ] {
+            assert_eq!(of(args), want, "{args:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use etcd_client::{BalancedChannelBuilder, Certificate, Channel, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{BalancedChannelBuilder, Channel, Client, ConnectOptions};
 use futures::StreamExt as _;
 use shared::client::Dialer;
 use tokio::sync::mpsc;
@@ -16,10 +16,15 @@ use tower::discover;
 use tower::load::Constant;
 use tower::util::BoxCloneSyncService;
 
-use super::Error;
+use super::spans::Telling;
+use super::{Error, secure};
 
 /// Requests that wait for a connection which somebody else opens.
 const REQUESTS: usize = 1024;
+/// How long a connection may take.
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
+const PLAIN: &str = "http://";
+const SECURE: &str = "https://";
 
 /// Where etcd is and who we are to it.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +47,8 @@ pub struct Options {
     pub named: Vec<(String, String, String)>,
     /// Opens the connections, where they do not go straight.
     pub dialer: Option<Dialer>,
+    /// Whether calls are part of traces.
+    pub traced: bool,
 }
 
 /// An element of `--etcd-servers-overrides`.
@@ -85,28 +92,34 @@ impl Options {
 }
 
 pub(super) async fn client(options: &Options, servers: &[String]) -> Result<Client, Error> {
-    let mut connect = ConnectOptions::new()
-        .with_connect_timeout(Duration::from_secs(10))
+    let connect = ConnectOptions::new()
+        .with_connect_timeout(CONNECT)
         .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
         .with_keep_alive_while_idle(true);
-    if servers.iter().any(|s| s.starts_with("https://")) {
-        let mut tls = TlsOptions::new();
-        if !options.ca_file.is_empty() {
-            tls = tls.ca_certificate(Certificate::from_pem(read(&options.ca_file).await?));
-        }
-        if !options.cert_file.is_empty() {
-            tls = tls.identity(Identity::from_pem(read(&options.cert_file).await?, read(&options.key_file).await?));
-        }
-        connect = connect.with_tls(tls);
+    let traced = options.traced;
+    if servers.iter().any(|s| s.starts_with(SECURE)) {
+        let through = Through { dialer: secure::dialer(options)?, secure: true, traced };
+        let plain: Vec<String> = servers.iter().map(|server| server.replacen(SECURE, PLAIN, 1)).collect();
+        return Ok(Client::connect_with_balanced_channel(plain, Some(connect), through).await?);
     }
-    Ok(match &options.dialer {
+    let dialer = options.dialer.clone().or_else(|| traced.then(secure::straight));
+    Ok(match dialer {
         None => Client::connect(servers, Some(connect)).await?,
-        Some(dialer) => Client::connect_with_balanced_channel(servers, Some(connect), Through(dialer.clone())).await?,
+        Some(dialer) => {
+            Client::connect_with_balanced_channel(servers, Some(connect), Through { dialer, secure: false, traced })
+                .await?
+        }
     })
 }
 
-/// Connections that somebody else opens.
-struct Through(Dialer);
+/// Connections that are opened by a dialer, which makes them secure where they are to be: what is above it takes them for
+/// plain ones then.
+struct Through {
+    dialer: Dialer,
+    secure: bool,
+    /// etcd is told which trace a call is part of.
+    traced: bool,
+}
 
 impl BalancedChannelBuilder for Through {
     type Error = etcd_client::Error;
@@ -116,9 +129,11 @@ impl BalancedChannelBuilder for Through {
         members: usize,
     ) -> Result<(Channel, mpsc::Sender<Change<http::Uri, Endpoint>>), Self::Error> {
         let (tell, told) = mpsc::channel::<Change<http::Uri, Endpoint>>(members);
-        let discovered = futures::stream::unfold((told, self.0), |(mut told, dialer)| async move {
+        let secure = self.secure;
+        let discovered = futures::stream::unfold((told, self.dialer), move |(mut told, dialer)| async move {
             let change = match told.recv().await? {
                 Change::Insert(at, member) => {
+                    let member = if secure { seen_as_secure(member) } else { member };
                     let channel = member.connect_with_connector_lazy(dialer.clone());
                     discover::Change::Insert(at, Constant::new(channel, 0_u8))
                 }
@@ -128,12 +143,20 @@ impl BalancedChannelBuilder for Through {
         });
         // Balance asks for more members as long as it lives, also after the last was told.
         let balanced = Buffer::new(Balance::new(Box::pin(discovered.fuse())), REQUESTS);
-        Ok((Channel::Custom(BoxCloneSyncService::new(balanced)), tell))
+        let channel = match self.traced {
+            true => BoxCloneSyncService::new(Telling(balanced)),
+            false => BoxCloneSyncService::new(balanced),
+        };
+        Ok((Channel::Custom(channel), tell))
     }
 }
 
-async fn read(path: &str) -> Result<Vec<u8>, Error> {
-    tokio::fs::read(path).await.map_err(|source| Error::File { path: path.to_owned(), source })
+/// Requests say what the connection is.
+fn seen_as_secure(member: Endpoint) -> Endpoint {
+    match member.uri().to_string().replacen(PLAIN, SECURE, 1).parse() {
+        Ok(uri) => member.origin(uri),
+        Err(_) => member,
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +190,7 @@ mod tests {
             lease_reuse: 60,
             named: Vec::new(),
             dialer: None,
+            traced: false,
         };
         let paths: Vec<_> = options.elsewhere().into_iter().map(|(_, paths)| paths).collect();
         assert_eq!(paths, [vec!["/registry/events", "/registry/pods"], vec!["/registry/leases"]]);

@@ -13,9 +13,12 @@ mod grpc;
 mod lease;
 mod meters;
 mod near;
+mod secure;
 mod size;
+mod spans;
 pub mod transform;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
@@ -27,8 +30,9 @@ use etcd_client::{
 
 use grpc::Call;
 use meters::{Meters, Operation};
+use shared::traces::{self, Kind};
 
-pub use choice::{ChoiceError, check_backend, stores_json};
+pub use choice::{Caching, ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
 pub use connect::{Options, Override, overrides};
 pub use grpc::Watch;
@@ -60,13 +64,8 @@ pub enum Error {
         why: transform::Error,
     },
     /// Certificate files of the connection are unreadable.
-    #[error("{path}: {source}")]
-    File {
-        /// The file.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Certificates(#[from] shared::cert::CertError),
 }
 
 /// A value and the revision that wrote it.
@@ -331,7 +330,15 @@ impl Store {
     ) -> Result<T, Error> {
         let since = Instant::now();
         let what = if matches!(operation, Operation::Get | Operation::List) { Call::Range } else { Call::Txn };
-        let outcome = timed(what, call).await;
+        let tail = self.tail(key);
+        let above = operation.span().and_then(|name| {
+            let mut span = traces::child(traces::OWN, name, Kind::Internal)?;
+            span.text("key", tail);
+            span.text("resource", &self.meters.resource(tail));
+            Some(span)
+        });
+        let span = spans::asking(what, above.as_ref());
+        let outcome = traces::within(span.as_ref(), pin!(timed(what, call))).await;
         self.meters.asked(self.tail(key), operation, since, outcome.is_err());
         outcome
     }
@@ -341,8 +348,22 @@ impl Store {
     /// # Errors
     /// There is no connection.
     pub async fn watch(&self, options: WatchOptions) -> Result<Watch, Error> {
+        self.watched(self.etcd(), "", options.with_all_keys()).await
+    }
+
+    /// Follows the keys below a prefix, with what they were before.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub async fn watch_below(&self, prefix: &str, after: i64) -> Result<Watch, Error> {
+        let range = range_end(prefix.as_bytes());
+        let options = WatchOptions::new().with_range(range).with_start_revision(after + 1).with_prev_key();
+        self.watched(self.keeper(prefix), prefix, options).await
+    }
+
+    async fn watched(&self, etcd: &Etcd, key: &str, options: WatchOptions) -> Result<Watch, Error> {
         Call::Watch.begin();
-        match self.etcd().watch.clone().watch("", Some(options.with_all_keys())).await {
+        match etcd.watch.clone().watch(key, Some(options)).await {
             Ok(stream) => Ok(Watch::new(stream)),
             Err(error) => {
                 Call::Watch.end(grpc::code(&error));

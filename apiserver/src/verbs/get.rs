@@ -35,6 +35,10 @@ pub async fn entry(
     let storage = &row.storage();
     let missing = || Status::not_found(&row.group, &row.plural, name);
     let short = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+    if !engine.hub.caches(storage) {
+        let found = from_etcd(engine, storage, &short, row, name, at).await?;
+        return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
+    }
     let Some(at) = at else {
         // A cache that is as new as etcd answers for it; where there is none, one object is not worth making it.
         if let Some(cacher) = engine.hub.running(storage)
@@ -47,7 +51,7 @@ pub async fn entry(
                 None => return Err(missing()),
             }
         }
-        let found = from_etcd(engine, storage, &short, row, name).await?;
+        let found = from_etcd(engine, storage, &short, row, name, None).await?;
         return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
     };
     let cacher = engine.hub.cacher(storage);
@@ -63,12 +67,33 @@ fn one(mut entries: Vec<Arc<Entry>>) -> Option<Arc<Entry>> {
     entries.pop()
 }
 
-async fn from_etcd(engine: &Engine, storage: &Row, short: &str, row: &Row, name: &str) -> Result<Arc<Entry>, Status> {
+async fn from_etcd(
+    engine: &Engine,
+    storage: &Row,
+    short: &str,
+    row: &Row,
+    name: &str,
+    at: Option<i64>,
+) -> Result<Arc<Entry>, Status> {
     let key = format!("{}/{short}", engine.store.key(&storage.etcd_prefix));
-    let (found, _) = engine.store.get(&key).await.map_err(|e| engine.unread(&e))?;
+    let (found, revision) = engine.store.get(&key).await.map_err(|e| engine.unread(&e))?;
+    not_older(revision, at.unwrap_or(0))?;
     let stored = found.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
     let entry = codec::entry(storage, short, &stored.value, stored.revision);
     entry.map(Arc::new).map_err(|e| engine.damaged(&stored, &e))
+}
+
+/// Refuses what etcd answered at a revision before the one that was asked for.
+pub fn not_older(revision: i64, asked: i64) -> Result<(), Status> {
+    if revision >= asked { Ok(()) } else { Err(not_yet(asked, revision)) }
+}
+
+/// What is said of a revision that etcd has not got to. Nobody knows when it will have.
+pub fn not_yet(asked: i64, revision: i64) -> Status {
+    let n = |v: i64| u64::try_from(v).unwrap_or(0);
+    let mut status = Status::too_large_resource_version(n(asked), n(revision));
+    status.details.get_or_insert_default().retry_after_seconds = 0;
+    status
 }
 
 /// Waits a moment for a cache that is being filled.

@@ -26,6 +26,7 @@ pub mod table;
 mod unread;
 mod update_meters;
 pub mod watch;
+mod watch_begin;
 mod watch_frames;
 mod watch_meters;
 pub mod write;

@@ -17,14 +17,15 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::engine::{Engine, storage_status};
+use super::engine::Engine;
 use super::list::{Asked, begins_with_state, check, scope};
 use super::select::Selection;
 use super::table::Include;
+use super::watch_begin::{Begun, Refused, Wish};
 use super::watch_frames::Framer;
 use super::watch_meters::Sent;
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Begin, CacheError, Cacher, Change, Entry, Filter, Message, Seen, Start, Watch};
+use crate::cache::{Change, Entry, Filter, Message, Seen, Watch};
 use crate::negotiate::{Accepted, Shape};
 use crate::serve::info::names_object;
 
@@ -281,33 +282,6 @@ fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
     }
 }
 
-/// Where a watch begins, once the cache has got there, and the revision up to which changes are known to its client.
-async fn beginning(
-    engine: &Engine,
-    cacher: &Cacher,
-    storage: &Row,
-    send_initial: Option<bool>,
-    at: Option<i64>,
-) -> Result<(Start, i64), Status> {
-    let now = async || get::catch_up(engine, cacher, storage).await.map_err(|e| storage_status(&e));
-    match (send_initial, at) {
-        (Some(true), Some(n)) if n > 0 => {
-            get::reach(engine, cacher, storage, n).await?;
-            Ok((Start::State, 0))
-        }
-        (Some(true) | None, None) => {
-            now().await?;
-            Ok((Start::State, 0))
-        }
-        (_, Some(0)) if send_initial != Some(false) => Ok((Start::State, 0)),
-        (_, Some(n)) if n > 0 => Ok((Start::After(n), n)),
-        _ => {
-            let reached = now().await?;
-            Ok((Start::After(reached), reached))
-        }
-    }
-}
-
 /// What a request for a watch says.
 struct Wanted {
     accepted: Accepted,
@@ -354,44 +328,30 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     let scope = scope(namespace);
 
     let storage = row.storage();
-    let (cacher, progress) = (engine.hub.cacher(&storage), engine.hub.progress(&storage));
-    get::ready(&cacher).await?;
-    let (start, mut after) = beginning(engine, &cacher, &storage, send_initial, at).await?;
     let apart = selection.needs_version(row).then(|| selection.clone());
     if apart.is_some() {
         selection = selection.of_any_version();
     }
-    let (term, trigger) = (selection.term(), selection.trigger());
-    let filter: Filter = {
-        let scope = scope.clone();
-        Arc::new(move |e: &Entry| e.key.starts_with(&scope) && selection.matches(e))
-    };
     let framer = Framer { engine: engine.clone(), row: row.clone(), accepted, include, headers_sent: false };
     let content_type = accepted.format.stream_content_type();
-    let processed = progress.processed();
-    if let Start::After(n) = start {
-        engine.hub.recall(&storage, n).await;
-    }
-    let from = Begin { scope: &scope, start, at_least: processed, term: term.as_ref(), trigger };
-    let mut watch = match cacher.watch(from, filter.clone()) {
-        Ok(w) => w,
-        Err(e @ CacheError::Restarting) => return Err(get::again(e)),
-        Err(e) => {
+    let cached = engine.hub.caches(&storage);
+    let wish = Wish { engine, storage: &storage, scope, send_initial, at };
+    let begun = if cached { wish.cached(&selection).await } else { wish.uncached(&selection).await };
+    let Begun { mut watch, after, filter } = match begun {
+        Ok(begun) => begun,
+        Err(Refused::AtOnce(status)) => return Err(status),
+        Err(Refused::InTheStream(status)) => {
             let mut out = Vec::new();
-            framer.error(&Status::expired(&e.to_string()), &mut out);
+            framer.error(&status, &mut out);
             return Ok(Reply::new(200, content_type, out));
         }
     };
-    cacher.reads(&storage).begun(watch.initial.len() + watch.replay.len());
-    watch.replay.reverse();
-    if start == Start::State {
-        after = watch.revision.min(processed).max(after);
-    }
     let tells_end = send_initial == Some(true) && bookmarks;
     let session = Session {
         initial: std::mem::take(&mut watch.initial).into(),
         initial_end: tells_end,
-        bookmarks,
+        // What etcd tells of alone is not known to be all.
+        bookmarks: bookmarks && cached,
         after,
         next_bookmark: Box::pin(tokio::time::sleep_until(bookmark_due(Instant::now(), Instant::now() + timeout))),
         deadline: Box::pin(tokio::time::sleep(timeout)),

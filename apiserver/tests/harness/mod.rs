@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its part of it.
 
 mod client;
+mod collector;
 mod egress;
 mod extension;
 mod extension_schemas;
@@ -25,6 +26,8 @@ use shared::run::Shutdown;
 
 #[allow(unused_imports)]
 pub use client::{Answer, Client};
+#[allow(unused_imports)]
+pub use collector::Collector;
 #[allow(unused_imports)]
 pub use egress::{Proxy, Speaks};
 #[allow(unused_imports)]

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -16,7 +17,11 @@ pub type Answers = dyn Fn(&str, &[u8]) -> (u16, String) + Send + Sync;
 pub struct Remote {
     port: u16,
     ca: String,
+    told: Told,
 }
+
+/// The traces that callers said they are part of.
+type Told = Arc<Mutex<Vec<String>>>;
 
 impl Remote {
     pub async fn start(pki: &Pki, answer: impl Fn(&str, &[u8]) -> (u16, String) + Send + Sync + 'static) -> Self {
@@ -31,18 +36,25 @@ impl Remote {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let answer: Arc<Answers> = Arc::new(answer);
+        let told = Told::default();
+        let telling = told.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, answer) = (acceptor.clone(), answer.clone());
+                let (acceptor, answer, told) = (acceptor.clone(), answer.clone(), telling.clone());
                 tokio::spawn(async move {
                     if let Ok(stream) = acceptor.accept(stream).await {
                         // A caller that goes away ends its connection.
-                        let _ = serve(BufReader::new(stream), &*answer).await;
+                        let _ = serve(BufReader::new(stream), &*answer, &told).await;
                     }
                 });
             }
         });
-        Self { port, ca: pki.ca.clone() }
+        Self { port, ca: pki.ca.clone(), told }
+    }
+
+    /// `traceparent` of the requests that had it.
+    pub fn traceparents(&self) -> Vec<String> {
+        self.told.lock().clone()
     }
 
     pub fn port(&self) -> u16 {
@@ -74,7 +86,7 @@ impl Remote {
 
 type Stream = BufReader<tokio_rustls::server::TlsStream<tokio::net::TcpStream>>;
 
-async fn serve(mut stream: Stream, answer: &Answers) -> std::io::Result<()> {
+async fn serve(mut stream: Stream, answer: &Answers, told: &Told) -> std::io::Result<()> {
     loop {
         let (mut line, mut length) = (String::new(), 0);
         if stream.read_line(&mut line).await? == 0 {
@@ -86,6 +98,9 @@ async fn serve(mut stream: Stream, answer: &Answers) -> std::io::Result<()> {
             stream.read_line(&mut line).await?;
             if line.trim().is_empty() {
                 break;
+            }
+            if let Some(parent) = line.strip_prefix("traceparent:") {
+                told.lock().push(parent.trim().to_owned());
             }
             if let Some((name, value)) = line.split_once(':')
                 && name.eq_ignore_ascii_case("content-length")

@@ -33,6 +33,10 @@ impl Webhook {
         json!({"url": format!("{}{path}", self.0.url()), "caBundle": ca})
     }
 
+    pub fn traceparents(&self) -> Vec<String> {
+        self.0.traceparents()
+    }
+
     pub fn port(&self) -> u16 {
         self.0.port()
     }

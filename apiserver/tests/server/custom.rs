@@ -265,6 +265,7 @@ async fn our_own_kinds_are_described_as_ever() {
             "customresourcedefinitions",
             "CustomResourceDefinition",
         ),
+        ("coordination.k8s.io", "leases", "Lease"),
         ("last.example.com", "probes", "Probe"),
     ] {
         let versions =
@@ -287,6 +288,14 @@ async fn our_own_kinds_are_described_as_ever() {
         "nobody speaks of it"
     );
     assert_eq!(index().await, place);
+
+    // Of another scope it has other paths, and these nobody has described.
+    let leases = "/apis/coordination.k8s.io/v1/leases";
+    assert_eq!(after["paths"][leases], before["paths"][leases]);
+    let one = &after["paths"][format!("{leases}/{{name}}")];
+    assert_eq!(one["get"]["responses"]["200"]["schema"]["$ref"], "#/definitions/io.k8s.coordination.v1.Lease");
+    assert_eq!(after["definitions"]["io.k8s.coordination.v1.Lease"]["properties"]["probe"]["type"], "boolean");
+    assert!(after["definitions"].get("io.k8s.coordination.v1.LeaseList").is_none(), "nobody speaks of it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

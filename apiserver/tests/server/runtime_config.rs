@@ -67,3 +67,32 @@ async fn what_is_turned_off_is_nowhere_to_be_seen() {
     c.restart_with(Vec::new()).await;
     assert_eq!(c.get("/apis/batch/v1/jobs").await.code, 200);
 }
+
+/// A server that behaves as an older release serves what that has, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_release_is_behaved_as() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start_with(|_, _| vec!["--emulated-version=1.33".to_owned()]).await;
+    let version = c.get("/version").await.ok();
+    for (key, want) in
+        [("minor", "35"), ("emulationMajor", "1"), ("emulationMinor", "33"), ("minCompatibilityMinor", "32")]
+    {
+        assert_eq!(version[key], want, "{key}");
+    }
+    assert_eq!(c.get("/apis/resource.k8s.io/v1").await.code, 404);
+    assert_eq!(c.get("/apis/storage.k8s.io/v1/volumeattributesclasses").await.code, 404);
+    let metrics = c.get("/metrics").await.text();
+    assert!(
+        metrics.contains("version_info{binary=\"1.35.4\",component=\"kube\",emulation=\"1.33\",min_compat=\"1.32\"} 1")
+    );
+    let ports = json!([{"port": 80}]);
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": ports}});
+    let made = c.post("/api/v1/namespaces/default/services", service).await.ok();
+    assert!(made["spec"]["clusterIP"].as_str().is_some_and(|ip| ip.starts_with("10.")), "{made}");
+
+    c.restart_with(vec!["--emulated-version=1.32".to_owned()]).await;
+    assert_eq!(c.get("/apis/networking.k8s.io/v1/servicecidrs").await.code, 404);
+    assert_eq!(c.get("/version").await.ok()["emulationMinor"], "32");
+}

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -14,16 +14,17 @@ use tokio::time::Instant;
 
 use super::{CertError, PemPair, certified_key, read};
 
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 struct Files {
     certificate: PathBuf,
     key: PathBuf,
     stamp: Option<(SystemTime, SystemTime)>,
     looked: Instant,
+    every: Duration,
 }
 
-/// Presents the current pair; looks at the files at most every ten seconds, on a handshake.
+/// Presents the current pair; looks at the files on a handshake, at most every ten seconds unless made otherwise.
 pub struct ReloadingKey {
     current: ArcSwap<CertifiedKey>,
     files: Option<Mutex<Files>>,
@@ -40,9 +41,21 @@ impl ReloadingKey {
     pub fn from_files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, CertError> {
         let (certificate, key) = (certificate.into(), key.into());
         let current = certified_key(&read(&certificate)?, &read(&key)?)?;
-        let mut files = Files { certificate, key, stamp: None, looked: Instant::now() };
+        let mut files = Files { certificate, key, stamp: None, looked: Instant::now(), every: LOOK_EVERY };
         files.stamp = files.stamps();
         Ok(Self { current: ArcSwap::from_pointee(current), files: Some(Mutex::new(files)) })
+    }
+
+    /// The same, with a look at every handshake: for a client whose handshakes are few.
+    ///
+    /// # Errors
+    /// As [`ReloadingKey::from_files`].
+    pub fn looking_always(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, CertError> {
+        let made = Self::from_files(certificate, key)?;
+        if let Some(files) = &made.files {
+            files.lock().every = Duration::ZERO;
+        }
+        Ok(made)
     }
 
     /// From memory.
@@ -66,7 +79,7 @@ impl ReloadingKey {
     fn look(&self) {
         let Some(files) = &self.files else { return };
         let Some(mut files) = files.try_lock() else { return };
-        if files.looked.elapsed() < LOOK_EVERY {
+        if files.looked.elapsed() < files.every {
             return;
         }
         files.looked = Instant::now();

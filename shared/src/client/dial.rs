@@ -29,6 +29,14 @@ impl Dialer {
     pub fn new(dial: impl Fn(String) -> BoxFuture<'static, io::Result<BoxStream>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(dial))
     }
+
+    /// A connection to `host:port`.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being opened.
+    pub async fn open(&self, address: String) -> io::Result<BoxStream> {
+        (self.0)(address).await
+    }
 }
 
 impl fmt::Debug for Dialer {

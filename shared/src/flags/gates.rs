@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use super::Emulation;
 use super::value::parse_bool;
 
+#[derive(Clone, Copy)]
 struct Gate {
     name: &'static str,
     stage: &'static str,
@@ -30,6 +32,25 @@ fn find(name: &str) -> Option<&'static Gate> {
     table().binary_search_by_key(&name, |g| g.name).ok().and_then(|i| table().get(i))
 }
 
+/// What gates were in releases that can be behaved as, where that was something else: by name and minor release. A line
+/// without a stage is of one that was not there yet.
+fn before() -> &'static BTreeMap<(&'static str, u32), Gate> {
+    static TABLE: OnceLock<BTreeMap<(&'static str, u32), Gate>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let line = |line: &'static str| {
+            let mut words = line.split(' ');
+            let mut word = || words.next().unwrap_or("");
+            let (name, minor) = (word(), word().parse().ok()?);
+            let gate = Gate { name, stage: word(), default: word() == "on", locked: word() == "locked" };
+            Some(((name, minor), gate))
+        };
+        include_str!("tables/feature-gates-before.txt").lines().filter_map(line).collect()
+    })
+}
+
+/// The stage of a gate that was not there yet.
+const TO_COME: &str = "-";
+
 /// Why gates cannot be set so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
@@ -39,6 +60,9 @@ pub enum GateError {
     /// The gate cannot change any more.
     #[error("cannot set feature gate {0} to {1}, feature is locked to {2}")]
     Locked(String, bool, bool),
+    /// The release to behave as does not have it.
+    #[error("cannot set feature gate {0} to {1}, feature is PreAlpha at emulated version 1.{2}")]
+    ToCome(String, bool, u32),
     /// `Gate` without a value.
     #[error("missing bool value for {0}")]
     NoValue(String),
@@ -49,17 +73,28 @@ pub enum GateError {
 
 /// Which gates are on.
 #[derive(Clone, Debug, Default)]
-pub struct FeatureGates(Arc<BTreeMap<&'static str, bool>>);
+pub struct FeatureGates {
+    set: Arc<BTreeMap<&'static str, bool>>,
+    emulation: Emulation,
+}
 
 impl FeatureGates {
     /// Whether a gate is on. An unknown one is off.
     pub fn enabled(&self, name: &str) -> bool {
         let Some(gate) = find(name) else { return false };
-        self.value(gate)
+        self.value(&self.then(gate))
+    }
+
+    /// A gate as the release to behave as has it.
+    fn then(&self, gate: &Gate) -> Gate {
+        if !self.emulation.is_of_another() {
+            return *gate;
+        }
+        before().get(&(gate.name, self.emulation.minor())).copied().unwrap_or(*gate)
     }
 
     fn value(&self, gate: &Gate) -> bool {
-        if let Some(set) = self.0.get(gate.name) {
+        if let Some(set) = self.set.get(gate.name) {
             return *set;
         }
         let group = match gate.stage {
@@ -67,7 +102,7 @@ impl FeatureGates {
             "BETA" => "AllBeta",
             _ => return gate.default,
         };
-        match self.0.get(group) {
+        match self.set.get(group) {
             Some(all) if !gate.locked && gate.name != group => *all,
             _ => gate.default,
         }
@@ -75,27 +110,30 @@ impl FeatureGates {
 
     /// These gates with some set; later wins.
     pub fn with(&self, changes: &BTreeMap<String, bool>) -> Result<Self, GateError> {
-        let mut set = (*self.0).clone();
+        let mut set = (*self.set).clone();
         for (name, value) in changes {
-            let gate = find(name).ok_or_else(|| GateError::Unknown(name.clone()))?;
+            let gate = self.then(find(name).ok_or_else(|| GateError::Unknown(name.clone()))?);
             if gate.locked && *value != gate.default {
                 return Err(GateError::Locked(name.clone(), *value, gate.default));
             }
+            if gate.stage == TO_COME {
+                return Err(GateError::ToCome(name.clone(), *value, self.emulation.minor()));
+            }
             set.insert(gate.name, *value);
         }
-        Ok(Self(Arc::new(set)))
+        Ok(Self { set: Arc::new(set), ..self.clone() })
     }
 
     /// What is set here, and below it what is set in `base`.
     #[must_use]
     pub fn on_top_of(&self, base: &Self) -> Self {
-        let mut set = (*base.0).clone();
-        set.extend(self.0.iter().map(|(k, v)| (*k, *v)));
-        Self(Arc::new(set))
+        let mut set = (*base.set).clone();
+        set.extend(self.set.iter().map(|(k, v)| (*k, *v)));
+        Self { set: Arc::new(set), ..self.clone() }
     }
 
     /// From the texts of `--feature-gates`, with or without a `component:` before each pair.
-    pub(super) fn parse(texts: &[String]) -> Result<Self, GateError> {
+    pub(super) fn parse(texts: &[String], emulation: Emulation) -> Result<Self, GateError> {
         let mut changes = BTreeMap::new();
         for pair in texts.iter().flat_map(|t| t.split(',')).map(str::trim).filter(|p| !p.is_empty()) {
             let pair = pair.split_once(':').map_or(pair, |(_, rest)| rest);
@@ -104,12 +142,13 @@ impl FeatureGates {
             let on = parse_bool(value).map_err(|e| GateError::NotBool(name.to_owned(), value.to_owned(), e))?;
             changes.insert(name.to_owned(), on);
         }
-        Self::default().with(&changes)
+        Self { emulation, ..Self::default() }.with(&changes)
     }
 
     /// Every gate: name, stage, state.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> + '_ {
-        table().iter().map(|g| (g.name, g.stage, self.value(g)))
+        let then = table().iter().map(|gate| self.then(gate)).filter(|gate| gate.stage != TO_COME);
+        then.map(|gate| (gate.name, gate.stage, self.value(&gate)))
     }
 }
 
@@ -118,7 +157,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<FeatureGates, String> {
-        FeatureGates::parse(&[text.to_owned()]).map_err(|e| e.to_string())
+        FeatureGates::parse(&[text.to_owned()], Emulation::default()).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -131,6 +170,27 @@ mod tests {
         assert!(parse("kube:ComponentFlagz=true").expect("gates").enabled("ComponentFlagz"));
         let all = parse("AllAlpha=true,ComponentStatusz=false").expect("gates");
         assert!(all.enabled("ComponentFlagz") && !all.enabled("ComponentStatusz"));
+    }
+
+    #[test]
+    fn gates_are_those_of_the_release_to_behave_as() {
+        let at = |version: &str, text: &str| {
+            let emulation = Emulation::read(&[version.to_owned()], &[]).expect("a version");
+            FeatureGates::parse(&[text.to_owned()], emulation).map_err(|e| e.to_string())
+        };
+        // Beta until 1.34, locked from then on.
+        assert!(at("1.33", "APIServerTracing=false").is_ok_and(|gates| !gates.enabled("APIServerTracing")));
+        let locked = "cannot set feature gate APIServerTracing to false, feature is locked to true";
+        assert_eq!(at("1.34", "APIServerTracing=false").map(drop), Err(locked.to_owned()));
+        // Not there before 1.33.
+        let gate = "AllowParsingUserUIDFromCertAuth";
+        assert!(at("1.33", "").expect("gates").enabled(gate) && !at("1.32", "").expect("gates").enabled(gate));
+        let early = format!("cannot set feature gate {gate} to true, feature is PreAlpha at emulated version 1.32");
+        assert_eq!(at("1.32", &format!("{gate}=true")).map(drop), Err(early));
+        assert!(at("1.32", "").expect("gates").all().all(|(name, ..)| name != gate));
+        for ((name, _), gate) in before() {
+            assert!(find(name).is_some() && gate.name == *name, "{name}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ([`FlagSet::warn_unread`]). Refusals are worded as upstream words them.
 
 mod duration;
+mod emulation;
 mod gates;
 mod help;
 mod parse;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use duration::{DurationError, format_duration, format_nanos, parse_duration, parse_nanos};
+pub use emulation::{Emulation, EmulationError};
 pub use gates::{FeatureGates, GateError};
 use table::{Kind, Row};
 pub use value::parse_bool;
@@ -48,6 +50,7 @@ struct Inner {
     given: Vec<Vec<String>>,
     read: Vec<AtomicBool>,
     gates: FeatureGates,
+    emulation: Emulation,
 }
 
 /// A parsed command line. Cheap to clone.
@@ -60,10 +63,13 @@ impl FlagSet {
         let (component, rows) = table::rows(component);
         let given = parse::arguments(component, &rows, args)?;
         let texts = |name: &str| rows.iter().position(|r| r.name == name).map(|i| &given[i]);
-        let gates = texts("feature-gates").map_or_else(|| Ok(FeatureGates::default()), |t| FeatureGates::parse(t));
-        let gates = gates.map_err(|e| Stop::Usage { message: e.to_string(), usage: String::new() })?;
+        let usage = |message: String| Stop::Usage { message, usage: String::new() };
+        let said = |name: &str| texts(name).map(Vec::as_slice).unwrap_or_default();
+        let emulation = Emulation::read(said("emulated-version"), said("min-compatibility-version"));
+        let emulation = emulation.map_err(|e| usage(e.to_string()))?;
+        let gates = FeatureGates::parse(said("feature-gates"), emulation).map_err(|e| usage(e.to_string()))?;
         let read: Vec<AtomicBool> = rows.iter().map(|r| AtomicBool::new(READ_HERE.contains(&r.name))).collect();
-        Ok(Self(Arc::new(Inner { component, rows, given, read, gates })))
+        Ok(Self(Arc::new(Inner { component, rows, given, read, gates, emulation })))
     }
 
     /// For tests: arguments that are known to be good.
@@ -79,6 +85,11 @@ impl FlagSet {
     /// The gates in force.
     pub fn feature_gates(&self) -> FeatureGates {
         self.0.gates.clone()
+    }
+
+    /// The release to behave as.
+    pub fn emulation(&self) -> Emulation {
+        self.0.emulation
     }
 
     /// Whether a feature gate is on.
@@ -221,7 +232,9 @@ impl FlagSet {
 
 /// Flags that take effect in this crate's start-up whatever the component does, or that only concern how log
 /// output is buffered.
-const READ_HERE: [&str; 11] = [
+const READ_HERE: [&str; 13] = [
+    "emulated-version",
+    "min-compatibility-version",
     "help",
     "version",
     "v",

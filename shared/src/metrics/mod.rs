@@ -61,8 +61,21 @@ pub(crate) fn start(flags: &FlagSet) -> Result<(), String> {
     if flags.knows("disabled-metrics") {
         disable(flags.list("disabled-metrics"));
         *global().allowed.write() = AllowList::read(flags)?;
+        check_hidden(flags)?;
     }
     Ok(())
+}
+
+/// Checks `--show-hidden-metrics-for-version`. None of the metrics here is hidden, so there is nothing more to do.
+fn check_hidden(flags: &FlagSet) -> Result<(), String> {
+    let before = crate::flags::Emulation::default().least();
+    match flags.string("show-hidden-metrics-for-version").as_str() {
+        "" => Ok(()),
+        text if text == format!("1.{before}") => Ok(()),
+        _ => Err(format!(
+            "--show-hidden-metrics-for-version must be omitted or have the value '1.{before}'. Only the previous minor version is allowed"
+        )),
+    }
 }
 
 /// The gates `kubernetes_feature_enabled` reports; a component whose configuration file changes them says so here.
@@ -343,6 +356,15 @@ fn render(out: &mut String, family: &MetricFamily) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hidden_metrics_are_those_of_the_release_before() {
+        for (version, good) in [("", true), ("1.34", true), ("1.33", false), ("1.35", false), ("soon", false)] {
+            let arg = format!("--show-hidden-metrics-for-version={version}");
+            let flags = FlagSet::of("kube-apiserver", &[&arg]).expect("flags");
+            assert_eq!(check_hidden(&flags).is_ok(), good, "{version}");
+        }
+    }
 
     #[test]
     fn the_same_name_is_the_same_vector() {

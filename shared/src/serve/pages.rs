@@ -147,7 +147,8 @@ async fn answer(health: Health, request: HttpRequest) -> HttpResponse {
 }
 
 fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
-    config.route("/version", web::get().to(|| async { json(&crate::version::info()) }));
+    let emulation = flags.emulation();
+    config.route("/version", web::get().to(move || async move { json(&crate::version::info_of(emulation)) }));
     if pages.profiling {
         verbosity_pages(config);
         profiler_pages(config);
@@ -163,7 +164,7 @@ fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     if flags.enabled("ComponentStatusz") {
         let (component, paths) = (flags.component(), pages.paths());
         let page = move |request: HttpRequest| {
-            let page = z_page(zpages::statusz(component, &paths, wanted(&request)));
+            let page = z_page(zpages::statusz((component, emulation), &paths, wanted(&request)));
             async { page }
         };
         config.route("/statusz", web::to(page));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::flags::FlagSet;
+use crate::flags::{Emulation, FlagSet};
 use crate::status::Status;
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
@@ -168,7 +168,11 @@ struct Statusz<'a> {
 ///
 /// # Errors
 /// The client takes nothing that there is.
-pub fn statusz(component: &str, paths: &[String], wanted: Wanted<'_>) -> Result<ZPage, Box<Status>> {
+pub fn statusz(
+    (component, emulation): (&str, Emulation),
+    paths: &[String],
+    wanted: Wanted<'_>,
+) -> Result<ZPage, Box<Status>> {
     let up = crate::metrics::uptime();
     let seconds = up.as_secs();
     let started = jiff::Timestamp::now().checked_sub(up).unwrap_or_default();
@@ -180,7 +184,7 @@ pub fn statusz(component: &str, paths: &[String], wanted: Wanted<'_>) -> Result<
         uptime_seconds: seconds,
         go_version: crate::version::GO_VERSION,
         binary_version: crate::version::GIT_VERSION.trim_start_matches('v'),
-        emulation_version: format!("{}.{}", crate::version::MAJOR, crate::version::MINOR),
+        emulation_version: format!("{}.{}", crate::version::MAJOR, emulation.minor()),
         paths: folders(paths),
     };
     let text = format!(
@@ -260,9 +264,11 @@ mod tests {
                 .map(str::to_owned)
                 .into();
         let accept = Some("application/json;v=v1alpha1;g=config.k8s.io;as=Statusz");
-        let page = statusz("kube-apiserver", &paths, Wanted { accept, pretty: true }).expect("json").body;
+        let page = statusz(("kube-apiserver", Emulation::default()), &paths, Wanted { accept, pretty: true })
+            .expect("json")
+            .body;
         assert!(page.contains("\"paths\": [\n    \"/healthz\",\n    \"/metrics\"\n  ]\n}"), "{page}");
-        let text = statusz("kube-apiserver", &paths, Wanted::default()).expect("text").body;
+        let text = statusz(("kube-apiserver", Emulation::default()), &paths, Wanted::default()).expect("text").body;
         assert!(text.ends_with("\nEmulation version: 1.35\nPaths: /healthz /metrics\n"), "{text}");
     }
 }

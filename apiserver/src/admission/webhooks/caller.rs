@@ -1,6 +1,7 @@
 //! HTTPS to webhooks: whom to trust, who to be, and connections kept open between calls.
 
 use std::collections::HashMap;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use shared::cert::{self, Trust};
 use shared::metrics;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
+use shared::traces;
 use tokio_rustls::TlsConnector;
 
 use super::credentials::{Credentials, Identity};
@@ -129,7 +131,10 @@ impl Caller {
         let mut step = Step::first(call.target, &call.path);
         loop {
             let failed = |why: String| Failed { why: format!("Post {:?}: {why}", step.url()), code: None };
-            let answered = tokio::time::timeout_at(until, self.exchange(&call, &step, (id, trust.clone()))).await;
+            let answered = {
+                let exchange = pin!(self.exchange(&call, &step, (id, trust.clone())));
+                tokio::time::timeout_at(until, asked(&step, exchange)).await
+            };
             let answer = answered.map_err(|_| failed("context deadline exceeded".to_owned()))?.map_err(failed)?;
             match step.next(answer.code, answer.location.as_deref()).map_err(failed)? {
                 Some(next) => step = next,
@@ -184,6 +189,9 @@ impl Caller {
             if !step.get {
                 request = request.header("content-type", "application/json");
                 body = call.body.clone();
+            }
+            for (name, value) in traces::headers() {
+                request = request.header(name, value);
             }
             request.body(Full::new(body)).map_err(|e| e.to_string())
         };
@@ -246,6 +254,13 @@ impl Caller {
         });
         Ok(connection)
     }
+}
+
+/// A request in a span, where that which it is for has one.
+async fn asked<F: Future>(step: &Step, work: Pin<&mut F>) -> F::Output {
+    let method = if step.get { "GET" } else { "POST" };
+    let span = traces::request(method, &step.target.host, || step.url());
+    traces::within(span.as_ref(), work).await
 }
 
 fn cut_off(error: &hyper::Error) -> String {

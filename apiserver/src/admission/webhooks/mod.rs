@@ -9,6 +9,7 @@ mod redirect;
 mod review;
 mod target;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use proto::merge::json_patch::Patch;
 use serde_json::{Value, json};
 use shared::status::Status;
+use shared::traces::{self, Kind};
 
 use super::asker::Asker;
 use super::matching::Scene;
@@ -166,6 +168,22 @@ impl Webhooks {
         }
     }
 
+    fn span(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Option<traces::Span> {
+        let name = if self.phase.mutates { "Call mutating webhook" } else { "Call validating webhook" };
+        let mut span = traces::child(traces::OWN, name, Kind::Internal)?;
+        for (key, value) in [
+            ("configuration", hook.configuration_name()),
+            ("webhook", hook.name()),
+            ("resource", &format!("{}/{}, Resource={}", a.resource.group, a.resource.version, a.resource.plural)),
+            ("subresource", a.subresource),
+            ("operation", a.operation.as_str()),
+            ("UID", tree::text(request, "/uid")),
+        ] {
+            span.text(key, value);
+        }
+        Some(span)
+    }
+
     /// Asks one webhook.
     async fn ask(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<Answer, Trouble> {
         if a.dry_run && !hook.harmless() {
@@ -174,7 +192,9 @@ impl Webhooks {
         }
         let body = Bytes::from(review::envelope(hook, request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
-        let answered = match self.means.caller.review(client, &self.credentials, hook.timeout(), body).await {
+        let span = self.span(hook, request, a);
+        let asking = pin!(self.means.caller.review(client, &self.credentials, hook.timeout(), body));
+        let answered = match traces::within(span.as_ref(), asking).await {
             Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(Failed::from),
             Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };

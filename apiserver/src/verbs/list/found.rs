@@ -99,13 +99,19 @@ async fn from_etcd(
     revision: i64,
 ) -> Result<Found, storage::Error> {
     const PAGE: i64 = 500;
+    let size = if o.limit > 0 && selection.is_everything() { i64::try_from(o.limit).unwrap_or(PAGE) } else { PAGE };
+    let mut revision = revision;
     let base = format!("{}/", engine.store.key(&storage.etcd_prefix));
     let prefix = format!("{base}{scope}");
     let mut start = if o.start.is_empty() { prefix.clone() } else { format!("{base}{}", o.start) };
     let mut items: Vec<Arc<Entry>> = Vec::new();
     let (mut fetched, mut evaluated) = (0, 0);
     loop {
-        let page = engine.store.page(&prefix, &start, PAGE, revision).await?;
+        let page = engine.store.page(&prefix, &start, size.min(PAGE), revision).await?;
+        // The pages of a list are all of the same moment.
+        if revision == 0 {
+            revision = page.revision;
+        }
         fetched += page.items.len();
         let (mut left, more) = (page.count, page.more);
         for stored in page.items {
@@ -150,6 +156,9 @@ async fn find(
 ) -> Result<Found, Status> {
     let storage = &row.storage();
     let scope = scope(namespace);
+    if !engine.hub.caches(storage) {
+        return find_uncached(engine, storage, &scope, o, selection).await;
+    }
     let cacher = engine.hub.cacher(storage);
     if engine.policy.deletes_unread && (!cacher.is_ready() || engine.hub.has_unreadable(storage)) {
         engine.refuse_unread(storage, &scope).await?;
@@ -191,6 +200,35 @@ async fn find(
     }
 }
 
+/// What etcd says.
+async fn find_uncached(
+    engine: &Arc<Engine>,
+    storage: &Row,
+    scope: &str,
+    o: &Options,
+    selection: &Selection,
+) -> Result<Found, Status> {
+    if engine.policy.deletes_unread {
+        engine.refuse_unread(storage, scope).await?;
+    }
+    let exact = if let Moment::Exact(n) = o.moment { n } else { 0 };
+    // A list that can but have one object is never cut.
+    let one = selection.name().filter(|_| !o.continued && (!storage.namespaced || !scope.is_empty()));
+    let narrow = one.map(|name| (format!("{scope}{name}"), Options { limit: 0, start: String::new(), ..*o }));
+    let (below, options) = narrow.as_ref().map_or((scope, o), |(key, options)| (key, options));
+    let found = match from_etcd(engine, storage, below, options, selection, exact).await {
+        Err(storage::Error::Future) => {
+            let now = engine.hub.revision(storage).await.unwrap_or(0);
+            return Err(get::not_yet(exact, now));
+        }
+        found => found.map_err(|e| expired(e, o, scope, &o.start))?,
+    };
+    if let Moment::NotOlder(n) = o.moment {
+        get::not_older(found.revision, n)?;
+    }
+    Ok(found)
+}
+
 /// The same in the row's version, judged in it where conversion may change what is selected by.
 async fn find_converted(
     engine: &Arc<Engine>,
@@ -224,7 +262,14 @@ pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: 
         namespace => namespace,
     };
     let scope = scope(namespace);
-    find_converted(engine, row, namespace, options::read(&r.query, &scope)?, selection).await
+    find_converted(
+        engine,
+        row,
+        namespace,
+        options::read(&r.query, &scope, engine.hub.caches(&row.storage()))?,
+        selection,
+    )
+    .await
 }
 
 /// All objects of a collection that match, as they are now, in the row's version.

@@ -31,7 +31,7 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
     let include = Include::read(&r.query);
     let selection = Selection::read(&r.query, row)?;
     if !row.is_stored() {
-        options::read(&r.query, "")?;
+        options::read(&r.query, "", true)?;
         let empty = Found { items: Vec::new(), revision: engine.hub.progress(row).processed(), rest: None };
         return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }

@@ -106,8 +106,8 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", errors)) }
 }
 
-/// Reads what a list asks for; `scope` is what its keys begin with.
-pub(super) fn read(query: &Query, scope: &str) -> Result<Options, Status> {
+/// Reads what a list asks for; `scope` is what its keys begin with, `cached` whether there is a cache to answer it.
+pub(super) fn read(query: &Query, scope: &str, cached: bool) -> Result<Options, Status> {
     check(query, Asked::List)?;
     let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
     query.int("timeoutSeconds")?;
@@ -124,6 +124,8 @@ pub(super) fn read(query: &Query, scope: &str) -> Result<Options, Status> {
     }
     let moment = match (rv, text("resourceVersionMatch")) {
         (None, _) => Moment::Now,
+        // etcd cuts every list.
+        (Some(0), _) if !cached => Moment::Now,
         // Whoever takes what is known takes all of it.
         (Some(0), _) => return Ok(Options { moment: Moment::Any, limit: 0, start: String::new(), continued: false }),
         (Some(n), "Exact") => Moment::Exact(n),
@@ -148,7 +150,7 @@ mod tests {
             ("limit=abc", false),
             ("resourceVersion=abc", false),
         ] {
-            assert_eq!(read(&Query::parse(query), "").is_ok(), ok, "{query}");
+            assert_eq!(read(&Query::parse(query), "", true).is_ok(), ok, "{query}");
         }
         for (query, causes) in [
             ("", 0),
@@ -170,13 +172,16 @@ mod tests {
             ("resourceVersion=0&limit=5", (Moment::Any, 0)),
             ("limit=5", (Moment::Now, 5)),
         ] {
-            assert_eq!(read(&Query::parse(query), "").map(|o| (o.moment, o.limit)).ok(), Some(want), "{query}");
+            assert_eq!(read(&Query::parse(query), "", true).map(|o| (o.moment, o.limit)).ok(), Some(want), "{query}");
         }
         let refused = |query| check(&Query::parse(query), Asked::Watch(false)).err().map(|status| status.message);
         assert_eq!(refused(""), None);
         let why = r#"ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"#;
         let asks = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
         assert_eq!(refused(asks).as_deref(), Some(why));
-        assert_eq!(read(&Query::parse("resourceVersion=7&limit=5"), "").map(|o| o.moment).ok(), Some(Moment::Exact(7)));
+        assert_eq!(
+            read(&Query::parse("resourceVersion=7&limit=5"), "", true).map(|o| o.moment).ok(),
+            Some(Moment::Exact(7))
+        );
     }
 }

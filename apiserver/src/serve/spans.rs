@@ -1,0 +1,210 @@
+//! The span of a request, under upstream's names, for `--tracing-config-file`.
+
+use std::cell::OnceCell;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::{HttpRequest, HttpResponse};
+use bytes::Bytes;
+use shared::authn::UserInfo;
+use shared::traces::{self, HTTP, Kind, OWN, Span, Tracer};
+
+use crate::api::RequestInfo;
+
+/// What spans of the steps before an answer say they are from.
+pub(crate) const FILTERS: &str = "k8s.op/apiserver/pkg/endpoints/filterlatency";
+/// Who goes on with a trace of his own: what others bring is only referred to.
+const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
+
+/// What a request's span is called: never by what it is about, of which there is no end.
+fn name(method: &str, info: &RequestInfo) -> String {
+    if !info.is_resource {
+        return method.to_owned();
+    }
+    let mut name = format!("{method} /{}", info.api_prefix);
+    let mut add = |part: &str| {
+        name.push('/');
+        name.push_str(part);
+    };
+    if !info.api_group.is_empty() {
+        add(&info.api_group);
+    }
+    add(&info.api_version);
+    if !info.namespace.is_empty() {
+        add("namespaces/{:namespace}");
+    }
+    add(&info.resource);
+    if !info.name.is_empty() {
+        add("{:name}");
+    }
+    if !info.subresource.is_empty() {
+        add(&info.subresource);
+    }
+    name
+}
+
+/// The span of one request, once it is known who asks.
+#[derive(Default)]
+pub(super) struct Spanned(OnceCell<Span>);
+
+impl Spanned {
+    /// Begins it. To find out who asks took since `since`: that is told of below it.
+    pub(super) fn begin(
+        &self,
+        tracer: &Tracer,
+        request: &HttpRequest,
+        info: &RequestInfo,
+        user: &UserInfo,
+        (audit_id, since): (&str, SystemTime),
+    ) {
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let remote = traces::Context::read(header);
+        if !tracer.is_on() && remote.is_none() {
+            return;
+        }
+        let trusted = user.groups.iter().any(|group| TRUSTED.contains(&group.as_str()));
+        let Some(mut span) = tracer.begin(HTTP, name(request.method().as_str(), info), remote, trusted) else { return };
+        if span.is_written() {
+            describe(&mut span, request, audit_id);
+            drop(span.child(FILTERS, "authentication", Kind::Internal).map(|span| span.since(since)));
+        }
+        drop(self.0.set(span));
+    }
+
+    pub(super) fn span(&self) -> Option<&Span> {
+        self.0.get()
+    }
+
+    /// Work that is part of the request.
+    pub(super) fn around<F: Future>(&self, work: Pin<&mut F>) -> impl Future<Output = F::Output> {
+        traces::within(self.span(), work)
+    }
+
+    /// The request is answered; that of one that goes on ends with it.
+    pub(super) fn answered(self, response: HttpResponse) -> HttpResponse {
+        let Some(mut span) = self.0.into_inner().filter(Span::is_written) else { return response };
+        let code = response.status().as_u16();
+        span.number("http.response.status_code", i64::from(code));
+        if code >= 500 {
+            span.fail("");
+        }
+        response.map_body(|_, body| BoxBody::new(Kept { body, _span: span }))
+    }
+}
+
+fn describe(span: &mut Span, request: &HttpRequest, audit_id: &str) {
+    let uri = request.uri();
+    let (host, peer) = (request.connection_info().host().to_owned(), request.peer_addr());
+    let version = format!("{:?}", request.version());
+    let version = version.trim_start_matches("HTTP/").trim_end_matches(".0");
+    let agent = request.headers().get("user-agent").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let peer_address = peer.map(|peer: SocketAddr| peer.ip().to_string()).unwrap_or_default();
+    for (key, value) in [
+        ("http.request.method", request.method().as_str()),
+        ("url.scheme", "https"),
+        ("url.path", uri.path()),
+        ("server.address", &host),
+        ("network.protocol.version", version),
+        ("network.peer.address", &peer_address),
+        ("client.address", &peer_address),
+        ("user_agent.original", agent),
+        ("http.target", uri.path_and_query().map_or("/", |p| p.as_str())),
+        ("audit-id", audit_id),
+    ] {
+        if !value.is_empty() {
+            span.text(key, value);
+        }
+    }
+    if let Some(peer) = peer {
+        span.number("network.peer.port", i64::from(peer.port()));
+    }
+}
+
+/// The span of what a verb does.
+pub(super) fn of_verb(info: &RequestInfo, request: &HttpRequest, audit_id: &str) -> Option<Span> {
+    let name = match info.verb.as_str() {
+        "get" => "Get",
+        "list" => "List",
+        "create" => "Create",
+        "update" => "Update",
+        "patch" => "Patch",
+        "delete" => "Delete",
+        "deletecollection" => "Delete",
+        _ => return None,
+    };
+    let mut span = traces::child(OWN, name, Kind::Internal)?;
+    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let protocol = format!("{:?}", request.version());
+    for (key, value) in [
+        ("accept", header("accept")),
+        ("audit-id", audit_id),
+        ("client", &request.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default()),
+        ("api-group", &info.api_group),
+        ("api-version", &info.api_version),
+        ("name", &info.name),
+        ("subresource", &info.subresource),
+        ("namespace", &info.namespace),
+        ("protocol", &protocol),
+        ("resource", &info.resource),
+        ("scope", scope(info)),
+        ("url", request.uri().path()),
+        ("user-agent", header("user-agent")),
+        ("verb", request.method().as_str()),
+    ] {
+        span.text(key, value);
+    }
+    Some(span)
+}
+
+fn scope(info: &RequestInfo) -> &'static str {
+    match (info.name.is_empty(), info.namespace.is_empty()) {
+        (false, _) => "resource",
+        (true, false) => "namespace",
+        (true, true) => "cluster",
+    }
+}
+
+/// A body whose end is that of a span.
+struct Kept {
+    body: BoxBody,
+    _span: Span,
+}
+
+impl MessageBody for Kept {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Pin::new(&mut self.body).poll_next(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::info::request_info;
+    use crate::verbs::query::Query;
+
+    #[test]
+    fn names_say_nothing_of_names() {
+        for (method, path, want) in [
+            ("POST", "/api/v1/nodes", "POST /api/v1/nodes"),
+            ("GET", "/api/v1/nodes/n1", "GET /api/v1/nodes/{:name}"),
+            (
+                "PUT",
+                "/apis/apps/v1/namespaces/a/deployments/b/status",
+                "PUT /apis/apps/v1/namespaces/{:namespace}/deployments/{:name}/status",
+            ),
+            ("GET", "/readyz", "GET"),
+        ] {
+            let info = request_info(method, path, &Query::parse(""));
+            assert_eq!(name(method, &info), want);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Traces as upstream's components write them: spans that are sent to an OpenTelemetry collector, and the context that
+//! requests bring along and take on (W3C `traceparent`).
+//!
+//! A [`Tracer`] begins the span of a request; work that is done [`within`] a span has [`child`] spans. Where nobody asked for
+//! traces there is no span, and looking for one is all it costs.
+
+mod config;
+mod context;
+mod export;
+mod otlp;
+mod span;
+
+pub use config::Configuration;
+pub use context::Context;
+pub use export::Exporting;
+pub use span::{Kind, Span, Tracer, Within, child, headers, within};
+
+/// What spans of upstream's own code say they are from.
+pub const OWN: &str = "k8s.io/component-base/tracing";
+
+/// What spans of requests over HTTP say they are from.
+pub const HTTP: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp";
+
+/// The span of a request to another server.
+pub fn request(method: &str, host: &str, url: impl Fn() -> String) -> Option<Span> {
+    let name = match method {
+        "GET" => "HTTP GET",
+        "POST" => "HTTP POST",
+        "PUT" => "HTTP PUT",
+        "PATCH" => "HTTP PATCH",
+        "DELETE" => "HTTP DELETE",
+        _ => "HTTP",
+    };
+    let mut span = child(HTTP, name, Kind::Client)?;
+    for (key, value) in [("http.request.method", method), ("server.address", host), ("url.full", &url())] {
+        span.text(key, value);
+    }
+    Some(span)
+}
