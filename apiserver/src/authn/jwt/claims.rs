@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use shared::authn::UserInfo;
 
 use super::config::{Issuer, Mapping, Rule};
+use super::registered::go_name;
 use crate::expressions::{Dialect, Scope};
 
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
@@ -22,15 +23,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 
 /// What Go says of a claim that is not of the type it is read as.
 fn unlike(claim: &Value, wanted: &str) -> String {
-    let what = match claim {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    format!("json: cannot unmarshal {what} into Go value of type {wanted}")
+    format!("json: cannot unmarshal {} into Go value of type {wanted}", go_name(claim))
 }
 
 /// A claim as text; null is none.

@@ -16,7 +16,8 @@ pub(super) fn seconds(claims: &Value, name: &str) -> Option<f64> {
     }
 }
 
-fn go_name(value: &Value) -> &'static str {
+/// What Go calls the type of a value.
+pub(super) fn go_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
