@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use super::json_type;
 use crate::json::MAX_TREE_DEPTH;
 
 /// Most operations in one patch.
@@ -49,17 +50,6 @@ pub struct Patch {
     pub strict: Vec<String>,
 }
 
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 impl Patch {
     /// Reads a decoded patch document.
     ///
@@ -67,7 +57,7 @@ impl Patch {
     /// [`Error::Decode`] for a wrong shape, [`Error::TooMany`] for too many operations.
     pub fn decode(document: Value) -> Result<Self, Error> {
         let wrong = |value: &Value, what: &str| {
-            let kind = json_kind(value);
+            let kind = json_type(value);
             Error::Decode(format!("error decoding patch: json: cannot unmarshal {kind} into Go {what}"))
         };
         let list = match document {

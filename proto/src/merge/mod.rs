@@ -54,6 +54,19 @@ fn print(value: &Value, out: &mut String) {
     }
 }
 
+/// What JSON calls the type of a value, as Go's decoder words it.
+#[must_use]
+pub fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// Go's name for the type of a decoded JSON value.
 #[must_use]
 pub fn go_type(value: &Value) -> &'static str {

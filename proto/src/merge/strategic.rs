@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{go_print, go_type};
+use super::{go_print, go_type, json_type};
 use crate::schema::{Card, Field, Kind, Message};
 
 const PATCH: &str = "$patch";
@@ -116,13 +116,7 @@ impl<'a> Schema<'a> {
 /// [`Error`] with upstream's text.
 pub fn apply(schema: &Message, target: &mut Value, patch: Value) -> Result<(), Error> {
     let Value::Object(patch) = patch else {
-        return Err(Error::NotAnObject(match patch {
-            Value::Array(_) => "array",
-            Value::String(_) => "string",
-            Value::Number(_) => "number",
-            Value::Bool(_) => "bool",
-            _ => "null",
-        }));
+        return Err(Error::NotAnObject(json_type(&patch)));
     };
     let original = match std::mem::take(target) {
         Value::Object(map) => map,

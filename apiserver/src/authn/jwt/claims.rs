@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use proto::merge::json_type;
 use serde_json::{Value, json};
 use shared::authn::UserInfo;
 
 use super::config::{Issuer, Mapping, Rule};
-use super::registered::go_name;
 use crate::expressions::{Dialect, Scope};
 
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
@@ -23,7 +23,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 
 /// What Go says of a claim that is not of the type it is read as.
 fn unlike(claim: &Value, wanted: &str) -> String {
-    format!("json: cannot unmarshal {} into Go value of type {wanted}", go_name(claim))
+    format!("json: cannot unmarshal {} into Go value of type {wanted}", json_type(claim))
 }
 
 /// A claim as text; null is none.

@@ -1,5 +1,6 @@
 //! The claims that every token of an issuer has a meaning for: of which types they must be, whoever asks for them.
 
+use proto::merge::json_type;
 use serde_json::Value;
 
 /// Claims that are text where they are there.
@@ -16,22 +17,10 @@ pub(super) fn seconds(claims: &Value, name: &str) -> Option<f64> {
     }
 }
 
-/// What Go calls the type of a value.
-pub(super) fn go_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 /// Refuses tokens whose registered claims are not of their types, in the words of upstream's library.
 pub(super) fn check(claims: &Value) -> Result<(), String> {
     let unlike = |value: &Value, field: &str, wanted: &str| {
-        let what = go_name(value);
+        let what = json_type(value);
         Err(format!(
             "failed to unmarshal claims: json: cannot unmarshal {what} into Go struct field {field} of type {wanted}"
         ))
