@@ -13,6 +13,7 @@ pub mod flags;
 pub mod informer;
 pub mod leader;
 pub mod metrics;
+pub mod os;
 pub mod patterns;
 pub mod run;
 pub mod serve;

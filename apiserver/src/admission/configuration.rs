@@ -27,13 +27,7 @@ fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Error {
 }
 
 fn read(path: &Path) -> Result<Value, Error> {
-    let text = std::fs::read(path).map_err(|e| {
-        let why = match e.kind() {
-            std::io::ErrorKind::NotFound => format!("open {}: no such file or directory", path.display()),
-            _ => format!("open {}: {e}", path.display()),
-        };
-        unreadable(path, &why)
-    })?;
+    let text = shared::os::read(&path.to_string_lossy()).map_err(|why| unreadable(path, &why))?;
     serde_norway::from_slice(&text).map_err(|e| unreadable(path, &e))
 }
 

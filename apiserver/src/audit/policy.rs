@@ -3,6 +3,7 @@
 use serde_json::Value;
 use shared::authz::Attributes;
 use shared::config::{self, ConfigError, Unknown};
+use shared::os;
 use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
@@ -160,12 +161,7 @@ impl Policy {
         if path.is_empty() {
             return Err("file path not specified".to_owned());
         }
-        let unread = |e: std::io::Error| match e.kind() {
-            std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-            _ => e.to_string(),
-        };
-        let bytes = std::fs::read(path)
-            .map_err(|e| format!("failed to read file path {path:?}: open {path}: {}", unread(e)))?;
+        let bytes = os::read(path).map_err(|why| format!("failed to read file path {path:?}: {why}"))?;
         Self::parse(&bytes).map_err(|e| format!("{e}: from file {path}"))
     }
 

@@ -20,13 +20,8 @@ pub enum TokenFileError {
         found: usize,
     },
     /// Cannot be read.
-    #[error("open {path}: {why}")]
-    Read {
-        /// The file.
-        path: String,
-        /// Why.
-        why: String,
-    },
+    #[error("{0}")]
+    Read(String),
 }
 
 /// The tokens of a file.
@@ -35,9 +30,8 @@ pub struct StaticTokens(HashMap<[u8; 32], UserInfo>);
 impl StaticTokens {
     /// Reads a file.
     pub fn read(path: &str) -> Result<Self, TokenFileError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| TokenFileError::Read { path: path.to_owned(), why: e.to_string() })?;
-        Self::parse(path, &text)
+        let text = shared::os::read(path).map_err(TokenFileError::Read)?;
+        Self::parse(path, &String::from_utf8_lossy(&text))
     }
 
     /// Reads the content of a file.

@@ -123,9 +123,8 @@ pub struct Abac(Vec<Policy>);
 impl Abac {
     /// Reads a file.
     pub fn read(path: &str) -> Result<Self, Error> {
-        let text =
-            std::fs::read_to_string(path).map_err(|e| Error::Open { path: path.to_owned(), why: e.to_string() })?;
-        Self::parse(path, &text)
+        let text = shared::os::read(path).map_err(|why| Error::Open { path: path.to_owned(), why })?;
+        Self::parse(path, &String::from_utf8_lossy(&text))
     }
 
     fn parse(path: &str, text: &str) -> Result<Self, Error> {

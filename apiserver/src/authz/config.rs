@@ -13,6 +13,7 @@ use shared::authz::Decision;
 use shared::client::{Dialer, Remote};
 use shared::config::{self, Unknown};
 use shared::flags::{FlagSet, parse_nanos};
+use shared::os;
 use shared::status::field::{Error, Path, aggregate};
 
 use super::abac::{self, Abac};
@@ -75,18 +76,9 @@ pub fn from_flags(flags: &FlagSet) -> Result<Vec<Configured>, ConfigError> {
             "--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined",
         ));
     }
-    let bytes = std::fs::read(&file).map_err(|e| {
-        invalid(format!("failed to load AuthorizationConfiguration from file: open {file}: {}", go_error(&e)))
-    })?;
+    let bytes = os::read(&file)
+        .map_err(|why| invalid(format!("failed to load AuthorizationConfiguration from file: {why}")))?;
     load(&bytes, &[])
-}
-
-fn go_error(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    }
 }
 
 fn from_modes(flags: &FlagSet) -> Result<Vec<Configured>, ConfigError> {
@@ -297,7 +289,7 @@ fn check_connection(webhook: &Value, path: &Path, errors: &mut Vec<Error>) {
         }
         "KubeConfigFile" => match std::fs::metadata(file) {
             Err(error) => {
-                let text = format!("error loading file: stat {file}: {}", go_error(&error));
+                let text = format!("error loading file: stat {file}: {}", os::explain(&error));
                 errors.push(Error::invalid(at, file, &text));
             }
             Ok(found) if !found.is_file() => errors.push(Error::invalid(at, file, "must be a regular file")),

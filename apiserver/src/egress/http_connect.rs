@@ -9,11 +9,12 @@ use actix_web::http::header::{HOST, HeaderMap, HeaderValue};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::cert::{self, ReloadingKey, Trust};
+use shared::os;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use super::{BoxStream, Stage, go_words};
+use super::{BoxStream, Stage};
 
 /// Where the proxy is.
 pub(super) enum Proxy {
@@ -78,11 +79,7 @@ impl Proxy {
     /// Why there is no connection to the proxy, in Go's words.
     fn unreachable(&self, error: &std::io::Error) -> String {
         let network = if matches!(self, Self::Uds(_)) { "unix" } else { "tcp" };
-        let why = match (error.kind(), go_words(error)) {
-            (ErrorKind::NotFound, _) => "connect: no such file or directory".to_owned(),
-            (_, Some(words)) => format!("connect: {words}"),
-            (_, None) => error.to_string(),
-        };
+        let why = os::words(error).map_or_else(|| error.to_string(), |words| format!("connect: {words}"));
         format!("dial {network} {}: {why}", self.name())
     }
 

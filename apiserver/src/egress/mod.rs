@@ -21,6 +21,7 @@ pub use shared::client::BoxStream;
 use shared::client::Dialer;
 use shared::flags::FlagSet;
 use shared::metrics;
+use shared::os;
 use tokio::net::TcpStream;
 
 /// Until a connection stands that nobody else sets a deadline for.
@@ -110,8 +111,8 @@ impl Egress {
         if path.is_empty() {
             return Ok(Self::default());
         }
-        let text = std::fs::read(&path)
-            .map_err(|e| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{e}]"))?;
+        let text = os::read(&path)
+            .map_err(|why| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{why}]"))?;
         let selections = config::read(&text).context("failed to read egress selector config")?;
         let mut ways = Ways::default();
         for (to, way) in selections {
@@ -179,17 +180,6 @@ impl Egress {
             Err((stage, _)) => meters.failed.with_label_values(&[labels[0], stage.name(), labels[1]]).inc(),
         }
         dialed.map_err(|(_, why)| io::Error::other(Refused(why)))
-    }
-}
-
-/// Why there is no connection, where Go has words of its own for it.
-pub fn go_words(error: &io::Error) -> Option<&'static str> {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => Some("connection refused"),
-        io::ErrorKind::HostUnreachable => Some("no route to host"),
-        io::ErrorKind::NetworkUnreachable => Some("network is unreachable"),
-        io::ErrorKind::ConnectionReset => Some("connection reset by peer"),
-        _ => None,
     }
 }
 

@@ -58,13 +58,8 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
-    #[error("open {path}: {why}")]
-    Read {
-        /// The file.
-        path: String,
-        /// Why.
-        why: String,
-    },
+    #[error("{0}")]
+    Read(String),
     /// A file holds no usable key.
     #[error("failed to parse key file {path}: {why}")]
     Key {
@@ -116,7 +111,7 @@ impl Material {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|e| Error::Read { path: path.to_owned(), why: e.to_string() })
+    shared::os::read(path).map_err(Error::Read)
 }
 
 impl ServiceAccounts {

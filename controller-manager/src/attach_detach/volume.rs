@@ -96,7 +96,7 @@ impl Attachable {
     /// The name in `status.volumesAttached` and `status.volumesInUse` of a node.
     #[must_use]
     pub fn unique_name(&self) -> String {
-        format!("{CSI_PREFIX}{}^{}", self.driver, self.handle)
+        unique_name(&self.driver, &self.handle)
     }
 
     /// The name of the VolumeAttachment, which kubelet and drivers compute, too.
@@ -112,12 +112,16 @@ impl Attachable {
     }
 }
 
+fn unique_name(driver: &str, handle: &str) -> String {
+    format!("{CSI_PREFIX}{driver}^{handle}")
+}
+
 /// See [`Attachable::key`].
 #[must_use]
 pub fn key_of(attachment: &VolumeAttachment) -> String {
     let source = &attachment.spec.source;
     let inline = || source.inline_volume_spec.as_ref()?.csi.as_ref();
-    let name = || inline().map(|csi| format!("{CSI_PREFIX}{}^{}", csi.driver, csi.volume_handle));
+    let name = || inline().map(|csi| unique_name(&csi.driver, &csi.volume_handle));
     source.persistent_volume_name.clone().or_else(name).unwrap_or_default()
 }
 

@@ -11,6 +11,7 @@ use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service};
 use parking_lot::Mutex;
 use serde_json::json;
+use shared::flags::parse_bool;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
@@ -96,7 +97,7 @@ pub fn changed(old: &Service, new: &Service) -> bool {
 
 /// Whether a node's label lets load balancers send to it.
 fn included(node: &Node) -> bool {
-    object::label(&node.metadata, EXCLUDED).is_none_or(|v| matches!(v, "0" | "f" | "F" | "false" | "False" | "FALSE"))
+    object::label(&node.metadata, EXCLUDED).is_none_or(|v| parse_bool(v) == Ok(false))
 }
 
 /// Whether a load balancer may send to a node.

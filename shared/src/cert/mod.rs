@@ -39,14 +39,9 @@ pub use words::refused;
 /// What can go wrong with a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertError {
-    /// A file could not be read.
-    #[error("unable to load {path}: {source}")]
-    Read {
-        /// The file.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// A file could not be read or written.
+    #[error("{0}")]
+    File(String),
     /// Not PEM, or the wrong kind.
     #[error("data does not contain any valid RSA or ECDSA certificates: {0}")]
     Pem(String),
@@ -65,8 +60,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// Reads a file, naming it in the error.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, CertError> {
-    let path = path.as_ref();
-    std::fs::read(path).map_err(|source| CertError::Read { path: path.display().to_string(), source })
+    crate::os::read(&path.as_ref().to_string_lossy()).map_err(CertError::File)
 }
 
 /// All certificates of a PEM text.

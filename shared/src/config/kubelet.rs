@@ -205,7 +205,8 @@ fn drop_ins(folder: &str) -> Result<Vec<String>, ConfigError> {
     if folder.is_empty() {
         return Ok(Vec::new());
     }
-    let fail = |e: std::io::Error| ConfigError::Read { what: "kubelet", path: folder.to_owned(), why: e.to_string() };
+    let fail =
+        |e: std::io::Error| ConfigError::Read { what: "kubelet", path: folder.to_owned(), why: crate::os::explain(&e) };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(fail)? {
         let path = entry.map_err(fail)?.path();

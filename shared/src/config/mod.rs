@@ -151,7 +151,7 @@ fn what(kind: &'static str) -> &'static str {
 }
 
 fn read(path: &str, what: &'static str) -> Result<Vec<u8>, ConfigError> {
-    let bytes = std::fs::read(path).map_err(|e| ConfigError::Read { what, path: path.into(), why: e.to_string() })?;
+    let bytes = crate::os::read(path).map_err(|why| ConfigError::Read { what, path: path.into(), why })?;
     if bytes.is_empty() { Err(ConfigError::Empty { what, path: path.to_owned() }) } else { Ok(bytes) }
 }
 

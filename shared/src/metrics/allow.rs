@@ -70,7 +70,7 @@ fn is_name(text: &str, colons: bool) -> bool {
 }
 
 fn read_manifest(path: &str) -> Result<Vec<(String, String)>, String> {
-    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    let bytes = crate::os::read(path)?;
     let tree = proto::yaml::decode_any(&bytes).map_err(|e| e.to_string())?;
     let listed = tree.as_object().ok_or("it is no map")?;
     let text = |v: &proto::Value| v.as_str().map(str::to_owned).ok_or("its values are no texts");

@@ -156,7 +156,8 @@ fn write_pair(pair: &PemPair, certificate: &Path, key: &Path) -> Result<(), Cert
         options.write(true).create(true).truncate(true).mode(mode).open(path)?.write_all(text.as_bytes())
     };
     for (path, mode, text) in [(certificate, 0o644, &pair.certificate), (key, 0o600, &pair.key)] {
-        write(path, mode, text).map_err(|source| CertError::Read { path: path.display().to_string(), source })?;
+        write(path, mode, text)
+            .map_err(|e| CertError::File(format!("open {}: {}", path.display(), crate::os::explain(&e))))?;
     }
     Ok(())
 }

@@ -51,15 +51,8 @@ impl Configuration {
     /// # Errors
     /// What is wrong with it, in upstream's words.
     pub fn from_file(path: &str) -> anyhow::Result<Self> {
-        let text = std::fs::read(path).map_err(|e| {
-            let why = if e.kind() == std::io::ErrorKind::NotFound {
-                "no such file or directory".to_owned()
-            } else {
-                e.to_string()
-            };
-            anyhow::anyhow!(
-                "failed to read tracing config: unable to read tracing configuration from {path:?}: open {path}: {why}"
-            )
+        let text = crate::os::read(path).map_err(|why| {
+            anyhow::anyhow!("failed to read tracing config: unable to read tracing configuration from {path:?}: {why}")
         })?;
         let read = Self::read(&text).map_err(|why| {
             anyhow::anyhow!("failed to read tracing config: unable to decode tracing configuration data: {why}")

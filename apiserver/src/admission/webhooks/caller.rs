@@ -23,7 +23,7 @@ use super::credentials::{Credentials, Identity};
 use super::redirect::Step;
 use super::target::Target;
 use crate::api::Reader;
-use crate::egress::{Egress, Refused, go_words};
+use crate::egress::{Egress, Refused};
 
 /// Idle connections per webhook, and webhooks with idle connections.
 const IDLE: usize = 4;
@@ -279,11 +279,10 @@ pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
         return refused.to_string();
     }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let why = match go_words(error) {
+    let why = match shared::os::words(error) {
         Some(words) => format!("connect: {words}"),
         None if error.kind() == std::io::ErrorKind::TimedOut => "i/o timeout".to_owned(),
-        None if error.raw_os_error().is_none() => return format!("dial tcp: lookup {host}: no such host"),
-        None => error.to_string(),
+        None => return format!("dial tcp: lookup {host}: no such host"),
     };
     format!("dial tcp {address}: {why}")
 }

@@ -62,7 +62,9 @@ fn content(user: &Value, field: &str, folder: &Path) -> Result<Option<Vec<u8>>, 
     }
     match tree::text(user, &format!("/{field}")) {
         "" => Ok(None),
-        path => std::fs::read(folder.join(path)).map(Some).map_err(|e| format!("unable to read {field} {path}: {e}")),
+        path => std::fs::read(folder.join(path))
+            .map(Some)
+            .map_err(|e| format!("unable to read {field} {path}: {}", shared::os::explain(&e))),
     }
 }
 
@@ -131,10 +133,7 @@ impl Credentials {
 
 /// A kubeconfig as a tree.
 fn kubeconfig(path: &str) -> Result<Value, String> {
-    let text = std::fs::read(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => format!("stat {path}: no such file or directory"),
-        _ => format!("{path}: {e}"),
-    })?;
+    let text = std::fs::read(path).map_err(|e| format!("stat {path}: {}", shared::os::explain(&e)))?;
     serde_norway::from_slice(&text).map_err(|e| format!("error loading config file {path:?}: {e}"))
 }
 

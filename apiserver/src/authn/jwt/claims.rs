@@ -35,16 +35,26 @@ fn text(claim: &Value) -> Result<String, String> {
     }
 }
 
+/// How deep claims have escaped names beside their own: each level may double what lies below it.
+const ESCAPED_LEVELS: usize = 4;
+
 /// Claims as expressions see them: all numbers are fractions, and what no expression could name otherwise has its
-/// escaped name, too.
-fn seen(value: &Value) -> Value {
+/// escaped name, too, down to [`ESCAPED_LEVELS`].
+fn seen(value: &Value, level: usize) -> Value {
     match value {
         Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
-        Value::Array(items) => items.iter().map(seen).collect(),
+        Value::Array(items) => items.iter().map(|item| seen(item, level + 1)).collect(),
         Value::Object(fields) => {
-            let escaped = fields.iter().map(|(name, value)| (shared::cel::escape(name), seen(value)));
-            let plain = fields.iter().map(|(name, value)| (name.clone(), seen(value)));
-            plain.chain(escaped).collect::<serde_json::Map<_, _>>().into()
+            let mut shown = serde_json::Map::new();
+            for (name, value) in fields {
+                let value = seen(value, level + 1);
+                let escaped = shared::cel::escape(name);
+                if level < ESCAPED_LEVELS && escaped != *name {
+                    shown.insert(escaped, value.clone());
+                }
+                shown.insert(name.clone(), value);
+            }
+            shown.into()
         }
         other => other.clone(),
     }
@@ -60,7 +70,7 @@ fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), S
 
 /// Whom the claims name.
 pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, String> {
-    let shown = seen(claims);
+    let shown = seen(claims, 0);
     let mut scope = Scope::new(Dialect::Claims, &[("claims", &shown)]);
     let name = username(issuer, claims, &mut scope)?;
     let groups = groups(issuer, claims, &mut scope)?;
@@ -287,6 +297,14 @@ mod tests {
             let got = identity(&issuer, &claims).map(|user| user.name);
             assert_eq!(got.as_deref().map_err(String::as_str), want, "{expression}");
         }
+    }
+
+    /// Names that need escaping, one inside the other, do not make a token dear to read.
+    #[test]
+    fn deep_claims_stay_small() {
+        let deep = (0..100).fold(json!(1), |inner, _| json!({"a.b": inner}));
+        let shown = seen(&deep, 0).to_string();
+        assert!(shown.len() < 100 * deep.to_string().len(), "{} bytes", shown.len());
     }
 
     #[test]

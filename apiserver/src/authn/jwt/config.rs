@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 use shared::config::{self, Unknown};
 use shared::flags::FlagSet;
+use shared::os;
 use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
@@ -142,7 +143,7 @@ pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String>
         if oidc {
             return Err("authentication-config file and oidc-* flags are mutually exclusive".to_owned());
         }
-        let content = std::fs::read(&file).map_err(|e| format!("open {file}: {e}"))?;
+        let content = os::read(&file)?;
         let configured = load(&content, Terms::from_flags(flags, own))?;
         if configured.anonymous.is_some() && flags.is_set("anonymous-auth") {
             return Err("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file".to_owned());
@@ -176,11 +177,7 @@ fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
         }
     }
     let ca_file = text("ca-file");
-    let ca = if ca_file.is_empty() {
-        None
-    } else {
-        Some(std::fs::read_to_string(&ca_file).map_err(|e| format!("open {ca_file}: {e}"))?)
-    };
+    let ca = if ca_file.is_empty() { None } else { Some(String::from_utf8_lossy(&os::read(&ca_file)?).into_owned()) };
     let claim = text("username-claim");
     // Names of different issuers must not be the same by accident, but addresses are unique.
     let prefix = match (text("username-prefix").as_str(), claim.as_str()) {

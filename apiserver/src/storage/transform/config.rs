@@ -14,12 +14,12 @@ use crate::registry;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file.
-    #[error("error reading encryption provider configuration file {path:?}: {source}")]
+    #[error("error reading encryption provider configuration file {path:?}: open {path}: {why}")]
     Read {
         /// Its path.
         path: String,
         /// What the system said.
-        source: std::io::Error,
+        why: String,
     },
     /// Its syntax.
     #[error("error decoding encryption provider configuration file {path:?}: {why}")]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use shared::os;
+
 use super::Transformers;
 use super::config::{self, ConfigError};
 use super::kms::{ASK_EVERY, ASK_EVERY_WHEN_UNWELL, Kms};
@@ -52,7 +54,7 @@ impl Loaded {
 }
 
 async fn text(path: &str) -> Result<Vec<u8>, ConfigError> {
-    tokio::fs::read(path).await.map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+    tokio::fs::read(path).await.map_err(|e| ConfigError::Read { path: path.to_owned(), why: os::explain(&e) })
 }
 
 /// Reads the file and sets the transformers.
