@@ -2,6 +2,7 @@
 NODES ?= 1
 CONTROL_PLANE ?= processes
 DNS ?= none
+IP_FAMILY ?= ipv4
 CACHE ?= $(HOME)/.cache/ironclad
 # Outside the clone, so that clones and CI share what is built.
 export CARGO_TARGET_DIR ?= $(CACHE)/target
@@ -21,8 +22,13 @@ WITH_DNS := --dns $(CACHE)/images/coredns.tar
 else ifneq ($(DNS),none)
 $(error DNS=$(DNS) is not known; use none or coredns)
 endif
-up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods, its DNS none or coredns
-	@$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(WITH_DNS)
+ifeq ($(IP_FAMILY),dual)
+FAMILIES := --dual-stack
+else ifneq ($(IP_FAMILY),ipv4)
+$(error IP_FAMILY=$(IP_FAMILY) is not known; use ipv4 or dual)
+endif
+up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods, its DNS none or coredns, its IP_FAMILY ipv4 or dual
+	@$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(FAMILIES) $(WITH_DNS)
 
 down: ## Stop the cluster and leave nothing behind
 	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi

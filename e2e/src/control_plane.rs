@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::layout::{CLUSTER_CIDR, CONTROL_PLANE, HOST_ADDRESS, Layout, Node, SERVICE_CIDR};
+use crate::layout::{
+    CLUSTER_CIDR, CLUSTER_CIDR_6, CONTROL_PLANE, HOST_ADDRESS, Layout, Node, SERVICE_CIDR, SERVICE_CIDR_6,
+};
 use crate::machine::{Machine, Process};
 use crate::{image, node};
 
@@ -33,19 +35,21 @@ const PARTS: [Part; 4] = [
 
 impl Part {
     /// The manifest with this cluster's values in it.
-    fn filled(&self) -> String {
+    fn filled(&self, layout: &Layout) -> String {
+        let services = layout.of_families(SERVICE_CIDR, SERVICE_CIDR_6);
+        let pods = layout.of_families(CLUSTER_CIDR, CLUSTER_CIDR_6);
         let values = [
             ("${NODE_NAME}", CONTROL_PLANE),
             ("${ADVERTISE_ADDRESS}", HOST_ADDRESS),
-            ("${SERVICE_CIDR}", SERVICE_CIDR),
-            ("${POD_CIDR}", CLUSTER_CIDR),
+            ("${SERVICE_CIDR}", &services),
+            ("${POD_CIDR}", &pods),
             ("${ETCD_IMAGE}", ETCD_IMAGE),
         ];
         values.iter().fold(self.manifest.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    fn container(&self) -> Result<Value> {
-        let pod: Value = serde_norway::from_str(&self.filled())?;
+    fn container(&self, layout: &Layout) -> Result<Value> {
+        let pod: Value = serde_norway::from_str(&self.filled(layout))?;
         pod.pointer("/spec/containers/0").cloned().with_context(|| format!("{} has no container", self.name))
     }
 
@@ -57,7 +61,7 @@ impl Part {
             ("/etc/kubernetes/scheduler.conf", layout.kubeconfig("kube-scheduler")),
             ("/var/lib/etcd", layout.root.join("etcd")),
         ];
-        let container = self.container()?;
+        let container = self.container(layout)?;
         let command = container["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let here = |argument: &str| {
             moved.iter().fold(argument.to_owned(), |text, (path, ours)| text.replace(path, &ours.display().to_string()))
@@ -68,7 +72,7 @@ impl Part {
 
     /// The archive of the image that the manifest names.
     fn image(&self, layout: &Layout) -> Result<PathBuf> {
-        let container = self.container()?;
+        let container = self.container(layout)?;
         let reference = container["image"].as_str().unwrap_or_default();
         let program = match self.name {
             "etcd" => crate::shell::find("etcd").context("etcd is missing; run: apt-get install etcd-server")?,
@@ -113,7 +117,7 @@ pub fn static_pods(layout: &Layout, pause: &Path) -> Result<Machine> {
     for part in &PARTS {
         images.push(part.image(layout)?);
         let file = manifests.join(format!("{}.yaml", part.name));
-        fs::write(&file, part.filled()).with_context(|| format!("cannot write {}", file.display()))?;
+        fs::write(&file, part.filled(layout)).with_context(|| format!("cannot write {}", file.display()))?;
     }
     node::host(layout, &node, &images, false)
 }

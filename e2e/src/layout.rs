@@ -12,6 +12,15 @@ pub const NODE_PREFIX: u8 = 24;
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
 /// Service addresses.
 pub const SERVICE_CIDR: &str = "169.169.0.0/16";
+/// What a cluster of two families has beside: the control plane's address, the node network's prefix length, pods (every
+/// node gets a /64) and services.
+pub const HOST_ADDRESS_6: &str = "fd00:10:89::1";
+/// See [`HOST_ADDRESS_6`].
+pub const NODE_PREFIX_6: u8 = 64;
+/// See [`HOST_ADDRESS_6`].
+pub const CLUSTER_CIDR_6: &str = "fd00:10:244::/48";
+/// See [`HOST_ADDRESS_6`].
+pub const SERVICE_CIDR_6: &str = "fd00:169:169::/112";
 /// The `kubernetes` Service: the first address of [`SERVICE_CIDR`].
 pub const KUBERNETES_SERVICE: &str = "169.169.0.1";
 /// The Service of cluster DNS, where there is one: `manifests/addons/coredns.yaml` asks for it.
@@ -36,28 +45,37 @@ pub struct Layout {
     pub root: PathBuf,
     /// Where the built binaries are.
     pub binaries: PathBuf,
+    /// Whether pods, nodes and services have IPv6 addresses beside those of IPv4.
+    pub dual_stack: bool,
 }
 
-/// One node: its name, number and address.
+/// One node: its name and addresses.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Node name, also its host name in certificates.
     pub name: String,
     /// Address on the node network.
     pub address: String,
+    /// Its address of IPv6, in a cluster that has them.
+    pub address_6: String,
 }
 
 impl Node {
     /// The node with the given number, counted from one.
     #[must_use]
     pub fn new(number: usize) -> Self {
-        Self { name: format!("node-{number}"), address: format!("10.89.0.{}", 10 + number) }
+        let last = 10 + number;
+        Self {
+            name: format!("node-{number}"),
+            address: format!("10.89.0.{last}"),
+            address_6: format!("fd00:10:89::{last}"),
+        }
     }
 
     /// The node whose static pods are the control plane. It is on the host's network.
     #[must_use]
     pub fn control_plane() -> Self {
-        Self { name: CONTROL_PLANE.into(), address: HOST_ADDRESS.into() }
+        Self { name: CONTROL_PLANE.into(), address: HOST_ADDRESS.into(), address_6: HOST_ADDRESS_6.into() }
     }
 
     /// Whether this is the control plane's node.
@@ -70,6 +88,12 @@ impl Node {
     #[must_use]
     pub fn bootstraps(&self) -> bool {
         !self.is_control_plane() && self.name != Self::new(1).name
+    }
+
+    /// Its address of the family that `other`, an address or a range, is of.
+    #[must_use]
+    pub fn address_like(&self, other: &str) -> &str {
+        if other.contains(':') { &self.address_6 } else { &self.address }
     }
 
     /// The network namespace of this node.
@@ -92,7 +116,13 @@ impl Layout {
     /// When the current directory or program path cannot be read.
     pub fn new(root: &Path) -> std::io::Result<Self> {
         let binaries = std::env::current_exe()?.parent().unwrap_or(Path::new("/")).to_path_buf();
-        Ok(Self { root: std::path::absolute(root)?, binaries })
+        Ok(Self { root: std::path::absolute(root)?, binaries, dual_stack: false })
+    }
+
+    /// The value of a flag that takes an address or a range of each family.
+    #[must_use]
+    pub fn of_families(&self, v4: &str, v6: &str) -> String {
+        if self.dual_stack { format!("{v4},{v6}") } else { v4.to_owned() }
     }
 
     /// The administrator's kubeconfig.

@@ -6,18 +6,23 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::layout::{BRIDGE, HOST_ADDRESS, NODE_PREFIX, Node, SERVICE_CIDR};
+use crate::layout::{
+    BRIDGE, HOST_ADDRESS, HOST_ADDRESS_6, Layout, NODE_PREFIX, NODE_PREFIX_6, Node, SERVICE_CIDR, SERVICE_CIDR_6,
+};
 use crate::shell::run;
 
 /// Makes the bridge; does nothing when it is there.
 ///
 /// # Errors
 /// When `ip` fails.
-pub fn bridge() -> Result<()> {
+pub fn bridge(layout: &Layout) -> Result<()> {
     if !Path::new("/sys/class/net").join(BRIDGE).exists() {
         run("ip", &["link", "add", BRIDGE, "type", "bridge"])?;
     }
     run("ip", &["address", "replace", &format!("{HOST_ADDRESS}/{NODE_PREFIX}"), "dev", BRIDGE])?;
+    if layout.dual_stack {
+        run("ip", &["address", "replace", &format!("{HOST_ADDRESS_6}/{NODE_PREFIX_6}"), "dev", BRIDGE, "nodad"])?;
+    }
     run("ip", &["link", "set", BRIDGE, "up"])?;
     Ok(())
 }
@@ -26,7 +31,7 @@ pub fn bridge() -> Result<()> {
 ///
 /// # Errors
 /// When `ip` fails.
-pub fn namespace(node: &Node) -> Result<()> {
+pub fn namespace(layout: &Layout, node: &Node) -> Result<()> {
     let netns = node.netns();
     if Path::new("/run/netns").join(&netns).exists() {
         return Ok(());
@@ -41,6 +46,11 @@ pub fn namespace(node: &Node) -> Result<()> {
     inside(&["link", "set", "eth0", "up"])?;
     inside(&["route", "add", "default", "via", HOST_ADDRESS])?;
     run("ip", &["netns", "exec", &netns, "sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
+    if layout.dual_stack {
+        inside(&["address", "add", &format!("{}/{NODE_PREFIX_6}", node.address_6), "dev", "eth0", "nodad"])?;
+        inside(&["route", "add", "default", "via", HOST_ADDRESS_6])?;
+        run("ip", &["netns", "exec", &netns, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1"])?;
+    }
     Ok(())
 }
 
@@ -49,7 +59,7 @@ pub fn namespace(node: &Node) -> Result<()> {
 /// # Errors
 /// When `ip` fails.
 pub fn route_pods(node: &Node, pod_cidr: &str, all: &[Node]) -> Result<()> {
-    let via = ["route", "replace", pod_cidr, "via", node.address.as_str()];
+    let via = ["route", "replace", pod_cidr, "via", node.address_like(pod_cidr)];
     run("ip", &via)?;
     for other in all.iter().filter(|other| other.name != node.name) {
         run("ip", &[&["-n", other.netns().as_str()], via.as_slice()].concat())?;
@@ -62,8 +72,10 @@ pub fn route_pods(node: &Node, pod_cidr: &str, all: &[Node]) -> Result<()> {
 ///
 /// # Errors
 /// When `ip` fails.
-pub fn route_services(node: &Node) -> Result<()> {
-    run("ip", &["route", "replace", SERVICE_CIDR, "via", node.address.as_str()])?;
+pub fn route_services(layout: &Layout, node: &Node) -> Result<()> {
+    for cidr in layout.of_families(SERVICE_CIDR, SERVICE_CIDR_6).split(',') {
+        run("ip", &["route", "replace", cidr, "via", node.address_like(cidr)])?;
+    }
     Ok(())
 }
 

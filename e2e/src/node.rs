@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::layout::{CLUSTER_CIDR, DNS_SERVICE, Layout, Node, PAUSE_IMAGE};
+use crate::layout::{CLUSTER_CIDR, CLUSTER_CIDR_6, DNS_SERVICE, Layout, Node, PAUSE_IMAGE};
 use crate::machine::{Machine, Process};
 use crate::{dns, shell};
 
@@ -51,7 +51,7 @@ pub fn host(layout: &Layout, node: &Node, images: &[PathBuf], dns: bool) -> Resu
     let manifests = disk.join("etc-kubernetes/manifests");
     fs::create_dir_all(&manifests).with_context(|| format!("cannot make {}", manifests.display()))?;
     make_cgroup(node)?;
-    let cni_template = write(layout, node, "cni.template", cni_template())?;
+    let cni_template = write(layout, node, "cni.template", cni_template(layout.dual_stack))?;
     let containerd = write(layout, node, "containerd.toml", containerd_toml(&cni_template))?;
     let kubelet = write(layout, node, "kubelet.yaml", format!("{:#}\n", kubelet_config(layout, node, dns)))?;
 
@@ -121,7 +121,7 @@ fn kubelet_process(layout: &Layout, node: &Node, config: String, images: &[PathB
     let mut arguments = vec![
         format!("--config={config}"),
         format!("--hostname-override={}", node.name),
-        format!("--node-ip={}", node.address),
+        format!("--node-ip={}", layout.of_families(&node.address, &node.address_6)),
     ];
     if node.bootstraps() {
         arguments.push(format!("--bootstrap-kubeconfig={}", layout.kubeconfig("bootstrap").display()));
@@ -143,14 +143,15 @@ pub fn import_command(archive: &Path) -> Vec<String> {
 
 /// A point-to-point link a pod: traffic between pods of a node is routed, not bridged, so
 /// that kube-proxy's rules see it without br_netfilter.
-fn cni_template() -> String {
+fn cni_template(dual_stack: bool) -> String {
+    let routes = if dual_stack { r#"{"dst": "0.0.0.0/0"}, {"dst": "::/0"}"# } else { r#"{"dst": "0.0.0.0/0"}"# };
     let ranges = "[{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{\"subnet\": \"{{$range}}\"}]{{end}}]";
     format!(
         r#"{{
   "cniVersion": "0.4.0",
   "name": "ironclad",
   "plugins": [
-    {{"type": "ptp", "ipam": {{"type": "host-local", "ranges": {ranges}, "routes": [{{"dst": "0.0.0.0/0"}}]}}}},
+    {{"type": "ptp", "ipam": {{"type": "host-local", "ranges": {ranges}, "routes": [{routes}]}}}},
     {{"type": "portmap", "capabilities": {{"portMappings": true}}}}
   ]
 }}
@@ -238,7 +239,7 @@ fn proxy_config(layout: &Layout, node: &Node) -> serde_json::Value {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": layout.kubeconfig("kube-proxy").display().to_string()},
-        "clusterCIDR": CLUSTER_CIDR,
+        "clusterCIDR": layout.of_families(CLUSTER_CIDR, CLUSTER_CIDR_6),
         "hostnameOverride": node.name,
         "mode": mode,
         "conntrack": {"maxPerCore": 0, "min": 0},

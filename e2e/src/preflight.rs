@@ -23,6 +23,8 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("gcc", "gcc"),
 ];
 const BINARIES: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
+/// Says 0 where the kernel speaks IPv6.
+const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
 /// What a node needs at least, in bytes.
 const DISK: u64 = 2 << 30;
 
@@ -47,10 +49,21 @@ pub fn check(layout: &Layout) -> Result<()> {
             bail!("{} is not built; run: make build", layout.binary(binary));
         }
     }
+    if layout.dual_stack && !has_ipv6() {
+        bail!(
+            "IPv6 is off on this machine, and a cluster of two families needs it; run: sysctl net.ipv6.conf.all.disable_ipv6=0"
+        );
+    }
     if !crate::node::cgroup_mounts().iter().any(|mount| mount.is_dir()) {
         bail!("no cgroup controllers are mounted below /sys/fs/cgroup; mount them first");
     }
     disk(&layout.root)
+}
+
+/// Whether the machine speaks IPv6.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    std::fs::read_to_string(NO_IPV6).is_ok_and(|off| off.trim() == "0")
 }
 
 /// Checks that the control plane's ports are free; asked only before it is started.

@@ -35,7 +35,7 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Optio
     let dns = dns.map(dns::archive).transpose()?;
     say("certificates");
     pki::control_plane(layout)?;
-    network::bridge()?;
+    network::bridge(layout)?;
     let pause = image::pause(&layout.root.join("images"))?;
 
     start_control_plane(layout, control_plane, &pause)?;
@@ -46,12 +46,12 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Optio
     for node in &nodes {
         say(&node.name);
         pki::node(layout, node)?;
-        network::namespace(node)?;
+        network::namespace(layout, node)?;
         node::machine(layout, node, &pause, dns.as_deref())?.start(layout)?;
     }
     let all = layout.nodes();
     if let Some(first) = all.first() {
-        network::route_services(first)?;
+        network::route_services(layout, first)?;
     }
     for node in &all {
         wait_ready(layout, node, &all)?;
@@ -91,18 +91,20 @@ fn start_control_plane(layout: &Layout, kind: ControlPlane, pause: &Path) -> Res
 
 fn wait_ready(layout: &Layout, node: &Node, all: &[Node]) -> Result<()> {
     let log = log_file(&layout.machine(&node.name), "kubelet");
-    let mut pod_cidr = String::new();
+    let mut ranges = String::new();
     shell::wait_for(&format!("{} got no pod addresses", node.name), READY_LIMIT, &log, || {
-        let found = kubectl(layout, &["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDR}"]);
-        pod_cidr = found.unwrap_or_default();
-        !pod_cidr.is_empty()
+        let found = kubectl(layout, &["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDRs[*]}"]);
+        ranges = found.unwrap_or_default();
+        !ranges.is_empty()
     })?;
-    network::route_pods(node, &pod_cidr, all)?;
+    for range in ranges.split_whitespace() {
+        network::route_pods(node, range, all)?;
+    }
     let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
     shell::wait_for(&format!("{} is not Ready", node.name), READY_LIMIT, &log, || {
         kubectl(layout, &["get", "node", &node.name, "-o", ready]).is_ok_and(|status| status == "True")
     })?;
-    say(&format!("{} is Ready, pods in {pod_cidr}", node.name));
+    say(&format!("{} is Ready, pods in {ranges}", node.name));
     Ok(())
 }
 

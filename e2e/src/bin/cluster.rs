@@ -47,6 +47,12 @@ fn command() -> Command {
                         .value_parser(["processes", "static-pods"]),
                 )
                 .arg(
+                    Arg::new("dual-stack")
+                        .long("dual-stack")
+                        .help("with IPv6 addresses beside those of IPv4")
+                        .action(ArgAction::SetTrue),
+                )
+                .arg(
                     Arg::new("dns")
                         .long("dns")
                         .help("an image archive of CoreDNS: with cluster DNS")
@@ -77,13 +83,14 @@ fn process_command(name: &'static str, about: &'static str) -> Command {
 
 fn run(matches: &ArgMatches) -> Result<()> {
     let root: &PathBuf = matches.get_one("run").context("no run directory")?;
-    let layout = Layout::new(root)?;
+    let mut layout = Layout::new(root)?;
     match matches.subcommand() {
         Some(("up", given)) => {
             let kind = match given.get_one::<String>("control-plane").map(String::as_str) {
                 Some("static-pods") => up::ControlPlane::StaticPods,
                 _ => up::ControlPlane::Processes,
             };
+            layout.dual_stack = given.get_flag("dual-stack");
             let dns = given.get_one::<PathBuf>("dns").map(PathBuf::as_path);
             up::up(&layout, given.get_one("nodes").copied().unwrap_or(1), kind, dns)?;
             println!("{}", layout.admin_conf().display());

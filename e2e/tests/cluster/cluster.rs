@@ -93,7 +93,7 @@ impl Cluster {
 
     /// Where its files are.
     pub fn layout(&self) -> e2e::layout::Layout {
-        e2e::layout::Layout { root: self.run.clone(), binaries: self.binaries.clone() }
+        e2e::layout::Layout { root: self.run.clone(), binaries: self.binaries.clone(), dual_stack: false }
     }
 
     fn program(&self, arguments: &[&str]) -> Said {
@@ -179,7 +179,7 @@ impl Cluster {
 
     /// GETs a page of a node from outside of all pods.
     pub fn curl(&self, url: &str) -> Result<String, String> {
-        let said = run("curl", &["-sS", "--fail", "--noproxy", "*", "--max-time", "10", url], None);
+        let said = run("curl", &["-sS", "--globoff", "--fail", "--noproxy", "*", "--max-time", "10", url], None);
         if said.ok { Ok(said.out) } else { Err(said.err) }
     }
 

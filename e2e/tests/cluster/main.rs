@@ -5,6 +5,7 @@
 
 mod cluster;
 mod dns;
+mod dual_stack;
 mod failures;
 mod injection;
 mod joining;
@@ -18,12 +19,19 @@ use cluster::Cluster;
 
 #[test]
 fn a_real_cluster_stands() {
-    let cluster = Cluster::start_with_dns(&["--nodes", "2"]);
+    let dual_stack = e2e::preflight::has_ipv6();
+    let families: &[&str] = if dual_stack { &["--dual-stack"] } else { &[] };
+    let cluster = Cluster::start_with_dns(&[&["--nodes", "2"], families].concat());
     cluster.load("busybox");
     if cluster.has_dns() {
         dns::answers(&cluster);
     } else {
         eprintln!("SKIPPED: cluster DNS, because there is no image of CoreDNS; build it with: make dns-image");
+    }
+    if dual_stack {
+        dual_stack::has_both_families(&cluster);
+    } else {
+        eprintln!("SKIPPED: addresses of two families, because IPv6 is off on this machine");
     }
     joining::by_token(&cluster);
     kubectl::create_and_look(&cluster);
