@@ -134,6 +134,18 @@ fn causes(valid: &Valid, new: &Value, old: &Value) -> Vec<String> {
     lines(valid.row, validate_update(valid.row, valid.row, new, old))
 }
 
+/// What no gate and no older release let pass is complained of with every change.
+#[test]
+fn pods_are_judged_as_a_whole_whatever_changes() {
+    let pods = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": pod_spec()}));
+    let stored = pods.with(&[("/spec/dnsPolicy", json!("No")), ("/spec/hostname", json!("No_Name"))]);
+    let mut labelled = stored.clone();
+    labelled["metadata"]["labels"] = json!({"l": "l"});
+    let told = causes(&pods, &labelled, &stored);
+    let paths: Vec<_> = told.iter().filter_map(|t| t.split(": ").next()).collect();
+    assert_eq!(paths, ["spec.dnsPolicy", "spec.hostname"], "{told:?}");
+}
+
 #[test]
 fn conditions_of_webhooks_are_judged_again_when_one_changes() {
     let hook = |name: &str, conditions: Value| {
