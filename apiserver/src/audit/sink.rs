@@ -128,34 +128,38 @@ struct Out {
 }
 
 impl Out {
-    /// Sends, and counts what was lost.
+    /// Sends, and counts what was lost; a batch that is lost does not take the others with it.
     async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
         let (batches, dropped) = match self.limits {
             Some(limits) => limits.split(events),
             None => (vec![events.to_vec()], 0),
         };
         if dropped > 0 {
-            failed("truncate", dropped, "event is too large");
+            failed("truncate", dropped, "event is too large even after truncating");
         }
+        let mut all = Ok(());
         for batch in batches {
             if let Err(error) = self.target.send(&batch).await {
                 failed(self.target.name(), batch.len(), &error);
-                return Err(error);
+                all = Err(error);
             }
         }
-        Ok(())
+        all
     }
 }
 
-fn failed(plugin: &str, events: usize, error: &str) {
-    #[allow(clippy::cast_precision_loss)]
+/// Counts what was lost, by back end.
+fn losses() -> metrics::CounterVec {
     metrics::counter(
         "apiserver_audit_error_total",
         "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.",
         &["plugin"],
     )
-    .with_label_values(&[plugin])
-    .inc_by(events as f64);
+}
+
+fn failed(plugin: &str, events: usize, error: &str) {
+    #[allow(clippy::cast_precision_loss)]
+    losses().with_label_values(&[plugin]).inc_by(events as f64);
     tracing::error!(plugin, impacted = events, error, "Error in audit plugin");
 }
 
@@ -374,6 +378,20 @@ mod tests {
         assert_eq!(shown, [vec!["a", "b"], vec!["c"]]);
         assert_eq!(batches[0][1].annotations["audit.k8s.io/truncated"], "true");
         assert!(batches[0][1].request_object.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_is_lost_does_not_take_the_others_with_it() {
+        let flags = FlagSet::of("kube-apiserver", &["--audit-log-path=/dev/full", "--audit-log-mode=blocking"]);
+        let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
+        let mut sinks = from_flags(&flags.expect("flags"), &Egress::default(), &tasks, &shutdown).await.expect("sinks");
+        let Some(Sink::Blocking { out: OutHandle(mut out), .. }) = sinks.pop() else { panic!("a log that blocks") };
+        let one = length(&event("a", 0));
+        out.limits = Some(Limits { event: one, batch: one });
+        let before = losses().with_label_values(&["log"]).get();
+        assert!(out.send(&[event("a", 0), event("b", 0), event("c", 0)]).await.is_err());
+        let lost = losses().with_label_values(&["log"]).get() - before;
+        assert!((2.5..3.5).contains(&lost), "each was tried, and each is counted: {lost}");
     }
 
     #[tokio::test]

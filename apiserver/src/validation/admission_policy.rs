@@ -22,9 +22,19 @@ const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
 
 /// `ValidatingAdmissionPolicy`.
 pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
+    either(object, None, out);
+}
+
+/// A changed `ValidatingAdmissionPolicy`.
+pub(super) fn policy_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    either(new, Some(old), out);
+}
+
+/// A policy that is new, or was another before.
+fn either(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     constraints(spec, &path, out);
-    let names = expressions(spec, &path, out);
+    let names = expressions(spec, old, &path, out);
     let (validations, annotations) = (list(spec, "validations"), list(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
@@ -99,9 +109,13 @@ pub(super) fn constraints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Match conditions and variables; what the expressions after them may name.
-pub(super) fn expressions(spec: &Value, path: &Path, out: &mut Vec<Error>) -> Names {
+pub(super) fn expressions(spec: &Value, old: Option<&Value>, path: &Path, out: &mut Vec<Error>) -> Names {
     let mut names = Names::of(Dialect::Policy { params: has(spec, "paramKind") });
-    conditions(spec, &names, &path.child("matchConditions"), out);
+    // Conditions that are stored, and may name what they could name then, are not judged once more.
+    let stays = |old: &Value| ["paramKind", "matchConditions"].iter().all(|key| get(spec, key) == get(old, key));
+    if !old.is_some_and(|old| stays(get(old, "spec"))) {
+        conditions(spec, &names, &path.child("matchConditions"), out);
+    }
     variables(spec, &mut names, &path.child("variables"), out);
     names
 }

@@ -25,23 +25,25 @@ pub(super) fn mutating(object: &Value, out: &mut Vec<Error>) {
 
 /// A changed `ValidatingWebhookConfiguration`.
 pub(super) fn validating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    webhooks(new, false, Demands::met_by(old), out);
+    webhooks(new, false, Demands::of_change(new, old), out);
 }
 
 /// A changed `MutatingWebhookConfiguration`.
 pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    webhooks(new, true, Demands::met_by(old), out);
+    webhooks(new, true, Demands::of_change(new, old), out);
 }
 
 /// Which values the first version of this API let pass are not let pass. One that is stored without is changed without.
 #[derive(Clone, Copy)]
 struct Demands {
-    /// A call changes nothing but what is asked about.
-    no_effects: bool,
+    /// Side effects that a call may have.
+    effects: &'static [&'static str],
     /// A version of reviews that is sent.
     known_versions: bool,
     /// One name for each.
     unique_names: bool,
+    /// Match conditions that can be compiled: not asked again as long as none of them changes.
+    conditions: bool,
 }
 
 /// Versions of reviews that are sent.
@@ -50,16 +52,20 @@ const NO_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
 const EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
 
 impl Demands {
-    const ALL: Self = Self { no_effects: true, known_versions: true, unique_names: true };
+    const ALL: Self = Self { effects: NO_EFFECTS, known_versions: true, unique_names: true, conditions: true };
 
-    fn met_by(old: &Value) -> Self {
+    fn of_change(new: &Value, old: &Value) -> Self {
         let hooks = list(old, "webhooks");
         let names: BTreeSet<&str> = hooks.iter().map(|hook| text(hook, "name")).collect();
-        let known = |hook| texts(hook, "admissionReviewVersions").iter().any(|v| VERSIONS.contains(v));
+        let harmless = hooks.iter().all(|hook| NO_EFFECTS.contains(&text(hook, "sideEffects")));
+        // A webhook of an older release may say no version at all.
+        let known = |versions: Vec<&str>| versions.is_empty() || versions.iter().any(|v| VERSIONS.contains(v));
+        let conditions = |object| list(object, "webhooks").iter().map(|hook| get(hook, "matchConditions"));
         Self {
-            no_effects: hooks.iter().all(|hook| NO_EFFECTS.contains(&text(hook, "sideEffects"))),
-            known_versions: hooks.iter().all(known),
+            effects: if harmless { NO_EFFECTS } else { EFFECTS },
+            known_versions: hooks.iter().all(|hook| known(texts(hook, "admissionReviewVersions"))),
             unique_names: names.len() == hooks.len(),
+            conditions: !conditions(new).eq(conditions(old)),
         }
     }
 }
@@ -94,11 +100,10 @@ fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mu
     }
     one_of(hook, "failurePolicy", &["Fail", "Ignore"], path, out);
     one_of(hook, "matchPolicy", &["Equivalent", "Exact"], path, out);
-    let effects = if demands.no_effects { NO_EFFECTS } else { EFFECTS };
     if has(hook, "sideEffects") {
-        one_of(hook, "sideEffects", effects, path, out);
+        one_of(hook, "sideEffects", demands.effects, path, out);
     } else {
-        let why = format!("must specify one of {}", effects.join(", "));
+        let why = format!("must specify one of {}", demands.effects.join(", "));
         out.push(Error::required(path.child("sideEffects"), &why));
     }
     if let Some(seconds) = int(hook, "timeoutSeconds").filter(|s| !(1..=30).contains(s)) {
@@ -112,8 +117,10 @@ fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mu
         one_of(hook, "reinvocationPolicy", &["IfNeeded", "Never"], path, out);
     }
     client(get(hook, "clientConfig"), &path.child("clientConfig"), out);
-    let names = crate::expressions::Names::of(crate::expressions::Dialect::Policy { params: false });
-    super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
+    if demands.conditions {
+        let names = crate::expressions::Names::of(crate::expressions::Dialect::Policy { params: false });
+        super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
+    }
     versions(hook, demands.known_versions, &path.child("admissionReviewVersions"), out);
 }
 

@@ -277,10 +277,13 @@ static RULES: &[Rules] = &[
     rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating)
         .update(admissionregistration::mutating_update)
         .changed(&[Metadata, Stays]),
-    rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy).changed(&[Metadata, Anew]),
+    rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy)
+        .update(mutating_policy::policy_update)
+        .changed(&[Metadata, Stays]),
     rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding).changed(&[Metadata, Anew]),
     rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy)
-        .changed(&[Metadata, Anew])
+        .update(admission_policy::policy_update)
+        .changed(&[Metadata, Stays])
         .status(admission_policy::status),
     rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding).changed(&[Metadata, Anew]),
     rules(FLOW, "flowschemas", flowcontrol::schema).changed(&[Metadata, Anew]).status(flowcontrol::status),

@@ -13,10 +13,20 @@ const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
 /// `MutatingAdmissionPolicy`.
 pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
+    either(object, None, out);
+}
+
+/// A changed `MutatingAdmissionPolicy`.
+pub(super) fn policy_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    either(new, Some(old), out);
+}
+
+/// A policy that is new, or was another before.
+fn either(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     constraints(spec, &path, out);
     operations(spec, "matchConstraints", out);
-    let mut names = expressions(spec, &path, out);
+    let mut names = expressions(spec, old, &path, out);
     names.with_patches();
     let mutations = list(spec, "mutations");
     if mutations.is_empty() {

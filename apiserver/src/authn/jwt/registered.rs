@@ -12,9 +12,15 @@ const MOMENTS: [&str; 3] = ["exp", "iat", "nbf"];
 pub(super) fn seconds(claims: &Value, name: &str) -> Option<f64> {
     match claims.get(name)? {
         Value::Number(number) => number.as_f64(),
-        Value::String(text) => text.parse().ok(),
+        Value::String(text) => literal(text),
         _ => None,
     }
+}
+
+/// A number as JSON writes it. `inf` and `nan` are none: a token would last for ever.
+fn literal(text: &str) -> Option<f64> {
+    let number: serde_json::Number = serde_json::from_str(text).ok()?;
+    number.as_f64().filter(|_| text.trim() == text)
 }
 
 /// Refuses tokens whose registered claims are not of their types, in the words of upstream's library.
@@ -125,5 +131,10 @@ mod tests {
             assert_eq!(check(&claims), want, "{claims}");
         }
         assert_eq!(seconds(&json!({"exp": "5"}), "exp"), Some(5.0));
+        for none in ["inf", "NaN", "infinity", "+5", ".5", "5.", " 5", "", "1e999"] {
+            let claims = json!({"exp": none});
+            assert_eq!(seconds(&claims, "exp"), None, "{none}");
+            assert!(check(&claims).is_err_and(|why| why.contains("invalid number literal")), "{none}");
+        }
     }
 }

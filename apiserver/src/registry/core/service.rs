@@ -109,7 +109,8 @@ pub(super) fn number(v: &Value) -> u16 {
     v.as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
 }
 
-fn ports_of(spec: &Spec) -> Vec<u16> {
+/// The node port of each port, 0 where it has none.
+pub(super) fn ports_of(spec: &Spec) -> Vec<u16> {
     spec.get("ports").and_then(Value::as_array).into_iter().flatten().map(|p| number(&p["nodePort"])).collect()
 }
 

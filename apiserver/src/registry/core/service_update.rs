@@ -1,13 +1,12 @@
 //! What an update of a Service takes over from what was there, and what it leaves behind. Pure; what goes is given
 //! back by [`super::service`] when the update is written.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proto::Value;
 use serde_json::json;
 
-use super::service::{
-    Spec, may_have_node_ports, needs_cluster_ip, needs_health_port, needs_node_ports, node_ports_of, number, strings,
-    text,
-};
+use super::service::{Spec, may_have_node_ports, needs_cluster_ip, needs_health_port, number, ports_of, strings, text};
 
 /// Before an update is judged.
 pub fn prepare(new: &mut Value, old: &Value) {
@@ -21,7 +20,8 @@ pub(super) fn inherit(spec: &mut Spec, old: &Spec) {
     if needs_cluster_ip(spec) && needs_cluster_ip(old) {
         inherit_addresses(spec, old);
     }
-    if needs_node_ports(spec) && needs_node_ports(old) {
+    // Also those of a load balancer that asks for none by itself.
+    if may_have_node_ports(spec) && may_have_node_ports(old) {
         inherit_node_ports(spec, old);
     }
     if !may_have_node_ports(spec) && may_have_node_ports(old) {
@@ -61,29 +61,29 @@ fn fill(spec: &mut Spec, old: &Spec, key: &str) {
     }
 }
 
+/// A port is the same as before when it has the same name, whatever else of it changed.
 fn inherit_node_ports(spec: &mut Spec, old: &Spec) {
-    let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
-    let theirs = old.get("ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let mut used: Vec<u16> = ports.iter().map(|p| number(&p["nodePort"])).filter(|p| *p != 0).collect();
-    for p in ports.iter_mut().filter(|p| number(&p["nodePort"]) == 0) {
-        if let Some(o) = theirs.iter().find(|o| o["port"] == p["port"] && o["protocol"] == p["protocol"])
-            && number(&o["nodePort"]) != 0
-            && !used.contains(&number(&o["nodePort"]))
-        {
-            used.push(number(&o["nodePort"]));
-            p["nodePort"] = o["nodePort"].clone();
+    let said: BTreeSet<u16> = ports_of(spec).into_iter().collect();
+    let theirs = old.get("ports").and_then(Value::as_array).into_iter().flatten();
+    let known: BTreeMap<&str, &Value> =
+        theirs.map(|port| (port["name"].as_str().unwrap_or_default(), &port["nodePort"])).collect();
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let before = known.get(port["name"].as_str().unwrap_or_default()).filter(|_| number(&port["nodePort"]) == 0);
+        if let Some(before) = before.filter(|before| number(before) != 0 && !said.contains(&number(before))) {
+            port["nodePort"] = (*before).clone();
         }
     }
 }
 
-/// From NodePort back to ClusterIP: ports that were only carried along go.
+/// From NodePort back to ClusterIP: ports that were only carried along go, unless one of them is new.
 fn drop_carried_ports(spec: &mut Spec, old: &Spec) {
-    let had = node_ports_of(old);
-    for p in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        if had.contains(&number(&p["nodePort"]))
-            && let Some(map) = p.as_object_mut()
-        {
-            map.remove("nodePort");
+    let had: BTreeSet<u16> = ports_of(old).into_iter().collect();
+    if ports_of(spec).iter().any(|port| *port != 0 && !had.contains(port)) {
+        return;
+    }
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(port) = port.as_object_mut() {
+            port.remove("nodePort");
         }
     }
 }
@@ -129,20 +129,44 @@ mod tests {
     #[test]
     fn put_keeps_what_was_allocated() {
         let old = spec(
-            json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
+            json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"name": "a", "port": 80, "protocol": "TCP", "nodePort": 30001}]}),
         );
         let mut new = spec(
-            json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}),
+            json!({"type": "NodePort", "ports": [{"name": "a", "port": 80, "protocol": "TCP"}, {"name": "b", "port": 81, "protocol": "TCP"}]}),
         );
         inherit(&mut new, &old);
         assert_eq!(new["clusterIPs"], json!(["10.96.0.9"]));
         assert_eq!(new["ports"][0]["nodePort"], 30001);
         assert!(new["ports"][1].get("nodePort").is_none());
         let mut back = spec(
-            json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
+            json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"name": "a", "port": 80, "protocol": "TCP", "nodePort": 30001}]}),
         );
         inherit(&mut back, &old);
         assert!(back["ports"][0].get("nodePort").is_none());
+    }
+
+    #[test]
+    fn node_ports_stay_with_the_names_of_their_ports() {
+        let port = |name: &str, port: u16, node: u16| json!({"name": name, "port": port, "nodePort": node});
+        let of = |kind: &str, ports: &[Value]| spec(json!({"type": kind, "ports": ports}));
+        let old = of("NodePort", &[port("a", 80, 30001), port("b", 81, 30002)]);
+        let mut balanced = of("LoadBalancer", &[port("a", 80, 0)]);
+        balanced.insert("allocateLoadBalancerNodePorts".to_owned(), json!(false));
+        inherit(&mut balanced, &old);
+        assert_eq!(balanced["ports"][0]["nodePort"], 30001);
+        for (kind, ports, want) in [
+            // Another number is the same port, another name is not.
+            ("NodePort", [port("a", 90, 0), port("c", 81, 0)], [30001, 0]),
+            ("NodePort", [port("b", 80, 0), port("a", 81, 0)], [30002, 30001]),
+            // What one port asks for is not kept for another.
+            ("NodePort", [port("a", 80, 30002), port("b", 81, 0)], [30002, 0]),
+            ("ClusterIP", [port("a", 80, 30001), port("c", 81, 0)], [0, 0]),
+            ("ClusterIP", [port("a", 80, 30001), port("c", 81, 30003)], [30001, 30003]),
+        ] {
+            let mut new = of(kind, &ports);
+            inherit(&mut new, &old);
+            assert_eq!([0, 1].map(|i| number(&new["ports"][i]["nodePort"])), want, "{kind} {ports:?}");
+        }
     }
 
     #[test]

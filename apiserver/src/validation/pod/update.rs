@@ -48,15 +48,10 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     }
 }
 
-/// A pod whose spec changes is judged like a new one.
+/// A changed pod is judged like a new one, whatever of it changed.
 fn revalidated(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let path = Path::of(&["metadata", "annotations"]);
-    if same(get(new, "spec"), get(old, "spec")) {
-        annotations::check(get(new, "metadata"), get(new, "spec"), &path, out);
-    } else {
-        super::whole(new, out);
-    }
-    annotations::update(new, old, &path, out);
+    super::whole(new, out);
+    annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
 }
 
 /// The deadline may come nearer; false where it makes no sense to go on.

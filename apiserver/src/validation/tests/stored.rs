@@ -118,9 +118,78 @@ fn webhooks() {
             ("/webhooks/0/sideEffects", json!("Unknown")),
             ("/webhooks/0/admissionReviewVersions", json!(["v2"])),
             ("/webhooks/1", hook.clone()),
+            ("/webhooks/0/matchConditions", odd_conditions()),
         ] {
             judged(&hooks, &[change]);
         }
+    }
+}
+
+fn odd_conditions() -> Value {
+    json!([{"name": "a", "expression": "object.("}])
+}
+
+/// Causes told of `new` in place of `old`.
+fn causes(valid: &Valid, new: &Value, old: &Value) -> Vec<String> {
+    lines(valid.row, validate_update(valid.row, valid.row, new, old))
+}
+
+/// What no gate and no older release let pass is complained of with every change.
+#[test]
+fn pods_are_judged_as_a_whole_whatever_changes() {
+    let pods = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": pod_spec()}));
+    let stored = pods.with(&[("/spec/dnsPolicy", json!("No")), ("/spec/hostname", json!("No_Name"))]);
+    let mut labelled = stored.clone();
+    labelled["metadata"]["labels"] = json!({"l": "l"});
+    let told = causes(&pods, &labelled, &stored);
+    let paths: Vec<_> = told.iter().filter_map(|t| t.split(": ").next()).collect();
+    assert_eq!(paths, ["spec.dnsPolicy", "spec.hostname"], "{told:?}");
+}
+
+#[test]
+fn conditions_of_webhooks_are_judged_again_when_one_changes() {
+    let hook = |name: &str, conditions: Value| {
+        json!({"name": name, "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://a.b/c"}, "matchConditions": conditions})
+    };
+    let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let hooks = Valid::new(path, json!({"webhooks": [hook("a.b.c", json!([])), hook("d.e.f", json!([]))]}));
+    let stored = hooks.with(&[("/webhooks/0/matchConditions", odd_conditions())]);
+    let good = json!([{"name": "b", "expression": "true"}]);
+    for (pointer, value, told) in [
+        ("/webhooks/0/timeoutSeconds", json!(3), 0),
+        ("/webhooks/1/matchConditions", good, 1),
+        ("/webhooks/2", hook("g.h.i", json!([])), 1),
+    ] {
+        let mut changed = stored.clone();
+        super::set(&mut changed, pointer, value);
+        let causes = causes(&hooks, &changed, &stored);
+        assert_eq!(causes.len(), told, "{pointer}: {causes:?}");
+    }
+    // What says no version does not let others say unknown ones.
+    let without = hooks.with(&[("/webhooks/0/admissionReviewVersions", json!([]))]);
+    let unknown = hooks.with(&[("/webhooks/0/admissionReviewVersions", json!(["v9"]))]);
+    let told = causes(&hooks, &unknown, &without);
+    assert!(told.iter().any(|t| t.ends_with("must include at least one of v1, v1beta1")), "{told:?}");
+}
+
+#[test]
+fn policies() {
+    let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]});
+    let patch = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/a'}]"}});
+    for (path, key, item) in [
+        ("v1/validatingadmissionpolicies", "validations", json!({"expression": "true"})),
+        ("v1beta1/mutatingadmissionpolicies", "mutations", patch),
+    ] {
+        let spec = json!({"failurePolicy": "Fail", "reinvocationPolicy": "Never",
+            "matchConstraints": {"resourceRules": [rule]}, key: [item]});
+        let policies = Valid::new(&format!("/apis/admissionregistration.k8s.io/{path}"), json!({"spec": spec}));
+        judged(&policies, &[("/spec/matchConditions", odd_conditions())]);
+        // Another kind of parameters is another set of names.
+        let odd = policies.with(&[("/spec/matchConditions", odd_conditions())]);
+        let mut other = odd.clone();
+        other["spec"]["paramKind"] = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+        assert_eq!(causes(&policies, &other, &odd).len(), 1, "{path}");
     }
 }
 
