@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the image of CoreDNS from its Go module, once: FOLDER/coredns.tar. Modules are checked against go.sum, a Go
-# toolchain that the machine lacks is fetched as a module and checked against the sum below.
+# Builds the image of CoreDNS from its Go module, once: FOLDER/coredns.tar. Modules are checked against go.sum. A Go
+# toolchain that an x86_64 machine lacks is fetched as a module and checked against the sum below; other machines have
+# to have one.
 set -euo pipefail
 folder=$1
 cluster=$(realpath "$2")
@@ -16,10 +17,9 @@ archive=$folder/coredns.tar
 
 fail() { echo "error: $*" >&2; exit 1; }
 
-stamp=$( (echo "$reference $toolchain" && cat "$here"/coredns/*) | sha256sum | cut -c1-16)
+stamp=$( (echo "$reference $toolchain $(uname -m)" && cat "$here"/coredns/*) | sha256sum | cut -c1-16)
 [ "$(cat "$archive.stamp" 2>/dev/null)" = "$stamp" ] && [ -e "$archive" ] && exit
 echo "==> image $reference"
-[ "$(uname -m)" = x86_64 ] || fail "the image of CoreDNS is built on x86_64 only"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -33,6 +33,8 @@ new_enough() {
 
 go=$(command -v go || true)
 if [ -z "$go" ] || ! new_enough "$go"; then
+  [ "$(uname -m)" = x86_64 ] ||
+    fail "Go is missing or too old; install Go $(sed -n 's/^go //p' "$here/coredns/go.mod") or newer and run again"
   curl -fsSL "$proxy/golang.org/toolchain/@v/$toolchain.zip" -o "$work/toolchain.zip" ||
     fail "cannot fetch the Go toolchain from $proxy; check the network"
   echo "$toolchain_sum  $work/toolchain.zip" | sha256sum --check --quiet || fail "the Go toolchain is damaged; run again"
