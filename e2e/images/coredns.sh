@@ -6,7 +6,7 @@ set -euo pipefail
 folder=$1
 cluster=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
-proxy=https://proxy.golang.org
+proxy=${GOPROXY:-https://proxy.golang.org}
 toolchain=v0.0.1-go1.25.3.linux-amd64
 toolchain_sum=9758fbb61130102a9128976f9666fe3fd03578ed1e39d0751d8d30f364762ea8
 manifest=$here/../../manifests/addons/coredns.yaml
@@ -35,8 +35,10 @@ go=$(command -v go || true)
 if [ -z "$go" ] || ! new_enough "$go"; then
   [ "$(uname -m)" = x86_64 ] ||
     fail "Go is missing or too old; install Go $(sed -n 's/^go //p' "$here/coredns/go.mod") or newer and run again"
-  curl -fsSL "$proxy/golang.org/toolchain/@v/$toolchain.zip" -o "$work/toolchain.zip" ||
-    fail "cannot fetch the Go toolchain from $proxy; check the network"
+  # The first of the list.
+  source=${proxy%%[,|]*}
+  curl -fsSL "$source/golang.org/toolchain/@v/$toolchain.zip" -o "$work/toolchain.zip" ||
+    fail "cannot fetch the Go toolchain from $source; check the network"
   echo "$toolchain_sum  $work/toolchain.zip" | sha256sum --check --quiet || fail "the Go toolchain is damaged; run again"
   busybox unzip -q "$work/toolchain.zip" -d "$work"
   root=$work/golang.org/toolchain@$toolchain
@@ -47,6 +49,8 @@ if [ -z "$go" ] || ! new_enough "$go"; then
 fi
 
 cp -r "$here/coredns" "$work/source"
+# What the caller builds for, and how, is nothing to this machine's nodes.
+unset GOOS GOARCH GOFLAGS
 export GOTOOLCHAIN=local GOPROXY=$proxy GOWORK=off CGO_ENABLED=0 GOTELEMETRY=off
 export GOPATH=$work/go GOMODCACHE=$work/modules GOCACHE=$work/cache
 (cd "$work/source" &&
