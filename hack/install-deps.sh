@@ -7,6 +7,14 @@ kubectl_version=1.32
 kubectl_deb=pool/main/k/kubernetes
 mirror=http://deb.debian.org/debian
 
+# Debian's name of this machine's architecture, for packages that are taken from its mirror.
+machine=$(uname -m)
+case $machine in
+  x86_64) arch=amd64 ;;
+  aarch64) arch=arm64 ;;
+  *) arch= ;;
+esac
+
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 fail() { echo "error: $*" >&2; exit 1; }
 
@@ -30,7 +38,7 @@ want script bsdutils
 want mmdebstrap mmdebstrap
 want busybox busybox-static
 [ -e /usr/include/google/protobuf/descriptor.proto ] || missing+=(libprotobuf-dev)
-[ -e /usr/lib/x86_64-linux-gnu/libc.a ] || missing+=(libc6-dev)
+[ -e "/usr/lib/$machine-linux-gnu/libc.a" ] || missing+=(libc6-dev)
 [ -x /usr/lib/cni/ptp ] || missing+=(containernetworking-plugins)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
@@ -57,9 +65,10 @@ fi
 
 # Debian 12's own kubectl is too old; the one of the next release runs here as it is.
 if ! have kubectl && [ ! -x "$cache/bin/kubectl" ]; then
+  [ -n "$arch" ] || fail "no kubectl is known for $machine; install kubectl $kubectl_version by hand"
   echo "==> fetching kubectl $kubectl_version"
   work=$(mktemp -d)
-  curl -fsSL "$mirror/dists/trixie/main/binary-amd64/Packages.xz" | xz -dc >"$work/packages" ||
+  curl -fsSL "$mirror/dists/trixie/main/binary-$arch/Packages.xz" | xz -dc >"$work/packages" ||
     fail "no package list from $mirror; check the network"
   path=$(awk '/^Package: /{p=$2} /^Filename: /&&p=="kubectl"{print $2; exit}' "$work/packages")
   sum=$(awk '/^Package: /{p=$2} /^SHA256: /&&p=="kubectl"{print $2; exit}' "$work/packages")

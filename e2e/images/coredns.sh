@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the image of CoreDNS from its Go module, once: FOLDER/coredns.tar. Modules are checked against go.sum, a Go
-# toolchain that the machine lacks is fetched as a module and checked against the sum below.
+# Builds the image of CoreDNS from its Go module, once: FOLDER/coredns.tar. Modules are checked against go.sum. A Go
+# toolchain that an x86_64 machine lacks is fetched as a module and checked against the sum below; other machines have
+# to have one.
 set -euo pipefail
 folder=$1
 cluster=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
-proxy=https://proxy.golang.org
+proxy=${GOPROXY:-https://proxy.golang.org}
 toolchain=v0.0.1-go1.25.3.linux-amd64
 toolchain_sum=9758fbb61130102a9128976f9666fe3fd03578ed1e39d0751d8d30f364762ea8
 manifest=$here/../../manifests/addons/coredns.yaml
@@ -16,10 +17,9 @@ archive=$folder/coredns.tar
 
 fail() { echo "error: $*" >&2; exit 1; }
 
-stamp=$( (echo "$reference $toolchain" && cat "$here"/coredns/*) | sha256sum | cut -c1-16)
+stamp=$( (echo "$reference $toolchain $(uname -m)" && cat "$here"/coredns/*) | sha256sum | cut -c1-16)
 [ "$(cat "$archive.stamp" 2>/dev/null)" = "$stamp" ] && [ -e "$archive" ] && exit
 echo "==> image $reference"
-[ "$(uname -m)" = x86_64 ] || fail "the image of CoreDNS is built on x86_64 only"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -33,8 +33,12 @@ new_enough() {
 
 go=$(command -v go || true)
 if [ -z "$go" ] || ! new_enough "$go"; then
-  curl -fsSL "$proxy/golang.org/toolchain/@v/$toolchain.zip" -o "$work/toolchain.zip" ||
-    fail "cannot fetch the Go toolchain from $proxy; check the network"
+  [ "$(uname -m)" = x86_64 ] ||
+    fail "Go is missing or too old; install Go $(sed -n 's/^go //p' "$here/coredns/go.mod") or newer and run again"
+  # The first of the list.
+  source=${proxy%%[,|]*}
+  curl -fsSL "$source/golang.org/toolchain/@v/$toolchain.zip" -o "$work/toolchain.zip" ||
+    fail "cannot fetch the Go toolchain from $source; check the network"
   echo "$toolchain_sum  $work/toolchain.zip" | sha256sum --check --quiet || fail "the Go toolchain is damaged; run again"
   busybox unzip -q "$work/toolchain.zip" -d "$work"
   root=$work/golang.org/toolchain@$toolchain
@@ -45,6 +49,8 @@ if [ -z "$go" ] || ! new_enough "$go"; then
 fi
 
 cp -r "$here/coredns" "$work/source"
+# What the caller builds for, and how, is nothing to this machine's nodes.
+unset GOOS GOARCH GOFLAGS
 export GOTOOLCHAIN=local GOPROXY=$proxy GOWORK=off CGO_ENABLED=0 GOTELEMETRY=off
 export GOPATH=$work/go GOMODCACHE=$work/modules GOCACHE=$work/cache
 (cd "$work/source" &&

@@ -91,7 +91,7 @@ pub fn wrap(layer: &Path, config: &Config, archive: &Path) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let digest = digest(layer)?;
     let document = json!({
-        "architecture": "amd64",
+        "architecture": architecture(std::env::consts::ARCH),
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         "config": {"Entrypoint": config.entrypoint, "Cmd": config.command, "Env": config.environment, "WorkingDir": "/"},
@@ -115,6 +115,15 @@ pub fn wrap(layer: &Path, config: &Config, archive: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What images call the architecture that Rust calls `machine`.
+fn architecture(machine: &str) -> &str {
+    match machine {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 fn digest(path: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     let mut file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -124,4 +133,16 @@ fn digest(path: &Path) -> Result<String> {
 
 fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_name_architectures_as_containerd_does() {
+        for (machine, named) in [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")] {
+            assert_eq!(architecture(machine), named);
+        }
+    }
 }
