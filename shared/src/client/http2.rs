@@ -22,6 +22,8 @@ use super::peer::{Broken, Io};
 /// has it.
 const SILENCE: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(15);
+/// A connection that nothing was asked on for so long is closed, as client-go has it.
+const IDLE: Duration = Duration::from_secs(90);
 /// What may be on its way to us, of one answer and of all.
 const STREAM_WINDOW: u32 = 2 << 20;
 const WINDOW: u32 = 5 << 20;
@@ -32,13 +34,19 @@ const STREAMS: usize = 100;
 #[derive(Clone)]
 pub(super) struct Http2 {
     sender: SendRequest<Bytes>,
-    /// Pings were not answered.
-    lost: Arc<AtomicBool>,
+    lost: Mark,
 }
 
+/// What marks one connection: whether pings were not answered.
+pub(super) type Mark = Arc<AtomicBool>;
+
 impl Http2 {
-    /// Over bytes that HTTP/2 was agreed on for.
-    pub(super) async fn over(io: impl Io) -> Result<Self, Broken> {
+    /// Over bytes that HTTP/2 was agreed on for. Once nothing was asked on it for [`IDLE`], `retire` is to let go of the
+    /// handle it keeps, unless [`Http2::is_in_use`] after all; it says whether it did.
+    pub(super) async fn over(
+        io: impl Io,
+        retire: impl Fn(&Mark) -> bool + Send + Sync + 'static,
+    ) -> Result<Self, Broken> {
         let heard = Arc::new(Heard::now());
         let io = Gathered::over(TokioIo::new(io), Arc::clone(&heard));
         let opened = Builder::new()
@@ -49,7 +57,7 @@ impl Http2 {
             .handshake(io)
             .await;
         let (sender, mut connection) = opened.map_err(Broken::http2)?;
-        let lost = Arc::new(AtomicBool::new(false));
+        let lost = Mark::default();
         let (pings, silent) = (connection.ping_pong(), Arc::clone(&lost));
         // Both end with the connection.
         let mut driver = tokio::spawn(connection);
@@ -57,13 +65,23 @@ impl Http2 {
             tokio::select! {
                 // How it ended is told to those who ask.
                 _ = &mut driver => {}
-                () = silence(pings, &heard) => {
+                end = silence(pings, &heard, || retire(&silent)) => if matches!(end, End::Lost) {
                     silent.store(true, Ordering::Relaxed);
                     driver.abort();
                 }
             }
         });
         Ok(Self { sender, lost })
+    }
+
+    /// Whether this is the connection of that mark.
+    pub(super) fn is(&self, mark: &Mark) -> bool {
+        Arc::ptr_eq(&self.lost, mark)
+    }
+
+    /// Whether anybody has a handle besides its keeper and who listens for silence: to wait for an answer or to read one.
+    pub(super) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.lost) > 2
     }
 
     /// Whether requests can be sent.
@@ -147,20 +165,40 @@ impl Heard {
     }
 }
 
-/// Ends when nobody answers any more.
-async fn silence(pings: Option<PingPong>, heard: &Heard) {
+/// Why nobody listens for silence any more.
+enum End {
+    /// The other side does not answer.
+    Lost,
+    /// The connection was given up, and closes with its last handle.
+    Idle,
+}
+
+/// Ends when nobody answers any more, or nobody has asked for long.
+async fn silence(pings: Option<PingPong>, heard: &Heard, retire: impl Fn() -> bool) -> End {
     let Some(mut pings) = pings else { return std::future::pending().await };
+    // When it was used last, as far as is known, and what was heard of it last but for answers to pings.
+    let (mut used, mut known) = (heard.last(), heard.last());
     loop {
-        let due = heard.last() + SILENCE;
+        let last = heard.last();
+        if last != known {
+            (used, known) = (last, last);
+        }
+        if used + IDLE <= Instant::now() {
+            if retire() {
+                return End::Idle;
+            }
+            used = Instant::now();
+        }
+        let due = last + SILENCE;
         if due > Instant::now() {
             tokio::time::sleep_until(due).await;
             continue;
         }
         match tokio::time::timeout(ANSWER, pings.ping(Ping::opaque())).await {
-            Ok(Ok(_)) => {}
+            Ok(Ok(_)) => known = heard.last(),
             // The connection has ended, and says so itself.
             Ok(Err(_)) => std::future::pending().await,
-            Err(_) => return,
+            Err(_) => return End::Lost,
         }
     }
 }

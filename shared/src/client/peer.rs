@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::http2::{Http2, Reader};
+use super::http2::{Http2, Mark, Reader};
 
 /// What a connection is made of.
 pub(super) trait Io: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static {}
@@ -47,7 +47,7 @@ impl<C> Connector for C where
 pub(super) struct Peer<C> {
     connector: C,
     http1: Pool<C, Full<Bytes>>,
-    speaks: Mutex<Option<Speaks>>,
+    speaks: Arc<Mutex<Option<Speaks>>>,
     /// Held while a connection is opened; when that failed last, and why. Who waited for it fails likewise.
     opening: tokio::sync::Mutex<Option<(Instant, Broken)>>,
 }
@@ -61,7 +61,7 @@ enum Speaks {
 impl<C: Connector> Peer<C> {
     pub(super) fn new(connector: C) -> Self {
         let http1 = Pool::builder(TokioExecutor::new()).timer(TokioTimer::new()).build(connector.clone());
-        Self { connector, http1, speaks: Mutex::default(), opening: tokio::sync::Mutex::default() }
+        Self { connector, http1, speaks: Arc::default(), opening: tokio::sync::Mutex::default() }
     }
 
     /// Sends a request; `lane` is held until its answer has been read.
@@ -133,7 +133,25 @@ impl<C: Connector> Peer<C> {
         if !io.connected().is_negotiated_h2() {
             return Ok(Speaks::Http1);
         }
-        Http2::over(io).await.map(Speaks::Http2)
+        let speaks = Arc::downgrade(&self.speaks);
+        let retire = move |idle: &Mark| speaks.upgrade().is_none_or(|speaks| retire(&speaks, idle));
+        Http2::over(io, retire).await.map(Speaks::Http2)
+    }
+}
+
+/// Lets go of a connection that is not in use; who is about to use it holds the lock.
+fn retire(speaks: &Mutex<Option<Speaks>>, idle: &Mark) -> bool {
+    let mut speaks = speaks.lock();
+    match &*speaks {
+        Some(Speaks::Http2(connection)) if connection.is(idle) => {
+            if connection.is_in_use() {
+                return false;
+            }
+            *speaks = None;
+            true
+        }
+        // Others have taken its place: it ends with the last answer that is read from it.
+        _ => true,
     }
 }
 

@@ -91,12 +91,30 @@ async fn serve(mut io: DuplexStream, manner: Manner) {
     }
 }
 
-/// A peer whose connections behave as `manners` say, one after another, the last of them for ever; how many were opened.
-fn peer(manners: &'static [Manner]) -> (Arc<Peer<impl Connector>>, Arc<AtomicUsize>) {
-    let opened = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&opened);
+/// Connections that were opened, and those that ended.
+#[derive(Default)]
+struct Seen {
+    opened: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Seen {
+    fn opened(&self) -> usize {
+        self.opened.load(Ordering::SeqCst)
+    }
+
+    fn open(&self) -> usize {
+        self.opened() - self.ended.load(Ordering::SeqCst)
+    }
+}
+
+/// A peer whose connections behave as `manners` say, one after another, the last of them for ever.
+fn peer(manners: &'static [Manner]) -> (Arc<Peer<impl Connector>>, Arc<Seen>) {
+    let seen = Arc::new(Seen::default());
+    let count = Arc::clone(&seen);
     let connector = tower::service_fn(move |_: Uri| -> BoxFuture<'static, io::Result<Wire>> {
-        let at = count.fetch_add(1, Ordering::SeqCst);
+        let at = count.opened.fetch_add(1, Ordering::SeqCst);
+        let count = Arc::clone(&count);
         let manner = manners[at.min(manners.len() - 1)];
         Box::pin(async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -104,11 +122,14 @@ fn peer(manners: &'static [Manner]) -> (Arc<Peer<impl Connector>>, Arc<AtomicUsi
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let (near, far) = duplex(1 << 16);
-            tokio::spawn(serve(far, manner));
+            tokio::spawn(async move {
+                serve(far, manner).await;
+                count.ended.fetch_add(1, Ordering::SeqCst);
+            });
             Ok(Wire(TokioIo::new(near), !matches!(manner, Manner::Old)))
         })
     });
-    (Arc::new(Peer::new(connector)), opened)
+    (Arc::new(Peer::new(connector)), seen)
 }
 
 async fn ask<C: Connector>(peer: &Arc<Peer<C>>, body: &[u8]) -> Result<Bytes, Broken> {
@@ -119,55 +140,78 @@ async fn ask<C: Connector>(peer: &Arc<Peer<C>>, body: &[u8]) -> Result<Bytes, Br
 
 #[tokio::test(start_paused = true)]
 async fn all_requests_take_one_connection() {
-    let (peer, opened) = peer(&[Manner::Echoes]);
+    let (peer, seen) = peer(&[Manner::Echoes]);
     let large = vec![b'x'; 300_000];
     let (one, two, three) = tokio::join!(ask(&peer, b"one"), ask(&peer, b""), ask(&peer, &large));
     assert_eq!([one, two, three].map(|answer| answer.expect("an answer").len()), [3, 0, large.len()]);
-    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    assert_eq!(seen.opened(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_was_closed_is_replaced() {
-    let (peer, opened) = peer(&[Manner::AnswersOnce, Manner::Echoes]);
+    let (peer, seen) = peer(&[Manner::AnswersOnce, Manner::Echoes]);
     for turn in 0..3 {
         assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x", "{turn}");
         // What the other side says about it is read.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(opened.load(Ordering::SeqCst), 2);
+    assert_eq!(seen.opened(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_answer_pings_is_lost() {
-    let (peer, opened) = peer(&[Manner::FallsSilent, Manner::Echoes]);
+    let (peer, seen) = peer(&[Manner::FallsSilent, Manner::Echoes]);
     let began = Instant::now();
     let lost = ask(&peer, b"x").await.expect_err("nobody there");
     assert!(matches!(lost, Broken::Lost), "{lost}");
     assert_eq!((began.elapsed().as_secs(), lost.to_string().as_str()), (46, "http2: client connection lost"));
     assert_eq!(ask(&peer, b"y").await.expect("an answer"), "y");
-    assert_eq!(opened.load(Ordering::SeqCst), 2);
+    assert_eq!(seen.opened(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn silence_alone_loses_nobody() {
-    let (peer, opened) = peer(&[Manner::Echoes]);
+    let (peer, seen) = peer(&[Manner::Echoes]);
     for _ in 0..3 {
         assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x");
-        tokio::time::sleep(Duration::from_mins(10)).await;
+        tokio::time::sleep(Duration::from_secs(85)).await;
     }
-    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    assert_eq!((seen.opened(), seen.open()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_asks_on_is_closed() {
+    let (peer, seen) = peer(&[Manner::Echoes]);
+    for turn in 1..4 {
+        assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x");
+        tokio::time::sleep(Duration::from_secs(95)).await;
+        assert_eq!((seen.opened(), seen.open()), (turn, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_an_answer_keeps_its_connection_open() {
+    let (peer, seen) = peer(&[Manner::Echoes]);
+    let request = Request::post("https://server/path").body(Bytes::from_static(b"x")).expect("a request");
+    let answer = Arc::clone(&peer).send(&request, Arc::default()).await.expect("an answer");
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(ask(&peer, b"y").await.expect("an answer"), "y");
+    assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), "x");
+    assert_eq!((seen.opened(), seen.open()), (1, 1));
+    tokio::time::sleep(Duration::from_mins(4)).await;
+    assert_eq!(seen.open(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_connection_fails_with_it() {
-    let (peer, opened) = peer(&[Manner::Refuses, Manner::Echoes]);
+    let (peer, seen) = peer(&[Manner::Refuses, Manner::Echoes]);
     let (one, two) = tokio::join!(ask(&peer, b"x"), ask(&peer, b"y"));
     for failed in [one, two] {
         let failed = failed.expect_err("nobody there");
         let cause = failed.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         assert_eq!(cause.map(io::Error::kind), Some(io::ErrorKind::ConnectionRefused));
     }
-    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    assert_eq!(seen.opened(), 1);
     assert_eq!(ask(&peer, b"z").await.expect("an answer"), "z");
 }
 
