@@ -17,6 +17,8 @@ esac
 
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 fail() { echo "error: $*" >&2; exit 1; }
+leftovers=()
+trap 'rm -rf "${leftovers[@]}"' EXIT
 
 missing=()
 want() { have "$1" || missing+=("$2"); }
@@ -50,8 +52,8 @@ if [ ${#missing[@]} -gt 0 ]; then
   # Debian starts an etcd of its own on installation; the cluster brings its own.
   policy=/usr/sbin/policy-rc.d
   if [ ! -e $policy ]; then
+    leftovers+=("$policy")
     printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy
-    trap 'rm -f $policy' EXIT
   fi
   apt-get update -qq || fail "apt-get update failed; check the network and /etc/apt/sources.list"
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
@@ -68,6 +70,7 @@ if ! have kubectl && [ ! -x "$cache/bin/kubectl" ]; then
   [ -n "$arch" ] || fail "no kubectl is known for $machine; install kubectl $kubectl_version by hand"
   echo "==> fetching kubectl $kubectl_version"
   work=$(mktemp -d)
+  leftovers+=("$work")
   curl -fsSL "$mirror/dists/trixie/main/binary-$arch/Packages.xz" | xz -dc >"$work/packages" ||
     fail "no package list from $mirror; check the network"
   path=$(awk '/^Package: /{p=$2} /^Filename: /&&p=="kubectl"{print $2; exit}' "$work/packages")
@@ -77,5 +80,4 @@ if ! have kubectl && [ ! -x "$cache/bin/kubectl" ]; then
   echo "$sum  $work/kubectl.deb" | sha256sum --check --quiet || fail "the kubectl package is damaged; run again"
   dpkg-deb --extract "$work/kubectl.deb" "$work/root"
   mkdir -p "$cache/bin" && cp "$work/root/usr/bin/kubectl" "$cache/bin/kubectl"
-  rm -rf "$work"
 fi

@@ -125,7 +125,7 @@ impl Machine {
         let digest = |bytes: &[u8]| format!("{:x}", Sha256::digest(bytes));
         let diff = digest(&fs::read(&layer).expect("layer"));
         let config = json!({
-            "architecture": "amd64", "os": "linux", "created": "1970-01-01T00:00:00Z",
+            "architecture": shared::version::ARCH, "os": "linux", "created": "1970-01-01T00:00:00Z",
             "config": {"Entrypoint": ["/bin/sh", "-c", "trap exit TERM; while true; do busybox sleep 1000000 & wait; done"], "Env": ["PATH=/bin"]},
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
             "history": [{"created": "1970-01-01T00:00:00Z"}],

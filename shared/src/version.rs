@@ -13,17 +13,16 @@ pub const MINOR: &str = "35";
 /// Upstream's Go release of this version; clients print it.
 pub const GO_VERSION: &str = "go1.26.0";
 
-/// Upstream's platform name of this machine.
-pub fn platform() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "linux/amd64",
-        "aarch64" => "linux/arm64",
-        "arm" => "linux/arm",
-        "s390x" => "linux/s390x",
-        "powerpc64" => "linux/ppc64le",
-        _ => "linux/unknown",
-    }
-}
+/// Go's name of the architecture this is built for: of nodes, images and user agents.
+pub const ARCH: &str = if cfg!(target_arch = "x86_64") {
+    "amd64"
+} else if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else if cfg!(all(target_arch = "powerpc64", target_endian = "little")) {
+    "ppc64le"
+} else {
+    std::env::consts::ARCH
+};
 
 /// The version document of one that behaves as this release.
 pub fn info() -> Value {
@@ -45,6 +44,6 @@ pub fn info_of(emulation: Emulation) -> Value {
         "buildDate": option_env!("IRONCLAD_BUILD_DATE").unwrap_or("1970-01-01T00:00:00Z"),
         "goVersion": GO_VERSION,
         "compiler": "gc",
-        "platform": platform(),
+        "platform": format!("linux/{ARCH}"),
     })
 }

@@ -56,25 +56,15 @@ pub struct Runtime {
     pub supplemental_groups_policy: Option<bool>,
 }
 
-/// Go's name of this machine's architecture.
-pub fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "powerpc64" => "ppc64le",
-        other => other,
-    }
-}
-
 /// Labels that every node has.
 pub fn labels(identity: &Identity) -> BTreeMap<String, String> {
     let mut labels = identity.labels.clone();
     for (key, value) in [
         ("kubernetes.io/hostname", identity.name.as_str()),
         ("kubernetes.io/os", std::env::consts::OS),
-        ("kubernetes.io/arch", architecture()),
+        ("kubernetes.io/arch", shared::version::ARCH),
         ("beta.kubernetes.io/os", std::env::consts::OS),
-        ("beta.kubernetes.io/arch", architecture()),
+        ("beta.kubernetes.io/arch", shared::version::ARCH),
     ] {
         labels.insert(key.to_owned(), value.to_owned());
     }
@@ -135,7 +125,7 @@ pub fn status(identity: &Identity, runtime: &Runtime, conditions: Vec<NodeCondit
         daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: identity.port }) }),
         images: Some(images(&runtime.images, identity.max_images)).filter(|images| !images.is_empty()),
         node_info: Some(NodeSystemInfo {
-            architecture: architecture().to_owned(),
+            architecture: shared::version::ARCH.to_owned(),
             boot_id: machine.boot_id.clone(),
             container_runtime_version: runtime.version.clone(),
             kernel_version: machine.kernel_version.clone(),

@@ -49,15 +49,7 @@ pub struct Options {
 
 /// The user agent of a component in client-go's form.
 pub fn user_agent(component: &str) -> String {
-    format!("{component}/v{} (linux/{}) kubernetes/ironclad", env!("CARGO_PKG_VERSION"), architecture())
-}
-
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
+    format!("{component}/v{} (linux/{}) kubernetes/ironclad", env!("CARGO_PKG_VERSION"), crate::version::ARCH)
 }
 
 /// Reads the configuration; token files in it are re-read by the client as they rotate.
