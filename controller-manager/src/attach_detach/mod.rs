@@ -1,8 +1,9 @@
 //! Attaches CSI volumes to the nodes whose pods need them, and detaches them afterwards. Answers for `attachdetach`.
 //!
 //! In: pods, claims, volumes, nodes, attachments. Out: VolumeAttachments, `status.volumesAttached` of nodes, events of
-//! pods. Volumes of plugins that were once part of Kubernetes are left to the drivers that took over. Everything is computed from what is there, node by node, so a restart continues where it was; attachments are
-//! watched and need no periodic verification.
+//! pods. Volumes of plugins that were once part of Kubernetes are left to the drivers that took over. Everything is
+//! computed from what is there, node by node, so a restart continues where it was; attachments are watched and need no
+//! periodic verification.
 
 pub mod listed;
 pub mod plan;
