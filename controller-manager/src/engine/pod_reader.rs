@@ -3,7 +3,8 @@
 //! HOT: runs for every change of every pod (held by `e2e/examples/controllers`). What replicas have in common is the same
 //! byte for byte, so those bytes are only hashed: the [`Template`], the labels and the owners are made for the first of
 //! them and found again for the others. The few pods that have claims of dynamic resources or volumes made for them, or
-//! that name disks themselves, are read by way of JSON, as is the first pod of each template. Must not read anything that [`Pod`] does not name, nor less.
+//! that name disks themselves, are read by way of JSON, as is the first pod of each template. Must not read anything that
+//! [`Pod`] does not name, nor less.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, ResourceClaim, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
