@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p ironclad-e2e --example apiserver -- BINARY [PODS [PART…]]` starts an etcd and BINARY (ours or
 //! upstream's: both take the same flags), creates PODS pods (10,000) of 4 KB and measures. PART: `lists`, `objects`,
-//! `watches`, `slow`, `flood`, `idle`, `definitions`, `more` (all by default).
+//! `watches`, `slow`, `flood`, `idle`, `definitions`, `more` (all by default). etcd keeps its data in memory, or below the
+//! folder that the environment calls `DATA`, where every write waits for the disk.
 
 #[path = "../../../apiserver/tests/harness/pki.rs"]
 #[allow(dead_code)]

@@ -30,15 +30,21 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
+/// Where files that need not outlive the machine lie.
+const MEMORY: &str = "/dev/shm";
+
 fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Process> {
     let (c, p) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
     let mut command = Command::new("etcd");
     command
         .args(["--listen-client-urls", &c, "--advertise-client-urls", &c, "--listen-peer-urls", &p])
         .args(["--initial-advertise-peer-urls", &p, "--initial-cluster", &format!("default={p}")])
-        .args(["--quota-backend-bytes", "8589934592", "--unsafe-no-fsync"])
+        .args(["--quota-backend-bytes", "8589934592"])
         .arg("--data-dir")
         .arg(dir.join("etcd"));
+    if dir.starts_with(MEMORY) {
+        command.arg("--unsafe-no-fsync");
+    }
     Process::start(&mut command, &dir.join("etcd.log")).context("etcd does not start")
 }
 
@@ -93,8 +99,11 @@ impl World {
         binary: &str,
         more: impl FnOnce(&Path, &Pki) -> anyhow::Result<Vec<String>>,
     ) -> anyhow::Result<Self> {
-        let memory = Path::new("/dev/shm");
-        let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let base = match std::env::var_os("DATA") {
+            Some(disk) => disk.into(),
+            None if Path::new(MEMORY).is_dir() => MEMORY.into(),
+            None => std::env::temp_dir(),
+        };
         let dir = base.join(format!("apiserver-bench-{}", std::process::id()));
         fs::create_dir_all(&dir)?;
         let (pki, port, etcd_port) = (Arc::new(Pki::new(&dir)), free_port()?, free_port()?);
@@ -196,6 +205,12 @@ impl World {
     /// CPU time that the server has used.
     pub fn cpu(&self) -> Duration {
         self.server.cpu()
+    }
+
+    /// CPU time that etcd has used.
+    #[allow(dead_code, reason = "not every benchmark asks")]
+    pub fn etcd_cpu(&self) -> Duration {
+        self.etcd.cpu()
     }
 
     /// Memory of the server that is resident now.
