@@ -32,7 +32,8 @@ const PODS: &[Selectable] = &[
     Selectable { label: "spec.hostNetwork", pointers: &["/spec/hostNetwork"], absent: "false" },
     text("status.phase", &["/status/phase"]),
     text("status.podIP", &["/status/podIP"]),
-    text("status.podIPs", &["/status/podIPs/0/ip"]),
+    // Known, and never found: nobody ever filled it in.
+    text("status.podIPs", &[]),
     text("status.nominatedNodeName", &["/status/nominatedNodeName"]),
 ];
 
@@ -147,7 +148,12 @@ pub fn resolve(
     label: &str,
 ) -> Result<Place, String> {
     let table = of(group, plural);
-    let label_here = if group == "events.k8s.io" { from_events_v1(label) } else { label };
+    let label_here = match (group, plural) {
+        ("events.k8s.io", _) => from_events_v1(label),
+        // What it was called before there was a v1.
+        ("", "pods") if label == "spec.host" => "spec.nodeName",
+        _ => label,
+    };
     match label_here {
         "metadata.name" => return Ok(Place::Name),
         // Kinds with fields of their own list `metadata.namespace` only when they are namespaced.
@@ -199,6 +205,7 @@ mod tests {
             r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#
         );
         assert_eq!(r("", "pods", "Pod"), "field label not supported: zz.zz");
+        assert_eq!(resolve("", "v1", "pods", "Pod", true, "spec.host"), Ok(Place::Value(0)));
         let (group, plural) = ("certificates.k8s.io", "podcertificaterequests");
         let asked = |label: &str| resolve(group, "v1beta1", plural, "PodCertificateRequest", true, label);
         assert_eq!(asked("spec.nodeName"), Ok(Place::Value(2)));
@@ -213,8 +220,9 @@ mod tests {
 
     #[test]
     fn pod_values() {
-        let pod = serde_json::json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
+        let pod =
+            serde_json::json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running", "podIPs": [{"ip": "::1"}]}});
         let v = values(PODS, |pointer| pod.pointer(pointer));
-        assert_eq!((&*v[0], &*v[4], &*v[5]), ("n1", "false", "Running"));
+        assert_eq!((&*v[0], &*v[4], &*v[5], &*v[7]), ("n1", "false", "Running", ""));
     }
 }

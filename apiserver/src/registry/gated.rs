@@ -46,6 +46,8 @@ pub struct Gated {
     /// `MatchLabelKeysInPodTopologySpreadSelectorMerge` is off, or what it builds on: the keys by which pods are spread are
     /// not made part of the selector.
     pub unmerged_keys: bool,
+    /// `InPlacePodLevelResourcesVerticalScaling`: a resize may change what a pod has as a whole.
+    pub whole_resize: bool,
     /// What validation lets pass.
     pub relaxed: Relaxed,
 }
@@ -68,6 +70,7 @@ impl Gated {
             fixed_counts: !gates.enabled("MutableCSINodeAllocatableCount"),
             unmerged_keys: !gates.enabled("MatchLabelKeysInPodTopologySpread")
                 || !gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
+            whole_resize: gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             relaxed: Relaxed::new(gates),
         }
     }

@@ -9,6 +9,7 @@ use shared::flags::FlagSet;
 use crate::bootstrap::StorageVersions;
 use crate::egress::Egress;
 use crate::negotiate::Media;
+use crate::registry::core::binding::Effects;
 use crate::registry::core::kubernetes_service::{self, Way};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
@@ -76,7 +77,10 @@ impl Settings {
 fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
     Ok(Policy {
         allow_privileged: flags.boolean("allow-privileged"),
-        clear_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+        binding: Effects {
+            clears_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+            labels: flags.enabled("PodTopologyLabelsAdmission"),
+        },
         media: Media { cbor: flags.enabled("CBORServingAndStorage"), stores_json: storage::stores_json(flags)? },
         delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),
         collects_garbage: flags.boolean("enable-garbage-collector"),

@@ -68,6 +68,13 @@ pub enum Error {
     Certificates(#[from] shared::cert::CertError),
 }
 
+/// What a write is told that asked for another object than is there.
+pub fn other_than_asked(key: &str, what: &str, asked: &str, there: &str) -> String {
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}"
+    )
+}
+
 /// A value and the revision that wrote it.
 #[derive(Clone, Debug)]
 pub struct Stored {

@@ -75,8 +75,6 @@ fn bounded(value: &str, key: &str, max: usize, out: &mut Vec<Error>) {
 /// An event through the newer API: nothing of the older one is set.
 pub(super) fn create_new(object: &Value, out: &mut Vec<Error>) {
     of_any(object, NEWER, out);
-    let name = text(get(object, "metadata"), "name");
-    complain(out, &Path::of(&["metadata", "name"]), name, dns1123_subdomain(name));
     series(object, out);
     if !has(object, "eventTime") {
         out.push(Error::required("eventTime", ""));

@@ -72,6 +72,7 @@ pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
 pub(crate) use names::is_semver;
 pub(crate) use networking::domain_path;
+pub use pod::qos_class;
 pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
@@ -88,13 +89,15 @@ struct Rules {
     plural: &'static str,
     name: NameRule,
     create: Create,
+    /// What a new object goes through.
+    created: &'static [Step],
     update: Update,
     /// What a changed object goes through.
     changed: &'static [Step],
     status: Update,
 }
 
-/// A part of the judgement of a changed object. Upstream's kinds differ in what they look at, how often and in which
+/// A part of the judgement of an object. Upstream's kinds differ in what they look at, how often and in which
 /// order, and clients see it: causes are told as often as they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -106,9 +109,11 @@ enum Step {
     Rules,
     /// What may not change.
     Stays,
+    /// No further if something was wrong so far.
+    Sound,
 }
 
-use Step::{Changed, Metadata, Rules as Anew, Stays};
+use Step::{Changed, Metadata, Rules as Anew, Sound, Stays};
 
 /// The whole object as if it were new, and what may not change.
 const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
@@ -116,21 +121,32 @@ const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
 const TWICE: &[Step] = &[Metadata, Anew, Changed, Anew, Stays];
 /// What a change is asked includes all that a new object is.
 const WITHIN: &[Step] = &[Changed, Metadata, Anew, Stays];
+/// What may not change, and then all that a new object is.
+const STAYS_FIRST: &[Step] = &[Changed, Stays, Metadata, Anew];
 const SPEC: &[Step] = &[Changed, Anew, Stays];
 /// All of it twice, as roles of the whole cluster and their bindings are judged.
 const CLUSTER_ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
 
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
+/// Metadata that only the general rules look at, which come last and only for what is right otherwise.
+const METADATA_LAST: &[Step] = &[Anew, Sound, Metadata];
+
 /// A kind's rules for new objects, which changed ones have to keep as well.
 const fn rules(group: &'static str, plural: &'static str, create: Create) -> Rules {
-    let changed = &[Changed, Stays, Anew];
-    Rules { group, plural, name: NameRule::Subdomain, create, update: nothing, changed, status: nothing }
+    let (created, changed) = (&[Metadata, Anew], &[Changed, Stays, Anew]);
+    Rules { group, plural, name: NameRule::Subdomain, create, created, update: nothing, changed, status: nothing }
 }
 
 impl Rules {
     const fn named(mut self, name: NameRule) -> Self {
         self.name = name;
+        self
+    }
+
+    /// What a new object goes through, where that is something else.
+    const fn created(mut self, steps: &'static [Step]) -> Self {
+        self.created = steps;
         self
     }
 
@@ -176,22 +192,30 @@ static RULES: &[Rules] = &[
         .changed(&[Changed, Metadata, Stays])
         .status(pod::status::update),
     rules("", "podtemplates", pod::template_object),
-    rules("", "replicationcontrollers", workloads::replication_controller).status(workloads::status::replicas),
+    rules("", "replicationcontrollers", workloads::replication_controller)
+        .update(workloads::convertible)
+        .changed(TWICE)
+        .status(workloads::status::replicas),
     rules("", "services", service::create).named(Service).update(service::update).status(service::status),
-    rules("", "endpoints", discovery::endpoints).update_only(discovery::endpoints_update),
+    rules("", "endpoints", discovery::endpoints)
+        .update(discovery::endpoints_update)
+        .changed(&[Changed, Metadata, Stays]),
     rules("", "nodes", node::create).update(node::update).changed(WHOLE).status(node::update),
-    rules("", "namespaces", core::namespace).named(Label).update_only(nothing).status(core::namespace_status),
-    rules("", "configmaps", config::config_map).update(config::config_map_update),
-    rules("", "secrets", config::secret).update(config::secret_update),
-    rules("", "persistentvolumes", volume::persistent::volume).update(volume::persistent::volume_update).changed(SPEC),
+    rules("", "namespaces", core::namespace).named(Label).changed(WHOLE).status(core::namespace_status),
+    rules("", "configmaps", config::config_map).update(config::config_map_update).changed(STAYS_FIRST),
+    rules("", "secrets", config::secret).update(config::secret_update).changed(STAYS_FIRST),
+    rules("", "serviceaccounts", core::any).changed(&[Changed, Metadata]),
+    rules("", "persistentvolumes", volume::persistent::new_volume)
+        .update(volume::persistent::volume_update)
+        .changed(&[Metadata, Anew, Metadata, Stays]),
     rules("", "persistentvolumeclaims", volume::claim::claim)
         .update(volume::claim::update)
-        .changed(WHOLE)
+        .changed(&[Metadata, Anew, Changed, Metadata, Anew, Stays])
         .status(volume::claim::status),
     rules("", "resourcequotas", quota::quota).update(quota::quota_update).changed(SPEC).status(quota::quota_status),
-    rules("", "limitranges", quota::limit_range),
-    rules("", "events", events::create).named(PathSegment).changed(&[Anew]),
-    rules("events.k8s.io", "events", events::create_new).update_only(events::update_new),
+    rules("", "limitranges", quota::limit_range).changed(&[Metadata, Anew]),
+    rules("", "events", events::create).named(PathSegment).created(METADATA_LAST).changed(&[Anew]),
+    rules("events.k8s.io", "events", events::create_new).created(&[Anew, Metadata]).update_only(events::update_new),
     rules(APPS, "replicasets", workloads::replica_set)
         .update(workloads::selector_stays)
         .changed(SPEC)
@@ -219,7 +243,11 @@ static RULES: &[Rules] = &[
         .named(ConfigKey)
         .update(coordination::candidate_update)
         .changed(SPEC),
-    rules("policy", "poddisruptionbudgets", policy::budget).named(PathSegment).changed(&[Anew]).status(policy::status),
+    rules("policy", "poddisruptionbudgets", policy::budget)
+        .named(PathSegment)
+        .created(METADATA_LAST)
+        .changed(&[Anew])
+        .status(policy::status),
     rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
         .update_only(autoscaling::autoscaler_update)
         .status(autoscaling::status),
@@ -329,12 +357,27 @@ fn metadata() -> Path {
 pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = Vec::new();
-    meta::create(object, rules.name, row, &metadata(), &mut out);
-    match crd::served(row) {
-        Some(served) => out.extend(crd::objects::create(row, served, object)),
-        None => (rules.create)(object, &mut out),
+    if let Some(served) = crd::served(row) {
+        meta::create(object, rules.name, row, &metadata(), &mut out);
+        out.extend(crd::objects::create(row, served, object));
+        return out;
     }
+    steps(rules.created, rules, row, (object, object), &mut out);
     out
+}
+
+/// The steps of a judgement, of a new object beside itself.
+fn steps(steps: &[Step], rules: &Rules, row: &Resource, (new, old): (&Value, &Value), out: &mut Vec<Error>) {
+    for step in steps {
+        match step {
+            Metadata => meta::create(new, rules.name, row, &metadata(), out),
+            Changed => changed_metadata(row, new, old, out),
+            Anew => (rules.create)(new, out),
+            Stays => (rules.update)(new, old, out),
+            Sound if out.is_empty() => {}
+            Sound => return,
+        }
+    }
 }
 
 /// The metadata of a Scale, which is judged like that of a new object; nobody judges that of custom objects.
@@ -386,14 +429,7 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
         out.extend(crd::objects::update(row, served, "", new, old));
         return out;
     }
-    for step in rules.changed {
-        match step {
-            Metadata => meta::create(new, rules.name, row, &metadata(), &mut out),
-            Changed => changed_metadata(row, new, old, &mut out),
-            Anew => (rules.create)(new, &mut out),
-            Stays => (rules.update)(new, old, &mut out),
-        }
-    }
+    steps(rules.changed, rules, row, (new, old), &mut out);
     out
 }
 

@@ -29,18 +29,15 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
         families.extend(cidr(out, &path.index(i), network).map(|n| n.addr().is_ipv4()));
     }
     if networks.len() > 1
-        && let Some(odd) = networks.iter().find(|network| cidr(&mut Vec::new(), &path, network).is_none())
+        && let Some(i) = networks.iter().position(|network| cidr(&mut Vec::new(), &path, network).is_none())
     {
-        let why = format!("failed to parse cidr value:{odd:?} with error:invalid CIDR address: {odd}");
+        let why = format!("invalid CIDR[{i}]: <nil> (invalid CIDR address: {})", networks[i]);
         let why = format!("invalid PodCIDRs. failed to check with dual stack with error:{why}");
         out.push(Error::internal(&path, &why));
     }
     let pair = families.len() == 2 && families[0] != families[1];
     if networks.len() > 1 && (networks.len() > 2 || !pair) {
         out.push(Error::invalid(&path, json!(networks), "may specify no more than one CIDR for each IP family"));
-    }
-    for (i, twice) in networks.iter().enumerate().filter(|(i, network)| networks[..*i].contains(network)) {
-        out.push(Error::duplicate(path.index(i), *twice));
     }
 }
 

@@ -90,8 +90,8 @@ async fn bind_to(
     }
     binding::check(&object)?;
     engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
-    let clear = engine.policy.clear_nomination;
-    let mut assign = |pod: &mut Value| binding::assign(pod, &object, clear);
+    let key = engine.key(row, &r.info.namespace, name);
+    let mut assign = |pod: &mut Value| binding::assign(pod, &object, &key, engine.policy.binding);
     engine.modify(row, &r.info.namespace, name, options.dry_run, &mut assign).await?;
     created(r)
 }

@@ -14,7 +14,7 @@ use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
 use crate::negotiate::{self, Decoded, Expected};
 use crate::registry::{meta, owners, strategy};
-use crate::storage::codec;
+use crate::storage::{codec, other_than_asked};
 
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
@@ -110,9 +110,7 @@ pub(super) fn check_uid(
         return Ok(());
     }
     let key = engine.key(row, namespace, meta::text(old, "name"));
-    let why = format!(
-        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {asked}, UID in object meta: {there}"
-    );
+    let why = other_than_asked(&key, "UID", asked, there);
     Err(Status::conflict(&row.group, &row.plural, meta::text(old, "name"), &why))
 }
 

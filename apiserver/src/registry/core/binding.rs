@@ -5,6 +5,7 @@ use serde_json::Map;
 use shared::status::Status;
 
 use crate::registry::meta;
+use crate::storage::other_than_asked;
 
 /// Checks the target. Upstream answers these with code 500 and no reason.
 pub fn check(binding: &Value) -> Result<(), Status> {
@@ -30,18 +31,22 @@ fn refuse(pod: &Value, why: &str) -> Status {
     Status::conflict("", "pods/binding", meta::text(pod, "name"), why)
 }
 
-/// Puts the pod on the node, with the labels and annotations of the binding. A nomination has served its purpose
-/// then and goes, if `clear_nomination` says so.
-pub fn assign(pod: &mut Value, binding: &Value, clear_nomination: bool) -> Result<(), Status> {
+/// What a binding does besides binding.
+#[derive(Clone, Copy, Debug)]
+pub struct Effects {
+    /// A nomination has served its purpose and goes.
+    pub clears_nomination: bool,
+    /// The binding's labels become the pod's.
+    pub labels: bool,
+}
+
+/// Puts the pod that is stored under `key` on the node.
+pub fn assign(pod: &mut Value, binding: &Value, key: &str, effects: Effects) -> Result<(), Status> {
     let name = meta::text(pod, "name").to_owned();
-    for field in ["uid", "resourceVersion"] {
+    for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
         if !asked.is_empty() && asked != there {
-            let what = if field == "uid" { "UID" } else { "ResourceVersion" };
-            return Err(refuse(
-                pod,
-                &format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}"),
-            ));
+            return Err(Status::conflict("", "pods", &name, &other_than_asked(key, what, asked, there)));
         }
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
@@ -54,15 +59,16 @@ pub fn assign(pod: &mut Value, binding: &Value, clear_nomination: bool) -> Resul
         return Err(refuse(pod, &format!("pod {name} has non-empty .spec.schedulingGates")));
     }
     pod["spec"]["nodeName"] = binding["target"]["name"].clone();
-    for field in ["annotations", "labels"] {
+    let fields = if effects.labels { &["annotations", "labels"][..] } else { &["annotations"] };
+    for field in fields {
         let Some(extra) = binding["metadata"].get(field).and_then(Value::as_object) else { continue };
-        let map = meta::metadata(pod).entry(field).or_insert_with(|| Value::Object(Map::new()));
+        let map = meta::metadata(pod).entry(*field).or_insert_with(|| Value::Object(Map::new()));
         if let Some(map) = map.as_object_mut() {
             map.extend(extra.iter().map(|(k, v)| (k.clone(), v.clone())));
         }
     }
     super::conditions::scheduled(pod);
-    if let (true, Some(status)) = (clear_nomination, pod["status"].as_object_mut()) {
+    if let (true, Some(status)) = (effects.clears_nomination, pod["status"].as_object_mut()) {
         status.remove("nominatedNodeName");
     }
     Ok(())
@@ -74,14 +80,21 @@ mod tests {
 
     use super::*;
 
+    const ALL: Effects = Effects { clears_nomination: true, labels: true };
+    const KEY: &str = "/registry/pods/n/p";
+
+    fn binding() -> Value {
+        json!({"metadata": {"annotations": {"a": "b"}, "labels": {"l": "2"}}, "target": {"kind": "Node", "name": "n1"}})
+    }
+
     #[test]
     fn a_pod_is_bound_once() {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}});
-        let b = json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n1"}});
-        assert!(check(&b).is_ok() && assign(&mut pod, &b, true).is_ok());
+        let b = binding();
+        assert!(check(&b).is_ok() && assign(&mut pod, &b, KEY, ALL).is_ok());
         assert_eq!((&pod["spec"]["nodeName"], &pod["metadata"]["annotations"]["a"]), (&json!("n1"), &json!("b")));
         assert_eq!(pod["status"]["conditions"][0]["status"], "True");
-        let e = assign(&mut pod, &b, true).expect_err("twice");
+        let e = assign(&mut pod, &b, KEY, ALL).expect_err("twice");
         assert_eq!(
             e.message,
             r#"Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n1""#
@@ -94,12 +107,37 @@ mod tests {
     }
 
     #[test]
-    fn a_nomination_ends_with_the_binding() {
-        let b = json!({"target": {"kind": "Node", "name": "n1"}});
-        for (clear, left) in [(true, json!(null)), (false, json!("n2"))] {
-            let mut pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"nominatedNodeName": "n2"}});
-            assert!(assign(&mut pod, &b, clear).is_ok());
-            assert_eq!(pod["status"]["nominatedNodeName"], left);
+    fn only_the_pod_that_is_meant_is_bound() {
+        for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+            let mut pod = json!({"metadata": {"name": "p", "uid": "1", "resourceVersion": "1"}, "spec": {}});
+            let mut b = binding();
+            b["metadata"][field] = json!("2");
+            let e = assign(&mut pod, &b, KEY, ALL).expect_err("another pod");
+            let why = format!("Precondition failed: {what} in precondition: 2, {what} in object meta: 1");
+            assert_eq!(
+                (e.code, e.message),
+                (
+                    409,
+                    format!(
+                        "Operation cannot be fulfilled on pods \"p\": StorageError: invalid object, Code: 4, \
+                         Key: {KEY}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+                    )
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn what_else_a_binding_does_is_up_to_gates() {
+        let none = Effects { clears_nomination: false, labels: false };
+        for (effects, nominated, label) in [(ALL, json!(null), "2"), (none, json!("n2"), "1")] {
+            let mut pod = json!({"metadata": {"name": "p", "labels": {"l": "1"}}, "spec": {},
+                "status": {"nominatedNodeName": "n2"}});
+            assert!(assign(&mut pod, &binding(), KEY, effects).is_ok());
+            assert_eq!(
+                (&pod["status"]["nominatedNodeName"], &pod["metadata"]["labels"]["l"]),
+                (&nominated, &json!(label))
+            );
         }
     }
 }

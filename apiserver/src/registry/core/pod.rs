@@ -1,16 +1,16 @@
 //! Pods: phase and quality of service at creation, what an update leaves alone, how long a delete waits.
 
 use proto::Value;
-use proto::quantity::Quantity;
 use serde_json::json;
 
 use super::{addresses, app_armor};
 use crate::access::tree::find;
 use crate::registry::strategy::{StrategyCx, restore};
+use crate::validation::qos_class;
 
 /// A new pod is pending; its class follows from its resources; gated pods say so.
 pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {
-    let mut status = json!({"phase": "Pending", "qosClass": qos_class(object)});
+    let mut status = json!({"phase": "Pending", "qosClass": qos_class(&object["spec"])});
     if find(object, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
         status["conditions"] = json!([{
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
@@ -76,10 +76,11 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
     let status = &mut new["status"];
     keep(status, before, "qosClass");
     keep(status, before, OBSERVED);
+    // Who has a condition twice has two of them: each goes by its own.
+    let mut left: Vec<&Value> = before["conditions"].as_array().into_iter().flatten().collect();
     for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let was = before["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == condition["type"]);
-        if let Some(was) = was {
-            keep(condition, was, OBSERVED);
+        if let Some(at) = left.iter().position(|was| was["type"] == condition["type"]) {
+            keep(condition, left.remove(at), OBSERVED);
         }
     }
     addresses::POD.settle(status);
@@ -94,27 +95,30 @@ pub fn ephemeral_containers(new: &mut Value, old: &Value) {
     }
 }
 
-/// A write of `resize`: only container resources and resize policies change. Other containers than were there are left
-/// for validation to refuse.
-pub fn resize(new: &mut Value, old: &Value) {
+/// A write of `resize`: only resources and resize policies of containers change, and those of the pod as a whole where
+/// that is allowed. Other containers than were there are left for validation to refuse.
+pub fn resize(new: &mut Value, old: &Value, whole: bool) {
+    const KINDS: [&str; 2] = ["containers", "initContainers"];
     let names = |pod: &Value, kind: &str| -> Vec<Value> {
-        let all = pod["spec"][kind].as_array().into_iter().flatten();
-        all.map(|c| c["name"].clone()).collect()
+        pod["spec"][kind].as_array().into_iter().flatten().map(|c| c["name"].clone()).collect()
     };
-    if ["containers", "initContainers"].iter().any(|kind| names(new, kind) != names(old, kind)) {
+    if KINDS.iter().any(|kind| names(new, kind).len() != names(old, kind).len()) {
         return;
     }
-    let wanted = new.clone();
+    let sent = new.clone();
     keep_all_but_spec(new, old);
-    for list in ["containers", "initContainers"] {
-        let Some(containers) = new.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else {
+    if whole {
+        restore(&mut new["spec"], &sent["spec"], "resources");
+    }
+    for kind in KINDS {
+        if names(&sent, kind) != names(old, kind) {
+            new["spec"][kind] = sent["spec"][kind].clone();
             continue;
-        };
-        for c in containers {
-            let source = find(&wanted, &format!("/spec/{list}")).and_then(Value::as_array);
-            let Some(w) = source.and_then(|l| l.iter().find(|w| w["name"] == c["name"])) else { continue };
+        }
+        let containers = new["spec"].get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, sent) in containers.zip(sent["spec"][kind].as_array().into_iter().flatten()) {
             for field in ["resources", "resizePolicy"] {
-                restore(c, w, field);
+                restore(container, sent, field);
             }
         }
     }
@@ -146,43 +150,6 @@ pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
     }
 }
 
-/// The quality of service class of a pod.
-pub fn qos_class(pod: &Value) -> &'static str {
-    let containers = ["/spec/containers", "/spec/initContainers"]
-        .into_iter()
-        .filter_map(|p| find(pod, p).and_then(Value::as_array))
-        .flatten();
-    let pod_level = find(pod, "/spec/resources").filter(|r| !r.as_object().is_none_or(serde_json::Map::is_empty));
-    let resources: Vec<&Value> = match pod_level {
-        Some(r) => vec![r],
-        None => containers.filter_map(|c| c.get("resources").or(Some(&Value::Null))).collect(),
-    };
-    let mut any = false;
-    let mut guaranteed = !resources.is_empty();
-    for r in resources {
-        for name in ["cpu", "memory"] {
-            let (request, limit) = (amount(&r["requests"][name]), amount(&r["limits"][name]));
-            any |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && request.is_none_or(|q| Some(q) == limit);
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
-}
-
-/// A non-zero amount.
-fn amount(v: &Value) -> Option<Quantity> {
-    let text = match v {
-        Value::String(s) => s.clone(),
-        Value::Number(n) => n.to_string(),
-        _ => return None,
-    };
-    Quantity::parse(&text).ok().filter(|q| !q.is_zero())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,20 +177,38 @@ mod tests {
     }
 
     #[test]
-    fn classes() {
-        let pod = |r: Value| json!({"spec": {"containers": [{"name": "c", "resources": r}]}});
-        for (r, class) in [
-            (json!({}), "BestEffort"),
-            (json!({"requests": {"cpu": "0"}}), "BestEffort"),
-            (
-                json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1Gi"}}),
-                "Guaranteed",
-            ),
-            (json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}), "Burstable"),
-            (json!({"requests": {"memory": "1Gi"}}), "Burstable"),
-        ] {
-            assert_eq!(qos_class(&pod(r.clone())), class, "{r}");
-        }
+    fn conditions_that_are_there_twice() {
+        let one = |kind: &str, observed: i64| json!({"type": kind, "observedGeneration": observed});
+        let old = json!({"status": {"conditions": [one("a", 1), one("b", 2), one("a", 3)]}});
+        let mut new = json!({"status": {"conditions": [one("b", 0), one("a", 0), one("a", 0), one("a", 0)]}});
+        prepare_status(&mut new, &old);
+        assert_eq!(new["status"]["conditions"], json!([one("b", 2), one("a", 1), one("a", 3), one("a", 0)]));
+    }
+
+    #[test]
+    fn resizes() {
+        let container = |name: &str, image: &str, cpu: &str| json!({"name": name, "image": image, "resources": {"requests": {"cpu": cpu}}});
+        let pod = |containers: Value, whole: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": containers, "resources": {"limits": {"cpu": whole}}}});
+        let old = pod(json!([container("a", "i", "1"), container("b", "i", "1")]), "1");
+        let sent = |containers: Value| {
+            let mut sent = pod(containers, "2");
+            sent["metadata"]["labels"] = json!({"k": "v"});
+            sent["spec"]["nodeName"] = json!("n");
+            sent
+        };
+        let resized = |new: &Value, whole: bool| {
+            let mut new = new.clone();
+            resize(&mut new, &old, whole);
+            new
+        };
+        let more = sent(json!([container("a", "j", "2"), container("b", "i", "1")]));
+        let now = json!([container("a", "i", "2"), container("b", "i", "1")]);
+        assert_eq!(resized(&more, false), pod(now.clone(), "1"));
+        assert_eq!(resized(&more, true), pod(now, "2"));
+        let renamed = sent(json!([container("a", "j", "2"), container("c", "i", "1")]));
+        assert_eq!(resized(&renamed, false), pod(renamed["spec"]["containers"].clone(), "1"));
+        let fewer = sent(json!([container("a", "i", "1")]));
+        assert_eq!(resized(&fewer, false), fewer, "as it was sent");
     }
 
     #[test]

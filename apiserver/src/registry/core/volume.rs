@@ -14,10 +14,7 @@ const REFERENCE: &str = "dataSourceRef";
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending"});
-    if !is_known(&object["spec"][SOURCE]) {
-        forget_source(object);
-    }
-    name_twice(&mut object["spec"]);
+    settle(object);
 }
 
 /// A claim stays as it was stored, whatever names it goes by; clients may send back the one they know.
@@ -25,10 +22,19 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     if [SOURCE, REFERENCE].iter().all(|name| new["spec"].get(name) == old["spec"].get(name)) {
         return;
     }
-    if old["spec"][SOURCE].is_null() && !is_known(&new["spec"][SOURCE]) {
-        forget_source(new);
+    match [SOURCE, REFERENCE].iter().all(|name| old["spec"][*name].is_null()) {
+        true => settle(new),
+        false => name_twice(&mut new["spec"]),
     }
-    name_twice(&mut new["spec"]);
+}
+
+/// What nobody ever looked at goes, unless it stands beside what everybody looks at.
+fn settle(object: &mut Value) {
+    let spec = &mut object["spec"];
+    if let (true, false, Some(spec)) = (spec[REFERENCE].is_null(), is_known(&spec[SOURCE]), spec.as_object_mut()) {
+        spec.remove(SOURCE);
+    }
+    name_twice(spec);
 }
 
 /// A volume also says since when.
@@ -55,12 +61,6 @@ pub(in crate::registry) fn prepare_volume_status(new: &mut Value, old: &Value) {
 fn is_known(source: &Value) -> bool {
     let known = [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
     known.contains(&(text(source, "/apiGroup"), text(source, "/kind")))
-}
-
-fn forget_source(object: &mut Value) {
-    if let Some(spec) = object["spec"].as_object_mut() {
-        spec.remove(SOURCE);
-    }
 }
 
 /// Gives it the other name, too. What is in another namespace has but one.
@@ -125,7 +125,7 @@ mod tests {
             ((none, &claim), (&claim, &claim)),
             ((none, &other), (&other, &other)),
             ((&other, none), (none, none)),
-            ((&other, &claim), (&claim, &claim)),
+            ((&other, &claim), (&other, &claim)),
             ((none, &abroad), (none, &abroad)),
             ((&claim, &abroad), (&claim, &abroad)),
             ((none, none), (none, none)),
@@ -135,6 +135,13 @@ mod tests {
             prepare_create(&mut object, &mut StrategyCx { user: &user, warnings: &mut Vec::new(), gated: &gated });
             let present = |name: &str| object["spec"].get(name).cloned().unwrap_or_default();
             assert_eq!((&present(SOURCE), &present(REFERENCE)), stored, "{sent:?}");
+        }
+        // What an update brings is looked at where there was nothing.
+        for (before, after) in [(spec(none, none), spec(none, none)), (spec(none, &abroad), spec(&other, none))] {
+            let mut sent = spec(&other, none);
+            prepare_update(&mut sent, &before);
+            let is_kept = after != spec(none, none);
+            assert_eq!(!sent["spec"][SOURCE].is_null(), is_kept, "{before}");
         }
         // Who knows the older name alone sends it back alone.
         let stored = spec(&claim, &claim);

@@ -63,7 +63,10 @@ pub(super) static GATES: &[Gate] = &[
         ],
     ),
     gate("GenericWorkload", PODS, &["workloadRef"]),
-    gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec")], &["dataSourceRef!.namespace"]),
+    Gate {
+        used_by: &["spec.dataSourceRef"],
+        ..gate("CrossNamespaceVolumeDataSource", &[("persistentvolumeclaims", "spec")], &["dataSourceRef!.namespace"])
+    },
     Gate {
         always: true,
         ..gate(

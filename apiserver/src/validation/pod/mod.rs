@@ -6,6 +6,7 @@ mod environment;
 pub(super) mod handlers;
 mod mounts;
 pub(super) mod placement;
+mod qos;
 pub(super) mod resize;
 pub(super) mod resources;
 mod security;
@@ -26,6 +27,7 @@ use super::names::{between, complain, dns1123_label, dns1123_subdomain, ip, patt
 use super::tree::{flag, get, has, int, list, text, texts};
 use super::volume;
 pub(super) use environment::{field_ref, resource_ref};
+pub use qos::qos_class;
 
 /// A new pod.
 pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {

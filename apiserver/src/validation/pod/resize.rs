@@ -4,9 +4,9 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::annotations::MIRROR;
-use crate::validation::meta::annotation;
+use super::qos::qos_class;
 use crate::validation::relaxed::{self, Leave};
-use crate::validation::tree::{at, entries, get, has, has_entries, list, quantity, same, text, without};
+use crate::validation::tree::{at, entries, get, has, has_entries, list, same, text, without};
 
 const ONLY: &str = "only cpu and memory resources are mutable";
 const ONLY_SIDECARS: &str = "only cpu and memory resources for sidecar containers are mutable";
@@ -18,7 +18,7 @@ const NO_INIT: &str = "resources for non-sidecar init containers are immutable";
 pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
-    let refused = if !annotation(old, MIRROR).is_empty() {
+    let refused = if has(at(old, &["metadata", "annotations"]), MIRROR) {
         Some("static pods cannot be resized")
     } else if text(get(before, "os"), "name") == "windows" {
         Some("windows pods cannot be resized")
@@ -31,7 +31,7 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
     }
     super::whole(new, out);
     let was = text(get(old, "status"), "qosClass");
-    if (if was.is_empty() { qos(before) } else { was }) != qos(spec) {
+    if (if was.is_empty() { qos_class(before) } else { was }) != qos_class(spec) {
         let class = text(get(new, "status"), "qosClass");
         out.push(Error::invalid(&path, class, "Pod QOS Class may not change as a result of resizing"));
     }
@@ -129,21 +129,4 @@ fn only_resized(now: &Value, was: &Value) -> bool {
         && listed("requests")
         && list(get(was, "resources"), "claims").is_empty()
         && same(&without(now, &["resources"]), &without(was, &["resources"]))
-}
-
-/// Quality of service class of a spec.
-fn qos(spec: &Value) -> &'static str {
-    // A pod that says something as a whole speaks for its containers.
-    let whole = Some(spec).filter(|spec| has(spec, "resources"));
-    let each = || list(spec, "containers").iter().chain(list(spec, "initContainers"));
-    let all = || whole.into_iter().chain(each().filter(|_| whole.is_none()));
-    let amount = |c: &Value, key: &str, name: &str| quantity(at(c, &["resources", key, name]));
-    let names = ["cpu", "memory"];
-    let set = |c: &Value, key: &str, name: &str| amount(c, key, name).sign() > 0;
-    if all().all(|c| names.iter().all(|n| !set(c, "requests", n) && !set(c, "limits", n))) {
-        return "BestEffort";
-    }
-    let guaranteed =
-        all().all(|c| names.iter().all(|n| set(c, "limits", n) && amount(c, "requests", n) == amount(c, "limits", n)));
-    if guaranteed { "Guaranteed" } else { "Burstable" }
 }

@@ -42,7 +42,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
         }
     }
     observed(status, &path, out);
-    if !text(before, "qosClass").is_empty() && text(status, "qosClass") != text(before, "qosClass") {
+    if text(status, "qosClass") != text(before, "qosClass") {
         out.push(Error::invalid(path.child("qosClass"), text(status, "qosClass"), "field is immutable"));
     }
     ended(new, old, &path, out);

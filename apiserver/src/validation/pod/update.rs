@@ -7,9 +7,8 @@ use shared::status::field::{Error, Path};
 use super::annotations::{self, MIRROR};
 use super::{containers, placement};
 use crate::validation::internal;
-use crate::validation::meta::annotation;
 use crate::validation::names::between;
-use crate::validation::tree::{at, entries, get, int, list, same, text, without};
+use crate::validation::tree::{at, entries, get, has, int, list, same, text, without};
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
@@ -184,7 +183,7 @@ const TERMS: &str = "nodeSelectorTerms";
 
 /// `ephemeralcontainers`.
 pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    if !annotation(old, MIRROR).is_empty() {
+    if has(at(old, &["metadata", "annotations"]), MIRROR) {
         out.push(Error::forbidden(Path::from("[]"), "static pods do not support ephemeral containers"));
         return;
     }

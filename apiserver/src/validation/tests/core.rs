@@ -177,10 +177,11 @@ fn volumes() {
             r#"spec.capacity[storage]: Invalid value: "-1Ki": must be greater than zero"#,
         ],
     )]);
-    // The whole is judged before what changed.
+    // The whole is judged before what changed, and with it once more.
     volume.update(&[(
         &[("/spec/volumeMode", json!("Tape"))],
         &[
+            r#"spec.volumeMode: Unsupported value: "Tape": supported values: "Block", "Filesystem""#,
             r#"spec.volumeMode: Unsupported value: "Tape": supported values: "Block", "Filesystem""#,
             r#"volumeMode: Invalid value: "Tape": field is immutable"#,
         ],

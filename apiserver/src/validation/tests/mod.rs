@@ -12,6 +12,8 @@ use super::{RULES, in_order, validate_create, validate_subresource, validate_upd
 mod changed_groups;
 mod changed_pods;
 mod core;
+mod core_changed;
+mod core_new;
 mod devices;
 mod groups;
 mod nodes;

@@ -131,26 +131,27 @@ fn masked(spec: &Value, before: &Value, loose: &[&str], bound: bool) -> Value {
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let bound = text(get(new, "status"), "phase") == "Bound";
-    let mut loose = Vec::new();
-    if text(before, "volumeName").is_empty() {
-        loose.push("volumeName");
+    let mut was = before.clone();
+    if let (true, Some(was)) = (text(before, "volumeName").is_empty(), was.as_object_mut()) {
+        restore(was, spec, "volumeName");
     }
+    let mut loose = Vec::new();
     if bound {
         loose.push(ATTRIBUTES);
     }
     if may_get_class(new, old) {
         loose.push("storageClassName");
     }
-    let (annotated, was) = (annotation(new, CLASS_ANNOTATION), annotation(old, CLASS_ANNOTATION));
-    if annotated != was && !class_of_annotation(new, old) {
+    let annotated = annotation(new, CLASS_ANNOTATION);
+    if annotated != annotation(old, CLASS_ANNOTATION) && !class_of_annotation(new, old) {
         let path = Path::of(&["metadata", "annotations", CLASS_ANNOTATION]);
         out.push(Error::invalid(path, annotated, "field is immutable"));
     }
     let masked = masked(spec, before, &loose, bound);
-    if !same(&masked, before) {
+    if !same(&masked, &was) {
         let message =
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        let changes = internal::claim_diff(before, &masked);
+        let changes = internal::claim_diff(&was, &masked);
         out.push(Error::forbidden(&path, &format!("{message}{changes}")));
     }
     let size = |o: &Value, keys: &[&str]| quantity(at(o, keys));

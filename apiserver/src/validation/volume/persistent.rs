@@ -10,7 +10,7 @@ use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain};
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::node_selector;
-use crate::validation::tree::{entries, get, has, has_entries, quantity, same, text, texts};
+use crate::validation::tree::{at, entries, get, has, has_entries, quantity, same, text, texts};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 /// What a persistent volume can be made of, in the order in which it is judged.
@@ -38,6 +38,9 @@ const SOURCES: [&str; 22] = [
     "storageos",
     "csi",
 ];
+/// What takes no options of mounting from an annotation.
+const WITHOUT_OPTIONS: [&str; 9] =
+    ["hostPath", "flocker", "fc", "flexVolume", "portworxVolume", "scaleIO", "local", "storageos", "csi"];
 pub(super) const ATTRIBUTES: &str = "volumeAttributesClassName";
 const INLINE: &str = "may not be specified in the context of inline volumes";
 /// Labels of nodes that were renamed, and their new names.
@@ -82,10 +85,27 @@ pub(super) fn positive(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
+/// A new persistent volume.
+pub(in crate::validation) fn new_volume(object: &Value, out: &mut Vec<Error>) {
+    volume(object, out);
+    mounted_by_annotation(object, out);
+}
+
 /// A persistent volume.
-pub(in crate::validation) fn volume(object: &Value, out: &mut Vec<Error>) {
+fn volume(object: &Value, out: &mut Vec<Error>) {
     let name = text(get(object, "metadata"), "name");
     spec(get(object, "spec"), name, false, &Path::new("spec"), out);
+}
+
+/// Only what is older than the field for it takes options of mounting from an annotation.
+fn mounted_by_annotation(object: &Value, out: &mut Vec<Error>) {
+    const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+    let spec = get(object, "spec");
+    let takes_them = SOURCES.iter().any(|kind| has(spec, kind) && !WITHOUT_OPTIONS.contains(kind));
+    if !takes_them && has(at(object, &["metadata", "annotations"]), OPTIONS) {
+        let path = Path::of(&["metadata", "annotations", OPTIONS]);
+        out.push(Error::forbidden(path, "may not specify mount options for this volume type"));
+    }
 }
 
 /// What a volume is, on its own or `inline` in an attachment.
@@ -207,8 +227,9 @@ fn volume_source(spec: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What may change on a volume.
+/// What may change on a volume, which is judged once more for that.
 pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    volume(new, out);
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let now = expanded(spec, before);
     if SOURCES.iter().any(|k| !same(get(&now, k), get(before, k))) {

@@ -54,13 +54,19 @@ const STATUS_RULES: &[(&str, &str, Warn)] = &[
     ("", "services", |new, _, out| networking::service_status(new, out)),
 ];
 
-/// Node labels that were renamed.
-const OLD_LABELS: &[(&str, &str, &str)] = &[
-    ("beta.kubernetes.io/arch", "v1.14", "kubernetes.io/arch"),
-    ("beta.kubernetes.io/os", "v1.14", "kubernetes.io/os"),
-    ("failure-domain.beta.kubernetes.io/region", "v1.17", "topology.kubernetes.io/region"),
-    ("failure-domain.beta.kubernetes.io/zone", "v1.17", "topology.kubernetes.io/zone"),
-    ("beta.kubernetes.io/instance-type", "v1.17", "node.kubernetes.io/instance-type"),
+/// Node labels that should not be used any more, and what to say of them.
+const OLD_LABELS: &[(&str, &str)] = &[
+    ("beta.kubernetes.io/arch", r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#),
+    ("beta.kubernetes.io/os", r#"deprecated since v1.14; use "kubernetes.io/os" instead"#),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        r#"deprecated since v1.17; use "topology.kubernetes.io/region" instead"#,
+    ),
+    ("failure-domain.beta.kubernetes.io/zone", r#"deprecated since v1.17; use "topology.kubernetes.io/zone" instead"#),
+    ("beta.kubernetes.io/instance-type", r#"deprecated since v1.17; use "node.kubernetes.io/instance-type" instead"#),
+    ("app.kubernetes.io/created-by", "deprecated since v1.9"),
+    ("scheduler.alpha.kubernetes.io/preferAvoidPods", "deprecated since v1.22; use Taints and Tolerations instead"),
+    ("node-role.kubernetes.io/master", r#"use "node-role.kubernetes.io/control-plane" instead"#),
 ];
 
 /// Warnings about an object that is new, or changed from `old` through a subresource.
@@ -183,10 +189,9 @@ fn name_of(object: &Value, used_in: &str, out: &mut Vec<String>) {
     }
 }
 
-/// What to use instead of a node label, if it was renamed.
-fn renamed(label: &str) -> Option<String> {
-    let (_, since, now) = OLD_LABELS.iter().find(|(old, ..)| *old == label)?;
-    Some(format!("deprecated since {since}; use {} instead", go_quote(now)))
+/// What is to be said of a node label, if anything.
+fn renamed(label: &str) -> Option<&'static str> {
+    OLD_LABELS.iter().find(|(old, _)| *old == label).map(|(_, advice)| *advice)
 }
 
 /// A field that names a node label.

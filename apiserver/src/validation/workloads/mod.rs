@@ -10,7 +10,7 @@ use super::meta::immutable;
 use super::names::{not_negative, percent, percent_complaint};
 use super::pod;
 use super::selectors::{is_empty, label_selector, picks, template_labels};
-use super::tree::{get, has, has_entries, int, text};
+use super::tree::{entries, get, has, has_entries, int, same, text};
 
 const MISMATCH: &str = "`selector` does not match template `labels`";
 
@@ -79,6 +79,25 @@ pub(super) fn replication_controller(object: &Value, out: &mut Vec<Error>) {
         mismatch(template, &path, out);
     }
     lasting_template(template, "ReplicationController", &path, out);
+}
+
+/// What a controller could once not say in a version of its API is in its annotations: that may not change.
+pub(super) fn convertible(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    const UNSAID: &str = "non-convertible.kubernetes.io";
+    for (key, value) in entries(get(old, "metadata"), "annotations") {
+        let Some((_, field)) = key.split_once('/').filter(|_| key.starts_with(UNSAID)) else { continue };
+        if !field.contains("selector") {
+            let mut error = Error::not_found(field, value.clone());
+            error.detail = "unknown non-convertible field".to_owned();
+            out.push(error);
+            continue;
+        }
+        let selector = |o| get(get(o, "spec"), "selector");
+        if !same(selector(new), selector(old)) {
+            let path = spec_path().child("selector");
+            out.push(Error::invalid(path, selector(new).clone(), "cannot update non-convertible selector"));
+        }
+    }
 }
 
 /// A replica set.

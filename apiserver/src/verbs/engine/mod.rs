@@ -27,6 +27,7 @@ use crate::api::{Permits, TokenIssuer, Virtual};
 use crate::bootstrap::StorageVersions;
 use crate::cache::Hub;
 use crate::negotiate::Media;
+use crate::registry::core::binding::Effects;
 use crate::registry::core::service::Services;
 use crate::registry::meta;
 use crate::registry::strategy::{self, StrategyCx};
@@ -45,8 +46,8 @@ const NAME_ROUNDS: usize = 8;
 pub struct Policy {
     /// `--allow-privileged`.
     pub allow_privileged: bool,
-    /// A binding ends the nomination of its pod.
-    pub clear_nomination: bool,
+    /// What a binding does besides binding.
+    pub binding: Effects,
     /// Media types the server speaks.
     pub media: Media,
     /// `--delete-collection-workers`: objects of a collection that are deleted at the same time.

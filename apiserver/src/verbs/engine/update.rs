@@ -152,7 +152,8 @@ impl Engine {
         self.gated.drop_from(storage, &mut new, Some(old));
         let (which, dry) = ((&**storage, t.subresource), t.options.dry_run);
         let allocation = self.services.before_update(self, which, &mut new, old, dry).await?;
-        prepare(strategy, storage, t.subresource, &mut new, old);
+        let whole = self.gated.whole_resize;
+        prepare(strategy, (storage, t.subresource), &mut new, old, whole);
         Ok((new, allocation))
     }
 
@@ -258,7 +259,7 @@ impl Engine {
 }
 
 /// What the strategy does before an update of the object or of one of its subresources.
-fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Value, old: &Value) {
+fn prepare(strategy: &Strategy, (row, subresource): (&Resource, &str), new: &mut Value, old: &Value, whole: bool) {
     use crate::registry::{certificates, core};
     match subresource {
         "" | "scale" => strategy.update(row, new, old),
@@ -270,7 +271,7 @@ fn prepare(strategy: &Strategy, row: &Resource, subresource: &str, new: &mut Val
             strategy.move_generation(new, old);
         }
         "resize" => {
-            core::pod::resize(new, old);
+            core::pod::resize(new, old, whole);
             strategy.move_generation(new, old);
         }
         _ => strategy.update(row, new, old),
