@@ -479,7 +479,7 @@ fn resource_row(file: &Options, kind: &str, row: &Options) -> String {
     format!(
         "Resource{{group:{},version:{},kind:{},list_kind:{},plural:{},singular:{},short_names:{},categories:{},\
          namespaced:{},verbs:{},subresources:{subs},storage:({},{}),storage_kind:{},storage_json:{},etcd_prefix:{},\
-         storage_version_hash:{},custom:None}}",
+         storage_version_hash:{},kept:None,custom:None}}",
         cow(&group),
         cow(&version),
         cow(kind),

@@ -34,7 +34,7 @@ pub struct Resource {
     pub verbs: Cow<'static, [Cow<'static, str>]>,
     /// Subresources, sorted by name.
     pub subresources: Cow<'static, [Subresource]>,
-    /// Group and version that etcd holds.
+    /// Group and version that etcd gets.
     pub storage: (Cow<'static, str>, Cow<'static, str>),
     /// Kind that etcd holds (differs for none so far).
     pub storage_kind: Cow<'static, str>,
@@ -44,6 +44,8 @@ pub struct Resource {
     pub etcd_prefix: Cow<'static, str>,
     /// Hash of the storage version in legacy discovery, empty when not stored.
     pub storage_version_hash: Cow<'static, str>,
+    /// The row in whose version objects are kept, on a row made at run time that is not that row itself.
+    pub kept: Option<Arc<Resource>>,
     /// What only a resource defined at run time has.
     pub custom: Option<Custom>,
 }
@@ -55,8 +57,6 @@ pub struct Custom {
     pub schema: Arc<Message>,
     /// The type of its lists.
     pub list_schema: Arc<Message>,
-    /// The row of the version that is stored, none on that row itself.
-    pub storage: Option<Arc<Resource>>,
     /// What the server keeps with the row; only the server knows the type.
     pub behind: Arc<dyn Any + Send + Sync>,
 }
@@ -94,24 +94,22 @@ impl From<Arc<Resource>> for Row {
 }
 
 impl Row {
-    /// The row whose version is stored. A row stored in a version that is not served is its own storage row.
+    /// The row in whose version objects are kept: caches hold it, writes work in it, and it is stored unless a server has
+    /// to store what an older one can read. A row stored in a version that is not served is its own storage row.
     #[must_use]
     pub fn storage(&self) -> Self {
         match self {
             Self::Static(r) => Self::Static(stored(r).unwrap_or(r)),
-            Self::Shared(r) => match r.custom.as_ref().and_then(|c| c.storage.clone()) {
-                Some(storage) => Self::Shared(storage),
-                None => self.clone(),
-            },
+            Self::Shared(r) => r.kept.clone().map_or_else(|| self.clone(), Self::Shared),
         }
     }
 
-    /// Whether this is the row whose version is stored.
+    /// Whether this is the row in whose version objects are kept.
     #[must_use]
     pub fn is_storage(&self) -> bool {
         match self {
             Self::Static(r) => stored(r).is_none_or(|s| std::ptr::eq(s, *r)),
-            Self::Shared(r) => r.custom.as_ref().is_none_or(|c| c.storage.is_none()),
+            Self::Shared(r) => r.kept.is_none(),
         }
     }
 

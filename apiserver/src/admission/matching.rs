@@ -74,8 +74,7 @@ impl<'a> Scene<'a> {
             let mut all = match own.custom {
                 Some(_) => crd::versions(self.rows, own),
                 None => {
-                    let same = |row: &&&'static Resource| row.plural == own.plural && row.storage == own.storage;
-                    self.rows.built_in().iter().filter(same).map(|row| Row::from(*row)).collect()
+                    self.rows.built_in().filter(|row| row.plural == own.plural && row.storage == own.storage).collect()
                 }
             };
             let subresource = |row: &Row| row.subresources.iter().any(|s| s.name == self.subresource);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use proto::resources::Resource;
+use proto::resources::{Resource, Row};
 use serde_json::{Value, json};
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::flags::FlagSet;
@@ -98,8 +98,9 @@ fn qualified((group, plural): &Name) -> String {
 }
 
 /// What is stored, by the first of its names.
-fn encodings(rows: &[&Resource]) -> BTreeMap<Name, Encoding> {
-    let mut stored: Vec<&Resource> = rows.iter().copied().filter(|row| row.is_stored()).collect();
+fn encodings(rows: &Rows) -> BTreeMap<Name, Encoding> {
+    let rows: Vec<Row> = rows.built_in().filter(|row| row.is_stored()).collect();
+    let mut stored: Vec<&Resource> = rows.iter().map(|row| &**row).collect();
     stored.sort_by_key(|row| (name(row), version_rank(&row.version)));
     let mut found: BTreeMap<Name, Encoding> = BTreeMap::new();
     for row in &stored {
@@ -184,7 +185,7 @@ impl StorageVersions {
     /// Where the gates say so. Custom resources are not waited for.
     pub fn from_flags(flags: &FlagSet, rows: &Rows) -> Option<Arc<Self>> {
         let wanted = flags.enabled("StorageVersionAPI") && flags.enabled("APIServerIdentity");
-        wanted.then(|| Arc::new(Self::new(encodings(&rows.built_in()))))
+        wanted.then(|| Arc::new(Self::new(encodings(rows))))
     }
 
     fn new(encodings: BTreeMap<Name, Encoding>) -> Self {
@@ -305,7 +306,7 @@ mod tests {
     use super::*;
 
     fn encoding(group: &str, plural: &str) -> Encoding {
-        let all = encodings(&Rows::default().built_in());
+        let all = encodings(&Rows::default());
         all.get(&(group.to_owned(), plural.to_owned())).cloned().expect("it is stored")
     }
 
@@ -331,7 +332,7 @@ mod tests {
         }
         let events = ("events.k8s.io".to_owned(), "events".to_owned());
         assert_eq!(encoding("", "events").also, std::slice::from_ref(&events));
-        let all = encodings(&Rows::default().built_in());
+        let all = encodings(&Rows::default());
         assert!(!all.contains_key(&events), "the same objects");
         assert!(!all.keys().any(|(_, plural)| plural == "tokenreviews" || plural == "bindings"));
     }
@@ -361,7 +362,7 @@ mod tests {
 
     #[test]
     fn writes_wait_until_their_resource_was_told() {
-        let versions = StorageVersions::new(encodings(&Rows::default().built_in()));
+        let versions = StorageVersions::new(encodings(&Rows::default()));
         let ask = |group: &str, resource: &str, namespace: &str, verb: &str| {
             let [api_group, resource, namespace, verb] = [group, resource, namespace, verb].map(str::to_owned);
             let info =

@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use base64::Engine as _;
 use proto::Value;
 use proto::resources::{Custom, Resource, Row, Subresource};
 use serde_json::json;
@@ -20,7 +19,7 @@ use super::openapi_v2::Pieces;
 use super::schema::Schema;
 use crate::access::tree;
 use crate::printers::Column;
-use crate::registry::{Rows, version_rank};
+use crate::registry::{Rows, storage_hash, version_rank};
 
 /// What the server keeps with a row of a custom resource.
 #[derive(Debug)]
@@ -123,12 +122,6 @@ fn borrowed(texts: &'static [&'static str]) -> Cow<'static, [Cow<'static, str>]>
     Cow::Owned(texts.iter().map(|t| Cow::Borrowed(*t)).collect())
 }
 
-/// The hash legacy discovery names a stored version by.
-fn storage_hash(group: &str, version: &str, kind: &str) -> String {
-    let digest = Sha256::digest(format!("{group}/{version}/{kind}"));
-    base64::engine::general_purpose::STANDARD.encode(&digest[..8])
-}
-
 /// The definition's condition of a type is true.
 pub fn is_true(definition: &Value, condition: &str) -> bool {
     tree::list(definition, "/status/conditions").iter().any(|c| c["type"] == condition && c["status"] == "True")
@@ -203,7 +196,7 @@ fn row(
     (version, schema): &Compiled<'_>,
     stored: &Value,
     shared: &Shared,
-    storage: Option<Arc<Resource>>,
+    kept: Option<Arc<Resource>>,
 ) -> Resource {
     let (group, names) = (tree::text(definition, "/spec/group"), &definition["status"]["acceptedNames"]);
     let text = |key: &str| names[key].as_str().unwrap_or("");
@@ -256,7 +249,8 @@ fn row(
         storage_json: true,
         etcd_prefix: Cow::Owned(format!("/registry/{group}/{plural}")),
         storage_version_hash: Cow::Owned(storage_hash(group, storage_version, kind)),
-        custom: Some(Custom { schema: item, list_schema, storage, behind: Arc::new(served) }),
+        kept,
+        custom: Some(Custom { schema: item, list_schema, behind: Arc::new(served) }),
     }
 }
 

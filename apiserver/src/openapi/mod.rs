@@ -56,6 +56,10 @@ impl Document {
     }
 }
 
+fn built_in(rows: &Rows) -> Vec<&'static Resource> {
+    rows.types().collect()
+}
+
 fn media(accept: Option<&str>) -> Vec<String> {
     let clauses = accept.unwrap_or("").split(',').map(|c| c.split(';').next().unwrap_or("").trim().to_owned());
     clauses.filter(|c| !c.is_empty()).collect()
@@ -102,7 +106,7 @@ impl Documents {
     pub fn v2(&self, rows: &Rows, others: &[Arc<Schemas>], accept: Option<&str>) -> Result<Document, Status> {
         let types = media(accept);
         let protobuf = types.iter().any(|t| t == openapi::V2_PROTOBUF_ACCEPT || t == openapi::V2_PROTOBUF);
-        let (built_in, custom) = (rows.built_in(), rows.custom());
+        let (built_in, custom) = (built_in(rows), rows.custom());
         // What has the path of a kind of our own does not take its place.
         let twin = |row: &Resource| {
             let same = |b: &&&Resource| b.plural == row.plural && b.group == row.group && b.version == row.version;
@@ -131,7 +135,7 @@ impl Documents {
     }
 
     fn json(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {
-        let [paths, definitions, end] = self.json.get_or_init(|| openapi::v2_split(self.content(&rows.built_in())));
+        let [paths, definitions, end] = self.json.get_or_init(|| openapi::v2_split(self.content(&built_in(rows))));
         let mut parts: Vec<&[u8]> = vec![paths];
         parts.extend(pieces.iter().map(|p| p.paths.as_slice()));
         parts.push(definitions);
@@ -141,14 +145,14 @@ impl Documents {
     }
 
     fn protobuf(&self, rows: &Rows, pieces: &[&Pieces]) -> Vec<u8> {
-        let own = self.protobuf.get_or_init(|| openapi::v2_protobuf(self.content(&rows.built_in())));
+        let own = self.protobuf.get_or_init(|| openapi::v2_protobuf(self.content(&built_in(rows))));
         let mut parts: Vec<&[u8]> = vec![own];
         parts.extend(pieces.iter().map(|p| p.protobuf.as_slice()));
         parts.concat()
     }
 
     fn hashes(&self, rows: &Rows) -> &BTreeMap<String, String> {
-        self.hashes.get_or_init(|| openapi::v3_hashes(self.content(&rows.built_in())))
+        self.hashes.get_or_init(|| openapi::v3_hashes(self.content(&built_in(rows))))
     }
 
     /// `/openapi/v3`: where the documents are, those of other servers by path and address.
@@ -165,7 +169,7 @@ impl Documents {
 
     /// `/openapi/v3/<path>`; `None` when there is no such document.
     pub fn v3(&self, rows: &Rows, path: &str, accept: Option<&str>) -> Option<Result<Document, Status>> {
-        let (hash, body) = match openapi::v3(self.content(&rows.built_in()), path) {
+        let (hash, body) = match openapi::v3(self.content(&built_in(rows)), path) {
             Some(body) => (self.hashes(rows).get(path).cloned(), body),
             None => {
                 let (hash, body) = self.custom.of(rows, path)?;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use proto::resources::{self, Resource};
+use proto::resources::{self, Resource, Row};
 use shared::flags::{Emulation, FeatureGates, FlagSet, parse_bool};
+
+use super::stored;
 
 /// Resources that need a feature gate as well.
 const GATES: &[(&str, &str, &str)] = &[
@@ -63,6 +65,14 @@ const CAME: &[(&str, &str, &str, u32)] = &[
     ("storagemigration.k8s.io", "v1beta1", "storageversionmigrations", 35),
 ];
 
+/// The minor release in which a row came; `None`: it was always there.
+pub(super) fn came(row: &Resource) -> Option<u32> {
+    let same = |(group, version, plural, _): &&(&str, &str, &str, u32)| {
+        *group == row.group && *version == row.version && (*plural == "*" || *plural == row.plural)
+    };
+    CAME.iter().find(same).map(|(.., minor)| *minor)
+}
+
 /// The release to behave as, and what is served of later ones all the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaving {
@@ -97,10 +107,7 @@ impl Behaving {
 
     /// The release in which a row came, where that is after the one to behave as.
     fn later(&self, row: &Resource) -> Option<u32> {
-        let same = |(group, version, plural, _): &&(&str, &str, &str, u32)| {
-            *group == row.group && *version == row.version && (*plural == "*" || *plural == row.plural)
-        };
-        CAME.iter().find(same).map(|(.., minor)| *minor).filter(|minor| *minor > self.emulation.minor())
+        came(row).filter(|minor| *minor > self.emulation.minor())
     }
 
     /// Whether a row is served, which something may be said of.
@@ -129,6 +136,8 @@ pub struct Choice {
     pub on: Vec<&'static Resource>,
     /// Rows that are not.
     pub off: Vec<&'static Resource>,
+    /// Rows, served or not, in the place of those that are compiled in: what is stored differs.
+    pub stored: Vec<Row>,
 }
 
 /// How far a version has come; the word of its key under `api/`.
@@ -214,7 +223,7 @@ fn known(group: &str, version: &str) -> Option<bool> {
 /// Upstream's words for keys and values that are none.
 pub fn chosen(config: &BTreeMap<String, String>, gates: &FeatureGates, behaving: Behaving) -> Result<Choice, String> {
     let said = Said::read(config)?;
-    let mut choice = Choice::default();
+    let mut choice = Choice { stored: stored::others(behaving.emulation.least()), ..Choice::default() };
     for row in resources::all() {
         if said.of(row) == Some(false) || !behaving.serves(row, &said)? {
             choice.off.push(row);

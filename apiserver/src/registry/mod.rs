@@ -19,14 +19,16 @@ pub mod owners;
 pub mod ownership;
 mod resource_claim;
 mod rows;
+mod stored;
 pub mod strategy;
 
 pub use choice::{Behaving, Choice, chosen};
 pub use gated::Gated;
 use proto::resources::{Resource, Row};
-pub use rows::{Rows, builtin, builtin_group, version_rank};
+pub use rows::{Rows, builtin, builtin_group, compiled, version_rank};
+pub use stored::storage_hash;
 
-/// The row writes of a row work in: that whose version is stored, but custom resources are judged in the version of the
+/// The row writes of a row work in: that in whose version objects are kept, but custom resources are judged in the version of the
 /// request.
 pub fn working(row: &Row) -> Row {
     if row.custom.is_some() { row.clone() } else { row.storage() }

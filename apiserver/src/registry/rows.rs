@@ -33,6 +33,12 @@ impl Rows {
         Self { choice: Arc::new(choice), ..Self::default() }
     }
 
+    /// A compiled-in row as this server has it.
+    fn ours(&self, row: &'static Resource) -> Row {
+        let same = |r: &&Row| r.plural == row.plural && r.group == row.group && r.version == row.version;
+        self.choice.stored.iter().find(same).cloned().unwrap_or(Row::Static(row))
+    }
+
     fn is_on(&self, row: &Resource) -> bool {
         !self.choice.off.iter().any(|off| std::ptr::eq(*off, row))
     }
@@ -40,11 +46,11 @@ impl Rows {
     /// A row by group, version and plural.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Row> {
         if let Some(row) = resources::find(group, version, plural) {
-            return self.is_on(row).then(|| row.into());
+            return self.is_on(row).then(|| self.ours(row));
         }
         let more = |r: &&&Resource| r.plural == plural && r.group == group && r.version == version;
         if let Some(row) = self.choice.on.iter().find(more) {
-            return Some(Row::from(*row));
+            return Some(self.ours(row));
         }
         self.custom_resource(group, plural)?.iter().find(|r| r.version == version).cloned()
     }
@@ -52,25 +58,24 @@ impl Rows {
     /// A row by group, version and kind.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<Row> {
         if let Some(row) = resources::find_kind(group, version, kind) {
-            return self.is_on(row).then(|| row.into());
+            return self.is_on(row).then(|| self.ours(row));
         }
         let more = |r: &&&Resource| r.kind == kind && r.group == group && r.version == version;
         if let Some(row) = self.choice.on.iter().find(more) {
-            return Some(Row::from(*row));
+            return Some(self.ours(row));
         }
         let table = self.custom.load();
         of_group(&table, group).flat_map(|rows| rows.iter()).find(|r| r.version == version && r.kind == kind).cloned()
     }
 
-    /// The row whose version is stored, whatever versions are served: the server's own parts need some that are not.
+    /// The row in whose version objects are kept, whatever versions are served: the server's own parts need some that
+    /// are not.
     pub fn storage(&self, group: &str, plural: &str) -> Option<Row> {
-        if let Some(row) = builtin(group, plural) {
-            return Some(row);
+        let same = |r: &&Resource| r.group == group && r.plural == plural;
+        match resources::all().iter().find(same).or_else(|| self.choice.on.iter().copied().find(same)) {
+            Some(row) => Some(self.ours(row).storage()),
+            None => self.custom_storage(group, plural),
         }
-        if let Some(row) = self.choice.on.iter().find(|r| r.group == group && r.plural == plural) {
-            return Some(Row::from(*row).storage());
-        }
-        self.custom_storage(group, plural)
     }
 
     /// The same of a custom resource; one that has its name from a resource of our own is another.
@@ -87,12 +92,17 @@ impl Rows {
     /// Every row: the compiled-in ones in discovery order, then custom resources by group, version (best first) and
     /// plural.
     pub fn all(&self) -> Vec<Row> {
-        self.built_in().into_iter().map(Row::from).chain(self.custom()).collect()
+        self.built_in().chain(self.custom()).collect()
     }
 
     /// The compiled-in rows that are served, in discovery order.
-    pub fn built_in(&self) -> Vec<&'static Resource> {
-        resources::all().iter().filter(|row| self.is_on(row)).chain(self.choice.on.iter().copied()).collect()
+    pub fn built_in(&self) -> impl Iterator<Item = Row> + '_ {
+        self.types().map(|row| self.ours(row))
+    }
+
+    /// The same for those whom it does not concern what is stored.
+    pub fn types(&self) -> impl Iterator<Item = &'static Resource> + '_ {
+        resources::all().iter().filter(|row| self.is_on(row)).chain(self.choice.on.iter().copied())
     }
 
     /// The rows of custom resources alone, ordered as in [`all`](Self::all).
@@ -163,7 +173,14 @@ pub fn builtin_group(group: &str) -> bool {
     resources::all().iter().any(|r| r.group == group)
 }
 
-/// The row of a compiled-in resource whose version is stored, for any group and plural it is served under.
+/// A compiled-in row of a resource, whatever is served.
+pub fn compiled(group: &str, plural: &str) -> Option<&'static Resource> {
+    let mut rows = resources::all().iter().chain(resources::optional());
+    rows.find(|r| r.group == group && r.plural == plural)
+}
+
+/// The row of a compiled-in resource in whose version objects are kept, for any group and plural it is served under. For
+/// those who have no server: what that stores may differ.
 pub fn builtin(group: &str, plural: &str) -> Option<Row> {
     let any = resources::all().iter().find(|r| r.group == group && r.plural == plural)?;
     Some(Row::from(any).storage())
@@ -204,7 +221,7 @@ mod tests {
         row.version = version.to_owned().into();
         row.plural = plural.to_owned().into();
         let schema = Arc::new(proto::schema::kind("", "v1", "ConfigMap").expect("a type").clone());
-        row.custom = Some(Custom { schema: schema.clone(), list_schema: schema, storage: None, behind: Arc::new(()) });
+        row.custom = Some(Custom { schema: schema.clone(), list_schema: schema, behind: Arc::new(()) });
         Row::from(Arc::new(row))
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use proto::resources::{self, Resource};
 use shared::flags::FlagSet;
 use shared::run::Shutdown;
 
@@ -11,7 +12,7 @@ use super::Process;
 use crate::backoff::Backoff;
 use crate::cache::Hub;
 use crate::egress::{Egress, To};
-use crate::registry::{Rows, builtin};
+use crate::registry::compiled;
 use crate::storage::{self, Caching, Store, transform};
 
 /// How long etcd is waited for.
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a resource is called in metrics, by where it is stored.
-fn named(row: &proto::resources::Row) -> (String, String, String) {
+fn named(row: &Resource) -> (String, String, String) {
     (row.etcd_prefix.to_string(), row.group.to_string(), row.plural.to_string())
 }
 
@@ -30,7 +31,7 @@ fn options(flags: &FlagSet, egress: &Egress) -> anyhow::Result<storage::Options>
     // As upstream, what is not compiled in is not looked for.
     let overrides = overrides
         .into_iter()
-        .filter_map(|o| Some((builtin(&o.group, &o.resource)?.etcd_prefix.to_string(), o.servers)))
+        .filter_map(|o| Some((compiled(&o.group, &o.resource)?.etcd_prefix.to_string(), o.servers)))
         .collect();
     let options = storage::Options {
         servers: flags.list("etcd-servers"),
@@ -40,7 +41,7 @@ fn options(flags: &FlagSet, egress: &Egress) -> anyhow::Result<storage::Options>
         key_file: flags.string("etcd-keyfile"),
         overrides,
         dialer: egress.proxied(To::Etcd),
-        named: Rows::default().all().iter().map(named).collect(),
+        named: resources::all().iter().chain(resources::optional()).map(named).collect(),
         traced: !flags.string("tracing-config-file").is_empty(),
         lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
     };

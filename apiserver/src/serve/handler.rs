@@ -18,7 +18,7 @@ use super::answer::{self, Shape};
 use super::body::{held, read_body};
 use super::info::request_info;
 use super::server::Server;
-use super::spans::{self, Spanned};
+use super::spans::{Spanned, Working};
 use super::traced::{Kept, caught, written_down};
 use super::{passing, paths};
 use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
@@ -414,28 +414,35 @@ impl Admitted<'_> {
         }
         let messages = connect::wants_messages(req, info);
         let mut payload = Some(payload);
-        let outcome = async {
-            let writes = matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
-            let body = match payload.take_if(|_| writes) {
-                Some(payload) => read_body(payload).await?,
-                None => Bytes::new(),
-            };
-            if writes && server.knows(info) {
-                server.meters.body(info, body.len());
-            }
-            let request = self.request(body, user, messages, &noted);
-            if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
-                return Err(refused);
-            }
-            let span = spans::of_verb(info, req, &self.shape.audit_id);
-            traces::within(span.as_ref(), pin!(verbs::dispatch(&server.engine, request))).await
-        }
-        .await;
+        let shape = self.shape;
+        let mut working = Working::begin(req, info, &shape.audit_id);
+        let outcome = {
+            let work = pin!(async {
+                let writes = matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
+                let body = match payload.take_if(|_| writes) {
+                    Some(payload) => read_body(payload).await?,
+                    None => Bytes::new(),
+                };
+                if writes && server.knows(info) {
+                    server.meters.body(info, body.len());
+                }
+                if writes && !(body.is_empty() && info.verb.starts_with("delete")) {
+                    traces::step_of("limitedReadBody succeeded", "len", body.len());
+                }
+                let request = self.request(body, user, messages, &noted);
+                if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
+                    return Err(refused);
+                }
+                verbs::dispatch(&server.engine, request).await
+            });
+            traces::within(working.span(), work).await
+        };
         let dry_run = query.get("dryRun").is_some();
         let reply = match outcome {
             Ok(reply) => reply,
             Err(status) => return answer::warned(self.failed(&status, dry_run), &noted.take()),
         };
+        working.answered();
         self.asked.count(server, dry_run, reply.code);
         if let (Some(trail), Body::Full(body)) = (self.trail.as_mut(), &reply.body) {
             trail.response(&reply.content_type, body);
@@ -443,12 +450,14 @@ impl Admitted<'_> {
         let watching = server.access.gate().watching(info);
         let sending = server.meters.sending(info, &server.ending);
         let reply = held(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
-        match payload {
+        let response = match payload {
             Some(payload) if messages => {
                 connect::watch(req, payload, reply).unwrap_or_else(|status| answer::failure(&status, self.shape))
             }
             _ => answer::reply(reply, self.shape),
-        }
+        };
+        working.sent();
+        response
     }
 }
 

@@ -109,7 +109,7 @@ impl Default for Meters {
 }
 
 /// The word for what a request does: its method, or a better one.
-fn verb(info: &RequestInfo, content_type: &str) -> &'static str {
+pub(super) fn verb(info: &RequestInfo, content_type: &str) -> &'static str {
     match (info.verb.as_str(), info.subresource.as_str()) {
         (_, "exec" | "attach" | "portforward" | "proxy") => "CONNECT",
         ("create", _) => "POST",
@@ -124,7 +124,8 @@ fn verb(info: &RequestInfo, content_type: &str) -> &'static str {
     }
 }
 
-fn scope(info: &RequestInfo) -> &'static str {
+/// What a request is about: one object, or what is in a namespace or in the cluster.
+pub(super) fn scope(info: &RequestInfo) -> &'static str {
     match (info.name.is_empty() && info.verb != "create", info.namespace.is_empty()) {
         (false, _) => "resource",
         (true, false) => "namespace",

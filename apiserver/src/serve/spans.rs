@@ -4,14 +4,15 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use shared::authn::UserInfo;
-use shared::traces::{self, HTTP, Kind, OWN, Span, Tracer};
+use shared::traces::{self, About, HTTP, Kind, Span, Tracer};
 
+use super::meters;
 use crate::api::RequestInfo;
 
 /// What spans of the steps before an answer say they are from.
@@ -123,21 +124,92 @@ fn describe(span: &mut Span, request: &HttpRequest, audit_id: &str) {
     }
 }
 
-/// The span of what a verb does.
-pub(super) fn of_verb(info: &RequestInfo, request: &HttpRequest, audit_id: &str) -> Option<Span> {
-    let name = match info.verb.as_str() {
-        "get" => "Get",
-        "list" => "List",
-        "create" => "Create",
-        "update" => "Update",
-        "patch" => "Patch",
-        "delete" => "Delete",
-        "deletecollection" => "Delete",
-        _ => return None,
-    };
-    let mut span = traces::child(OWN, name, Kind::Internal)?;
+/// What upstream calls a verb in traces, what comes first in it and what when it has its answer.
+const VERBS: &[(&str, &str, Option<&str>, &str)] = &[
+    ("get", "Get", Some("About to Get from storage"), WRITING),
+    ("list", "List", Some("About to List from storage"), "Listing from storage done"),
+    ("create", "Create", None, WRITING),
+    ("update", "Update", None, WRITING),
+    ("patch", "Patch", None, WRITING),
+    ("delete", "Delete", None, WRITING),
+    ("deletecollection", "Delete", None, WRITING),
+];
+const WRITING: &str = "About to write a response";
+const WRITTEN: &str = "Writing http response done";
+/// Of a name that a client gives itself no more is written down.
+const LONGEST_AGENT: usize = 1024;
+
+/// A verb at work. When it ends, also when its client goes away, it is written down: as the span of a request that has one,
+/// and in the log if it was slow. Of reads, which are many, nothing is noted before that but when they began.
+pub(super) struct Working<'a> {
+    request: &'a HttpRequest,
+    info: &'a RequestInfo,
+    audit_id: &'a str,
+    verb: Option<&'static (&'static str, &'static str, Option<&'static str>, &'static str)>,
+    span: Option<Span>,
+    begun: Option<Instant>,
+    answered: Option<Instant>,
+}
+
+impl<'a> Working<'a> {
+    /// It begins.
+    pub(super) fn begin(request: &'a HttpRequest, info: &'a RequestInfo, audit_id: &'a str) -> Self {
+        let verb = VERBS.iter().find(|(verb, ..)| *verb == info.verb);
+        let (mut span, mut begun) = (None, None);
+        if let Some((_, name, first, _)) = verb {
+            let logged = traces::logged();
+            span = traces::verb(name, logged && first.is_none());
+            if let (Some(span), Some(first)) = (&span, first) {
+                span.step(first);
+            }
+            begun = (logged && span.is_none()).then(Instant::now);
+        }
+        Self { request, info, audit_id, verb, span, begun, answered: None }
+    }
+
+    /// What is done for it is part of.
+    pub(super) fn span(&self) -> Option<&Span> {
+        self.span.as_ref()
+    }
+
+    /// There is an answer, which is being sent.
+    pub(super) fn answered(&mut self) {
+        if let (Some(span), Some((.., then))) = (&self.span, self.verb) {
+            span.step(then);
+        }
+        self.answered = self.begun.map(|_| Instant::now());
+    }
+
+    /// The answer is out of our hands.
+    pub(super) fn sent(&self) {
+        if let Some(span) = &self.span {
+            span.step(WRITTEN);
+        }
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        let (request, info, audit_id) = (self.request, self.info, self.audit_id);
+        let about = |about: &mut About<'_>| describe_verb(about, request, info, audit_id);
+        if let Some(span) = self.span.take() {
+            return span.end(traces::SLOW, about);
+        }
+        let Some(begun) = self.begun.filter(|begun| begun.elapsed() >= traces::SLOW) else { return };
+        let Some((_, name, Some(first), then)) = self.verb else { return };
+        let mut steps = vec![(begun, *first, None)];
+        if let Some(answered) = self.answered {
+            steps.extend([(answered, *then, None), (Instant::now(), WRITTEN, None)]);
+        }
+        traces::late(name, begun, &steps, about);
+    }
+}
+
+fn describe_verb(about: &mut About<'_>, request: &HttpRequest, info: &RequestInfo, audit_id: &str) {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let protocol = format!("{:?}", request.version());
+    let agent = header("user-agent");
+    let cut = agent.char_indices().nth(LONGEST_AGENT).map(|(at, _)| format!("{}...TRUNCATED", &agent[..at]));
     for (key, value) in [
         ("accept", header("accept")),
         ("audit-id", audit_id),
@@ -149,21 +221,12 @@ pub(super) fn of_verb(info: &RequestInfo, request: &HttpRequest, audit_id: &str)
         ("namespace", &info.namespace),
         ("protocol", &protocol),
         ("resource", &info.resource),
-        ("scope", scope(info)),
+        ("scope", meters::scope(info)),
         ("url", request.uri().path()),
-        ("user-agent", header("user-agent")),
-        ("verb", request.method().as_str()),
+        ("user-agent", cut.as_deref().unwrap_or(agent)),
+        ("verb", meters::verb(info, header("content-type"))),
     ] {
-        span.text(key, value);
-    }
-    Some(span)
-}
-
-fn scope(info: &RequestInfo) -> &'static str {
-    match (info.name.is_empty(), info.namespace.is_empty()) {
-        (false, _) => "resource",
-        (true, false) => "namespace",
-        (true, true) => "cluster",
+        about.text(key, value);
     }
 }
 

@@ -1,16 +1,18 @@
 //! Between etcd's bytes, the cache's bytes and trees.
 //!
-//! Built-in kinds are stored as upstream's protobuf envelope, a few as JSON, custom resources as JSON or, behind the
-//! feature gate, as CBOR; all of them are read everywhere. The revision is
-//! not part of the stored bytes: it is stamped into the copy the cache keeps, without building a tree.
+//! Rows here are those in whose version objects are kept; etcd may have another one ([`versions`]). Built-in kinds are
+//! stored as upstream's protobuf envelope, a few as JSON, custom resources as JSON or, behind the feature gate, as CBOR; all
+//! of them are read everywhere. The revision is not part of the stored bytes: it is stamped into the copy the cache keeps,
+//! without building a tree.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use proto::resources::Resource;
-use proto::schema::{self, Message};
+use proto::schema::Message;
 use proto::{Value, cbor, defaulting, json, protobuf};
 
+use super::versions;
 use crate::cache::{Entry, Raw};
 use crate::crd;
 use crate::negotiate::Media;
@@ -38,26 +40,17 @@ pub enum CodecError {
 
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The tables of the stored form of a resource.
-pub fn storage_schema(row: &Resource) -> Result<&Message, CodecError> {
-    if row.custom.is_some() {
-        return served_schema(row);
-    }
-    schema::kind(&row.storage.0, &row.storage.1, &row.storage_kind)
-        .or_else(|| schema::kind(&row.group, &row.version, &row.kind))
-        .ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
-}
-
 /// The tables of the served form of a resource.
 pub fn served_schema(row: &Resource) -> Result<&Message, CodecError> {
     row.schema().ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
 }
 
-/// Encodes an object (in its storage row's version) for etcd. A server that speaks CBOR stores custom objects in it, and
+/// Encodes an object for etcd. A server that speaks CBOR stores custom objects in it, and
 /// one that is told so stores all others as JSON.
 pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, CodecError> {
+    let object = versions::to_stored(row, object);
     if row.storage_json || media.stores_json {
-        let mut object = object.clone();
+        let mut object = object.into_owned();
         object["apiVersion"] = Value::from(row.storage_api_version());
         object["kind"] = Value::from(&*row.storage_kind);
         if let Some(m) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -68,8 +61,8 @@ pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, C
         }
         return Ok(serde_json::to_vec(&object)?);
     }
-    let schema = storage_schema(row)?;
-    let body = protobuf::encode(schema, object);
+    let schema = versions::other(row).map_or_else(|| served_schema(row), Ok)?;
+    let body = protobuf::encode(schema, &object);
     let body = stamp(&body, "").unwrap_or(body);
     Ok(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
 }
@@ -83,7 +76,7 @@ pub fn decode(row: &Resource, stored: &[u8], revision: i64) -> Result<Value, Cod
 pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
     let mut v = match raw {
         Raw::Proto(bytes) => {
-            protobuf::decode(storage_schema(row)?, bytes).map_err(|e| CodecError::Protobuf(e.to_string()))?
+            protobuf::decode(served_schema(row)?, bytes).map_err(|e| CodecError::Protobuf(e.to_string()))?
         }
         Raw::Json(bytes) => json::decode_any(bytes)?,
     };
@@ -135,19 +128,21 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
     read(row, stored, revision).map(|(raw, _)| raw)
 }
 
-/// The same, and whether it would be stored in another form: an older release did not know all defaults.
+/// The same, and whether it would be stored in another form: an older release did not know all defaults, or had another
+/// version.
 fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), CodecError> {
     if stored.starts_with(MAGIC) {
         let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
-        let body = stamp(envelope.raw, &revision.to_string())
+        let other = versions::kept(row, &envelope)?;
+        let body = stamp(other.as_deref().unwrap_or(envelope.raw), &revision.to_string())
             .ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
         let completed = completed(row, &body)?;
-        let stale = completed.is_some();
+        let stale = completed.is_some() || !versions::is(&envelope.api_version, &row.storage.0, &row.storage.1);
         return Ok((Raw::Proto(Bytes::from(completed.unwrap_or(body))), stale));
     }
-    let mut v = unpacked(stored)?;
+    let mut v = versions::kept_tree(row, unpacked(stored)?);
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
-    if let (None, Ok(schema)) = (&row.custom, storage_schema(row)) {
+    if let (None, Ok(schema)) = (&row.custom, served_schema(row)) {
         defaulting::apply(schema, &mut v);
     }
     if let Some(served) = crd::served(row) {
@@ -162,7 +157,7 @@ fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), Cod
 
 /// An object with today's defaults, where it lacks some.
 fn completed(row: &Resource, body: &[u8]) -> Result<Option<Vec<u8>>, CodecError> {
-    let schema = storage_schema(row)?;
+    let schema = served_schema(row)?;
     if !defaulting::may_lack(schema, body) {
         return Ok(None);
     }
@@ -188,6 +183,10 @@ pub fn written(row: &Resource, stored: &[u8], revision: i64) -> Option<Raw> {
 /// Whether these are the bytes that etcd was given for a cached object, or would be.
 pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
     match raw {
+        Raw::Proto(_) if versions::other(row).is_some() => {
+            let own = value(row, raw).and_then(|tree| encode(row, &tree, Media::default()));
+            own.is_ok_and(|own| own == stored)
+        }
         Raw::Proto(body) => stamp(body, "")
             .is_some_and(|body| protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body) == stored),
         Raw::Json(bytes) => {
@@ -196,7 +195,7 @@ pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
             if stored.starts_with(&cbor::SELF_DESCRIBED) {
                 return cbor::encode(None, &tree) == stored;
             }
-            serde_json::to_vec(&tree).is_ok_and(|own| own == stored)
+            serde_json::to_vec(&*versions::to_stored(row, &tree)).is_ok_and(|own| own == stored)
         }
     }
 }
@@ -219,7 +218,7 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
 pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
     let (raw, stale) = read(row, stored, revision)?;
     if let Raw::Proto(body) = &raw {
-        let schema = storage_schema(row)?;
+        let schema = served_schema(row)?;
         let table = fields::of(&row.group, &row.plural);
         let values = fields::values(table, |pointer| protobuf::lookup(schema, body, pointer));
         let labels = proto_labels(body).ok_or_else(|| CodecError::Protobuf("broken labels".to_owned()))?;

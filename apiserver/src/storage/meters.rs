@@ -99,12 +99,6 @@ impl Meters {
         }
     }
 
-    /// What a key is of: `plural.group`.
-    pub(super) fn resource(&self, tail: &str) -> String {
-        let of = self.of(tail);
-        if of.group.is_empty() { of.resource.clone() } else { format!("{}.{}", of.resource, of.group) }
-    }
-
     fn of(&self, tail: &str) -> Arc<Of> {
         let (one, two) = (upto(tail, 2), upto(tail, 3));
         {

@@ -17,6 +17,7 @@ mod secure;
 mod size;
 mod spans;
 pub mod transform;
+mod versions;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use etcd_client::{
 
 use grpc::Call;
 use meters::{Meters, Operation};
-use shared::traces::{self, Kind};
+use shared::traces;
 
 pub use choice::{Caching, ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
@@ -328,6 +329,13 @@ impl Store {
         sealed.map_err(|why| Error::Transform { key: key.to_owned(), why })
     }
 
+    /// The same of what is written, as traces tell it.
+    async fn sealed(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let sealed = self.seal(key, value).await;
+        traces::step(if sealed.is_ok() { "TransformToStorage succeeded" } else { "TransformToStorage failed" });
+        sealed
+    }
+
     /// A call about a key, in time and measured.
     async fn measured<T>(
         &self,
@@ -337,14 +345,7 @@ impl Store {
     ) -> Result<T, Error> {
         let since = Instant::now();
         let what = if matches!(operation, Operation::Get | Operation::List) { Call::Range } else { Call::Txn };
-        let tail = self.tail(key);
-        let above = operation.span().and_then(|name| {
-            let mut span = traces::child(traces::OWN, name, Kind::Internal)?;
-            span.text("key", tail);
-            span.text("resource", &self.meters.resource(tail));
-            Some(span)
-        });
-        let span = spans::asking(what, above.as_ref());
+        let span = spans::asking(what);
         let outcome = traces::within(span.as_ref(), pin!(timed(what, call))).await;
         self.meters.asked(self.tail(key), operation, since, outcome.is_err());
         outcome
@@ -432,7 +433,9 @@ impl Store {
     ) -> Result<Page<KeyValue>, Error> {
         let options =
             GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
-        let mut r = self.measured(prefix, Operation::List, self.kv_of(prefix).get(start, Some(options))).await?;
+        let mut kv = self.kv_of(prefix);
+        let asking = pin!(self.measured(prefix, Operation::List, kv.get(start, Some(options))));
+        let mut r = self.listing(prefix, (limit, revision), asking).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok(Page { items: r.take_kvs(), more, count, revision })
@@ -465,7 +468,7 @@ impl Store {
             Some(ttl) => Some(PutOptions::new().with_lease(self.keeper(key).leases.lease(ttl).await?)),
             None => None,
         };
-        let value = self.seal(key, value).await?;
+        let value = self.sealed(key, value).await?;
         let operation = if revision == 0 { Operation::Create } else { Operation::Update };
         self.conditional(key, revision, operation, TxnOp::put(key, value, options)).await
     }
@@ -479,7 +482,7 @@ impl Store {
         lease: i64,
     ) -> Result<Written, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
-        let value = self.seal(key, value).await?;
+        let value = self.sealed(key, value).await?;
         self.conditional(key, revision, Operation::Update, TxnOp::put(key, value, options)).await
     }
 
@@ -493,7 +496,7 @@ impl Store {
             .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
             .and_then([op])
             .or_else([TxnOp::get(key, None)]);
-        let r = self.measured(key, operation, self.kv_of(key).txn(txn)).await?;
+        let r = spans::writing(operation, self.measured(key, operation, self.kv_of(key).txn(txn))).await?;
         if r.succeeded() {
             return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }

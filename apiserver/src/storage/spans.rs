@@ -3,38 +3,97 @@
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request};
-use shared::traces::{self, Kind, Span};
+use proto::resources::Resource;
+use shared::traces::{self, Kind, OWN, SLOW, Span};
 use tower::Service;
 
+use super::Store;
 use super::grpc::Call;
 use super::meters::Operation;
 
 /// What spans of calls say they are from.
 const CALLING: &str = "go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc";
 
-impl Operation {
-    /// What upstream calls the work that such a call is part of.
-    pub(super) fn span(self) -> Option<&'static str> {
-        match self {
-            Self::Create => Some("Create etcd3"),
-            Self::Update => Some("GuaranteedUpdate etcd3"),
-            Self::List => Some("List(recursive=true) etcd3"),
-            Self::Get | Self::Delete => None,
-        }
+/// What of Go's packages has another name than its group.
+const PACKAGES: &[(&str, &str)] = &[("", "core"), ("internal", "apiserverinternal")];
+
+/// What upstream calls the type of an object, in its own code.
+fn go_type(row: &Resource) -> String {
+    if row.custom.is_some() {
+        return "*unstructured.Unstructured".to_owned();
+    }
+    let first = row.group.split('.').next().unwrap_or_default();
+    let package = PACKAGES.iter().find(|(group, _)| *group == first).map_or(first, |(_, package)| package);
+    format!("*{package}.{}", row.kind)
+}
+
+impl Store {
+    /// Work at whose end an object is created.
+    pub async fn creating<T>(&self, row: &Resource, key: &str, work: impl Future<Output = T> + Unpin) -> T {
+        self.spanned("Create etcd3", (row, key), work).await
+    }
+
+    /// Work at whose end an object is changed, in as many rounds as that takes.
+    pub async fn updating<T>(&self, row: &Resource, key: &str, work: impl Future<Output = T> + Unpin) -> T {
+        self.spanned("GuaranteedUpdate etcd3", (row, key), work).await
+    }
+
+    async fn spanned<T>(
+        &self,
+        name: &'static str,
+        (row, key): (&Resource, &str),
+        work: impl Future<Output = T> + Unpin,
+    ) -> T {
+        let Some(span) = traces::child(OWN, name, Kind::Internal) else { return work.await };
+        let outcome = traces::within(Some(&span), work).await;
+        span.end(SLOW, |about| {
+            let of =
+                [("key", self.tail(key)), ("type", &go_type(row)), ("group", &row.group), ("resource", &row.plural)];
+            of.into_iter().for_each(|(key, value)| about.text(key, value));
+        });
+        outcome
+    }
+
+    /// Reading what is below a prefix, as of a revision.
+    pub(super) async fn listing<T>(
+        &self,
+        prefix: &str,
+        (limit, revision): (i64, i64),
+        work: impl Future<Output = T> + Unpin,
+    ) -> T {
+        let Some(span) = traces::child(OWN, "List(recursive=true) etcd3", Kind::Internal) else { return work.await };
+        let outcome = traces::within(Some(&span), work).await;
+        span.end(SLOW, |about| {
+            about.text("key", self.tail(prefix));
+            about.text("resourceVersion", &if revision == 0 { String::new() } else { revision.to_string() });
+            about.number("limit", limit);
+        });
+        outcome
     }
 }
 
+/// The transaction that a write ends with.
+pub(super) async fn writing<T, E>(operation: Operation, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    let (before, after): (Option<&str>, &[&str]) = match operation {
+        Operation::Create => (None, &["Txn call succeeded"]),
+        Operation::Update => (Some("Transaction prepared"), &["Txn call completed", "Transaction committed"]),
+        _ => return call.await,
+    };
+    before.into_iter().for_each(traces::step);
+    let outcome = call.await;
+    let after = if outcome.is_ok() { after } else { &["Txn call failed"] };
+    after.iter().copied().for_each(traces::step);
+    outcome
+}
+
 /// The span of a call.
-pub(super) fn asking(call: Call, above: Option<&Span>) -> Option<Span> {
+pub(super) fn asking(call: Call) -> Option<Span> {
     let (name, method) = match call {
         Call::Range => ("etcdserverpb.KV/Range", "Range"),
         Call::Txn => ("etcdserverpb.KV/Txn", "Txn"),
         _ => return None,
     };
-    let mut span = match above {
-        Some(above) => above.child(CALLING, name, Kind::Client)?,
-        None => traces::child(CALLING, name, Kind::Client)?,
-    };
+    let mut span = traces::child(CALLING, name, Kind::Client)?;
     for (key, value) in [("rpc.system", "grpc"), ("rpc.service", "etcdserverpb.KV"), ("rpc.method", method)] {
         span.text(key, value);
     }

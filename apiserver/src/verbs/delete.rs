@@ -8,6 +8,7 @@ use proto::resources::Row;
 use proto::{Value, protobuf, schema};
 use serde_json::json;
 use shared::status::{Status, field};
+use shared::traces;
 
 use super::engine::{DeleteOptions, Deleted, Engine, Target};
 use super::list;
@@ -24,12 +25,18 @@ use crate::registry::meta::{self, Propagation};
 fn asked(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {
     if !r.body.is_empty() {
         let sent = from_body(r.sent())?;
+        if r.info.verb == "delete" {
+            traces::step("Decoded delete options");
+        }
         r.noted.sent_other(|| {
             let mut tree = sent;
             tree["kind"] = "DeleteOptions".into();
             tree["apiVersion"] = "meta.k8s.io/__internal".into();
             Some(tree)
         });
+        if r.info.verb == "delete" {
+            traces::step("Recorded the audit event");
+        }
     }
     options(r.sent(), &r.query, engine.policy.deletes_unread)
 }
@@ -166,7 +173,9 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
         let reply = unread::delete(engine, r, &mut t).await?;
         return Ok(reply.warn(std::mem::take(&mut t.warnings)));
     }
+    traces::step("About to delete object from database");
     let deleted = engine.delete(&mut t, &options).await?;
+    traces::step("Object deleted from database");
     let mut warnings = std::mem::take(&mut t.warnings);
     if options.propagation.is_none() && (&*row.group, &*row.plural) == ("batch", "jobs") {
         warnings.push(JOB_PODS_STAY.to_owned());

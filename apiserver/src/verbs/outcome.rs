@@ -4,6 +4,7 @@
 use proto::Value;
 use proto::resources::Row;
 use shared::status::Status;
+use shared::traces;
 
 use super::engine::Engine;
 use super::{Reply, Request, accepted, get, table};
@@ -67,6 +68,14 @@ impl Waiting {
         metadata.remove("managedFields");
         metadata.remove("resourceVersion");
         Ok(Self::new(row, engine.encode(row, &object).await?, object))
+    }
+
+    /// The same as [`at`](Self::at), as traces tell it.
+    pub(super) async fn told(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
+        let len = self.bytes.len();
+        let outcome = self.at(engine, row, revision).await;
+        traces::step_of(if outcome.is_ok() { "decode succeeded" } else { "decode failed" }, "len", len);
+        outcome
     }
 
     /// It was written at a revision. What is stored in another version is what becomes of it on the way there and back.

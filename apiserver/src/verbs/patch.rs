@@ -9,6 +9,7 @@ use proto::resources::Row;
 use proto::schema::Message;
 use proto::{Value, cbor, json, yaml};
 use shared::status::{Status, field};
+use shared::traces;
 
 use super::engine::Engine;
 use super::managers::Kind;
@@ -326,6 +327,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     let conversions = t.conversions.clone();
     let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
     let mut change = |old: Option<&Value>| -> Result<Value, Status> {
+        traces::step("About to apply patch");
         let mut new = match (&patch.document, old) {
             (Document::Apply(applied), old) => {
                 let new = managers::applied(kind, subresource, old, applied, &options)?;
@@ -351,9 +353,14 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         if let (false, Some(old)) = (patch.is_apply(), old) {
             managers::updated(kind, subresource, old, &mut new, &options.field_manager);
         }
+        traces::step("About to check admission control");
         Ok(new)
     };
+    traces::step("Recorded the audit event");
     let outcome = engine.update(&mut t, &mut change).await;
+    if outcome.is_ok() {
+        traces::step("Object stored in database");
+    }
     let mut warnings = found;
     warnings.extend(t.warnings);
     let (updated, created) = r.noted.keep(outcome, &warnings)?;

@@ -6,6 +6,7 @@ use proto::resources::{Resource, Row};
 use proto::{Value, schema};
 use shared::authz::Attributes;
 use shared::status::Status;
+use shared::traces;
 
 use super::engine::Engine;
 use super::managers::Kind;
@@ -80,10 +81,21 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
     }
 }
 
+/// What comes of storing what was sent, as traces tell it. Why it failed they do not say: that may quote the object.
+async fn stored<T>(r: &Request, storing: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    traces::step("About to store object in database");
+    let stored = storing.await;
+    let how = if stored.is_ok() { "Write to database call succeeded" } else { "Write to database call failed" };
+    traces::step_of(how, "len", r.body.len());
+    stored
+}
+
 /// POST.
 pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
+    traces::step("About to convert to expected version");
     let Decoded { mut object, mut warnings } = body(r, row, &options)?;
+    traces::step("Conversion done");
     owners::dedup(&mut object, owners::When::Sent, &mut warnings);
     if !row.is_stored() {
         return super::subresources::create_virtual(engine, r, row, object, &options).await;
@@ -93,7 +105,8 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     managers::created(row, "", &mut object, &options.field_manager);
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
-    let created = r.noted.keep(engine.create(&mut t, object).await, &t.warnings)?;
+    let created = stored(r, engine.create(&mut t, object)).await;
+    let created = r.noted.keep(created, &t.warnings)?;
     Ok(created.reply(engine, r, row, 201)?.warn(t.warnings))
 }
 
@@ -133,7 +146,9 @@ pub(super) fn creation(r: &Request, row: &Resource) -> Attributes {
 /// PUT of an object or one of its object-shaped subresources.
 pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
+    traces::step("About to convert to expected version");
     let Decoded { mut object, mut warnings } = body(r, row, &options)?;
+    traces::step("Conversion done");
     owners::dedup(&mut object, owners::When::Sent, &mut warnings);
     let namespace = namespace_of(&r.info, row);
     check_name(&object, &r.info.name)?;
@@ -154,7 +169,8 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
         }
         Ok(new)
     };
-    let (updated, created) = r.noted.keep(engine.update(&mut t, &mut change).await, &t.warnings)?;
+    let updated = stored(r, engine.update(&mut t, &mut change)).await;
+    let (updated, created) = r.noted.keep(updated, &t.warnings)?;
     let code = if created { 201 } else { 200 };
     Ok(updated.reply(engine, r, row, code)?.warn(t.warnings))
 }

@@ -48,6 +48,7 @@ mod service_ranges;
 mod services;
 mod serving;
 mod storage_versions;
+mod stored_versions;
 mod strategies;
 mod strict;
 mod traces;

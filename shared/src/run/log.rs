@@ -164,6 +164,9 @@ fn text_line(out: &mut dyn Write, level: Level, file: &str, line: u32, fields: &
         _ => 'I',
     };
     header(out, letter, file, line)?;
+    if fields.verbatim {
+        return writeln!(out, "{}", fields.message);
+    }
     if fields.rest.is_empty() {
         // Keep one event on one line.
         return writeln!(out, "{}", fields.message.replace('\n', "\\n"));
@@ -212,6 +215,8 @@ enum Shown {
 #[derive(Default)]
 struct Fields {
     message: String,
+    /// The message is of several lines.
+    verbatim: bool,
     rest: Vec<(&'static str, Shown)>,
 }
 
@@ -238,6 +243,10 @@ impl Visit for Fields {
         self.add(field, Shown::Bare(value.to_string()));
     }
     fn record_bool(&mut self, field: &Field, value: bool) {
+        if field.name() == "verbatim" {
+            self.verbatim = value;
+            return;
+        }
         self.add(field, Shown::Bare(value.to_string()));
     }
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
@@ -257,7 +266,7 @@ mod tests {
 
     fn fields() -> Fields {
         let rest = vec![("pod", Shown::Text("default/a b".into())), ("count", Shown::Bare("3".into()))];
-        Fields { message: "Pod is here".into(), rest }
+        Fields { message: "Pod is here".into(), verbatim: false, rest }
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! Traces as upstream's components write them: spans that are sent to an OpenTelemetry collector, and the context that
 //! requests bring along and take on (W3C `traceparent`).
 //!
-//! A [`Tracer`] begins the span of a request; work that is done [`within`] a span has [`child`] spans. Where nobody asked for
-//! traces there is no span, and looking for one is all it costs.
+//! A [`Tracer`] begins the span of a request; work that is done [`within`] a span has [`child`] spans, and says with [`step`]
+//! how far it is. What a [`verb`] did is noted whether its request has a trace or not: when it was slow, the log says what
+//! took so long. Where nobody asked for traces or for such lines there is no span, and looking for one is all it costs.
 
 mod config;
 mod context;
 mod export;
 mod otlp;
+mod slow;
 mod span;
+mod steps;
 
 pub use config::Configuration;
 pub use context::Context;
 pub use export::Exporting;
-pub use span::{Kind, Span, Tracer, Within, child, headers, within};
+pub use span::{About, Kind, Span, Tracer, Within, child, headers, late, step, step_of, verb, within};
+pub use steps::{SLOW, Said, logged};
 
 /// What spans of upstream's own code say they are from.
 pub const OWN: &str = "k8s.io/component-base/tracing";

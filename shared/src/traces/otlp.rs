@@ -76,6 +76,8 @@ pub(super) struct Event {
     pub(super) time: u64,
     #[prost(string, tag = "2")]
     pub(super) name: String,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) attributes: Vec<Attribute>,
 }
 
 #[derive(Clone, PartialEq, Message)]

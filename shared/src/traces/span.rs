@@ -2,15 +2,17 @@
 
 use std::cell::RefCell;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::config::Configuration;
 use super::context::Context;
 use super::export::{Finished, Sink};
-use super::otlp;
+use super::steps::{Said, Trace};
+use super::{OWN, otlp};
 
-/// Attributes and events of a span.
+/// Attributes of a span.
 const MOST: usize = 128;
 
 /// What a span is to others.
@@ -35,24 +37,43 @@ pub struct Tracer {
 /// A span. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Span {
-    context: Context,
+    /// What others are told of it, where it is part of a trace.
+    context: Option<Context>,
     sink: Option<Sink>,
     /// Of one that is written down.
     written: Option<Box<Finished>>,
+    noted: Option<Noted>,
+}
+
+/// Where the steps of what is being done are noted.
+#[derive(Clone, Debug)]
+struct Noted {
+    trace: Arc<Trace>,
+    /// Which part of it this is.
+    part: u8,
+    /// The part that this is one of by itself, if it is; a span that is none adds to those of others.
+    own: Option<Own>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    name: &'static str,
+    above: u8,
 }
 
 /// What is being done on this thread.
 #[derive(Clone)]
 struct Current {
-    context: Context,
+    context: Option<Context>,
     sink: Option<Sink>,
+    noted: Option<Noted>,
 }
 
 thread_local! {
     static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
-fn nanoseconds(time: SystemTime) -> u64 {
+pub(super) fn nanoseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -72,7 +93,7 @@ impl Tracer {
     /// of others is referred to. None where nobody wants to know and nothing is to be handed on.
     pub fn begin(&self, scope: &'static str, name: String, remote: Option<Context>, trusted: bool) -> Option<Span> {
         let Some(sink) = &self.sink else {
-            return remote.map(|context| Span { context, sink: None, written: None });
+            return remote.map(|context| Span { context: Some(context), sink: None, written: None, noted: None });
         };
         let parent = remote.as_ref().filter(|_| trusted);
         let mut context = Context::new(parent);
@@ -118,7 +139,7 @@ impl Span {
             };
             Box::new(Finished { scope, span })
         });
-        Self { context, sink: Some(sink.clone()), written }
+        Self { context: Some(context), sink: Some(sink.clone()), written, noted: None }
     }
 
     /// Whether what is said of it is written down.
@@ -127,8 +148,12 @@ impl Span {
     }
 
     /// A span below it, if it is written down.
-    pub fn child(&self, scope: &'static str, name: &str, kind: Kind) -> Option<Self> {
-        below(&self.context, self.sink.as_ref(), (scope, name, kind))
+    pub fn child(&self, scope: &'static str, name: &'static str, kind: Kind) -> Option<Self> {
+        self.current().below((scope, name, kind))
+    }
+
+    fn current(&self) -> Current {
+        Current { context: self.context.clone(), sink: self.sink.clone(), noted: self.noted.clone() }
     }
 
     /// It began earlier.
@@ -156,11 +181,34 @@ impl Span {
         }
     }
 
-    /// Something has happened.
-    pub fn event(&mut self, name: &str) {
-        if let Some(written) = self.written.as_mut().filter(|w| w.span.events.len() < MOST) {
-            let time = nanoseconds(SystemTime::now());
-            written.span.events.push(otlp::Event { time, name: name.to_owned() });
+    /// Something was done as part of it.
+    pub fn step(&self, name: &'static str) {
+        if let Some(noted) = &self.noted {
+            noted.trace.step(noted.part, Instant::now(), name, None);
+        }
+    }
+
+    /// It ends. What `about` says of it is asked for only where somebody gets to know: the span is written down, or it took
+    /// `least` and slow requests are logged. A request says it in the log by itself.
+    pub fn end(mut self, least: Duration, about: impl FnOnce(&mut About<'_>)) {
+        let noted = self.noted.take();
+        let own = noted.as_ref().and_then(|n| Some((n, n.own?)));
+        let slow = own.filter(|(n, _)| n.trace.is_slow(n.part, least));
+        if slow.is_some() || self.is_written() {
+            let mut told = About { fields: slow.is_some().then(String::new), span: &mut self };
+            about(&mut told);
+            if let (Some((noted, _)), Some(fields)) = (slow, told.fields) {
+                noted.trace.say(noted.part, fields);
+            }
+        }
+        if let Some((noted, own)) = own {
+            if let Some(written) = &mut self.written {
+                written.span.events = noted.trace.events(noted.part);
+            }
+            match noted.part {
+                0 => noted.trace.log(own.name, least),
+                part => noted.trace.end(own.above, part, least),
+            }
         }
     }
 
@@ -182,28 +230,131 @@ impl Drop for Span {
     }
 }
 
-/// A span below what is being done, if that is written down.
-pub fn child(scope: &'static str, name: &str, kind: Kind) -> Option<Span> {
-    CURRENT.with_borrow(|current| {
-        let current = current.as_ref()?;
-        below(&current.context, current.sink.as_ref(), (scope, name, kind))
-    })
+/// What is said of a span, and in the log.
+pub struct About<'s> {
+    span: &'s mut Span,
+    fields: Option<String>,
 }
 
-fn below(above: &Context, sink: Option<&Sink>, (scope, name, kind): (&'static str, &str, Kind)) -> Option<Span> {
-    let sink = sink.filter(|_| above.sampled)?;
-    Some(Span::new(Context::new(Some(above)), Some(above), sink, (scope, name.to_owned(), kind)))
+impl About<'_> {
+    /// Says a text.
+    pub fn text(&mut self, key: &str, value: &str) {
+        self.span.text(key, value);
+        self.field(key, value);
+    }
+
+    /// Says a number.
+    pub fn number(&mut self, key: &str, value: i64) {
+        self.span.number(key, value);
+        if self.fields.is_some() {
+            self.field(key, &value.to_string());
+        }
+    }
+
+    fn field(&mut self, key: &str, value: &str) {
+        let Some(fields) = &mut self.fields else { return };
+        if !fields.is_empty() {
+            fields.push(',');
+        }
+        fields.push_str(key);
+        fields.push(':');
+        // Nobody writes lines of his own.
+        fields.extend(value.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    }
+}
+
+/// A span below what is being done, if that is written down or its steps are noted.
+pub fn child(scope: &'static str, name: &'static str, kind: Kind) -> Option<Span> {
+    CURRENT.with_borrow(|current| current.as_ref()?.below((scope, name, kind)))
+}
+
+/// The span of what a request asks for, of which it is noted what it does: it is written down, or those who look for slow
+/// requests `want` it.
+pub fn verb(name: &'static str, want: bool) -> Option<Span> {
+    let mut span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((OWN, name, Kind::Internal)));
+    if span.is_none() && want {
+        // What is handed on stays what it was.
+        let (context, sink) =
+            CURRENT.with_borrow(|c| c.as_ref().map_or((None, None), |c| (c.context.clone(), c.sink.clone())));
+        span = Some(Span { context, sink, written: None, noted: None });
+    }
+    let mut span = span?;
+    let trace = Arc::new(Trace::since(Instant::now()));
+    span.noted = Some(Noted { trace, part: 0, own: Some(Own { name, above: 0 }) });
+    Some(span)
+}
+
+/// What is logged of a request of which nothing was noted, where it was slow: `steps`, and when they were.
+pub fn late(
+    name: &'static str,
+    begun: Instant,
+    steps: &[(Instant, &'static str, Option<Said>)],
+    about: impl FnOnce(&mut About<'_>),
+) {
+    let trace = Arc::new(Trace::since(begun));
+    for (at, name, said) in steps {
+        trace.step(0, *at, name, *said);
+    }
+    let noted = Some(Noted { trace, part: 0, own: Some(Own { name, above: 0 }) });
+    Span { context: None, sink: None, written: None, noted }.end(super::SLOW, about);
+}
+
+impl Current {
+    fn below(&self, what: (&'static str, &'static str, Kind)) -> Option<Span> {
+        let mut span = self.written_below(what);
+        let Some(noted) = &self.noted else { return span };
+        let (scope, name, _) = what;
+        if scope != OWN {
+            // It is no part of what upstream notes by itself.
+            if let Some(span) = &mut span {
+                span.noted = Some(Noted { own: None, ..noted.clone() });
+            }
+            return span;
+        }
+        let (context, sink) = (self.context.clone(), self.sink.clone());
+        let mut span = span.unwrap_or(Span { context, sink, written: None, noted: None });
+        let part = noted.trace.begin(noted.part, name);
+        let own = Some(Own { name, above: noted.part });
+        span.noted = Some(Noted { trace: noted.trace.clone(), part, own });
+        Some(span)
+    }
+
+    fn written_below(&self, (scope, name, kind): (&'static str, &'static str, Kind)) -> Option<Span> {
+        let above = self.context.as_ref().filter(|above| above.sampled)?;
+        let sink = self.sink.as_ref()?;
+        Some(Span::new(Context::new(Some(above)), Some(above), sink, (scope, name.to_owned(), kind)))
+    }
+}
+
+/// Something was done, as part of what is being done.
+pub fn step(name: &'static str) {
+    noted(name, None);
+}
+
+/// The same, with a number.
+pub fn step_of(name: &'static str, key: &'static str, number: usize) {
+    noted(name, Some((key, number)));
+}
+
+fn noted(name: &'static str, said: Option<Said>) {
+    CURRENT.with_borrow(|current| {
+        if let Some(noted) = current.as_ref().and_then(|current| current.noted.as_ref()) {
+            noted.trace.step(noted.part, Instant::now(), name, said);
+        }
+    });
 }
 
 /// The headers by which others go on with what is being done.
 pub fn headers() -> Vec<(&'static str, String)> {
-    CURRENT.with_borrow(|current| current.as_ref().map(|current| current.context.headers()).unwrap_or_default())
+    CURRENT.with_borrow(|current| {
+        let context = current.as_ref().and_then(|current| current.context.as_ref());
+        context.map(Context::headers).unwrap_or_default()
+    })
 }
 
 /// Work that is done as part of a span, if there is one. Large work is pinned where it is.
 pub fn within<F: Future + Unpin>(span: Option<&Span>, work: F) -> Within<F> {
-    let current = span.map(|span| Current { context: span.context.clone(), sink: span.sink.clone() });
-    Within { current, work }
+    Within { current: span.map(Span::current), work }
 }
 
 /// See [`within`].
@@ -254,7 +405,10 @@ mod tests {
             let tracer = Tracer { sink: Some(sink.clone()), ratio };
             let span = tracer.begin("s", "n".to_owned(), sampled.map(remote), trusted).expect("a span");
             assert_eq!(span.is_written(), want, "{ratio} {sampled:?} {trusted}");
-            let (same, linked) = (span.context.trace == 7, span.written.as_ref().map_or(0, |w| w.span.links.len()));
+            let (same, linked) = (
+                span.context.as_ref().is_some_and(|c| c.trace == 7),
+                span.written.as_ref().map_or(0, |w| w.span.links.len()),
+            );
             assert_eq!(same, sampled.is_some() && trusted);
             assert_eq!(linked, usize::from(want && sampled.is_some() && !trusted));
             drop(span);
@@ -283,7 +437,8 @@ mod tests {
             headers()
         });
         let told = within(Some(&root), work).await;
-        let parent = format!("00-{:032x}-{:016x}-01", root.context.trace, root.context.span);
+        let context = root.context.as_ref().expect("a context");
+        let parent = format!("00-{:032x}-{:016x}-01", context.trace, context.span);
         assert_eq!(told, [("traceparent", parent)]);
         assert!(headers().is_empty());
         drop(root);

@@ -168,22 +168,6 @@ impl Webhooks {
         }
     }
 
-    fn span(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Option<traces::Span> {
-        let name = if self.phase.mutates { "Call mutating webhook" } else { "Call validating webhook" };
-        let mut span = traces::child(traces::OWN, name, Kind::Internal)?;
-        for (key, value) in [
-            ("configuration", hook.configuration_name()),
-            ("webhook", hook.name()),
-            ("resource", &format!("{}/{}, Resource={}", a.resource.group, a.resource.version, a.resource.plural)),
-            ("subresource", a.subresource),
-            ("operation", a.operation.as_str()),
-            ("UID", tree::text(request, "/uid")),
-        ] {
-            span.text(key, value);
-        }
-        Some(span)
-    }
-
     /// Asks one webhook.
     async fn ask(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<Answer, Trouble> {
         if a.dry_run && !hook.harmless() {
@@ -192,9 +176,14 @@ impl Webhooks {
         }
         let body = Bytes::from(review::envelope(hook, request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
-        let span = self.span(hook, request, a);
+        let name = if self.phase.mutates { "Call mutating webhook" } else { "Call validating webhook" };
+        let span = traces::child(traces::OWN, name, Kind::Internal);
         let asking = pin!(self.means.caller.review(client, &self.credentials, hook.timeout(), body));
-        let answered = match traces::within(span.as_ref(), asking).await {
+        let answered = traces::within(span.as_ref(), asking).await;
+        if let Some(span) = span {
+            tell(span, answered.is_ok(), hook, request, a);
+        }
+        let answered = match answered {
             Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(Failed::from),
             Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };
@@ -240,6 +229,25 @@ impl Webhooks {
         let key = format!("failed-open.{}.webhook.admission.k8s.io/round_{round}_index_{order}", self.phase.word);
         a.annotations.insert(key, hook.name().to_owned());
     }
+}
+
+/// Says in traces who was asked about what, and whether there was an answer.
+fn tell(span: traces::Span, answered: bool, hook: &Hook, request: &Value, a: &Attributes<'_>) {
+    if answered {
+        span.step("Request completed");
+    }
+    span.end(traces::SLOW, |about| {
+        for (key, value) in [
+            ("configuration", hook.configuration_name()),
+            ("webhook", hook.name()),
+            ("resource", &format!("{}/{}, Resource={}", a.resource.group, a.resource.version, a.resource.plural)),
+            ("subresource", a.subresource),
+            ("operation", a.operation.as_str()),
+            ("UID", tree::text(request, "/uid")),
+        ] {
+            about.text(key, value);
+        }
+    });
 }
 
 /// A webhook cannot be shown what it wants to see.

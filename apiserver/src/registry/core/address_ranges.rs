@@ -8,7 +8,7 @@ use proto::Value;
 use shared::status::Status;
 
 use crate::access::tree;
-use crate::registry::{builtin, meta};
+use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::{Engine, storage_status};
 use crate::verbs::get;
@@ -55,7 +55,7 @@ pub(super) fn of<'o>(objects: impl Iterator<Item = &'o Value>) -> Vec<Range> {
 
 /// The ranges as the cache knows them, or as they are now.
 pub(super) async fn known(engine: &Engine, now: bool) -> Result<Vec<Range>, Status> {
-    let row = builtin(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
+    let row = engine.rows.storage(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
     let cacher = engine.hub.cacher(&row);
     get::ready(&cacher).await?;
     if now {
@@ -66,7 +66,7 @@ pub(super) async fn known(engine: &Engine, now: bool) -> Result<Vec<Range>, Stat
 
 /// The ranges as far as the cache has told; none while it has not been asked for.
 pub(super) fn cached(engine: &Engine) -> Vec<Range> {
-    let Some(row) = builtin(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
+    let Some(row) = engine.rows.storage(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
     let Some(cacher) = engine.hub.running(&row) else { return Vec::new() };
     let entries = cacher.known("");
     let objects: Vec<Value> = entries.iter().filter_map(|e| codec::value(&row, &e.raw).ok()).collect();

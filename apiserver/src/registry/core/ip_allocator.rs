@@ -16,7 +16,7 @@ use super::address_ranges::{self, Range, holds};
 use super::allocator_meters::{self, Chosen};
 use crate::cache::Since;
 use crate::negotiate::Media;
-use crate::registry::{builtin, meta};
+use crate::registry::meta;
 use crate::storage::{Written, codec};
 use crate::verbs::engine::Engine;
 use crate::verbs::{MANAGER, get, managers};
@@ -84,7 +84,7 @@ pub(super) fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
 
 async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
-    let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let row = engine.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
     let mut object = object(ip, namespace, name);
     managers::created(&row, "", &mut object, MANAGER);
     meta::fill(&mut object);
@@ -146,7 +146,7 @@ pub async fn allocate_next(engine: &Engine, of: &str, namespace: &str, name: &st
 
 /// Any address of a range, from above the static band first: the first after one chosen by chance that is free.
 async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
-    let row = builtin("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let row = engine.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
     let known = engine.hub.cacher(&row);
     get::ready(&known).await.map_err(|e| IpError::Storage(e.message))?;
     let size = size(net);
@@ -211,7 +211,8 @@ impl Taken {
 
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
 pub fn publish(engine: &Engine, taken: &Mutex<Taken>) {
-    let Some(cacher) = builtin("networking.k8s.io", "ipaddresses").and_then(|row| engine.hub.running(&row)) else {
+    let Some(cacher) = engine.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| engine.hub.running(&row))
+    else {
         return;
     };
     let mut taken = taken.lock();
@@ -232,7 +233,9 @@ pub fn first(net: &IpNet) -> IpAddr {
 
 /// Gives an address back, however it is spelled.
 pub async fn release(engine: &Engine, ip: &str) {
-    let (Some(row), Some(address)) = (builtin("networking.k8s.io", "ipaddresses"), address::ip(ip)) else { return };
+    let (Some(row), Some(address)) = (engine.rows.storage("networking.k8s.io", "ipaddresses"), address::ip(ip)) else {
+        return;
+    };
     let key = engine.key(&row, "", &address.to_string());
     if let Ok((Some(there), _)) = engine.store.get(&key).await
         && let Err(error) = engine.store.delete_if(&key, there.revision).await

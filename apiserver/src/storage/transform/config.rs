@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use proto::resources::{self, Resource};
 use serde::Deserialize;
 use sha2::Digest as _;
 
@@ -126,14 +127,15 @@ impl Rule {
     /// From `secrets`, `deployments.apps`, `*.apps`, `*.` or `*.*`.
     fn parse(resource: &str) -> Self {
         let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
-        let tail = |row: &proto::resources::Resource| {
+        let tail = |row: &Resource| {
             let prefix = row.etcd_prefix.strip_prefix("/registry").unwrap_or(&row.etcd_prefix);
             (!prefix.is_empty()).then(|| format!("{prefix}/"))
         };
         match (plural, group) {
             ("*", "*") => Self::All,
             ("*", group) => {
-                let rows = proto::resources::all().iter().filter(|r| r.group == group);
+                let every = resources::all().iter().chain(resources::optional());
+                let rows = every.filter(|r| r.group == group);
                 let mut prefixes: Vec<String> = rows.filter_map(tail).collect();
                 if !group.is_empty() {
                     prefixes.push(format!("/{group}/"));
@@ -142,8 +144,8 @@ impl Rule {
                 prefixes.dedup();
                 Self::Below(prefixes)
             }
-            (plural, group) => match registry::builtin(group, plural) {
-                Some(row) => Self::Below(tail(&row).into_iter().collect()),
+            (plural, group) => match registry::compiled(group, plural) {
+                Some(row) => Self::Below(tail(row).into_iter().collect()),
                 None => Self::Below(vec![format!("/{group}/{plural}/")]),
             },
         }

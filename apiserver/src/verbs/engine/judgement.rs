@@ -9,7 +9,7 @@ use shared::status::{Status, field};
 use super::super::scale;
 use super::{Engine, Target};
 use crate::admission::{Attributes, Operation, Reinvocation};
-use crate::registry::{builtin, meta};
+use crate::registry::meta;
 use crate::storage::codec;
 use crate::validation;
 
@@ -113,7 +113,7 @@ impl Engine {
         old: Option<&Value>,
     ) -> Vec<field::Error> {
         let Some(path) = validation::admin_access(storage, t.subresource, object, old) else { return Vec::new() };
-        let Some(namespaces) = builtin("", "namespaces") else { return Vec::new() };
+        let Some(namespaces) = self.rows.storage("", "namespaces") else { return Vec::new() };
         match self.read(&namespaces, "", t.namespace).await {
             Ok(namespace) => {
                 validation::may_administer(namespace.as_ref().map(|(n, _)| n), path).err().into_iter().collect()

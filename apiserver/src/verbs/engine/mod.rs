@@ -10,6 +10,7 @@ mod forms;
 mod judgement;
 mod update;
 
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
 use proto::Value;
@@ -17,6 +18,7 @@ use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::authz::Attributes;
 use shared::status::Status;
+use shared::traces;
 
 use super::Noted;
 use super::kin::Conversions;
@@ -259,8 +261,8 @@ impl Engine {
             self.services.undo(self, allocation).await;
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
-        let mut waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
         if t.options.dry_run {
+            let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
             if let Some(there) = there {
                 return Err(taken(t.row, storage, &name, Some(&there)));
@@ -269,20 +271,46 @@ impl Engine {
             meta::set_text(&mut object, "resourceVersion", given);
             return Ok(Outcome::Tree(object));
         }
-        let ttl = strategy.expires.then_some(self.event_ttl);
-        let mut written = self.store.create(&key, waiting.bytes().to_vec(), ttl).await;
-        if written.as_ref().is_err_and(|e| t.too_large(&storage_status(e))) {
-            waiting = waiting.disowned(self, storage).await?;
-            written = self.store.create(&key, waiting.bytes().to_vec(), ttl).await;
-        }
-        let refused = match written {
-            Ok(Written::Done(revision)) => return waiting.at(self, storage, revision).await,
-            Ok(Written::Lost(there)) => taken(t.row, storage, &name, there.as_ref()),
-            // It may have been written all the same: what nobody has is found later.
-            Err(e) => return Err(storage_status(&e)),
+        let stored = {
+            let storing = pin!(self.store_new(t, storage, &key, object));
+            self.store.creating(storage, &key, storing).await?
+        };
+        let refused = match stored {
+            Ok(outcome) => return Ok(outcome),
+            Err(there) => taken(t.row, storage, &name, there.as_ref()),
         };
         self.services.undo(self, allocation).await;
         Err(refused)
+    }
+
+    /// Writes an object where there must be none; the inner error is what is there.
+    async fn store_new(
+        &self,
+        t: &mut Target<'_>,
+        storage: &Row,
+        key: &str,
+        object: Value,
+    ) -> Result<Result<Outcome, Option<Stored>>, Status> {
+        let mut waiting = self.waiting(storage, object).await?;
+        let ttl = strategy::of(t.row).expires.then_some(self.event_ttl);
+        let mut written = self.store.create(key, waiting.bytes().to_vec(), ttl).await;
+        if written.as_ref().is_err_and(|e| t.too_large(&storage_status(e))) {
+            waiting = waiting.disowned(self, storage).await?;
+            written = self.store.create(key, waiting.bytes().to_vec(), ttl).await;
+        }
+        // It may have been written all the same: what nobody has is found later.
+        match written.map_err(|e| storage_status(&e))? {
+            Written::Done(revision) => waiting.told(self, storage, revision).await.map(Ok),
+            Written::Lost(there) => Ok(Err(there)),
+        }
+    }
+
+    /// What is left of an object while it is written, as traces tell it.
+    async fn waiting(&self, storage: &Row, object: Value) -> Result<Waiting, Status> {
+        traces::step("About to Encode");
+        let bytes = self.encode(storage, &object).await?;
+        traces::step_of("Encode succeeded", "len", bytes.len());
+        Ok(Waiting::new(storage, bytes, object))
     }
 }
 

@@ -1,12 +1,15 @@
 //! Changing what is there: an object is read, changed, judged and written under a precondition, again and again until
 //! nobody else was faster.
 
+use std::pin::pin;
+
 use proto::Value;
 use proto::resources::{Resource, Row};
 use shared::status::Status;
+use shared::traces;
 
 use super::super::base::{Again, Base};
-use super::super::outcome::{Outcome, Waiting};
+use super::super::outcome::Outcome;
 use super::super::preconditions::check_revision;
 use super::super::update_meters;
 use super::{Change, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
@@ -40,16 +43,26 @@ impl Engine {
 
     /// Changes an object, or creates it where there is none and the target says so: then the answer is true.
     pub async fn update(&self, t: &mut Target<'_>, change: &mut Change<'_>) -> Result<(Outcome, bool), Status> {
-        match self.update_in_rounds(t, change).await {
-            Err(refused) if t.too_large(&refused) => self.update_in_rounds(t, change).await,
-            other => other,
-        }
-    }
-
-    async fn update_in_rounds(&self, t: &mut Target<'_>, change: &mut Change<'_>) -> Result<(Outcome, bool), Status> {
         let storage = &working(t.row);
         let key = self.key(storage, t.namespace, t.name);
-        let mut found = self.base(storage, t.namespace, t.name, &key).await?;
+        let updating = pin!(async {
+            match self.update_in_rounds(t, storage, &key, change).await {
+                Err(refused) if t.too_large(&refused) => self.update_in_rounds(t, storage, &key, change).await,
+                other => other,
+            }
+        });
+        self.store.updating(storage, &key, updating).await
+    }
+
+    async fn update_in_rounds(
+        &self,
+        t: &mut Target<'_>,
+        storage: &Row,
+        key: &str,
+        change: &mut Change<'_>,
+    ) -> Result<(Outcome, bool), Status> {
+        let mut found = self.base(storage, t.namespace, t.name, key).await?;
+        traces::step("initial value restored");
         for _ in 0..UPDATE_ROUNDS {
             let Some(base) = found else {
                 let mut new = change(None)?;
@@ -59,18 +72,21 @@ impl Engine {
                 meta::metadata(&mut new).remove("resourceVersion");
                 match self.create(t, new).await {
                     // Somebody else created it meanwhile: what is there is changed.
-                    Err(refused) if refused.is_already_exists() => found = self.fetch(&key).await?,
+                    Err(refused) if refused.is_already_exists() => found = self.fetch(key).await?,
                     other => return other.map(|created| (created, true)),
                 }
                 continue;
             };
-            found = match self.update_once(t, storage, &key, &base, change).await {
+            found = match self.update_once(t, storage, key, &base, change).await {
                 Ok(Ok(outcome)) => return Ok((outcome, false)),
-                Ok(Err(Again::Lost(there))) => there.map(Base::Stored),
-                Ok(Err(Again::Unsure)) => self.fetch(&key).await?,
+                Ok(Err(Again::Lost(there))) => {
+                    traces::step("Retry value restored");
+                    there.map(Base::Stored)
+                }
+                Ok(Err(Again::Unsure)) => self.fetch(key).await?,
                 Err(refused) if base.is_current() => return Err(refused),
                 Err(refused) => {
-                    let now = self.fetch(&key).await?;
+                    let now = self.fetch(key).await?;
                     if now.as_ref().is_some_and(|now| now.revision() == base.revision()) {
                         return Err(refused);
                     }
@@ -189,7 +205,7 @@ impl Engine {
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
         let freed = if dry || deletable { Allocation::default() } else { freed(storage, &new, &old) };
         let count = strategy.counts.filter(|_| !dry).and_then(|counts| counts(&new, &old));
-        let waiting = Waiting::new(storage, self.encode(storage, &new).await?, new);
+        let waiting = self.waiting(storage, new).await?;
         let gone = (deletable && !dry).then_some(old);
         let revision = base.revision();
         let written = if dry {
@@ -217,7 +233,7 @@ impl Engine {
         if let Some(old) = gone {
             self.services.after_delete(self, storage, &old).await;
         }
-        waiting.at(self, storage, revision).await.map(Ok)
+        waiting.told(self, storage, revision).await.map(Ok)
     }
 
     /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.

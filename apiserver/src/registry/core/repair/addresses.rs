@@ -19,7 +19,7 @@ use crate::cache::Cacher;
 use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range, holds};
 use crate::registry::core::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::registry::core::service::ips_of;
-use crate::registry::{builtin, meta};
+use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 
@@ -225,7 +225,7 @@ struct Followed {
 
 impl Followed {
     fn new(engine: &Engine, group: &str, plural: &str) -> Option<Self> {
-        let row = builtin(group, plural)?;
+        let row = engine.rows.storage(group, plural)?;
         Some(Self { cacher: engine.hub.cacher(&row), row, seen: 0, version: 0 })
     }
 

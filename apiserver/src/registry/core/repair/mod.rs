@@ -18,7 +18,7 @@ use crate::access::tree;
 use crate::api::Api;
 use crate::backoff::Backoff;
 use crate::bootstrap::server_user;
-use crate::registry::{builtin, meta};
+use crate::registry::meta;
 use crate::verbs::engine::Engine;
 
 /// Time between two looks at everything.
@@ -37,7 +37,7 @@ fn backoff() -> Backoff {
 /// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
 /// nobody's.
 fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status> {
-    match builtin(group, plural).is_some_and(|row| engine.hub.has_unreadable(&row)) {
+    match engine.rows.storage(group, plural).is_some_and(|row| engine.hub.has_unreadable(&row)) {
         true => Err(Status::internal(&format!("some {plural} in etcd cannot be read"))),
         false => Ok(()),
     }
