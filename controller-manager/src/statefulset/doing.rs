@@ -165,7 +165,9 @@ mod tests {
 
     #[test]
     fn batches_double() {
-        for (place, batch) in [(0, 0), (1, 1), (2, 1), (3, 2), (6, 2), (7, 3), (510, 8), (511, 9), (1010, 9), (1011, 10)] {
+        for (place, batch) in
+            [(0, 0), (1, 1), (2, 1), (3, 2), (6, 2), (7, 3), (510, 8), (511, 9), (1010, 9), (1011, 10)]
+        {
             assert_eq!(slow_start(place), batch, "{place}");
         }
     }

@@ -276,7 +276,9 @@ fn order(plan: &Plan) -> Vec<String> {
         Step::Tell(verb) => vec![format!("{verb:?}")],
     };
     let tasks = plan.tasks.iter();
-    tasks.map(|t| format!("{:?} {}: {}", t.batch, t.pod, t.steps.iter().flat_map(step).collect::<Vec<_>>().join(", "))).collect()
+    tasks
+        .map(|t| format!("{:?} {}: {}", t.batch, t.pod, t.steps.iter().flat_map(step).collect::<Vec<_>>().join(", ")))
+        .collect()
 }
 
 #[test]
@@ -289,7 +291,12 @@ fn claims_come_with_their_pods() {
     let claim = |name: &str| json!({"metadata": {"name": name, "namespace": "ns"}});
     let data: Vec<Value> = (0..4).map(|at| claim(&format!("data-web-{at}"))).collect();
     let pods = |w: &World, states: &[&str]| -> Vec<Value> {
-        states.iter().zip(0..).filter(|(state, _)| !state.is_empty()).map(|(state, at)| w.with_volumes(at, state)).collect()
+        states
+            .iter()
+            .zip(0..)
+            .filter(|(state, _)| !state.is_empty())
+            .map(|(state, at)| w.with_volumes(at, state))
+            .collect()
     };
     for (name, w, states, want) in [
         (
