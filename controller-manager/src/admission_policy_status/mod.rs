@@ -18,8 +18,9 @@ use shared::workqueue::Queue;
 
 use self::plan::{KINDS_MAX, Kind, Matched};
 use self::types::Document;
-use crate::engine::action::object_path;
+use crate::engine::action::Action;
 use crate::engine::context::Context;
+use crate::engine::executor::Executor;
 use crate::engine::object::Key;
 use crate::engine::registry::Started;
 use crate::engine::rest::{Rest, RestError};
@@ -30,7 +31,7 @@ const OWNER: &str = "validatingadmissionpolicy-status";
 struct Policies {
     /// Reads what the server says of its kinds.
     reads: Rest,
-    rest: Rest,
+    executor: Executor,
     policies: Store<ValidatingAdmissionPolicy>,
 }
 
@@ -41,7 +42,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let queue: Queue<Key> = Queue::new(OWNER);
         let this = Arc::new(Policies {
             reads: cx.own_rest(),
-            rest: cx.rest("validatingadmissionpolicy-status-controller"),
+            executor: cx.executor("validatingadmissionpolicy-status-controller", OWNER),
             policies: policies.store(),
         });
         let wake = queue.clone();
@@ -80,14 +81,11 @@ impl Policies {
         };
         let warnings = plan::warnings(&spec, &kinds, params.as_ref());
         let checking = if warnings.is_empty() { json!({}) } else { json!({"expressionWarnings": warnings}) };
-        let apply = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": key.name},
-            "status": {"observedGeneration": policy.metadata.generation, "typeChecking": checking}});
-        let path = object_path::<ValidatingAdmissionPolicy>(&policy.metadata);
-        let path = format!("{path}/status?fieldManager={OWNER}&force=true");
-        match self.rest.apply(&path, &apply).await {
+        let status = json!({"observedGeneration": policy.metadata.generation, "typeChecking": checking});
+        let action = Action::apply_status::<ValidatingAdmissionPolicy>(&policy.metadata, OWNER, status);
+        match self.executor.one(action).await {
             Err(e) if e.not_found() => Ok(None),
-            other => other.map(|_| None),
+            other => other.map(|()| None),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod listed;
 pub mod plan;
 pub mod report;
 pub mod volume;
+mod wake;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::Resource;
 use parking_lot::Mutex;
 use serde_json::json;
+use shared::csi;
 use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
@@ -28,12 +30,12 @@ use self::listed::Listed;
 use self::plan::{Attachment, Decision, Snapshot, Wanted};
 use self::report::{ByDriver, Operation, Report};
 use self::volume::{Attachable, key_of};
+use self::wake::{bound_now, concerns, wake_users};
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
-use crate::engine::nodes;
 use crate::engine::object;
 use crate::engine::pod::{Pod, Volume};
 use crate::engine::pods;
@@ -112,7 +114,10 @@ struct AttachDetach {
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     drivers: Store<CSIDriver>,
+    csi_nodes: Store<CSINode>,
     attachments: Store<VolumeAttachment>,
+    /// Whether volumes of every plugin of old are left to drivers, whatever nodes say.
+    moved_everywhere: bool,
     memory: Mutex<Memory>,
     report: Mutex<Report>,
     never_force: bool,
@@ -125,8 +130,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             let why = "duration time must be greater than one second as set via command line option reconcile-sync-loop-period";
             return Err(RestError::other(why));
         }
-        let (Some(attachments), Some(drivers)) =
-            (cx.served::<VolumeAttachment>().await?, cx.served::<CSIDriver>().await?)
+        let (Some(attachments), Some(drivers), Some(csi_nodes)) =
+            (cx.served::<VolumeAttachment>().await?, cx.served::<CSIDriver>().await?, cx.served::<CSINode>().await?)
         else {
             return Ok(Started::Skipped);
         };
@@ -142,7 +147,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             claims: claims.store(),
             volumes: volumes.store(),
             drivers: drivers.store(),
+            csi_nodes: csi_nodes.store(),
             attachments: attachments.store(),
+            moved_everywhere: cx.gate("InTreePluginPortworxUnregister"),
             memory: Mutex::default(),
             report: Mutex::default(),
             never_force: cx.settings().never_force_detach,
@@ -162,6 +169,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(object::name(&event.object().metadata).to_owned());
             }
         });
+        let wake = queue.clone();
+        csi_nodes
+            .add_handler(move |event: &Event<CSINode>| wake.add(object::name(&event.object().metadata).to_owned()));
         let (wake, state) = (queue.clone(), Arc::clone(&this));
         attachments.add_handler(move |event: &Event<VolumeAttachment>| state.observe(event, &wake));
         let (wake, all) = (queue.clone(), pods.store());
@@ -206,37 +216,6 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
 /// What is noted in [`Memory::told`] of a volume that a node only has to list.
 fn mark(node: &str, unique_name: &str) -> String {
     format!("{node} {unique_name}")
-}
-
-/// Whether a node changed in what this controller reads; heartbeats do not count.
-fn concerns(event: &Event<Node>) -> bool {
-    let Event::Updated { old, new } = event else { return true };
-    let status = |n: &Node| n.status.as_ref().map(|s| (s.volumes_in_use.clone(), s.volumes_attached.clone()));
-    let notes = |n: &Node| {
-        [plan::MANAGED, plan::KEEP_TERMINATED].map(|a| object::annotation(&n.metadata, a).map(str::to_owned))
-    };
-    status(old) != status(new)
-        || notes(old) != notes(new)
-        || nodes::ready(old) != nodes::ready(new)
-        || nodes::taints(old) != nodes::taints(new)
-}
-
-fn bound_now(event: &Event<PersistentVolumeClaim>) -> bool {
-    let volume = |c: &PersistentVolumeClaim| c.spec.as_ref().and_then(|s| s.volume_name.clone());
-    let phase = |c: &PersistentVolumeClaim| c.status.as_ref().and_then(|s| s.phase.clone());
-    match event {
-        Event::Added(claim) => phase(claim).as_deref() == Some("Bound"),
-        Event::Updated { old, new } => (volume(old), phase(old)) != (volume(new), phase(new)),
-        Event::Deleted(_) => false,
-    }
-}
-
-fn wake_users(pods: &Store<Pod>, namespace: &str, claim: &str, queue: &Queue<String>) {
-    for pod in pods.list_namespace(namespace) {
-        if !pods::node(&pod).is_empty() && claims_of(&pod).any(|c| c == claim) {
-            queue.add(pods::node(&pod).to_owned());
-        }
-    }
 }
 
 impl AttachDetach {
@@ -329,7 +308,7 @@ impl AttachDetach {
                 continue;
             }
             for volume in volumes_of(&pod) {
-                let pods = match self.need(&pod, volume) {
+                let pods = match self.need(node_name, &pod, volume) {
                     Some(Need::Attach(v)) => {
                         &mut out.attached.entry(v.attachment(node_name)).or_insert((v, Vec::new())).1
                     }
@@ -343,9 +322,16 @@ impl AttachDetach {
     }
 
     /// What a pod's volume needs; nothing while it is not bound both ways, and where its driver does not attach.
-    fn need(&self, pod: &Pod, volume: &Volume) -> Option<Need> {
+    fn need(&self, node: &str, pod: &Pod, volume: &Volume) -> Option<Need> {
         let namespace = object::namespace(&pod.metadata);
+        let moved = |plugin: Option<&'static str>| {
+            let asked = plugin.filter(|plugin| csi::asks_nodes(plugin) && !self.moved_everywhere);
+            asked.is_none_or(|plugin| self.csi_nodes.get("", node).is_some_and(|n| plan::has_moved(&n, plugin)))
+        };
         if let Some(disk) = &volume.disk {
+            if !moved(csi::plugin_of(disk)) {
+                return None;
+            }
             let listed = Listed::of_disk(disk).map(Need::List);
             return listed.or_else(|| self.attaches(Attachable::of_disk(disk, namespace)?));
         }
@@ -359,7 +345,7 @@ impl AttachDetach {
         }
         let volume = self.volumes.get("", volume)?;
         let back = volume.spec.as_ref()?.claim_ref.as_ref()?;
-        if back.uid != claim.metadata.uid {
+        if back.uid != claim.metadata.uid || !moved(volume.spec.as_ref().and_then(csi::plugin)) {
             return None;
         }
         Listed::of(&volume).map(Need::List).or_else(|| self.attaches(Attachable::of(&volume)?))

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use shared::csi;
 
 use super::listed::{Listed, is_listed};
 use super::volume::{Attachable, CSI_PREFIX};
@@ -220,6 +221,12 @@ pub fn may_use(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let named = volumes().any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name));
     let made = || object::controller_of(&claim.metadata).is_some_and(|o| o.uid == object::uid(&pod.metadata));
     named || made()
+}
+
+/// Whether a node leaves the volumes of a plugin of old to the driver that took over, and has that driver.
+#[must_use]
+pub fn has_moved(node: &CSINode, plugin: &str) -> bool {
+    csi::moved_on(node, plugin) && node.spec.drivers.iter().any(|d| Some(d.name.as_str()) == csi::driver(plugin))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ struct Eviction {
     slices: Store<ResourceSlice>,
     /// None without the feature, or where it is not served.
     rules: Option<Store<DeviceTaintRule>>,
-    /// Pods whose eviction is due later, by uid. Bounded by the pods that use tainted devices.
+    /// Pods that are to go and have not gone, by uid. Bounded by the pods that use tainted devices.
     pending: Mutex<HashSet<String>>,
     /// How many pods went because of a rule, by its uid. Bounded by the rules.
     evicted: Mutex<HashMap<String, usize>>,
@@ -185,7 +185,7 @@ impl Eviction {
 
     async fn sync(&self, key: &Key) -> Synced {
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(None) };
-        if object::deleting(&pod.metadata) || pods::finished(&pod) || pods::node(&pod).is_empty() {
+        if object::deleting(&pod.metadata) || pods::node(&pod).is_empty() {
             return Ok(None);
         }
         let (now, uid) = (clock::now(), object::uid(&pod.metadata).to_owned());
@@ -199,8 +199,8 @@ impl Eviction {
         for rule in &due.rules {
             self.queue.add(Item::Rule(rule.clone()));
         }
+        self.pending.lock().insert(uid.clone());
         if due.at > now {
-            self.pending.lock().insert(uid);
             return Ok(Duration::try_from(due.at.duration_since(now)).ok());
         }
         self.executor.events.say(&about, false, EVENT, "Marking for deletion".into());
@@ -209,7 +209,7 @@ impl Eviction {
             [disruption(&pod, "DeletionByDeviceTaintManager", message, None, now), Action::delete::<Pod>(&pod.metadata)]
         {
             match self.executor.one(action).await {
-                // It went by itself.
+                // It went by itself, which is told when the cache shows it.
                 Err(e) if e.not_found() => return Ok(None),
                 other => other?,
             }

@@ -211,6 +211,36 @@ mod tests {
         ] {
             assert_eq!(look(tolerations.clone(), &s, &[]).as_deref(), want, "{tolerations}");
         }
+        let twice = json!([
+            {"key": "one", "effect": EFFECT, "timeAdded": "2026-01-01T00:00:00Z"},
+            {"key": "two", "effect": EFFECT, "timeAdded": "2026-01-01T00:00:00Z"}]);
+        let tolerates = |key: &str, seconds: Value| json!({"key": key, "operator": "Exists", "effect": EFFECT, "tolerationSeconds": seconds});
+        for (name, tolerations, want) in [
+            ("one of two", json!([tolerates("one", Value::Null)]), Some("2026-01-01T00:00:00Z")),
+            (
+                "each for its time",
+                json!([tolerates("one", json!(60)), tolerates("two", json!(30))]),
+                Some("2026-01-01T00:00:30Z"),
+            ),
+            (
+                "one for good",
+                json!([tolerates("one", Value::Null), tolerates("two", json!(30))]),
+                Some("2026-01-01T00:00:30Z"),
+            ),
+            ("both for good", json!([tolerates("one", Value::Null), tolerates("two", Value::Null)]), None),
+            ("another key", json!([tolerates("three", json!(60))]), Some("2026-01-01T00:00:00Z")),
+            (
+                "less than no time",
+                json!([tolerates("one", json!(-5)), tolerates("two", json!(30))]),
+                Some("2026-01-01T00:00:00Z"),
+            ),
+        ] {
+            assert_eq!(look(tolerations, &[slice(2, twice.clone())], &[]).as_deref(), want, "{name}");
+        }
+        for effect in ["None", "Other"] {
+            let taint = json!([{"key": "broken", "effect": effect, "timeAdded": "2026-01-01T00:00:00Z"}]);
+            assert_eq!(look(json!([]), &[slice(2, taint)], &[]), None, "{effect}");
+        }
         assert_eq!(look(json!([]), &[slice(2, mild)], &[]), None, "only NoExecute evicts");
         assert_eq!(look(json!([]), &[slice(1, broken), slice(2, json!([]))], &[]), None, "an old generation");
     }

@@ -175,7 +175,7 @@ pub(super) const DISKS: [u32; 9] = [3, 4, 8, 13, 17, 18, 20, 22, 24];
 
 impl Volume {
     fn kept(mut volume: core::Volume) -> Option<Self> {
-        let disk = csi::is_old(&volume) || volume.fc.is_some() || volume.iscsi.is_some();
+        let disk = csi::plugin_of(&volume).is_some() || volume.fc.is_some() || volume.iscsi.is_some();
         let (claim, ephemeral) = (volume.persistent_volume_claim.take(), volume.ephemeral.take().map(Box::new));
         (disk || claim.is_some() || ephemeral.is_some()).then(|| Self {
             name: volume.name.clone(),

@@ -1,49 +1,49 @@
 //! Warns of pods that could not share a volume if they came to one node. Answers for `selinux-warning`; off by default.
 //!
 //! In: pods with their security contexts, claims, volumes, drivers. Out: events and metrics, and nothing else. [`plan`]
-//! compares.
+//! compares, [`cache`] remembers.
 
+pub mod cache;
 pub mod plan;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
 use shared::informer::{Event, Scope, Store};
 use shared::workqueue::Queue;
 
-use self::plan::{Conflict, Mixed, conflicts, mounts_labelled, user};
+use self::cache::Cache;
+use self::plan::{Conflict, Mixed};
+use crate::attach_detach::listed::Listed;
 use crate::attach_detach::volume::Attachable;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
-use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
 /// Pods by the claims of their volumes.
 const BY_CLAIM: &str = "claim";
+
 struct Warnings {
     executor: Executor,
     pods: Store<Pod>,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     drivers: Store<CSIDriver>,
-    /// What was told of each volume. Bounded by the conflicts there are.
-    told: Mutex<HashMap<Key, Told>>,
+    used: Mutex<Cache>,
 }
 
-/// What was told of a volume.
-#[derive(Debug, Default)]
-struct Told {
-    conflicts: Vec<Conflict>,
-    /// Pods that are at odds with themselves.
-    mixed: HashSet<Key>,
+/// A volume that can be mounted with a label, or could if its driver said so.
+struct Found {
+    unique_name: String,
+    /// Its driver; empty where the kubelet itself mounts it.
+    driver: String,
 }
 
 /// Wire the SELinux warnings.
@@ -53,62 +53,96 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             return Ok(Started::Skipped);
         }
         let Some(drivers) = cx.served::<CSIDriver>().await? else { return Ok(Started::Skipped) };
-        let (claims, all) = (cx.informer::<PersistentVolumeClaim>(), cx.informer::<PersistentVolume>());
+        let (claims, volumes) = (cx.informer::<PersistentVolumeClaim>(), cx.informer::<PersistentVolume>());
         // The shared cache of pods holds no security contexts.
         let pods = cx.informer_in::<Pod>(Scope::default());
         pods.set_transform(slim);
-        pods.add_index(BY_CLAIM, |pod: &Pod| volumes(pod).into_iter().map(|(_, claim)| claim.to_string()).collect());
+        pods.add_index(BY_CLAIM, |pod: &Pod| claims_of(pod).map(|claim| claim.to_string()).collect());
         let queue: Queue<Key> = Queue::new("selinux_warning");
         let this = Arc::new(Warnings {
             executor: cx.executor("selinux-warning-controller", "selinux_warning"),
             pods: pods.store(),
             claims: claims.store(),
-            volumes: all.store(),
+            volumes: volumes.store(),
             drivers: drivers.store(),
-            told: Mutex::default(),
+            used: Mutex::default(),
         });
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
-            for (_, claim) in volumes(event.object()) {
-                wake.add(claim);
+            // What counts of a pod does not change, but for its end.
+            if !matches!(event, Event::Updated { old, new } if finished(old) == finished(new)) {
+                wake.add(Key::of(&event.object().metadata));
             }
         });
-        owned::watch(&claims, &queue);
-        let wake = queue.clone();
-        all.add_handler(move |event: &Event<PersistentVolume>| wake_user(event.object(), &wake));
-        let (wake, all) = (queue.clone(), all.store());
-        drivers.add_handler(move |event: &Event<CSIDriver>| {
-            let says = |d: &CSIDriver| d.spec.se_linux_mount == Some(true);
-            if matches!(event, Event::Updated { old, new } if says(old) == says(new)) {
-                return;
+        let users = Users { pods: pods.store(), queue: queue.clone() };
+        let also = users.clone();
+        claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
+            Event::Updated { old, new } if bound(old) == bound(new) => {}
+            Event::Added(claim) | Event::Updated { new: claim, .. } => users.wake(&Key::of(&claim.metadata)),
+            Event::Deleted(_) => {}
+        });
+        volumes.add_handler(move |event: &Event<PersistentVolume>| match event {
+            Event::Updated { old, new } if claimed(old) == claimed(new) => {}
+            Event::Added(volume) | Event::Updated { new: volume, .. } => {
+                claimed(volume).into_iter().for_each(|(claim, _)| also.wake(&claim));
             }
-            let driver = object::name(&event.object().metadata);
-            let of_driver = |v: &PersistentVolume| Attachable::of(v).is_some_and(|found| found.driver == driver);
-            all.list().iter().filter(|v| of_driver(v)).for_each(|v| wake_user(v, &wake));
+            Event::Deleted(_) => {}
+        });
+        let (wake, state) = (queue.clone(), Arc::clone(&this));
+        drivers.add_handler(move |event: &Event<CSIDriver>| {
+            if !matches!(event, Event::Updated { old, new } if labels(old) == labels(new)) {
+                let driver = object::name(&event.object().metadata);
+                state.used.lock().pods_of(driver).for_each(|pod| wake.add(pod.clone()));
+            }
         });
         worker::run(cx, "selinux-warning", 1, &queue, &this, |s, key| async move { s.sync(&key) });
         Ok(Started::Yes)
     })
 }
 
-/// Wake the claim that a volume is bound to.
-fn wake_user(volume: &PersistentVolume, queue: &Queue<Key>) {
-    if let Some(claim) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
-        queue.add(Key::new(claim.namespace.clone().unwrap_or_default(), claim.name.clone().unwrap_or_default()));
+/// The pods of claims.
+#[derive(Clone)]
+struct Users {
+    pods: Store<Pod>,
+    queue: Queue<Key>,
+}
+
+impl Users {
+    fn wake(&self, claim: &Key) {
+        for pod in self.pods.by_index(BY_CLAIM, &claim.to_string()) {
+            self.queue.add(Key::of(&pod.metadata));
+        }
     }
 }
 
-/// The volumes of a pod that are claims, with the claim.
-fn volumes(pod: &Pod) -> Vec<(String, Key)> {
-    let namespace = object::namespace(&pod.metadata);
-    let all = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    all.filter_map(|v| {
-        let claim = v.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
-        let claim =
-            claim.or_else(|| v.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), v.name)));
-        claim.map(|c| (v.name.clone(), Key::new(namespace, c)))
-    })
-    .collect()
+fn finished(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+fn bound(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_name.as_deref().filter(|v| !v.is_empty())
+}
+
+/// The claim that a volume is bound to, and its uid.
+fn claimed(volume: &PersistentVolume) -> Option<(Key, &str)> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    let uid = claim.uid.as_deref().filter(|uid| !uid.is_empty())?;
+    Some((Key::new(claim.namespace.clone().unwrap_or_default(), claim.name.clone().unwrap_or_default()), uid))
+}
+
+fn labels(driver: &CSIDriver) -> bool {
+    driver.spec.se_linux_mount == Some(true)
+}
+
+/// The claim of a pod's volume, if it is one.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<Key> {
+    let claim = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
+    let own = || volume.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), volume.name));
+    claim.or_else(own).map(|claim| Key::new(object::namespace(&pod.metadata), claim))
+}
+
+fn claims_of(pod: &Pod) -> impl Iterator<Item = Key> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(|v| claim_of(pod, v))
 }
 
 /// Leave what labels and volumes need.
@@ -134,63 +168,86 @@ fn slim(pod: &mut Pod) {
 }
 
 impl Warnings {
-    /// Whether the volume of a claim can be mounted with a label; None as long as there is none that this is about.
-    fn labelled(&self, claim: &Key) -> Option<bool> {
-        let claim = self.claims.get(&claim.namespace, &claim.name)?;
-        let volume = self.volumes.get("", claim.spec.as_ref()?.volume_name.as_deref()?)?;
-        let says = |driver: &str| self.drivers.get("", driver).is_some_and(|d| d.spec.se_linux_mount == Some(true));
-        mounts_labelled(&volume, &says)
-    }
-
-    fn sync(&self, claim: &Key) -> Synced {
-        let using = self.pods.by_index(BY_CLAIM, &claim.to_string());
-        let named = |pod: &Pod| volumes(pod).into_iter().find(|(_, c)| c == claim).map(|(name, _)| name);
-        let mut told = self.told.lock();
-        let before = told.remove(claim).unwrap_or_default();
-        let (mut users, mut now) = (Vec::new(), Told::default());
-        let labelled = self.labelled(claim);
-        for pod in using.iter().filter(|_| labelled.is_some()) {
-            let Some(volume) = named(pod) else { continue };
-            match user(pod, &volume, labelled == Some(true)) {
-                Ok(user) => users.extend(user),
+    fn sync(&self, key: &Key) -> Synced {
+        let Some(pod) = self.pods.get(&key.namespace, &key.name).filter(|pod| !finished(pod)) else {
+            self.used.lock().remove(key).iter().for_each(|c| show(c, false));
+            return Ok(None);
+        };
+        let mut mixed = None;
+        let volumes = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        for name in plan::mounted(&pod) {
+            let Some(volume) = volumes().find(|v| v.name == name) else { continue };
+            let claim = claim_of(&pod, volume);
+            let found = match &claim {
+                // Whatever binds it wakes the pod.
+                Some(claim) => match self.behind(&pod, volume, claim) {
+                    Some(volume) => found(&volume),
+                    None => continue,
+                },
+                None => inline(volume, &key.namespace),
+            };
+            match plan::wanted(&pod, name, found.as_ref().is_some_and(|f| self.labelled(f))) {
                 Err(Mixed) => {
-                    let key = Key::of(&pod.metadata);
-                    if !before.mixed.contains(&key) {
-                        self.warn_of_mixed(pod, &volume);
-                    }
-                    now.mixed.insert(key);
+                    let text =
+                        format!("Volume {name:?} is mounted twice with different SELinux labels inside this pod");
+                    let about = object::reference::<Pod>(&pod.metadata);
+                    self.executor.events.say(&about, true, "MultipleSELinuxLabels", text);
+                    mixed = Some(RestError::other(format!("multiple SELinux labels at volume {name:?}")));
+                }
+                Ok(wanted) => {
+                    let Some(found) = found else { continue };
+                    let change = self.used.lock().add(&found.unique_name, &found.driver, key, wanted);
+                    change.over.iter().for_each(|c| show(c, false));
+                    change.new.iter().for_each(|c| self.warn(c));
                 }
             }
         }
-        now.conflicts = conflicts(&users);
-        for conflict in before.conflicts.iter().filter(|c| !now.conflicts.contains(c)) {
-            show(conflict, false);
-        }
-        for conflict in &now.conflicts {
-            show(conflict, true);
-            if !before.conflicts.contains(conflict) {
-                self.warn(&using, conflict);
-            }
-        }
-        if !(now.conflicts.is_empty() && now.mixed.is_empty()) {
-            told.insert(claim.clone(), now);
-        }
-        Ok(None)
+        // As long as it is so, it is told again and again, as upstream.
+        mixed.map_or(Ok(None), Err)
     }
 
-    fn warn_of_mixed(&self, pod: &Pod, volume: &str) {
-        let text = format!("Volume {volume:?} is mounted twice with different SELinux labels inside this pod");
-        self.executor.events.say(&object::reference::<Pod>(&pod.metadata), true, "MultipleSELinuxLabels", text);
+    /// The volume behind a claim of a pod, once it is bound both ways.
+    fn behind(&self, pod: &Pod, volume: &Volume, claim: &Key) -> Option<Arc<PersistentVolume>> {
+        let claim = self.claims.get(&claim.namespace, &claim.name)?;
+        let own = object::controller_of(&claim.metadata).is_some_and(|o| o.uid == object::uid(&pod.metadata));
+        if volume.ephemeral.is_some() && !own {
+            return None;
+        }
+        let volume = self.volumes.get("", bound(&claim)?)?;
+        let back = claimed(&volume).is_some_and(|(_, uid)| uid == object::uid(&claim.metadata));
+        back.then_some(volume)
     }
 
-    fn warn(&self, using: &[Arc<Pod>], conflict: &Conflict) {
-        let pod = using.iter().find(|p| Key::of(&p.metadata) == conflict.pod);
-        let about: Option<ObjectReference> = pod.map(|p| object::reference::<Pod>(&p.metadata));
-        if let Some(about) = about {
+    /// Whether a volume can be mounted with a label.
+    fn labelled(&self, found: &Found) -> bool {
+        found.driver.is_empty() || self.drivers.get("", &found.driver).is_some_and(|d| labels(&d))
+    }
+
+    fn warn(&self, conflict: &Conflict) {
+        show(conflict, true);
+        if let Some(pod) = self.pods.get(&conflict.pod.namespace, &conflict.pod.name) {
             // A warning of what may come, not of what has happened.
+            let about = object::reference::<Pod>(&pod.metadata);
             self.executor.events.say(&about, false, conflict.reason, conflict.message());
         }
     }
+}
+
+fn found(volume: &PersistentVolume) -> Option<Found> {
+    of_kubelet(Listed::of(volume)).or_else(|| of_driver(Attachable::of(volume)))
+}
+
+/// One that a pod names itself. Those of drivers that are made for the pod alone are in nobody's way.
+fn inline(volume: &Volume, namespace: &str) -> Option<Found> {
+    of_kubelet(Listed::of_disk(volume)).or_else(|| of_driver(Attachable::of_disk(volume, namespace)))
+}
+
+fn of_kubelet(listed: Option<Listed>) -> Option<Found> {
+    listed.map(|l| Found { unique_name: l.unique_name, driver: String::new() })
+}
+
+fn of_driver(attachable: Option<Attachable>) -> Option<Found> {
+    attachable.map(|a| Found { unique_name: a.unique_name(), driver: a.driver })
 }
 
 /// Shows a conflict, or takes it away.

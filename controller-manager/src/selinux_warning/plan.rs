@@ -1,12 +1,13 @@
 //! Which pods cannot share a volume on one node because of their SELinux labels.
 //!
-//! In: the pods that use a volume, and whether its driver can mount it with a label. Out: one conflict per pod and
-//! property. Labels are compared part by part; a part that is left open takes the node's default and is in nobody's way.
-//! No I/O here.
+//! In: pods, and whether volumes can be mounted with a label. Out: how a pod wants a volume labelled, and in what it is in
+//! another one's way. Labels are compared part by part; a part that is left open takes the node's default and is in
+//! nobody's way. No I/O here.
 
-use k8s_openapi::api::core::v1::{Container, PersistentVolume, Pod, SELinuxOptions};
+use std::collections::BTreeSet;
 
-use crate::attach_detach::volume::Attachable;
+use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, SecurityContext, VolumeMount};
+
 use crate::engine::object::Key;
 
 const RECURSIVE: &str = "Recursive";
@@ -14,17 +15,15 @@ const MOUNT: &str = "MountOption";
 
 /// How a pod wants a volume labelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
-    /// The pod.
-    pub pod: Key,
-    /// `user:role:type:level`, with empty parts.
+pub struct Use {
+    /// `user:role:type:level`, with empty parts; empty where files are labelled one by one.
     pub label: String,
     /// `Recursive` or `MountOption`.
     pub policy: String,
 }
 
 /// Two pods that are in each other's way, from the first one's side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conflict {
     /// Reason of the event.
     pub reason: &'static str,
@@ -59,84 +58,71 @@ impl Conflict {
     }
 }
 
-/// Whether a volume can be mounted with a label; `asked` is what its driver says. None where labels are nobody's concern.
-#[must_use]
-pub fn mounts_labelled(volume: &PersistentVolume, asked: &dyn Fn(&str) -> bool) -> Option<bool> {
-    let spec = volume.spec.as_ref()?;
-    if spec.fc.is_some() || spec.iscsi.is_some() {
-        return Some(true);
-    }
-    Attachable::of(volume).map(|found| asked(&found.driver))
-}
-
 /// The containers of a pod do not agree on the label of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixed;
 
-/// How a pod wants a volume labelled, which can be mounted with a label if it is `labelled`; None when it has ended, or
-/// does not mount it.
-pub fn user(pod: &Pod, volume: &str, labelled: bool) -> Result<Option<User>, Mixed> {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else {
-        return Ok(None);
-    };
-    let security = spec.security_context.as_ref();
+/// The volumes that containers of a pod have mounted; blocks are nobody's concern.
+#[must_use]
+pub fn mounted(pod: &Pod) -> BTreeSet<&str> {
+    mounts(pod).map(|(_, mount)| mount.name.as_str()).collect()
+}
+
+/// How a pod wants a volume labelled, which can be mounted with a label if it is `labelled`.
+///
+/// # Errors
+/// In several ways.
+pub fn wanted(pod: &Pod, volume: &str, labelled: bool) -> Result<Use, Mixed> {
+    let security = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let whole = security.and_then(|s| s.se_linux_options.as_ref());
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let mut mounting = containers.filter(|c| mounts(c, volume)).peekable();
-    if mounting.peek().is_none() {
-        return Ok(None);
-    }
     // Who says nothing takes what the others have.
-    let mut labels = mounting.filter_map(|c| {
-        let own = c.security_context.as_ref().and_then(|s| s.se_linux_options.as_ref());
-        own.or(whole).map(text)
-    });
-    let label = labels.next().unwrap_or_default();
-    if labels.any(|l| l != label) {
+    let labels: BTreeSet<String> = mounts(pod)
+        .filter(|(_, mount)| mount.name == volume)
+        .filter_map(|(own, _)| own.and_then(|s| s.se_linux_options.as_ref()).or(whole).map(text))
+        .collect();
+    if labels.len() > 1 {
         return Err(Mixed);
     }
+    let label = labels.into_iter().next().unwrap_or_default();
     let asked = security.and_then(|s| s.se_linux_change_policy.as_deref()).unwrap_or(MOUNT);
     // Whatever the pod asks for: without a label, or where none can be given, files are labelled one by one.
     let policy = if labelled && !label.is_empty() { asked } else { RECURSIVE };
     let label = if policy == RECURSIVE { String::new() } else { label };
-    Ok(Some(User { pod: Key::of(&pod.metadata), label, policy: policy.to_owned() }))
+    Ok(Use { label, policy: policy.to_owned() })
 }
 
-/// Whether a container has a volume, as files or as a device.
-fn mounts(container: &Container, volume: &str) -> bool {
-    container.volume_mounts.iter().flatten().any(|m| m.name == volume)
-        || container.volume_devices.iter().flatten().any(|d| d.name == volume)
+/// Every mount of every container, with what the container says of its security.
+fn mounts(pod: &Pod) -> impl Iterator<Item = (Option<&SecurityContext>, &VolumeMount)> {
+    let spec = pod.spec.iter();
+    let usual = spec.clone().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let usual = usual.map(|c| (c.security_context.as_ref(), c.volume_mounts.as_ref()));
+    let brief = spec.flat_map(|s| s.ephemeral_containers.iter().flatten());
+    let brief = brief.map(|c| (c.security_context.as_ref(), c.volume_mounts.as_ref()));
+    usual.chain(brief).flat_map(|(own, mounts)| mounts.into_iter().flatten().map(move |m| (own, m)))
 }
 
+/// Options that say nothing are as good as none.
 fn text(o: &SELinuxOptions) -> String {
-    let part = |p: &Option<String>| p.clone().unwrap_or_default();
-    [part(&o.user), part(&o.role), part(&o.type_), part(&o.level)].join(":")
+    let parts = [&o.user, &o.role, &o.type_, &o.level].map(|p| p.as_deref().unwrap_or_default());
+    if parts.iter().all(|p| p.is_empty()) { String::new() } else { parts.join(":") }
 }
 
-/// Every conflict between the users of one volume.
+/// In what two pods are in each other's way at a volume, from the side of both.
 #[must_use]
-pub fn conflicts(users: &[User]) -> Vec<Conflict> {
+pub fn between((a, mine): (&Key, &Use), (b, theirs): (&Key, &Use)) -> Vec<Conflict> {
     let mut out = Vec::new();
-    for a in users {
-        for b in users.iter().filter(|b| b.pod != a.pod) {
-            let mut say = |reason, property, value: &str, other_value: &str| {
-                out.push(Conflict {
-                    reason,
-                    property,
-                    pod: a.pod.clone(),
-                    value: value.to_owned(),
-                    other: b.pod.clone(),
-                    other_value: other_value.to_owned(),
-                });
-            };
-            if a.policy != b.policy {
-                say("SELinuxChangePolicyConflict", "SELinuxChangePolicy", &a.policy, &b.policy);
-            } else if a.policy == MOUNT && differ(&a.label, &b.label) {
-                // Who relabels files recursively may use what others labelled.
-                say("SELinuxLabelConflict", "SELinuxLabel", &a.label, &b.label);
-            }
+    let mut say = |reason, property, value: &str, other_value: &str| {
+        for ((pod, value), (other, other_value)) in [((a, value), (b, other_value)), ((b, other_value), (a, value))] {
+            let (pod, value, other, other_value) =
+                (pod.clone(), value.to_owned(), other.clone(), other_value.to_owned());
+            out.push(Conflict { reason, property, pod, value, other, other_value });
         }
+    };
+    if mine.policy != theirs.policy {
+        say("SELinuxChangePolicyConflict", "SELinuxChangePolicy", &mine.policy, &theirs.policy);
+    }
+    if differ(&mine.label, &theirs.label) {
+        say("SELinuxLabelConflict", "SELinuxLabel", &mine.label, &theirs.label);
     }
     out
 }
@@ -152,56 +138,39 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(name: &str, security: Value) -> Pod {
-        serde_json::from_value(
-            json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {"securityContext": security,
-            "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}, {"name": "d"}]}}),
-        )
-        .expect("pod")
-    }
-
-    fn look(a: Value, b: Value) -> Vec<Conflict> {
-        let users: Vec<User> =
-            [pod("a", a), pod("b", b)].iter().filter_map(|p| user(p, "v", true).expect("one label")).collect();
-        conflicts(&users)
+    fn key(namespace: &str, name: &str) -> Key {
+        Key::new(namespace, name)
     }
 
     #[test]
-    fn labels_and_policies() {
-        let level = |l: &str| json!({"seLinuxOptions": {"level": l}});
-        assert!(look(json!({}), json!({})).is_empty());
-        assert!(look(level("s0:c1,c2"), level("s0:c1,c2")).is_empty());
-        assert!(
-            look(level("s0:c1"), json!({"seLinuxOptions": {"type": "t"}})).is_empty(),
-            "what is open is the node's choice"
-        );
-        let found = look(level("s0:c1"), json!({}));
+    fn what_is_told() {
+        let of = |label: &str| Use { label: label.to_owned(), policy: MOUNT.to_owned() };
+        let told = |namespace: &str| {
+            between((&key("ns", "a"), &of(":::s0:c1")), (&key(namespace, "b"), &of(":::s0:c2")))[0].message()
+        };
         assert_eq!(
-            (found.len(), found[0].reason),
-            (2, "SELinuxChangePolicyConflict"),
-            "without a label there is no mount"
-        );
-        let found = look(level("s0:c1"), level("s0:c2"));
-        assert_eq!(found.len(), 2, "both are told");
-        assert_eq!(
-            found[0].message(),
+            told("ns"),
             "SELinuxLabel \":::s0:c1\" conflicts with pod b that uses the same volume as this pod with SELinuxLabel \":::s0:c2\". If both pods land on the same node, only one of them may access the volume."
         );
-        let found = look(json!({"seLinuxOptions": {"level": "s0"}, "seLinuxChangePolicy": "Recursive"}), level("s0"));
-        assert_eq!((found.len(), found[0].reason), (2, "SELinuxChangePolicyConflict"));
-        let recursive = |l: &str| json!({"seLinuxOptions": {"level": l}, "seLinuxChangePolicy": "Recursive"});
-        assert!(look(recursive("s0:c1"), recursive("s0:c2")).is_empty());
+        assert_eq!(
+            told("secret"),
+            "SELinuxLabel \":::s0:c1\" conflicts with another pod that uses the same volume as this pod with a different SELinuxLabel. If both pods land on the same node, only one of them may access the volume."
+        );
     }
 
     #[test]
-    fn pods_of_other_namespaces_are_not_named() {
-        let mut other = pod("b", json!({"seLinuxOptions": {"level": "s0:c2"}}));
-        other.metadata.namespace = Some("secret".into());
-        let users: Vec<User> = [pod("a", json!({"seLinuxOptions": {"level": "s0:c1"}})), other]
-            .iter()
-            .filter_map(|p| user(p, "v", true).expect("one label"))
-            .collect();
-        assert!(!conflicts(&users)[0].message().contains("secret"));
+    fn labels_are_compared_part_by_part() {
+        for (a, b, want) in [
+            ("", "", false),
+            ("", "system_u:system_r:t:s0", false),
+            ("u:r:t:s0:c1,c2", "u:r:t:s0:c1,c2", false),
+            ("u:r:t:s0:c1,c2", ":::s0:c1,c2", false),
+            ("u:r:t:s0:c1,c2", ":::s0:c98,c99", true),
+            ("u:r:t:s0", "u:r:other:s0", true),
+            (":r::", "u::t:s0", false),
+        ] {
+            assert_eq!((differ(a, b), differ(b, a)), (want, want), "{a} {b}");
+        }
     }
 
     #[test]
@@ -209,34 +178,37 @@ mod tests {
         let level = |l: &str| json!({"seLinuxOptions": {"level": l}});
         let own =
             |l: Value| json!({"name": "x", "securityContext": l, "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
-        let (one, two) = (own(level("s0:c1")), own(level("s0:c2")));
-        let want = |label: &str, policy: &str| Ok(Some(format!("{label} {policy}")));
-        for (security, containers, labelled, phase, expected) in [
-            (level("s0"), json!([own(Value::Null)]), true, "Running", want(":::s0", MOUNT)),
-            (level("s0"), json!([own(Value::Null)]), false, "Running", want("", RECURSIVE)),
-            (json!({}), json!([own(Value::Null)]), true, "Running", want("", RECURSIVE)),
-            (json!({}), json!([one, own(Value::Null)]), true, "Running", want(":::s0:c1", MOUNT)),
-            (json!({}), json!([one, two]), true, "Running", Err(Mixed)),
-            (json!({}), json!([one, two]), true, "Succeeded", Ok(None)),
-            (level("s0"), json!([{"name": "x"}]), true, "Running", Ok(None)),
+        let (one, two, bare) = (own(level("s0:c1")), own(level("s0:c2")), own(Value::Null));
+        let recursive = json!({"seLinuxOptions": {"level": "s0"}, "seLinuxChangePolicy": RECURSIVE});
+        let nothing = own(json!({"seLinuxOptions": {}}));
+        let want = |label: &str, policy: &str| Ok(format!("{label} {policy}"));
+        for (security, containers, labelled, expected) in [
+            (level("s0"), json!([bare]), true, want(":::s0", MOUNT)),
+            (level("s0"), json!([bare]), false, want("", RECURSIVE)),
+            (recursive, json!([bare]), true, want("", RECURSIVE)),
+            (json!({}), json!([bare]), true, want("", RECURSIVE)),
+            (json!({}), json!([nothing]), true, want("", RECURSIVE)),
+            (json!({}), json!([one, bare]), true, want(":::s0:c1", MOUNT)),
+            (level("s0"), json!([one, {"name": "y"}]), true, want(":::s0:c1", MOUNT)),
+            (level("s0"), json!([one, bare]), true, Err(Mixed)),
+            (json!({}), json!([one, two]), true, Err(Mixed)),
+            (json!({}), json!([one, two]), false, Err(Mixed)),
+            (json!({}), json!([one, nothing]), true, Err(Mixed)),
         ] {
-            let pod = json!({"metadata": {"name": "p"}, "status": {"phase": phase},
-                "spec": {"securityContext": security, "containers": containers}});
-            let got = user(&serde_json::from_value(pod.clone()).expect("pod"), "v", labelled);
-            assert_eq!(got.map(|u| u.map(|u| format!("{} {}", u.label, u.policy))), expected, "{pod} {labelled}");
+            let spec = json!({"securityContext": security, "containers": containers});
+            let pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
+            assert_eq!(wanted(&pod, "v", labelled).map(|u| format!("{} {}", u.label, u.policy)), expected, "{spec}");
         }
     }
 
     #[test]
-    fn which_volumes_can_be_mounted_with_a_label() {
-        for (spec, want) in [
-            (json!({"csi": {"driver": "good", "volumeHandle": "h"}}), Some(true)),
-            (json!({"csi": {"driver": "other", "volumeHandle": "h"}}), Some(false)),
-            (json!({"iscsi": {"iqn": "i", "lun": 0, "targetPortal": "t"}}), Some(true)),
-            (json!({"nfs": {"server": "s", "path": "/"}}), None),
-        ] {
-            let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": spec})).expect("volume");
-            assert_eq!(mounts_labelled(&volume, &|driver| driver == "good"), want, "{spec}");
-        }
+    fn what_is_mounted() {
+        let mount = |name: &str| json!([{"name": name, "mountPath": "/"}]);
+        let pod = serde_json::from_value(json!({"spec": {
+            "containers": [{"name": "a", "volumeMounts": mount("one"), "volumeDevices": [{"name": "block", "devicePath": "/d"}]}],
+            "initContainers": [{"name": "b", "volumeMounts": mount("two")}],
+            "ephemeralContainers": [{"name": "c", "volumeMounts": mount("three")}]}}))
+        .expect("pod");
+        assert_eq!(mounted(&pod).into_iter().collect::<Vec<_>>(), ["one", "three", "two"]);
     }
 }

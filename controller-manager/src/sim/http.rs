@@ -49,9 +49,10 @@ struct Target {
     sub: String,
 }
 
-/// What is served: all kinds that are on, and of the others rules for devices, which no discovery shows.
+/// What is served: all kinds that are on, and of the others some, which no discovery shows.
 pub(super) fn rows() -> impl Iterator<Item = &'static Resource> {
-    let optional = resources::optional().iter().filter(|r| r.plural == "devicetaintrules");
+    const OPTIONAL: [&str; 2] = ["devicetaintrules", "storageversionmigrations"];
+    let optional = resources::optional().iter().filter(|r| OPTIONAL.contains(&&*r.plural));
     resources::all().iter().chain(optional)
 }
 

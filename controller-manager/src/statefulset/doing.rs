@@ -1,84 +1,174 @@
-//! What the user is told of a write that failed.
+//! What is to be done about one pod, step by step, and what the user is told of it.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::engine::action::Action;
+use crate::engine::object;
 
-/// A write that is worth telling of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
-    CreatePod(String),
-    CreateClaim(String),
-    DeletePod(String),
-    Other,
+/// How many pods are worked on at once at most, where they do not wait for one another.
+const MOST_AT_ONCE: usize = 500;
+
+/// What a pod goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// It is made.
+    Create,
+    /// Its labels, its volumes or the owners of its claims are put right.
+    Update,
+    /// It goes.
+    Delete,
 }
 
-impl Doing {
-    /// What an action does.
-    pub(super) fn of(action: &Action) -> Self {
-        match action {
-            Action::Create { body, .. } => {
-                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                match body["kind"].as_str() {
-                    Some("Pod") => Self::CreatePod(name),
-                    Some("PersistentVolumeClaim") => Self::CreateClaim(name),
-                    _ => Self::Other,
-                }
-            }
-            Action::Delete { path, .. } => match path.rsplit_once("/pods/") {
-                Some((_, name)) => Self::DeletePod(name.to_owned()),
-                None => Self::Other,
-            },
-            _ => Self::Other,
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
         }
     }
 
-    /// The reasons and messages of its failure.
-    pub(super) fn failed(&self, set: &str, error: &str) -> Vec<(&'static str, String)> {
-        let pod = |verb: &str, name: &str, error: &str| {
-            format!("{verb} Pod {name} in StatefulSet {set} failed error: {error}")
-        };
-        match self {
-            Self::CreatePod(name) => vec![("FailedCreate", pod("create", name, error))],
-            Self::DeletePod(name) => vec![("FailedDelete", pod("delete", name, error))],
-            Self::CreateClaim(claim) => {
-                // Claims are named after their template and their pod.
-                let ordinal = claim.rsplit('-').next().unwrap_or_default();
-                let name = format!("{set}-{ordinal}");
-                let text = format!("create Claim {claim} for Pod {name} in StatefulSet {set} failed error: {error}");
-                let why = format!("failed to create PVC {claim}: {error}");
-                vec![("FailedCreate", text), ("FailedCreate", pod("create", &name, &why))]
-            }
-            Self::Other => Vec::new(),
+    fn reason(self, well: bool) -> &'static str {
+        match (self, well) {
+            (Self::Create, true) => "SuccessfulCreate",
+            (Self::Create, false) => "FailedCreate",
+            (Self::Update, true) => "SuccessfulUpdate",
+            (Self::Update, false) => "FailedUpdate",
+            (Self::Delete, true) => "SuccessfulDelete",
+            (Self::Delete, false) => "FailedDelete",
         }
     }
+
+    /// Reason and message of the event about a pod.
+    pub fn of_pod(self, pod: &str, set: &str, error: Option<&str>) -> (&'static str, String) {
+        let head = format!("{} Pod {pod} in StatefulSet {set}", self.name());
+        let text = error.map_or_else(|| format!("{head} successful"), |e| format!("{head} failed error: {e}"));
+        (self.reason(error.is_none()), text)
+    }
+}
+
+/// Reason and message of the event about a claim that was made.
+pub fn of_claim(claim: &str, pod: &str, set: &str, error: Option<&str>) -> (&'static str, String) {
+    let text = error.map_or_else(
+        || format!("create Claim {claim} Pod {pod} in StatefulSet {set} success"),
+        |e| format!("create Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {e}"),
+    );
+    (Verb::Create.reason(error.is_none()), text)
+}
+
+/// One step.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Make these claims, each whatever becomes of the others. None is of use to a pod while one of them is missing or
+    /// `dying`; then the round ends for it, and the user is told that this is why it was not made, or updated.
+    Claims {
+        /// What fails with the claims.
+        verb: Option<Verb>,
+        /// Those to make.
+        missing: Vec<PersistentVolumeClaim>,
+        /// The names of those that are on their way out.
+        dying: Vec<String>,
+    },
+    /// Write the owners of claims. A failure ends the round for the pod; the user is told of it as one to update the pod.
+    Owners {
+        /// Whether the user is told.
+        told: bool,
+        /// Warnings and updates.
+        actions: Vec<Action>,
+    },
+    /// Write the pod itself.
+    Write(Action),
+    /// Tell how it went.
+    Tell(Verb),
+}
+
+/// The steps of one pod.
+#[derive(Debug, PartialEq)]
+pub struct Task {
+    /// Tasks of a batch do not wait for one another. After a failure no later batch begins.
+    pub batch: Batch,
+    /// Its name.
+    pub pod: String,
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// Phase and number.
+pub type Batch = (u8, usize);
+
+/// In which batch the pod at a place of a list is, where batches double while all goes well.
+#[must_use]
+pub fn slow_start(place: usize) -> usize {
+    let (mut batch, mut size, mut end) = (0, 1, 1);
+    while place >= end {
+        size = (size * 2).min(MOST_AT_ONCE);
+        (batch, end) = (batch + 1, end + size);
+    }
+    batch
+}
+
+/// Several errors as one text; each is said once.
+#[must_use]
+pub fn joined(errors: &[String]) -> Option<String> {
+    let mut said: Vec<&str> = Vec::new();
+    for error in errors {
+        if !said.contains(&error.as_str()) {
+            said.push(error);
+        }
+    }
+    match said.as_slice() {
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        several => Some(format!("[{}]", several.join(", "))),
+    }
+}
+
+/// The name of a claim.
+#[must_use]
+pub fn name_of(claim: &PersistentVolumeClaim) -> &str {
+    object::name(&claim.metadata)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn failures_are_told() {
-        let create = |kind: &str, name: &str| Action::Create {
-            path: String::new(),
-            body: json!({"kind": kind, "metadata": {"name": name}}),
-        };
-        let delete = |path: &str| Action::Delete { path: path.into(), options: json!({}) };
-        for (action, want) in [
-            (create("Pod", "web-1"), vec!["create Pod web-1 in StatefulSet web failed error: no"]),
-            (
-                create("PersistentVolumeClaim", "data-web-1"),
-                vec![
-                    "create Claim data-web-1 for Pod web-1 in StatefulSet web failed error: no",
-                    "create Pod web-1 in StatefulSet web failed error: failed to create PVC data-web-1: no",
-                ],
-            ),
-            (delete("/api/v1/namespaces/ns/pods/web-1"), vec!["delete Pod web-1 in StatefulSet web failed error: no"]),
-            (delete("/apis/apps/v1/namespaces/ns/controllerrevisions/web-1"), vec![]),
-            (create("ControllerRevision", "web-1"), vec![]),
+    fn what_is_told() {
+        for (verb, error, want) in [
+            (Verb::Create, None, "SuccessfulCreate: create Pod web-1 in StatefulSet web successful"),
+            (Verb::Create, Some("no"), "FailedCreate: create Pod web-1 in StatefulSet web failed error: no"),
+            (Verb::Update, None, "SuccessfulUpdate: update Pod web-1 in StatefulSet web successful"),
+            (Verb::Update, Some("no"), "FailedUpdate: update Pod web-1 in StatefulSet web failed error: no"),
+            (Verb::Delete, None, "SuccessfulDelete: delete Pod web-1 in StatefulSet web successful"),
+            (Verb::Delete, Some("no"), "FailedDelete: delete Pod web-1 in StatefulSet web failed error: no"),
         ] {
-            let told: Vec<String> = Doing::of(&action).failed("web", "no").into_iter().map(|(_, text)| text).collect();
-            assert_eq!(told, want, "{action:?}");
+            let (reason, text) = verb.of_pod("web-1", "web", error);
+            assert_eq!(format!("{reason}: {text}"), want);
+        }
+        for (error, want) in [
+            (None, "SuccessfulCreate: create Claim d-web-1 Pod web-1 in StatefulSet web success"),
+            (Some("no"), "FailedCreate: create Claim d-web-1 for Pod web-1 in StatefulSet web failed error: no"),
+        ] {
+            let (reason, text) = of_claim("d-web-1", "web-1", "web", error);
+            assert_eq!(format!("{reason}: {text}"), want);
+        }
+    }
+
+    #[test]
+    fn errors_are_joined() {
+        let joined = |errors: &[&str]| joined(&errors.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>());
+        assert_eq!(joined(&[]), None);
+        assert_eq!(joined(&["a"]).as_deref(), Some("a"));
+        assert_eq!(joined(&["a", "b", "a"]).as_deref(), Some("[a, b]"));
+    }
+
+    #[test]
+    fn batches_double() {
+        for (place, batch) in
+            [(0, 0), (1, 1), (2, 1), (3, 2), (6, 2), (7, 3), (510, 8), (511, 9), (1010, 9), (1011, 10)]
+        {
+            assert_eq!(slow_start(place), batch, "{place}");
         }
     }
 }

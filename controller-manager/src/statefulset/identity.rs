@@ -27,6 +27,13 @@ pub fn replicas(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
 }
 
+/// The ordinals of the pods there shall be.
+#[must_use]
+pub fn range(set: &StatefulSet) -> std::ops::Range<i32> {
+    let first = start(set);
+    first..first.saturating_add(replicas(set).max(0))
+}
+
 /// The set's name and the ordinal in a pod's name.
 #[must_use]
 pub fn parse(name: &str) -> Option<(&str, i32)> {
@@ -86,19 +93,7 @@ pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordina
     if let (Some(spec), Some(set_spec)) = (pod.spec.as_mut(), set.spec.as_ref()) {
         spec.hostname = Some(name.clone());
         spec.subdomain = set_spec.service_name.clone().filter(|s| !s.is_empty());
-        let claims: Vec<Volume> = set_spec
-            .volume_claim_templates
-            .iter()
-            .flatten()
-            .map(|t| Volume {
-                name: object::name(&t.metadata).to_owned(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                    claim_name: claim_name(set, t, ordinal),
-                    read_only: None,
-                }),
-                ..Volume::default()
-            })
-            .collect();
+        let claims = volumes(set, ordinal);
         let others = spec.volumes.take().unwrap_or_default();
         let others = others.into_iter().filter(|v| !claims.iter().any(|c| c.name == v.name));
         let all: Vec<Volume> = claims.iter().cloned().chain(others).collect();
@@ -106,6 +101,33 @@ pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordina
     }
     pod.metadata.name = Some(name);
     pod
+}
+
+/// The volumes that the claims of an ordinal are.
+#[must_use]
+pub fn volumes(set: &StatefulSet, ordinal: i32) -> Vec<Volume> {
+    let templates = set.spec.iter().flat_map(|s| s.volume_claim_templates.iter().flatten());
+    let volume = |t: &PersistentVolumeClaim| Volume {
+        name: object::name(&t.metadata).to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: claim_name(set, t, ordinal),
+            read_only: None,
+        }),
+        ..Volume::default()
+    };
+    templates.map(volume).collect()
+}
+
+/// Whether the claims of its ordinal are volumes of the pod.
+#[must_use]
+pub fn has_volumes(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
+    let claim = |name: &str| {
+        let volume = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).find(|v| v.name == name)?;
+        volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.as_str())
+    };
+    volumes(set, ordinal)
+        .iter()
+        .all(|v| claim(&v.name) == v.persistent_volume_claim.as_ref().map(|c| c.claim_name.as_str()))
 }
 
 /// Whether the pod carries the labels that name it.

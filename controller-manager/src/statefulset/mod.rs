@@ -4,27 +4,28 @@
 //! the other or at once, the status, events. [`plan`] decides; [`retention`] says whose claims are; [`identity`] gives
 //! names.
 
-mod doing;
+pub mod doing;
 pub mod identity;
 pub mod plan;
 pub mod retention;
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use shared::informer::Store;
 use shared::workqueue::Queue;
 
-use self::doing::Doing;
-use self::plan::Snapshot;
+use self::doing::{Step, Task, Verb, name_of};
+use self::plan::{Plan, Snapshot};
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::history::{self, Historied, Made};
+use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
@@ -43,6 +44,19 @@ struct StatefulSets {
 }
 
 type Labels = std::collections::BTreeMap<String, String>;
+
+/// Why a round ends early.
+enum Stop {
+    /// Nothing went wrong: it is looked at again when the time has come, or when a cache shows more.
+    Wait,
+    Failed(RestError),
+}
+
+impl From<RestError> for Stop {
+    fn from(e: RestError) -> Self {
+        if e.namespace_terminating() { Self::Wait } else { Self::Failed(e) }
+    }
+}
 
 fn selects(set: &StatefulSet, labels: Option<&Labels>) -> bool {
     set.spec
@@ -103,45 +117,126 @@ impl StatefulSets {
         let claims = if has_claims { self.claims.list_namespace(&key.namespace) } else { Vec::new() };
         let several_at_once = self.several_at_once;
         let snapshot = Snapshot { set, pods, revisions: history::sorted(revisions), claims, several_at_once };
-        let actions = plan::plan(&snapshot, clock::now());
-        self.carry_out(&snapshot.set, actions).await
+        let plan = plan::plan(&snapshot, clock::now());
+        self.show(&snapshot.set, &plan);
+        self.carry_out(&snapshot.set, plan).await
     }
 
-    /// In order, as the plan means it: a failed write ends the round, but the status is written all the same.
-    async fn carry_out(&self, set: &StatefulSet, actions: Vec<Action>) -> Synced {
-        let (mut requeue, mut failure) = (None, None);
-        for action in actions {
-            if let Action::RequeueAfter(d) = action {
-                requeue = Some(d);
-                continue;
+    /// Where several pods may be replaced at once, how many may be down and how many are can be watched.
+    fn show(&self, set: &StatefulSet, plan: &Plan) {
+        let Some((limit, down)) = plan.down else { return };
+        let policy = set.spec.as_ref().and_then(|s| s.pod_management_policy.as_deref()).unwrap_or_default();
+        let labels = [object::namespace(&set.metadata), object::name(&set.metadata), policy];
+        if let Some(limit) = limit {
+            metrics::set("statefulset_controller_statefulset_max_unavailable", &labels, limit.into());
+        }
+        metrics::set("statefulset_controller_statefulset_unavailable_replicas", &labels, down.into());
+    }
+
+    /// In order, as the plan means it: after a failure no other batch of pods begins, but the rest is written all the same.
+    async fn carry_out(&self, set: &StatefulSet, plan: Plan) -> Synced {
+        for action in plan.revisions {
+            match action {
+                Action::Create { path, body } => match history::make(&self.executor, &path, &body).await? {
+                    Made::There => {}
+                    Made::Taken => return history::another_name(&self.executor, set).await,
+                },
+                other => self.executor.one(other).await?,
             }
-            if failure.is_some() && !action.is_status() {
-                continue;
+        }
+        let mut stop = None;
+        let mut left = plan.tasks.into_iter().peekable();
+        while let Some(batch) = left.peek().map(|t| t.batch).filter(|_| stop.is_none()) {
+            let now = std::iter::from_fn(|| left.next_if(|t| t.batch == batch)).map(|task| self.work(set, task));
+            stop = join_all(now).await.into_iter().find_map(Result::err);
+        }
+        for action in plan.status.into_iter().chain(plan.bygone) {
+            if let Err(error) = self.executor.one(action).await {
+                stop = stop.or(Some(error.into()));
             }
-            let doing = Doing::of(&action);
-            let done = match &action {
-                Action::Create { path, body } if body["kind"] == "ControllerRevision" => {
-                    match history::make(&self.executor, path, body).await? {
-                        Made::There => Ok(()),
-                        Made::Taken => return history::another_name(&self.executor, set).await,
+        }
+        match stop {
+            Some(Stop::Failed(e)) => Err(e),
+            Some(Stop::Wait) | None => Ok(plan.again),
+        }
+    }
+
+    /// The steps of one pod.
+    async fn work(&self, set: &StatefulSet, task: Task) -> Result<(), Stop> {
+        let (pod, mut written) = (task.pod.as_str(), Ok(()));
+        for step in task.steps {
+            match step {
+                Step::Claims { verb, missing, dying } => self.make_claims(set, pod, verb, missing, dying).await?,
+                Step::Owners { told, actions } => {
+                    for action in actions {
+                        if let Err((error, text)) = self.own(action).await {
+                            told.then(|| self.tell(set, Verb::Update, pod, Some(&text)));
+                            return Err(error.into());
+                        }
                     }
                 }
-                _ => self.executor.one(action).await,
-            };
-            let Err(error) = done else { continue };
-            if !error.already_exists() && !error.namespace_terminating() {
-                let about = object::reference::<StatefulSet>(&set.metadata);
-                for (reason, text) in doing.failed(object::name(&set.metadata), &error.to_string()) {
-                    self.executor.events.say(&about, true, reason, text);
+                Step::Write(action) => {
+                    written = self.executor.one(action).await;
+                    // Somebody was faster; that is no news.
+                    if written.as_ref().is_err_and(RestError::already_exists) {
+                        return Err(Stop::Wait);
+                    }
                 }
+                Step::Tell(verb) => match &written {
+                    Err(e) if e.namespace_terminating() => {}
+                    Err(e) => self.tell(set, verb, pod, Some(&e.to_string())),
+                    Ok(()) => self.tell(set, verb, pod, None),
+                },
             }
-            failure = failure.or(Some(error));
         }
-        match failure {
-            // The cache will show it.
-            Some(e) if e.already_exists() || e.namespace_terminating() => Ok(requeue),
-            Some(e) => Err(e),
-            None => Ok(requeue),
+        written.map_err(Stop::from)
+    }
+
+    /// Makes claims, each whatever becomes of the others.
+    async fn make_claims(
+        &self,
+        set: &StatefulSet,
+        pod: &str,
+        verb: Option<Verb>,
+        missing: Vec<PersistentVolumeClaim>,
+        dying: Vec<String>,
+    ) -> Result<(), Stop> {
+        let (mut errors, mut stop) = (Vec::new(), Stop::Wait);
+        for claim in missing {
+            let made = self.executor.one(Action::create(&claim)).await;
+            let error = made.as_ref().err().map(ToString::to_string);
+            if !made.as_ref().is_err_and(|e| e.already_exists() || e.namespace_terminating()) {
+                let said = doing::of_claim(name_of(&claim), pod, object::name(&set.metadata), error.as_deref());
+                self.say(set, said, error.is_some());
+            }
+            errors.extend(error.map(|e| format!("failed to create PVC {}: {e}", name_of(&claim))));
+            if let Err(e) = made {
+                stop = e.into();
+            }
         }
+        errors.extend(dying.into_iter().map(|name| format!("pvc {name} is being deleted")));
+        let Some(text) = doing::joined(&errors) else { return Ok(()) };
+        if let Some(verb) = verb {
+            self.tell(set, verb, pod, Some(&text));
+        }
+        Err(stop)
+    }
+
+    /// Writes the owner of a claim; what the user is told of a failure says which.
+    async fn own(&self, action: Action) -> Result<(), (RestError, String)> {
+        let claim = match &action {
+            Action::Update { body, .. } => body["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        };
+        let done = self.executor.one(action).await;
+        done.map_err(|e| (e.clone(), format!("could not update claim {claim} for delete policy ownerRefs: {e}")))
+    }
+
+    fn tell(&self, set: &StatefulSet, verb: Verb, pod: &str, error: Option<&str>) {
+        self.say(set, verb.of_pod(pod, object::name(&set.metadata), error), error.is_some());
+    }
+
+    fn say(&self, set: &StatefulSet, (reason, text): (&'static str, String), warning: bool) {
+        self.executor.events.say(&object::reference::<StatefulSet>(&set.metadata), warning, reason, text);
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodTemplateSpec};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::identity::{self, claims, ordinal, pod_name, replicas, revision, start};
-use super::retention;
+use super::doing::{Step, Task, Verb, name_of, slow_start};
+use super::identity::{self, claims, ordinal, pod_name, range, replicas, revision, start};
+use super::retention::{self, Upkeep};
 use crate::deployment::strategy::scaled;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::pod::Pod;
@@ -34,12 +35,29 @@ pub struct Snapshot {
     pub several_at_once: bool,
 }
 
-/// The next writes for this set.
+/// The next writes for a set, in order.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Its template history, without which no pod is made.
+    pub revisions: Vec<Action>,
+    /// What is done about its pods.
+    pub tasks: Vec<Task>,
+    /// Its status, whatever became of the pods.
+    pub status: Option<Action>,
+    /// Revisions that are not needed any more.
+    pub bygone: Vec<Action>,
+    /// When to look again, though nothing may be heard.
+    pub again: Option<Duration>,
+    /// Where several pods may be replaced at once: how many may be down (if that is said), and how many are.
+    pub down: Option<(Option<i32>, i32)>,
+}
+
+/// Decide.
 #[must_use]
-pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
-    let (set, Some(spec)) = (&s.set, s.set.spec.as_ref()) else { return Vec::new() };
+pub fn plan(s: &Snapshot, now: Timestamp) -> Plan {
+    let (set, Some(spec)) = (&s.set, s.set.spec.as_ref()) else { return Plan::default() };
     if object::selector_is_empty(&spec.selector) {
-        return Vec::new();
+        return Plan::default();
     }
     let old = set.status.clone().unwrap_or_default();
     let author = history::Author {
@@ -58,22 +76,29 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
         .and_then(|r| Some((object::name(&r.metadata).to_owned(), history::template_of(r)?)))
         .unwrap_or_else(|| (update.name.clone(), spec.template.clone()));
     let mut round = Round::new(s, &current, &update.name, now);
-    round.actions = update.actions;
+    round.plan.revisions = update.actions;
     round.run();
-    let (mut actions, status) = round.finish();
-    let live: HashSet<&str> = s.pods.iter().map(revision).chain([current.0.as_str(), update.name.as_str()]).collect();
-    actions.extend(history::truncate(&s.revisions, &live, spec.revision_history_limit.unwrap_or(10)));
+    let (mut plan, status) = round.finish();
     if set.status.as_ref() != Some(&status) {
         let mut copy = StatefulSet::clone(set);
         copy.status = Some(status);
-        actions.push(Action::report(&copy));
+        plan.status = Some(Action::report(&copy));
     }
-    actions
+    let live: HashSet<&str> = s.pods.iter().map(revision).chain([current.0.as_str(), update.name.as_str()]).collect();
+    plan.bygone = history::truncate(&s.revisions, &live, spec.revision_history_limit.unwrap_or(10));
+    plan
+}
+
+/// The phases of a round, one after the other.
+mod phase {
+    pub(super) const REPLICAS: u8 = 0;
+    pub(super) const CLAIMS_OF_SURPLUS: u8 = 1;
+    pub(super) const SURPLUS: u8 = 2;
+    pub(super) const UPDATES: u8 = 3;
 }
 
 struct Round<'a> {
     s: &'a Snapshot,
-    about: ObjectReference,
     current: &'a (String, PodTemplateSpec),
     update: &'a str,
     now: Timestamp,
@@ -81,8 +106,7 @@ struct Round<'a> {
     /// Whether pods come and go one at a time.
     ordered: bool,
     status: StatefulSetStatus,
-    actions: Vec<Action>,
-    again: Option<Duration>,
+    plan: Plan,
 }
 
 impl<'a> Round<'a> {
@@ -122,15 +146,13 @@ impl<'a> Round<'a> {
         }
         Self {
             s,
-            about: object::reference::<StatefulSet>(&s.set.metadata),
             current,
             update,
             now,
             min_ready,
             ordered: spec.and_then(|x| x.pod_management_policy.as_deref()) != Some("Parallel"),
             status,
-            actions: Vec::new(),
-            again: None,
+            plan: Plan::default(),
         }
     }
 
@@ -138,9 +160,11 @@ impl<'a> Round<'a> {
         self.s.pods.iter().find(|p| ordinal(&self.s.set, p) == Some(at))
     }
 
-    fn range(&self) -> std::ops::Range<i32> {
-        let first = start(&self.s.set);
-        first..first.saturating_add(replicas(&self.s.set).max(0))
+    fn task(&mut self, phase: u8, place: usize, at: i32, steps: Vec<Step>) {
+        if !steps.is_empty() {
+            let number = if self.ordered || phase == phase::UPDATES { place } else { slow_start(place) };
+            self.plan.tasks.push(Task { batch: (phase, number), pod: pod_name(&self.s.set, at), steps });
+        }
     }
 
     fn run(&mut self) {
@@ -149,40 +173,39 @@ impl<'a> Round<'a> {
         if object::deleting(&set.metadata) {
             return;
         }
-        for pod in &self.s.pods {
-            let upkeep = retention::upkeep(set, pod, &self.s.claims);
-            self.actions.extend(upkeep.actions);
-            if upkeep.updates && ordinal(set, pod).is_some_and(|at| self.range().contains(&at)) {
-                self.updated(pod);
-            }
-        }
-        for at in self.range() {
-            if !self.replica(at) {
+        for (place, at) in range(set).enumerate() {
+            let (steps, on) = self.replica(at);
+            self.task(phase::REPLICAS, place, at, steps);
+            if !on {
                 return;
             }
         }
-        let range = self.range();
-        let mut condemned: Vec<&Arc<Pod>> =
-            self.s.pods.iter().filter(|p| ordinal(set, p).is_some_and(|o| !range.contains(&o))).collect();
-        condemned.sort_by_key(|p| std::cmp::Reverse(ordinal(set, p)));
-        let first_unhealthy = self.first_unhealthy(&condemned);
-        for pod in condemned {
-            if !self.condemned(pod, first_unhealthy.as_deref()) {
+        let range = range(set);
+        let surplus = self.s.pods.iter().filter_map(|p| Some((ordinal(set, p).filter(|o| !range.contains(o))?, p)));
+        let mut surplus: Vec<(i32, &Arc<Pod>)> = surplus.collect();
+        surplus.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        for (place, (at, pod)) in surplus.iter().enumerate() {
+            let upkeep = retention::upkeep(set, *at, Some(pod), &self.s.claims);
+            let steps = (!upkeep.right).then_some(Step::Owners { told: false, actions: upkeep.actions });
+            self.task(phase::CLAIMS_OF_SURPLUS, place, *at, steps.into_iter().collect());
+        }
+        let first_down = self.first_down(&surplus);
+        for (place, (at, pod)) in surplus.iter().enumerate() {
+            let (steps, on) = self.surplus(pod, first_down.as_deref());
+            self.task(phase::SURPLUS, place, *at, steps);
+            if !on {
                 return;
             }
         }
         self.roll();
     }
 
-    /// The unhealthy pod with the lowest ordinal; it may be stopped although it is not ready.
-    fn first_unhealthy(&self, condemned: &[&Arc<Pod>]) -> Option<String> {
-        let kept = self.range().filter_map(|at| self.pod_at(at));
-        let all = kept.chain(condemned.iter().rev().copied());
-        all.into_iter().find(|p| !self.healthy(p)).map(|p| object::name(&p.metadata).to_owned())
-    }
-
-    fn healthy(&self, pod: &Pod) -> bool {
-        running_and_ready(pod) && !object::deleting(&pod.metadata)
+    /// The pod with the lowest ordinal that is not available; it may be stopped all the same.
+    fn first_down(&mut self, surplus: &[(i32, &Arc<Pod>)]) -> Option<String> {
+        let kept: Vec<&Arc<Pod>> = range(&self.s.set).filter_map(|at| self.pod_at(at)).collect();
+        let all = kept.into_iter().chain(surplus.iter().rev().map(|(_, p)| *p));
+        let mut down = all.filter(|p| object::deleting(&p.metadata) || !self.available(p));
+        down.next().map(|p| object::name(&p.metadata).to_owned())
     }
 
     fn available(&mut self, pod: &Pod) -> bool {
@@ -199,91 +222,82 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Bring one replica about; false to go no further in this round.
-    fn replica(&mut self, at: i32) -> bool {
-        let Some(pod) = self.pod_at(at) else {
-            self.create(at);
-            return !self.ordered;
-        };
-        let name = object::name(&pod.metadata);
-        let set = &self.s.set;
+    /// Bring one replica about, and whether to go on in this round.
+    fn replica(&mut self, at: i32) -> (Vec<Step>, bool) {
+        let Some(pod) = self.pod_at(at) else { return (self.create(at), !self.ordered) };
         if pods::finished(pod) {
-            if !object::deleting(&pod.metadata) {
-                let (failed, key) = (pods::phase(pod) == "Failed", object::Key::of(&set.metadata));
-                self.actions.push(if failed {
-                    let text = format!("StatefulSet {key} is recreating failed Pod {name}");
-                    Action::warning(&self.about, "RecreatingFailedPod", text)
-                } else {
-                    let text = format!("StatefulSet {key} is recreating terminated Pod {name}");
-                    Action::normal(&self.about, "RecreatingTerminatedPod", text)
-                });
-                self.delete(pod);
-            }
-            return !self.ordered;
+            // A new one comes when this one is gone.
+            let steps = if object::deleting(&pod.metadata) { Vec::new() } else { delete(pod) };
+            return (steps, !self.ordered);
         }
+        let mut steps = Vec::new();
+        let mut upkeep = retention::upkeep(&self.s.set, at, Some(pod), &self.s.claims);
         if pods::phase(pod) == "Pending" {
-            self.create_claims(at);
+            steps.extend(self.claims(at, None));
+            steps.extend(owners(std::mem::take(&mut upkeep.actions)));
+            upkeep.right = true;
         }
         if self.ordered && (object::deleting(&pod.metadata) || !running_and_ready(pod) || !self.available(pod)) {
-            return false;
+            return (steps, false);
         }
-        if !object::deleting(&pod.metadata) && !identity::matches(set, pod) {
-            let labels = json!({identity::POD_NAME: name, identity::POD_INDEX: at.to_string()});
-            let patch = json!({"metadata": {"labels": labels}});
-            self.actions.push(Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch));
-            self.updated(pod);
-        }
-        true
+        steps.extend(self.put_right(at, pod, upkeep));
+        (steps, true)
     }
 
-    fn updated(&mut self, pod: &Pod) {
-        let (name, set) = (object::name(&pod.metadata), object::name(&self.s.set.metadata));
-        let text = format!("update Pod {name} in StatefulSet {set} successful");
-        self.actions.push(Action::normal(&self.about, "SuccessfulUpdate", text));
-    }
-
-    /// Create the claims of an ordinal that are missing; those that are on their way out cannot be used.
-    fn create_claims(&mut self, at: i32) -> Vec<String> {
+    /// What makes a pod itself, if it is not: its labels, its volumes, the owners of its claims.
+    fn put_right(&mut self, at: i32, pod: &Arc<Pod>, upkeep: Upkeep) -> Vec<Step> {
         let set = &self.s.set;
-        let pod = pod_name(set, at);
-        let mut dying = Vec::new();
-        for mut claim in claims(set, at) {
-            let name = object::name(&claim.metadata).to_owned();
-            match self.s.claims.iter().find(|c| object::name(&c.metadata) == name) {
-                Some(there) if object::deleting(&there.metadata) => dying.push(name),
+        let (named, has_volumes) = (identity::matches(set, pod), identity::has_volumes(set, pod, at));
+        if named && has_volumes && upkeep.right {
+            return Vec::new();
+        }
+        let mut patch = json!({});
+        if !named {
+            let labels = json!({identity::POD_NAME: pod_name(set, at), identity::POD_INDEX: at.to_string()});
+            patch["metadata"] = json!({"labels": labels});
+        }
+        let mut steps = Vec::new();
+        if !has_volumes {
+            // The server will not have it, and the user is told why.
+            patch["spec"] = json!({"volumes": identity::volumes(set, at)});
+            steps.extend(self.claims(at, Some(Verb::Update)));
+        }
+        if !upkeep.right {
+            steps.extend(owners(upkeep.actions));
+        }
+        if !(named && has_volumes) {
+            steps.push(Step::Write(Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch)));
+        }
+        steps.push(Step::Tell(Verb::Update));
+        steps
+    }
+
+    /// Make the claims of an ordinal that are missing; those that are on their way out cannot be used.
+    fn claims(&mut self, at: i32, verb: Option<Verb>) -> Option<Step> {
+        let (mut missing, mut dying) = (Vec::new(), Vec::new());
+        for claim in claims(&self.s.set, at) {
+            match self.s.claims.iter().find(|c| c.metadata.name == claim.metadata.name) {
+                Some(there) if object::deleting(&there.metadata) => dying.push(name_of(there).to_owned()),
                 Some(_) => {}
-                None => {
-                    retention::own_new(set, &mut claim);
-                    self.actions.push(Action::create(&claim));
-                    let text =
-                        format!("create Claim {name} Pod {pod} in StatefulSet {} success", object::name(&set.metadata));
-                    self.actions.push(Action::normal(&self.about, "SuccessfulCreate", text));
-                }
+                None => missing.push(claim),
             }
         }
         if !dying.is_empty() {
             self.look_again(CLAIM_WAIT);
         }
-        dying
+        (!(missing.is_empty() && dying.is_empty())).then_some(Step::Claims { verb, missing, dying })
     }
 
     fn look_again(&mut self, after: Duration) {
-        self.again = Some(self.again.map_or(after, |a| a.min(after)));
+        self.plan.again = Some(self.plan.again.map_or(after, |a| a.min(after)));
     }
 
-    fn create(&mut self, at: i32) {
+    fn create(&mut self, at: i32) -> Vec<Step> {
         let set = &self.s.set;
         if retention::stale(set, at, &self.s.claims) {
             // It goes with the pod of this name that was scaled away: the next pod gets a new one.
             self.look_again(CLAIM_WAIT);
-            return;
-        }
-        let dying = self.create_claims(at);
-        if let Some(claim) = dying.first() {
-            let (pod, name) = (pod_name(set, at), object::name(&set.metadata));
-            let text = format!("create Pod {pod} in StatefulSet {name} failed error: pvc {claim} is being deleted");
-            self.actions.push(Action::warning(&self.about, "FailedCreate", text));
-            return;
+            return Vec::new();
         }
         let old = self.keeps_current(at);
         let template = set.spec.as_ref().map(|s| &s.template);
@@ -292,11 +306,10 @@ impl<'a> Round<'a> {
             _ => (&self.current.1, self.current.0.as_str()),
         };
         let pod = identity::pod(set, template, revision, at);
-        self.actions.push(Action::create(&pod));
-        self.actions.extend(retention::conflicts(set, at, &self.s.claims));
-        let text =
-            format!("create Pod {} in StatefulSet {} successful", pod_name(set, at), object::name(&set.metadata));
-        self.actions.push(Action::normal(&self.about, "SuccessfulCreate", text));
+        let upkeep = retention::upkeep(set, at, None, &self.s.claims);
+        let claims = self.claims(at, Some(Verb::Create));
+        let made = [Step::Write(Action::create(&pod))];
+        claims.into_iter().chain(made).chain(owners(upkeep.actions)).chain([Step::Tell(Verb::Create)]).collect()
     }
 
     /// Whether a replica below the partition still gets the old template.
@@ -312,27 +325,16 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn delete(&mut self, pod: &Pod) {
-        self.actions.push(Action::delete::<Pod>(&pod.metadata));
-        let text = format!(
-            "delete Pod {} in StatefulSet {} successful",
-            object::name(&pod.metadata),
-            object::name(&self.s.set.metadata)
-        );
-        self.actions.push(Action::normal(&self.about, "SuccessfulDelete", text));
-    }
-
-    /// Stop a surplus pod; false to go no further in this round.
-    fn condemned(&mut self, pod: &Arc<Pod>, first_unhealthy: Option<&str>) -> bool {
+    /// Stop a surplus pod, and whether to go on in this round.
+    fn surplus(&mut self, pod: &Arc<Pod>, first_down: Option<&str>) -> (Vec<Step>, bool) {
         if object::deleting(&pod.metadata) {
-            return !self.ordered;
+            return (Vec::new(), !self.ordered);
         }
-        let first = first_unhealthy == Some(object::name(&pod.metadata));
+        let first = first_down == Some(object::name(&pod.metadata));
         if self.ordered && !first && (!running_and_ready(pod) || !self.available(pod)) {
-            return false;
+            return (Vec::new(), false);
         }
-        self.delete(pod);
-        !self.ordered
+        (delete(pod), !self.ordered)
     }
 
     /// Replace outdated pods from the highest ordinal down to the partition.
@@ -345,10 +347,10 @@ impl<'a> Round<'a> {
         let partition = rolling.and_then(|r| r.partition).unwrap_or(0);
         let floor = start(&self.s.set) + partition;
         if !self.s.several_at_once {
-            for at in self.range().rev().take_while(|at| *at >= floor) {
+            for at in range(&self.s.set).rev().take_while(|at| *at >= floor) {
                 let Some(pod) = self.pod_at(at) else { return };
                 if revision(pod) != self.update && !object::deleting(&pod.metadata) {
-                    self.replace(pod);
+                    self.replace(at, pod);
                     return;
                 }
                 if object::deleting(&pod.metadata) || !self.available(pod) {
@@ -360,28 +362,30 @@ impl<'a> Round<'a> {
         let limit = rolling.and_then(|r| r.max_unavailable.as_ref());
         let limit = limit.map_or(1, |v| scaled(Some(v), replicas(&self.s.set), false)).max(1);
         let mut down = 0;
-        for at in self.range() {
+        for at in range(&self.s.set) {
             let up = self.pod_at(at).is_some_and(|p| !object::deleting(&p.metadata) && self.available(p));
             down += i32::from(!up);
         }
+        self.plan.down = Some((rolling.map(|_| limit), down));
         let mut room = limit - down;
-        for at in self.range().rev().take_while(|at| *at >= floor) {
+        for at in range(&self.s.set).rev().take_while(|at| *at >= floor) {
             let Some(pod) = self.pod_at(at) else { continue };
             if room > 0 && revision(pod) != self.update && !object::deleting(&pod.metadata) {
-                self.replace(pod);
+                self.replace(at, pod);
                 room -= 1;
             }
         }
     }
 
-    fn replace(&mut self, pod: &Arc<Pod>) {
-        self.delete(pod);
+    fn replace(&mut self, at: i32, pod: &Arc<Pod>) {
+        let place = self.plan.tasks.len();
+        self.task(phase::UPDATES, place, at, delete(pod));
         if revision(pod) == self.current.0 {
             self.status.current_replicas = Some(self.status.current_replicas.unwrap_or(0) - 1);
         }
     }
 
-    fn finish(mut self) -> (Vec<Action>, StatefulSetStatus) {
+    fn finish(mut self) -> (Plan, StatefulSetStatus) {
         let set = &self.s.set;
         let rolling = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|s| s.type_.as_deref())
             != Some("OnDelete");
@@ -403,12 +407,20 @@ impl<'a> Round<'a> {
             .pods
             .iter()
             .filter_map(|p| pods::available_in(p, self.min_ready, self.now))
-            .chain(self.again)
+            .chain(self.plan.again)
             .filter(|d| !d.is_zero())
             .min();
-        self.actions.extend(soonest.map(Action::RequeueAfter));
-        (self.actions, self.status)
+        self.plan.again = soonest;
+        (self.plan, self.status)
     }
+}
+
+fn delete(pod: &Pod) -> Vec<Step> {
+    vec![Step::Write(Action::delete::<Pod>(&pod.metadata)), Step::Tell(Verb::Delete)]
+}
+
+fn owners(actions: Vec<Action>) -> Option<Step> {
+    (!actions.is_empty()).then_some(Step::Owners { told: true, actions })
 }
 
 fn running_and_ready(pod: &Pod) -> bool {

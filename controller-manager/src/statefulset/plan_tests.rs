@@ -1,5 +1,8 @@
-use super::*;
+use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
+
+use super::*;
+use crate::statefulset::doing::joined;
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().expect("time")
@@ -14,6 +17,24 @@ fn set(image: &str, spec: Value) -> Value {
         s.extend(e);
     }
     v
+}
+
+/// What a step comes to where nothing fails.
+fn done(step: Step, pod: &str) -> Vec<Action> {
+    let about = ObjectReference::default();
+    let told = |(reason, text), warning: bool| {
+        if warning { Action::warning(&about, reason, text) } else { Action::normal(&about, reason, text) }
+    };
+    match step {
+        Step::Claims { verb, missing, dying } => {
+            let errors: Vec<String> = dying.iter().map(|name| format!("pvc {name} is being deleted")).collect();
+            let failed = verb.zip(joined(&errors)).map(|(verb, e)| told(verb.of_pod(pod, "web", Some(&e)), true));
+            missing.iter().map(Action::create).chain(failed).collect()
+        }
+        Step::Owners { actions, .. } => actions,
+        Step::Write(action) => vec![action],
+        Step::Tell(verb) => vec![told(verb.of_pod(pod, "web", None), false)],
+    }
 }
 
 struct World {
@@ -58,11 +79,32 @@ impl World {
         v
     }
 
+    /// A pod that has the volumes of its claims.
+    fn with_volumes(&self, at: i32, state: &str) -> Value {
+        let mut pod = self.pod(at, state);
+        let set = serde_json::from_value(self.set.clone()).expect("set");
+        pod["spec"] = json!({"volumes": identity::volumes(&set, at)});
+        pod
+    }
+
     fn plan(&self, pods: Vec<Value>) -> Vec<Action> {
         self.plan_with(pods, vec![])
     }
 
+    /// What is written and told where nothing fails.
     fn plan_with(&self, pods: Vec<Value>, claims: Vec<Value>) -> Vec<Action> {
+        let plan = self.whole(pods, claims);
+        let tasks = plan.tasks.into_iter().flat_map(|t| {
+            // A claim that is on its way out ends the round for its pod.
+            let ends = |s: &Step| matches!(s, Step::Claims { dying, .. } if !dying.is_empty());
+            let last = t.steps.iter().position(ends).unwrap_or(t.steps.len());
+            t.steps.into_iter().take(last + 1).flat_map(move |s| done(s, &t.pod))
+        });
+        let all = plan.revisions.into_iter().chain(tasks).chain(plan.status).chain(plan.bygone);
+        all.chain(plan.again.map(Action::RequeueAfter)).collect()
+    }
+
+    fn whole(&self, pods: Vec<Value>, claims: Vec<Value>) -> Plan {
         let s = Snapshot {
             set: Arc::new(serde_json::from_value(self.set.clone()).expect("set")),
             pods: pods.into_iter().map(|p| Arc::new(serde_json::from_value(p).expect("pod"))).collect(),
@@ -103,7 +145,7 @@ fn ordered_start_and_stop() {
         ("the next", p(&[(0, "ready")]), vec!["create web-1"]),
         ("a gap is filled first", p(&[(1, "ready"), (2, "ready")]), vec!["create web-0"]),
         ("a dying pod is waited for", p(&[(0, "dying"), (1, "ready")]), vec![]),
-        ("a failed pod is replaced", p(&[(0, "failed")]), vec!["RecreatingFailedPod", "delete web-0"]),
+        ("a failed pod is replaced", p(&[(0, "failed")]), vec!["delete web-0"]),
         ("all there", p(&[(0, "ready"), (1, "ready"), (2, "ready")]), vec![]),
         (
             "surplus goes from the top",
@@ -203,10 +245,108 @@ fn a_new_pod_tells_of_claims_in_the_hands_of_others() {
     let mut w = World::new(json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]}));
     let owner = json!([{"apiVersion": "acme.io/v1", "kind": "X", "name": "x", "uid": "x-1", "controller": true}]);
     let claim = json!({"metadata": {"name": "data-web-0", "namespace": "ns", "ownerReferences": owner}});
+    let told = |w: &World, state: &str| World::told(&w.plan_with(vec![w.with_volumes(0, state)], vec![claim.clone()]));
     assert_eq!(World::told(&w.plan_with(vec![], vec![claim.clone()])), ["create web-0"], "where claims are retained");
     w.set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenDeleted": "Delete"});
     assert_eq!(World::told(&w.plan_with(vec![], vec![claim.clone()])), ["create web-0", "ConflictingController"]);
-    assert_eq!(World::told(&w.plan_with(vec![w.pod(0, "running")], vec![claim])), Vec::<String>::new(), "once");
+    assert_eq!(told(&w, "pending"), ["ConflictingController"], "as long as it has not started");
+    assert_eq!(told(&w, "running"), Vec::<String>::new(), "once");
+}
+
+/// Pods, batches and steps, shortly.
+fn order(plan: &Plan) -> Vec<String> {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let write = |action: &Action| match action {
+        Action::Create { body, .. } => format!("create {}", body["metadata"]["name"].as_str().unwrap_or_default()),
+        Action::Update { path, .. } => format!("own {}", last(path)),
+        Action::Patch { path, body, .. } => {
+            let keys: Vec<&String> = body.as_object().into_iter().flat_map(serde_json::Map::keys).collect();
+            format!("patch {keys:?} of {}", last(path))
+        }
+        Action::Delete { path, .. } => format!("delete {}", last(path)),
+        other => format!("{other:?}"),
+    };
+    let step = |step: &Step| match step {
+        Step::Claims { verb, missing, .. } => missing
+            .iter()
+            .map(|c| format!("claim {} ({})", name_of(c), verb.map_or("untold".to_owned(), |v| format!("{v:?}"))))
+            .collect(),
+        Step::Owners { actions, .. } => actions.iter().map(write).collect(),
+        Step::Write(action) => vec![write(action)],
+        Step::Tell(verb) => vec![format!("{verb:?}")],
+    };
+    let tasks = plan.tasks.iter();
+    tasks
+        .map(|t| format!("{:?} {}: {}", t.batch, t.pod, t.steps.iter().flat_map(step).collect::<Vec<_>>().join(", ")))
+        .collect()
+}
+
+#[test]
+fn claims_come_with_their_pods() {
+    let spec = |policy: &str| {
+        json!({"podManagementPolicy": policy, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}}, {"metadata": {"name": "log"}}]})
+    };
+    let (ordered, parallel) = (World::new(spec("OrderedReady")), World::new(spec("Parallel")));
+    let claim = |name: &str| json!({"metadata": {"name": name, "namespace": "ns"}});
+    let data: Vec<Value> = (0..4).map(|at| claim(&format!("data-web-{at}"))).collect();
+    let pods = |w: &World, states: &[&str]| -> Vec<Value> {
+        states
+            .iter()
+            .zip(0..)
+            .filter(|(state, _)| !state.is_empty())
+            .map(|(state, at)| w.with_volumes(at, state))
+            .collect()
+    };
+    for (name, w, states, want) in [
+        (
+            "made before the pod, owned behind it",
+            &ordered,
+            [""; 4].as_slice(),
+            vec!["(0, 0) web-0: claim log-web-0 (Create), create web-0, own data-web-0, Create"],
+        ),
+        (
+            "as long as it has not started",
+            &ordered,
+            &["pending", "", "", ""],
+            vec!["(0, 0) web-0: claim log-web-0 (untold), own data-web-0"],
+        ),
+        ("not while it is not ready", &ordered, &["running", "", "", ""], vec![]),
+        (
+            "when its turn has come",
+            &ordered,
+            &["ready", "running", "", ""],
+            vec!["(0, 0) web-0: own data-web-0, Update"],
+        ),
+        (
+            "by batches that do not wait for each other",
+            &parallel,
+            &["running", "", "pending", ""],
+            vec![
+                "(0, 0) web-0: own data-web-0, Update",
+                "(0, 1) web-1: claim log-web-1 (Create), create web-1, own data-web-1, Create",
+                "(0, 1) web-2: claim log-web-2 (untold), own data-web-2",
+            ],
+        ),
+        (
+            "those of surplus pods before these go",
+            &parallel,
+            &["", "", "", "running"],
+            vec![
+                "(0, 0) web-0: claim log-web-0 (Create), create web-0, own data-web-0, Create",
+                "(0, 1) web-1: claim log-web-1 (Create), create web-1, own data-web-1, Create",
+                "(0, 1) web-2: claim log-web-2 (Create), create web-2, own data-web-2, Create",
+                "(1, 0) web-3: own data-web-3",
+                "(2, 0) web-3: delete web-3, Delete",
+            ],
+        ),
+    ] {
+        assert_eq!(order(&w.whole(pods(w, states), data.clone())), want, "{name}");
+    }
+    let bare = vec![ordered.pod(0, "ready")];
+    let got = order(&ordered.whole(bare, vec![]));
+    let want = "(0, 0) web-0: claim data-web-0 (Update), claim log-web-0 (Update), patch [\"spec\"] of web-0, Update";
+    assert_eq!(got.first().map(String::as_str), Some(want), "a pod of another make cannot be used");
 }
 
 /// The collector takes the owner off the claims of a set that is deleted without them; with a new one they would go.
@@ -216,7 +356,7 @@ fn a_set_on_its_way_out_takes_no_claims() {
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}));
     let claim = json!({"metadata": {"name": "data-web-0", "namespace": "ns"}});
     let takes = |w: &World| {
-        let actions = w.plan_with(vec![w.pod(0, "ready")], vec![claim.clone()]);
+        let actions = w.plan_with(vec![w.with_volumes(0, "ready")], vec![claim.clone()]);
         actions.iter().any(|a| matches!(a, Action::Update { .. }))
     };
     assert!(takes(&w));

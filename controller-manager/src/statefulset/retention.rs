@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::identity::{claims, ordinal, pod_name, replicas, start};
+use super::identity::{claims, pod_name, range};
 use crate::engine::action::Action;
 use crate::engine::object;
 use crate::engine::pod::Pod;
@@ -18,71 +18,56 @@ fn policy(set: &StatefulSet) -> (bool, bool) {
     (deletes(p.and_then(|p| p.when_deleted.as_deref())), deletes(p.and_then(|p| p.when_scaled.as_deref())))
 }
 
-/// Give a new claim the owner it will keep.
-pub fn own_new(set: &StatefulSet, claim: &mut PersistentVolumeClaim) {
-    if policy(set).0 {
-        claim.metadata.owner_references = Some(vec![object::controller_ref::<StatefulSet>(&set.metadata)]);
-    }
-}
-
 /// Whether a claim of this ordinal still belongs to an earlier pod of the same name, which was scaled away with it.
 #[must_use]
 pub fn stale(set: &StatefulSet, at: i32, there: &[Arc<PersistentVolumeClaim>]) -> bool {
     let (_, when_scaled) = policy(set);
     let pod = pod_name(set, at);
-    let of_pod = |r: &OwnerReference| r.kind == "Pod" && r.name == pod;
-    let owned = |c: &PersistentVolumeClaim| c.metadata.owner_references.iter().flatten().any(of_pod);
+    let owned = |c: &PersistentVolumeClaim| c.metadata.owner_references.iter().flatten().any(|r| of_pod(&pod, r));
     when_scaled
         && claims(set, at)
             .iter()
             .any(|wanted| there.iter().any(|c| c.metadata.name == wanted.metadata.name && owned(c)))
 }
 
-/// What there is to do about the claims of one pod.
+/// What there is to do about the owners of one pod's claims.
 #[derive(Debug, Default)]
 pub struct Upkeep {
     /// Warnings of claims that somebody else controls, and updates of those whose owners are not right.
     pub actions: Vec<Action>,
-    /// Whether any claim is updated.
-    pub updates: bool,
+    /// Whether all owners are right as they are.
+    pub right: bool,
 }
 
-/// Give the claims of a pod the owners that the policy asks for.
+/// Give the claims of an ordinal the owners that the policy asks for; `pod` is none as long as it is not made. A claim
+/// that is not there yet gets its owner in a later round.
 #[must_use]
-pub fn upkeep(set: &StatefulSet, pod: &Pod, there: &[Arc<PersistentVolumeClaim>]) -> Upkeep {
-    let mut out = Upkeep::default();
-    let Some(at) = ordinal(set, pod) else { return out };
+pub fn upkeep(set: &StatefulSet, at: i32, pod: Option<&Pod>, there: &[Arc<PersistentVolumeClaim>]) -> Upkeep {
+    let mut out = Upkeep { actions: Vec::new(), right: true };
+    let name = pod_name(set, at);
+    let is = (name.as_str(), pod.map_or("", |p| object::uid(&p.metadata)));
     for wanted in claims(set, at) {
         let Some(claim) = there.iter().find(|c| c.metadata.name == wanted.metadata.name) else { continue };
-        let (name, uid) = (object::name(&pod.metadata), object::uid(&pod.metadata));
+        let foreign = foreign(set, is, claim);
+        out.actions.extend(foreign.then(|| conflict(set, claim)));
         let refs = claim.metadata.owner_references.clone().unwrap_or_default();
-        if refs.iter().any(|r| bygone(set, (name, uid), r)) {
+        if refs.iter().any(|r| bygone(set, is, r)) {
             // It goes with them.
             continue;
         }
-        let foreign = foreign(set, (name, uid), claim);
         let mut after: Vec<OwnerReference> =
-            refs.iter().filter(|r| !of_set(set, r) && !of_pod(name, r)).cloned().collect();
+            refs.iter().filter(|r| !of_set(set, r) && !of_pod(&name, r)).cloned().collect();
         if !foreign {
             after.extend(owner(set, pod, at));
         }
         if !same_owners(&refs, &after) {
             let mut copy = PersistentVolumeClaim::clone(claim);
             copy.metadata.owner_references = Some(after).filter(|a| !a.is_empty());
-            out.actions.extend(foreign.then(|| conflict(set, claim)));
             out.actions.push(Action::update(&copy));
-            out.updates = true;
+            out.right = false;
         }
     }
     out
-}
-
-/// Warnings of claims that the pod of an ordinal, which is about to be made, finds in the hands of somebody else.
-pub fn conflicts(set: &StatefulSet, at: i32, there: &[Arc<PersistentVolumeClaim>]) -> impl Iterator<Item = Action> {
-    let pod = pod_name(set, at);
-    let names: BTreeSet<Option<String>> = claims(set, at).into_iter().map(|c| c.metadata.name).collect();
-    let found = there.iter().filter(move |c| names.contains(&c.metadata.name) && foreign(set, (&pod, ""), c));
-    found.map(|c| conflict(set, c))
 }
 
 fn conflict(set: &StatefulSet, claim: &PersistentVolumeClaim) -> Action {
@@ -94,12 +79,10 @@ fn conflict(set: &StatefulSet, claim: &PersistentVolumeClaim) -> Action {
 }
 
 /// The owner that the policy asks for.
-fn owner(set: &StatefulSet, pod: &Pod, at: i32) -> Option<OwnerReference> {
+fn owner(set: &StatefulSet, pod: Option<&Pod>, at: i32) -> Option<OwnerReference> {
     let (when_deleted, when_scaled) = policy(set);
-    let first = start(set);
-    let condemned = !(first..first + replicas(set).max(0)).contains(&at);
-    match (when_scaled && condemned, when_deleted) {
-        (true, _) => Some(object::controller_ref::<Pod>(&pod.metadata)),
+    match (when_scaled && !range(set).contains(&at), when_deleted) {
+        (true, _) => pod.map(|p| object::controller_ref::<Pod>(&p.metadata)),
         (false, true) => Some(object::controller_ref::<StatefulSet>(&set.metadata)),
         (false, false) => None,
     }
@@ -148,8 +131,7 @@ mod tests {
                     "volumeClaimTemplates": [{"metadata": {"name": "d"}}]}}))
             .expect("set")
         };
-        let pods: Vec<Arc<Pod>> =
-            vec![Arc::new(serde_json::from_value(json!({"metadata": {"name": "web-0", "uid": "pod"}})).expect("pod"))];
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web-0", "uid": "pod"}})).expect("pod");
         let claim = |owners: Value| -> Vec<Arc<PersistentVolumeClaim>> {
             vec![Arc::new(
                 serde_json::from_value(
@@ -185,7 +167,7 @@ mod tests {
                 false,
             ),
             ("is wanted again", set(keep, delete, 1), json!([by_pod("pod")]), Some(vec![]), false),
-            ("somebody else's", set(delete, delete, 1), json!([other()]), None, false),
+            ("somebody else's", set(delete, delete, 1), json!([other()]), None, true),
             (
                 "somebody else's beside ours",
                 set(delete, delete, 1),
@@ -193,13 +175,13 @@ mod tests {
                 Some(vec!["other"]),
                 true,
             ),
-            ("of an earlier set of this name", set(delete, keep, 1), json!([by_set("old", true)]), None, false),
-            ("of an earlier pod of this name", set(keep, delete, 0), json!([by_pod("old")]), None, false),
+            ("of an earlier set of this name", set(delete, keep, 1), json!([by_set("old", true)]), None, true),
+            ("of an earlier pod of this name", set(keep, delete, 0), json!([by_pod("old")]), None, true),
             ("somebody else's and retained", set(keep, keep, 1), json!([other()]), None, false),
         ] {
-            let upkeep = upkeep(&set, &pods[0], &claim(owners));
+            let upkeep = upkeep(&set, 0, Some(&pod), &claim(owners));
             assert_eq!(after(&upkeep), want.map(|w| w.into_iter().map(str::to_owned).collect()), "{name}");
-            assert_eq!(upkeep.updates, after(&upkeep).is_some(), "{name}");
+            assert_eq!(upkeep.right, after(&upkeep).is_none(), "{name}");
             let warned =
                 upkeep.actions.iter().any(|a| matches!(a, Action::Event { reason: "ConflictingController", .. }));
             assert_eq!(warned, warns, "{name}");

@@ -1,26 +1,28 @@
 //! Has every object of a resource written anew, so that it is stored in today's version. Answers for
 //! `storage-version-migrator`.
 //!
-//! An empty patch is such a write; the server stores what differs from what it would store now and nothing else.
+//! To apply nothing is such a write; the server stores what differs from what it would store now and nothing else.
 
 pub mod plan;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
+use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::plan::Phase;
-use crate::engine::action::{Action, PatchKind};
+use crate::engine::action::{Action, body, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
 use crate::engine::executor::Executor;
-use crate::engine::object::Key;
+use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -28,6 +30,10 @@ use crate::engine::worker::{self, Synced};
 const NAME: &str = "storage-version-migrator-controller";
 const WORKERS: usize = 5;
 const PAGE: usize = 500;
+/// A namespace that nobody can have: a list of what is in it says how new it is, and nothing else.
+const NOWHERE: &str = "@fake:svm_ns!";
+/// How long what is to be migrated may take until it is served.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 struct Migrator {
@@ -82,29 +88,54 @@ impl Migrator {
         let Some(resource) = migration.spec.as_ref().map(|s| s.resource.clone()) else { return Ok(None) };
         let catalogue = discover(&self.executor.rest).await?;
         let served = catalogue.preferred.iter().find(|s| s.group == resource.group && s.plural == resource.resource);
-        let Some(served) = served.filter(|s| s.can("list") && s.can("patch")) else {
-            return self
-                .enter(&migration, Phase::Failed, "resource does not exist in cluster or cannot be migrated")
-                .await;
-        };
-        let version = migration.status.as_ref().and_then(|s| s.resource_version.clone()).filter(|v| !v.is_empty());
-        let Some(version) = version.filter(|_| Phase::Running.is(&migration)) else {
-            let _under_way = self.versions.begin();
-            // Objects written after this moment are in today's version already.
-            let list: Value = self.executor.rest.get_as(&format!("{}?limit=1", served.path(None)), LIST).await?;
-            let mut copy = plan::in_phase(&migration, Phase::Running, "", clock::now());
-            copy.status.get_or_insert_default().resource_version =
-                list["metadata"]["resourceVersion"].as_str().map(str::to_owned);
-            return self.write(&copy).await;
-        };
+        let version = migration.status.as_ref().and_then(|s| s.resource_version.clone()).unwrap_or_default();
+        if version.is_empty() {
+            return self.note_version(&migration, served.filter(|s| s.can("list") && s.can("patch"))).await;
+        }
+        let Some(served) = served else { return self.gone(&migration).await };
+        let running = self.run(&migration).await?;
         match self.migrate(served, &version).await {
-            Ok(()) => self.enter(&migration, Phase::Succeeded, "").await,
-            Err(Stop::ForGood(e)) => {
-                let message = format!("migration encountered unhandled error: {e}");
-                self.enter(&migration, Phase::Failed, &message).await
-            }
+            Ok(()) => self.enter(&running, Phase::Succeeded, "").await,
+            Err(Stop::ForGood(e)) => self.fail(&running, e).await,
             Err(Stop::ForNow(e)) => Err(e),
         }
+    }
+
+    /// Objects written after this moment are in today's version already.
+    async fn note_version(&self, migration: &StorageVersionMigration, served: Option<&Served>) -> Synced {
+        let _under_way = self.versions.begin();
+        let Some(served) = served else {
+            let message = "resource does not exist in cluster or cannot be migrated";
+            return self.enter(migration, Phase::Failed, message).await;
+        };
+        let path = format!("{}?limit=1", served.path(Some(NOWHERE)));
+        let list: Value = self.executor.rest.get_as(&path, LIST).await?;
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        if let Err(error) = plan::compare(version, version) {
+            return self.fail(migration, error).await;
+        }
+        let mut copy = migration.clone();
+        copy.status.get_or_insert_default().resource_version = Some(version.to_owned());
+        self.executor.one(Action::update_status(&copy)).await.map(|()| None)
+    }
+
+    /// What is to be migrated may be about to be served.
+    async fn gone(&self, migration: &StorageVersionMigration) -> Synced {
+        if clock::now().duration_since(object::created(&migration.metadata)) < PATIENCE {
+            return Err(RestError::other("the resource is not served, yet"));
+        }
+        self.fail(migration, "unable to obtain GVR from discovery").await
+    }
+
+    /// Say that it is under way; the migration as the server has it then.
+    async fn run(&self, migration: &StorageVersionMigration) -> Result<StorageVersionMigration, RestError> {
+        if Phase::Running.is(migration) {
+            return Ok(migration.clone());
+        }
+        let copy = plan::in_phase(migration, Phase::Running, "", clock::now());
+        let path = format!("{}/status", object_path::<StorageVersionMigration>(&copy.metadata));
+        let stored = self.executor.rest.put_whole(&path, &body(&copy)).await?;
+        serde_json::from_value(stored).map_err(RestError::other)
     }
 
     async fn migrate(&self, served: &Served, version: &str) -> Result<(), Stop> {
@@ -115,7 +146,7 @@ impl Migrator {
             // The objects of a kind that is not served any more cannot be reached.
             let page: Value = page.map_err(|e| Stop::of(e, RestError::missing))?;
             for item in page["items"].as_array().into_iter().flatten() {
-                self.touch(served, &item["metadata"], version).await.map_err(|e| Stop::of(e, plan::hopeless))?;
+                self.touch(served, &item["metadata"], version).await?;
             }
             next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             if next.is_empty() {
@@ -124,26 +155,28 @@ impl Migrator {
         }
     }
 
-    async fn touch(&self, served: &Served, meta: &Value, version: &str) -> Result<(), RestError> {
+    async fn touch(&self, served: &Served, meta: &Value, version: &str) -> Result<(), Stop> {
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        if !plan::stale(&text(&meta["resourceVersion"]), version) {
+        let newer = plan::compare(&text(&meta["resourceVersion"]), version);
+        if newer.map_err(|e| Stop::ForGood(RestError::other(e)))? == Ordering::Greater {
             return Ok(());
         }
-        let path = format!("{}/{}", served.path(meta["namespace"].as_str()), text(&meta["name"]));
+        let path = format!("{}/{}?fieldManager={NAME}", served.path(meta["namespace"].as_str()), text(&meta["name"]));
         let body = json!({"apiVersion": served.api_version(), "kind": served.kind,
             "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}});
-        match self.executor.rest.patch(&path, PatchKind::Merge, &body).await {
+        match self.executor.rest.apply(&path, &body).await {
             // Whoever wrote meanwhile wrote today's version, and what is gone needs none.
             Err(e) if e.conflict() || e.not_found() => Ok(()),
-            other => other.map(drop),
+            other => other.map(drop).map_err(|e| Stop::of(e, plan::hopeless)),
         }
+    }
+
+    async fn fail(&self, migration: &StorageVersionMigration, error: impl std::fmt::Display) -> Synced {
+        self.enter(migration, Phase::Failed, &format!("migration encountered unhandled error: {error}")).await
     }
 
     async fn enter(&self, migration: &StorageVersionMigration, phase: Phase, message: &str) -> Synced {
-        self.write(&plan::in_phase(migration, phase, message, clock::now())).await
-    }
-
-    async fn write(&self, migration: &StorageVersionMigration) -> Synced {
-        self.executor.one(Action::update_status(migration)).await.map(|()| None)
+        let copy = plan::in_phase(migration, phase, message, clock::now());
+        self.executor.one(Action::update_status(&copy)).await.map(|()| None)
     }
 }

@@ -1,5 +1,7 @@
 //! The conditions of a migration, and which objects still need a write.
 
+use std::cmp::Ordering;
+
 use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
@@ -81,12 +83,15 @@ pub fn hopeless(error: &RestError) -> bool {
     !matches!(code, 429 | 500 | 503 | 504)
 }
 
-/// Whether an object may still be stored as it was before the migration began; versions are numbers that grow.
-#[must_use]
-pub fn stale(object_version: &str, migration_version: &str) -> bool {
-    match (object_version.parse::<u64>(), migration_version.parse::<u64>()) {
-        (Ok(object), Ok(migration)) => object <= migration,
-        _ => true,
+/// Which of two versions of a resource's objects is the newer one. Versions are numbers that grow, of any length.
+///
+/// # Errors
+/// One that is no such number.
+pub fn compare(a: &str, b: &str) -> Result<Ordering, String> {
+    let formed = |v: &str| !v.is_empty() && !v.starts_with('0') && v.bytes().all(|c| c.is_ascii_digit());
+    match [a, b].into_iter().find(|v| !formed(v)) {
+        Some(bad) => Err(format!("resource version is not well formed: {bad}")),
+        None => Ok(a.len().cmp(&b.len()).then_with(|| a.cmp(b))),
     }
 }
 
@@ -148,10 +153,19 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_need_a_write() {
-        for (object, migration, want) in [("5", "10", true), ("10", "10", true), ("11", "10", false), ("x", "10", true)]
-        {
-            assert_eq!(stale(object, migration), want, "{object} {migration}");
+    fn versions_are_compared() {
+        let bad = |v: &str| Err(format!("resource version is not well formed: {v}"));
+        for (a, b, want) in [
+            ("5", "10", Ok(Ordering::Less)),
+            ("10", "10", Ok(Ordering::Equal)),
+            ("11", "10", Ok(Ordering::Greater)),
+            ("99999999999999999999999", "100000000000000000000000", Ok(Ordering::Less)),
+            ("abc", "10", bad("abc")),
+            ("10", "", bad("")),
+            ("0", "10", bad("0")),
+            ("10", "010", bad("010")),
+        ] {
+            assert_eq!(compare(a, b), want, "{a} {b}");
         }
     }
 }

@@ -24,6 +24,8 @@ pub enum VolumeUse {
     },
     /// A disk of a plugin that was once part of Kubernetes, for the driver that took over to attach.
     Moved {
+        /// The plugin.
+        plugin: &'static str,
         /// The driver.
         driver: String,
         /// Its name of the disk.
@@ -44,7 +46,7 @@ impl VolumeUse {
             return None;
         }
         let csi = csi::inline(v, "").ok().flatten()?.1.csi?;
-        Some(Self::Moved { driver: csi.driver, handle: csi.volume_handle })
+        Some(Self::Moved { plugin: csi::plugin_of(v)?, driver: csi.driver, handle: csi.volume_handle })
     }
 
     fn read(v: &core::Volume, pod_name: &str) -> Vec<Self> {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::CSINode;
 use serde_json::Value;
 use shared::csi;
 
@@ -27,47 +28,70 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
 }
 
-/// The pod's volumes: driver and handle.
+/// Driver and handle.
+type Known = (String, String);
+
+/// A volume that a driver attaches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Attached {
+    known: Known,
+    /// The plugin of old whose volume it is, where nodes have to say that they leave it to the driver.
+    asks: Option<&'static str>,
+}
+
+impl Attached {
+    fn of(driver: &str, handle: String, plugin: Option<&'static str>) -> Self {
+        Self { known: (driver.to_owned(), handle), asks: plugin.filter(|p| csi::asks_nodes(p)) }
+    }
+
+    fn on(&self, node: &CSINode) -> Option<&Known> {
+        self.asks.is_none_or(|plugin| csi::moved_on(node, plugin)).then_some(&self.known)
+    }
+}
+
+/// The pod's volumes.
 #[derive(Clone, Debug)]
-struct Notes(HashSet<(String, String)>);
+struct Notes(HashSet<Attached>);
 
 /// Plugins of old whose volumes upstream does not count for the drivers that took over.
 const UNCOUNTED: [&str; 2] = ["kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"];
 
 /// CSI volumes of a pod, behind claims or not. A claim that has no volume yet counts by its own name for the driver that
 /// will make it.
-fn volumes(cx: Context<'_>, pod: &PodInfo) -> HashSet<(String, String)> {
+fn volumes(cx: Context<'_>, pod: &PodInfo) -> HashSet<Attached> {
     let of = |volume: &VolumeUse| match volume {
         VolumeUse::Claim { name, .. } => claimed(cx, &pod.namespace, name),
-        VolumeUse::Moved { driver, handle } => Some((driver.clone(), handle.clone())),
+        VolumeUse::Moved { plugin, driver, handle } => Some(Attached::of(driver, handle.clone(), Some(plugin))),
         VolumeUse::Disk { .. } => None,
     };
     pod.volumes.iter().filter_map(of).collect()
 }
 
-fn claimed(cx: Context<'_>, namespace: &str, name: &str) -> Option<(String, String)> {
+fn claimed(cx: Context<'_>, namespace: &str, name: &str) -> Option<Attached> {
     let claim = cx.listers.claim(namespace, name)?;
     let bound = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
     if let Some(volume) = bound.and_then(|v| cx.listers.volume(v)) {
-        return handle(&volume);
+        return attachable(&volume);
     }
     let class = cx.listers.storage_class(class_of(&claim))?;
     let provisioner = class.provisioner.as_str();
+    let old = csi::moved_plugin(provisioner);
     let driver = csi::driver(provisioner).unwrap_or(provisioner);
-    (!UNCOUNTED.contains(&provisioner)).then(|| (driver.to_owned(), format!("{namespace}/{name}")))
+    (!UNCOUNTED.contains(&provisioner)).then(|| Attached::of(driver, format!("{namespace}/{name}"), old))
 }
 
-/// The driver of a volume and the volume's handle; volumes of old kinds count for the drivers that took over.
-fn handle(volume: &PersistentVolume) -> Option<(String, String)> {
+/// A volume as it is attached; volumes of old kinds count for the drivers that took over.
+fn attachable(volume: &PersistentVolume) -> Option<Attached> {
     let old = volume.spec.as_ref().and_then(csi::plugin);
     let counted = old.is_none_or(|plugin| !UNCOUNTED.contains(&plugin));
-    csi::known(volume).ok().flatten().filter(|_| counted).map(|known| (known.driver, known.handle))
+    let known = csi::known(volume).ok().flatten().filter(|_| counted)?;
+    Some(Attached::of(&known.driver, known.handle, old))
 }
 
 /// Volumes that are attached to a node, whether or not a pod there still uses them.
-fn attached(cx: Context<'_>, node: &str) -> Vec<(String, String)> {
+fn attached(cx: Context<'_>, node: &str) -> Vec<Attached> {
     let names = cx.listers.attachments(node).into_iter().filter_map(|a| a.spec.source.persistent_volume_name.clone());
-    names.filter_map(|name| handle(&*cx.listers.volume(&name)?)).collect()
+    names.filter_map(|name| attachable(&*cx.listers.volume(&name)?)).collect()
 }
 
 impl PreFilter for NodeVolumeLimits {
@@ -94,14 +118,16 @@ impl Filter for NodeVolumeLimits {
             .iter()
             .filter_map(|d| Some((d.name.as_str(), usize::try_from(d.allocatable.as_ref()?.count?).ok()?)))
             .collect();
-        if !mine.0.iter().any(|(driver, _)| limits.contains_key(driver.as_str())) {
+        let mine: HashSet<&Known> = mine.0.iter().filter_map(|v| v.on(&csi_node)).collect();
+        if !mine.iter().any(|(driver, _)| limits.contains_key(driver.as_str())) {
             return Status::SUCCESS;
         }
-        let mut attached: HashSet<(String, String)> = node.pods.iter().flat_map(|p| volumes(cx, p)).collect();
-        attached.extend(self::attached(cx, node.name()));
+        let there: Vec<Attached> =
+            node.pods.iter().flat_map(|p| volumes(cx, p)).chain(attached(cx, node.name())).collect();
+        let attached: HashSet<&Known> = there.iter().filter_map(|v| v.on(&csi_node)).collect();
         for (driver, limit) in limits {
-            let of_driver = |v: &&(String, String)| v.0 == driver;
-            let new = mine.0.iter().filter(of_driver).filter(|v| !attached.contains(*v)).count();
+            let of_driver = |v: &&&Known| v.0 == driver;
+            let new = mine.iter().filter(of_driver).filter(|v| !attached.contains(**v)).count();
             if new > 0 && attached.iter().filter(of_driver).count() + new > limit {
                 return Status::unschedulable("node(s) exceed max volume count");
             }
@@ -160,6 +186,25 @@ mod tests {
         assert_eq!(check.filter(&using("p", "c2"), &one), "node(s) exceed max volume count", "still attached");
         check.listers.attachments.clear();
         assert_eq!(check.filter(&using("p", "c2"), &node("other").with(&[using("a", "c0"), using("b", "c1")])), "");
+    }
+
+    #[test]
+    fn portworx_counts_where_the_node_says_so() {
+        let using = |id: &str| {
+            let volume = json!({"name": "v", "portworxVolume": {"volumeID": id}});
+            pod("p").set("/spec", "volumes", json!([volume])).info()
+        };
+        let full = "node(s) exceed max volume count";
+        for (plugins, want) in
+            [("kubernetes.io/cinder", ""), ("kubernetes.io/cinder,kubernetes.io/portworx-volume", full)]
+        {
+            let mut check = Check::of(super::build, json!(null));
+            let drivers = json!([{"name": "pxd.portworx.com", "nodeID": "n", "allocatable": {"count": 1}}]);
+            let annotations = json!({"storage.alpha.kubernetes.io/migrated-plugins": plugins});
+            let csi = json!({"metadata": {"name": "n", "annotations": annotations}, "spec": {"drivers": drivers}});
+            check.listers.csi_nodes.insert("n".into(), Arc::new(serde_json::from_value(csi).expect("csi node")));
+            assert_eq!(check.filter(&using("b"), &node("n").with(&[using("a")])), want, "{plugins}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, AzureDiskVolumeSource, CSIPersistentVolumeSource, PersistentVolume,
     PersistentVolumeSpec, SecretReference, Volume,
 };
+use k8s_openapi::api::storage::v1::CSINode;
 
 const AWS_EBS: &str = "ebs.csi.aws.com";
 const GCE_PD: &str = "pd.csi.storage.gke.io";
@@ -19,6 +20,7 @@ const AZURE_FILE: &str = "file.csi.azure.com";
 const CINDER: &str = "cinder.csi.openstack.org";
 const VSPHERE: &str = "csi.vsphere.vmware.com";
 const PORTWORX: &str = "pxd.portworx.com";
+const PORTWORX_PLUGIN: &str = "kubernetes.io/portworx-volume";
 
 /// Plugins that were once part of Kubernetes, and the drivers that took over.
 const MOVED: [(&str, &str); 7] = [
@@ -28,7 +30,7 @@ const MOVED: [(&str, &str); 7] = [
     ("kubernetes.io/azure-file", AZURE_FILE),
     ("kubernetes.io/cinder", CINDER),
     ("kubernetes.io/vsphere-volume", VSPHERE),
-    ("kubernetes.io/portworx-volume", PORTWORX),
+    (PORTWORX_PLUGIN, PORTWORX),
 ];
 /// Where a disk is whose zone nobody knows.
 const UNSPECIFIED: &str = "UNSPECIFIED";
@@ -71,14 +73,34 @@ pub enum Untranslatable {
     Namespace,
 }
 
+/// Where a node lists the plugins of old whose volumes it leaves to drivers, by commas.
+const MOVED_ON_NODE: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+
+/// Whether volumes of a plugin are left to the driver that took over only on nodes that say so; those of all others are
+/// everywhere.
+pub fn asks_nodes(plugin: &str) -> bool {
+    plugin == PORTWORX_PLUGIN
+}
+
+/// Whether a node says that it leaves the volumes of a plugin to the driver that took over.
+pub fn moved_on(node: &CSINode, plugin: &str) -> bool {
+    let notes = node.metadata.annotations.as_ref().and_then(|notes| notes.get(MOVED_ON_NODE));
+    notes.is_some_and(|plugins| plugins.split(',').any(|p| p == plugin))
+}
+
 /// The driver that took over from a plugin.
 pub fn driver(plugin: &str) -> Option<&'static str> {
     MOVED.iter().find(|(old, _)| *old == plugin).map(|(_, driver)| *driver)
 }
 
+/// A name that is one of a plugin of old.
+pub fn moved_plugin(name: &str) -> Option<&'static str> {
+    MOVED.iter().find(|(old, _)| *old == name).map(|(old, _)| *old)
+}
+
 /// The plugin of old that a volume is of.
 pub fn plugin(spec: &PersistentVolumeSpec) -> Option<&'static str> {
-    let of = [
+    moved([
         spec.aws_elastic_block_store.is_some(),
         spec.gce_persistent_disk.is_some(),
         spec.azure_disk.is_some(),
@@ -86,8 +108,24 @@ pub fn plugin(spec: &PersistentVolumeSpec) -> Option<&'static str> {
         spec.cinder.is_some(),
         spec.vsphere_volume.is_some(),
         spec.portworx_volume.is_some(),
-    ];
-    of.into_iter().zip(MOVED).find_map(|(is, (plugin, _))| is.then_some(plugin))
+    ])
+}
+
+/// The plugin of old that a pod's volume is of.
+pub fn plugin_of(volume: &Volume) -> Option<&'static str> {
+    moved([
+        volume.aws_elastic_block_store.is_some(),
+        volume.gce_persistent_disk.is_some(),
+        volume.azure_disk.is_some(),
+        volume.azure_file.is_some(),
+        volume.cinder.is_some(),
+        volume.vsphere_volume.is_some(),
+        volume.portworx_volume.is_some(),
+    ])
+}
+
+fn moved(is: [bool; 7]) -> Option<&'static str> {
+    is.into_iter().zip(MOVED).find_map(|(is, (plugin, _))| is.then_some(plugin))
 }
 
 /// A volume as its driver knows it; none if it has no driver.
@@ -124,17 +162,6 @@ pub fn known(volume: &PersistentVolume) -> Result<Option<Known>, Untranslatable>
         return Ok(None);
     };
     Ok(Some(Known { driver: driver.to_owned(), handle, modes }))
-}
-
-/// Whether a pod's volume is of a plugin of old.
-pub fn is_old(volume: &Volume) -> bool {
-    volume.aws_elastic_block_store.is_some()
-        || volume.gce_persistent_disk.is_some()
-        || volume.azure_disk.is_some()
-        || volume.azure_file.is_some()
-        || volume.cinder.is_some()
-        || volume.vsphere_volume.is_some()
-        || volume.portworx_volume.is_some()
 }
 
 /// The volume that stands for one of old in a pod of `namespace`: its name and specification. None for any other.

@@ -154,12 +154,12 @@ fn volumes_in_pods() {
         let mut whole = source.clone();
         whole["name"] = json!("v");
         let volume: Volume = serde_json::from_value(whole).expect("volume");
-        assert!(is_old(&volume));
+        assert!(plugin_of(&volume).is_some());
         let (named, spec) = inline(&volume, "ns").expect("translated").expect("one of old");
         assert_eq!((named.as_str(), serde_json::to_value(spec).expect("json")), (name, want), "{source}");
     }
     let other: Volume = serde_json::from_value(json!({"name": "v", "emptyDir": {}})).expect("volume");
-    assert_eq!((is_old(&other), inline(&other, "ns")), (false, Ok(None)));
+    assert_eq!((plugin_of(&other), inline(&other, "ns")), (None, Ok(None)));
 }
 
 #[test]
@@ -169,4 +169,23 @@ fn who_took_over() {
     let spec: PersistentVolumeSpec = serde_json::from_value(json!({"cinder": {"volumeID": "c"}})).expect("spec");
     assert_eq!(plugin(&spec), Some("kubernetes.io/cinder"));
     assert_eq!(plugin(&PersistentVolumeSpec::default()), None);
+}
+
+#[test]
+fn what_a_node_leaves_to_drivers() {
+    let portworx = "kubernetes.io/portworx-volume";
+    let node = |annotations| -> CSINode {
+        serde_json::from_value(json!({"metadata": {"name": "n", "annotations": annotations}, "spec": {"drivers": []}}))
+            .expect("node")
+    };
+    for (list, want) in [
+        (None, false),
+        (Some(""), false),
+        (Some("kubernetes.io/cinder"), false),
+        (Some("kubernetes.io/cinder,kubernetes.io/portworx-volume"), true),
+    ] {
+        let annotations = list.map_or(json!({}), |list| json!({"storage.alpha.kubernetes.io/migrated-plugins": list}));
+        assert_eq!(moved_on(&node(annotations), portworx), want, "{list:?}");
+    }
+    assert_eq!((asks_nodes(portworx), asks_nodes("kubernetes.io/cinder")), (true, false));
 }

@@ -131,6 +131,18 @@ pub(super) const TABLE: &[Row] = &[
         "[ALPHA] How long it takes to tell one load balancer of nodes.",
     ),
     row(
+        "statefulset_controller_statefulset_max_unavailable",
+        &["statefulset_namespace", "statefulset_name", "pod_management_policy"],
+        Gauge,
+        "[ALPHA] Number of pods of a stateful set that may be down while it is updated.",
+    ),
+    row(
+        "statefulset_controller_statefulset_unavailable_replicas",
+        &["statefulset_namespace", "statefulset_name", "pod_management_policy"],
+        Gauge,
+        "[ALPHA] Number of pods of a stateful set that are down.",
+    ),
+    row(
         "storage_count_attachable_volumes_in_use",
         &["node", "volume_plugin"],
         Gauge,
