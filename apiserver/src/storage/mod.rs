@@ -496,7 +496,9 @@ impl Store {
             .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
             .and_then([op])
             .or_else([TxnOp::get(key, None)]);
-        let r = spans::writing(operation, self.measured(key, operation, self.kv_of(key).txn(txn))).await?;
+        let mut kv = self.kv_of(key);
+        let writing = pin!(self.measured(key, operation, kv.txn(txn)));
+        let r = spans::writing(operation, writing).await?;
         if r.succeeded() {
             return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }

@@ -73,7 +73,10 @@ impl Store {
 }
 
 /// The transaction that a write ends with.
-pub(super) async fn writing<T, E>(operation: Operation, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+pub(super) async fn writing<T, E>(
+    operation: Operation,
+    call: impl Future<Output = Result<T, E>> + Unpin,
+) -> Result<T, E> {
     let (before, after): (Option<&str>, &[&str]) = match operation {
         Operation::Create => (None, &["Txn call succeeded"]),
         Operation::Update => (Some("Transaction prepared"), &["Txn call completed", "Transaction committed"]),

@@ -81,14 +81,14 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
     }
 }
 
-/// What comes of storing what was sent, as traces tell it. Why it failed they do not say: that may quote the object.
-async fn stored<T>(r: &Request, storing: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    traces::step("About to store object in database");
-    let stored = storing.await;
+/// What came of storing what was sent, as traces tell it. Why it failed they do not say: that may quote the object.
+fn told<T>(r: &Request, stored: Result<T, Status>) -> Result<T, Status> {
     let how = if stored.is_ok() { "Write to database call succeeded" } else { "Write to database call failed" };
     traces::step_of(how, "len", r.body.len());
     stored
 }
+
+const STORING: &str = "About to store object in database";
 
 /// POST.
 pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
@@ -105,7 +105,8 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     managers::created(row, "", &mut object, &options.field_manager);
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
-    let created = stored(r, engine.create(&mut t, object)).await;
+    traces::step(STORING);
+    let created = told(r, engine.create(&mut t, object).await);
     let created = r.noted.keep(created, &t.warnings)?;
     Ok(created.reply(engine, r, row, 201)?.warn(t.warnings))
 }
@@ -169,7 +170,8 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
         }
         Ok(new)
     };
-    let updated = stored(r, engine.update(&mut t, &mut change)).await;
+    traces::step(STORING);
+    let updated = told(r, engine.update(&mut t, &mut change).await);
     let (updated, created) = r.noted.keep(updated, &t.warnings)?;
     let code = if created { 201 } else { 200 };
     Ok(updated.reply(engine, r, row, code)?.warn(t.warnings))
