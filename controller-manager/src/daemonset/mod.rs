@@ -135,7 +135,8 @@ impl DaemonSets {
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let unmet = self.expectations.of(key, object::uid(&set.metadata)).unmet(clock::instant());
         let (held, again) = self.held(&set, &pods);
-        let snapshot = Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled: unmet.is_none(), held };
+        let snapshot =
+            Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled: unmet.is_none(), held };
         let mut actions = plan::plan(&snapshot, clock::now());
         self.note_failures(&snapshot, &actions);
         if let Some(Action::Create { path, body }) = actions.first() {

@@ -139,7 +139,8 @@ impl Watcher {
             placed: &placed,
         };
         let began = clock::instant();
-        let steady = SignedDuration::try_from(began.saturating_duration_since(self.began)).unwrap_or(SignedDuration::MAX);
+        let steady =
+            SignedDuration::try_from(began.saturating_duration_since(self.began)).unwrap_or(SignedDuration::MAX);
         let actions = monitor.tick(&world, Moment { wall: clock::now(), steady });
         let took = clock::instant().saturating_duration_since(began).as_secs_f64();
         metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);

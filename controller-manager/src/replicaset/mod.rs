@@ -119,7 +119,8 @@ impl<K: Set> Replicas<K> {
             pods,
         };
         // Each pod that goes with its namespace would otherwise bring a try that is bound to fail.
-        let actions = if unmet.is_none() && !self.ends(&key.namespace) { plan::plan(&snapshot, now) } else { Vec::new() };
+        let actions =
+            if unmet.is_none() && !self.ends(&key.namespace) { plan::plan(&snapshot, now) } else { Vec::new() };
         for ratio in plan::age_ratios(&snapshot, &actions, now) {
             metrics::observe("replicaset_controller_sorting_deletion_age_ratio", &[], ratio);
         }

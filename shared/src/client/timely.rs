@@ -52,7 +52,10 @@ mod tests {
         let began = Instant::now();
         let silent = service_fn(|_: Uri| std::future::pending::<io::Result<()>>());
         let error = Timely(silent).oneshot(Uri::from_static("https://a")).await.expect_err("nobody");
-        assert_eq!((error.to_string().as_str(), began.elapsed()), ("net/http: TLS handshake timeout", CONNECT + HANDSHAKE));
+        assert_eq!(
+            (error.to_string().as_str(), began.elapsed()),
+            ("net/http: TLS handshake timeout", CONNECT + HANDSHAKE)
+        );
         let prompt = service_fn(|_: Uri| std::future::ready(io::Result::Ok(7)));
         assert_eq!(Timely(prompt).oneshot(Uri::from_static("https://a")).await.expect("open"), 7);
     }
