@@ -254,7 +254,11 @@ async fn run(out: Out, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, sh
             tokens = (tokens + since.elapsed().as_secs_f64() * rate).min(burst);
             since = Instant::now();
             if tokens < 1.0 {
-                tokio::time::sleep(Duration::from_secs_f64((1.0 - tokens) / rate)).await;
+                let wait = Duration::try_from_secs_f64((1.0 - tokens) / rate).unwrap_or(Duration::MAX);
+                tokio::select! {
+                    () = shutdown.wait() => {}
+                    () = tokio::time::sleep(wait) => {}
+                }
                 tokens = 1.0;
                 since = Instant::now();
             }

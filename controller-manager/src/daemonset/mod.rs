@@ -133,9 +133,10 @@ impl DaemonSets {
             owned::settle(rest, &*set, |p: &Pod| selects(&set, p.metadata.labels.as_deref()), candidates).await?;
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let settled = self.expectations.satisfied(key, clock::instant());
+        let unmet = self.expectations.of(key, object::uid(&set.metadata)).unmet(clock::instant());
         let (held, again) = self.held(&set, &pods);
-        let snapshot = Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled, held };
+        let snapshot =
+            Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled: unmet.is_none(), held };
         let mut actions = plan::plan(&snapshot, clock::now());
         self.note_failures(&snapshot, &actions);
         if let Some(Action::Create { path, body }) = actions.first() {
@@ -146,7 +147,7 @@ impl DaemonSets {
         }
         let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
         let synced: Synced = outcome.into();
-        synced.map(|requeue| [requeue, again].into_iter().flatten().min())
+        synced.map(|requeue| [requeue, again, unmet].into_iter().flatten().min())
     }
 
     fn item(set: &DaemonSet, node: &str) -> String {

@@ -23,6 +23,7 @@ use self::report::{Distributions, Names, Report};
 use self::slice::Slice;
 use self::topology::Zones;
 use self::tracker::Tracker;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
@@ -179,7 +180,7 @@ impl Slices {
         let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
         slices.retain(|s| s.meta().label(MANAGED_BY) == Some(CONTROLLER));
         slices.sort_by(|a, b| a.meta().name().cmp(b.meta().name()));
-        if self.tracker.stale(key, &slices) {
+        if self.tracker.stale(key, &slices, clock::instant()) {
             return Err(Stop::Stale);
         }
         let snapshot = self.snapshot(key, service, slices);

@@ -1,6 +1,7 @@
 //! What was written about slices and not yet seen: a sync on a stale cache would create slices twice.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
@@ -11,17 +12,29 @@ use super::slice::Slice;
 use crate::engine::object::Key;
 use crate::engine::rest::Written as Answer;
 
+/// What the cache does not show for so long was lost.
+const UNSEEN: Duration = Duration::from_mins(5);
+
 /// What was written for one owner.
 #[derive(Debug, Default)]
 struct Written {
     /// uid → (generation, deleted).
     slices: HashMap<String, (i64, bool)>,
-    /// A look was put off until the cache shows it.
-    awaited: bool,
-    /// What the watch shows while a write is under way: its own result may come that way before the answer does.
-    under_way: Option<Vec<(String, i64)>>,
+    /// Since when a look is put off until the cache shows it.
+    awaited: Option<Instant>,
+    /// What the watch shows while a write is under way: its own result may come that way before the answer does, and so
+    /// may the end of it.
+    under_way: Option<Box<UnderWay>>,
     /// Some of that was not the result.
     missed: bool,
+}
+
+/// By uid.
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// With their generations.
+    seen: Vec<(String, i64)>,
+    gone: Vec<String>,
 }
 
 /// Generations of slices as last written, by owner.
@@ -33,7 +46,7 @@ pub struct Tracker {
 impl Tracker {
     /// A slice is about to be created or updated.
     pub fn writes(&self, key: &Key) {
-        self.written.lock().entry(key.clone()).or_default().under_way = Some(Vec::new());
+        self.written.lock().entry(key.clone()).or_default().under_way = Some(Box::default());
     }
 
     /// It was; `answer` is what the server stored. None when it did not say.
@@ -43,8 +56,10 @@ impl Tracker {
         let own = |(uid, generation): &(String, i64)| {
             answer.as_ref().is_some_and(|a| a.uid == *uid && a.generation == *generation)
         };
-        written.missed |= !written.under_way.take().iter().flatten().all(own);
-        if let Some(answer) = answer {
+        let UnderWay { seen, gone } = *written.under_way.take().unwrap_or_default();
+        written.missed |= !seen.iter().all(own);
+        // What has gone since would be waited for in vain.
+        if let Some(answer) = answer.filter(|answer| !gone.contains(&answer.uid)) {
             written.slices.insert(answer.uid, (answer.generation, false));
         }
     }
@@ -62,8 +77,11 @@ impl Tracker {
 
     /// The watch showed that a slice is gone.
     fn gone(&self, key: &Key, uid: &str) {
-        if let Some(m) = self.written.lock().get_mut(key) {
-            m.slices.remove(uid);
+        if let Some(written) = self.written.lock().get_mut(key) {
+            written.slices.remove(uid);
+            if let Some(under_way) = &mut written.under_way {
+                under_way.gone.push(uid.to_owned());
+            }
         }
     }
 
@@ -107,26 +125,38 @@ impl Tracker {
         let Some(written) = all.get_mut(key) else { return true };
         let (uid, generation) = (slice.meta().uid(), slice.meta().generation());
         if written.slices.get(uid) == Some(&(generation, false)) {
-            return std::mem::take(&mut written.awaited);
+            return written.awaited.take().is_some();
         }
         match &mut written.under_way {
-            Some(seen) => seen.push((uid.to_owned(), generation)),
+            Some(under_way) => under_way.seen.push((uid.to_owned(), generation)),
             None => return true,
         }
         false
     }
 
-    /// Whether the cache lags behind what was written.
+    /// Whether the cache lags behind what was written. What came and went while no watch told of it is not waited for
+    /// without end.
     #[must_use]
-    pub fn stale(&self, key: &Key, cached: &[Arc<Slice>]) -> bool {
+    pub fn stale(&self, key: &Key, cached: &[Arc<Slice>], now: Instant) -> bool {
         let mut all = self.written.lock();
         let Some(written) = all.get_mut(key) else { return false };
         let find = |uid: &str| cached.iter().find(|s| s.meta().uid() == uid);
-        written.awaited = written.slices.iter().any(|(uid, (generation, deleted))| match find(uid) {
-            None => !deleted,
+        // The watch may have told of it before it was noted.
+        written.slices.retain(|uid, (_, deleted)| !*deleted || find(uid).is_some());
+        let lags = written.slices.iter().any(|(uid, (generation, deleted))| match find(uid) {
+            None => true,
             Some(s) => *deleted || s.meta().generation() < *generation,
         });
-        written.awaited
+        if !lags {
+            written.awaited = None;
+            return false;
+        }
+        let since = *written.awaited.get_or_insert(now);
+        let waits = now.saturating_duration_since(since) < UNSEEN;
+        if !waits {
+            (written.awaited, written.slices) = (None, HashMap::default());
+        }
+        waits
     }
 }
 
@@ -167,32 +197,52 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_may_be_gone_before_the_answer() {
+        let (t, key, now) = (Tracker::default(), Key::new("ns", "svc"), Instant::now());
+        t.writes(&key);
+        t.gone(&key, "u");
+        t.gone(&key, "v");
+        t.wrote(&key, answer("u", 2));
+        assert!(!t.stale(&key, &[], now), "nobody will ever show it again");
+        t.wrote(&key, answer("v", 3));
+        assert!(t.stale(&key, &[], now), "what went before the write is not what was written");
+        t.gone(&key, "v");
+        t.deleted(&key, "v");
+        assert!(!t.stale(&key, &[], now));
+        assert!(t.written.lock()[&key].slices.is_empty(), "nothing is kept of what is gone");
+    }
+
+    #[test]
     fn waits_for_the_cache() {
-        let (t, key) = (Tracker::default(), Key::new("ns", "svc"));
+        let (t, key, now) = (Tracker::default(), Key::new("ns", "svc"), Instant::now());
         let slice = |generation: i64| -> Arc<Slice> {
             let object =
                 json!({"metadata": {"uid": "u", "generation": generation}, "addressType": "IPv4", "endpoints": []});
             Arc::new(Slice::of_json(&object).expect("slice"))
         };
-        assert!(!t.stale(&key, &[]));
+        assert!(!t.stale(&key, &[], now));
         t.wrote(&key, answer("u", 2));
-        assert!(t.stale(&key, &[]));
-        assert!(t.stale(&key, &[slice(1)]));
+        assert!(t.stale(&key, &[], now));
+        assert!(t.stale(&key, &[slice(1)], now));
         assert!(t.news(&key, &slice(2)), "a look was put off for it");
-        assert!(!t.stale(&key, &[slice(2)]));
+        assert!(!t.stale(&key, &[slice(2)], now));
         assert!(!t.news(&key, &slice(2)), "nobody waits for what was written here");
         assert!(t.news(&key, &slice(3)), "somebody else wrote it");
         t.deleted(&key, "u");
-        assert!(t.stale(&key, &[slice(2)]));
-        assert!(!t.stale(&key, &[]));
+        assert!(t.stale(&key, &[slice(2)], now));
+        assert!(!t.stale(&key, &[], now));
         t.wrote(&key, answer("v", 1));
         t.gone(&key, "v");
-        assert!(!t.stale(&key, &[]), "deleted by somebody else before we saw it");
+        assert!(!t.stale(&key, &[], now), "deleted by somebody else before we saw it");
+        t.wrote(&key, answer("w", 1));
+        assert!(t.stale(&key, &[], now) && t.stale(&key, &[], now + UNSEEN / 2));
+        assert!(!t.stale(&key, &[], now + UNSEEN), "it came and went while no watch told of it");
+        assert!(!t.stale(&key, &[], now + UNSEEN), "nor is it waited for again");
     }
 
     #[test]
     fn whom_a_slice_concerns() {
-        let (t, web) = (Tracker::default(), Key::new("ns", "web"));
+        let (t, web, now) = (Tracker::default(), Key::new("ns", "web"), Instant::now());
         let slice = |generation: i64, service: &str, mark: &str| -> Arc<Slice> {
             let labels = json!({SERVICE_NAME: service, MANAGED_BY: mark});
             let meta = json!({"uid": "u", "namespace": "ns", "generation": generation, "labels": labels});
@@ -205,7 +255,7 @@ mod tests {
         t.wrote(&web, answer("u", 2));
         assert_eq!(changed(own(), slice(2, "web", "me")), [], "written here");
         assert_eq!(changed(own(), slice(2, "shop", "me")), [web.clone(), Key::new("ns", "shop")]);
-        assert!(!t.stale(&web, &[]), "it is not waited for");
+        assert!(!t.stale(&web, &[], now), "it is not waited for");
         assert_eq!(changed(own(), slice(2, "web", "other")), std::slice::from_ref(&web));
         assert_eq!(changed(slice(2, "web", "other"), own()), [web]);
     }

@@ -118,7 +118,7 @@ impl Mirror {
             self.report.lock().forget(key);
             return Ok(None);
         }
-        if self.tracker.stale(key, &slices) {
+        if self.tracker.stale(key, &slices, clock::instant()) {
             return Ok(Some(STALE_RETRY));
         }
         let began = clock::instant();

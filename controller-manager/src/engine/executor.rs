@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::action::{Action, join};
 use super::clock;
 use super::events::Events;
-use super::expect::Expectations;
+use super::expect::{Expectations, Expected};
 use super::object::{Key, name};
 use super::rest::{Rest, RestError};
 
@@ -74,14 +74,15 @@ impl Executor {
                 return out;
             }
         }
-        if let Some(e) = expectations
-            && !(creates.is_empty() && deletes.is_empty())
-        {
+        let parent = creates.iter().map(|c| &c.1).chain(deletes.iter().map(|d| &d.2)).next();
+        let owner = parent.and_then(|p| p.uid.clone()).unwrap_or_default();
+        let expected = expectations.map(|all| all.of(key, &owner));
+        if let Some(e) = expected.filter(|_| parent.is_some()) {
             let adds = i64::try_from(creates.len()).unwrap_or(i64::MAX);
-            e.expect(key, adds, deletes.iter().map(|d| d.1.clone()), clock::instant());
+            e.expect(adds, deletes.iter().map(|d| d.1.clone()), clock::instant());
         }
-        (out.failure, out.uncreated) = self.create_pods(key, expectations, creates).await;
-        let failed_delete = self.delete_pods(key, expectations, deletes).await;
+        (out.failure, out.uncreated) = self.create_pods(expected, creates).await;
+        let failed_delete = self.delete_pods(expected, deletes).await;
         out.failure = out.failure.or(failed_delete);
         for action in after {
             if let Err(error) = self.one(action).await {
@@ -127,8 +128,7 @@ impl Executor {
 
     async fn create_pods(
         &self,
-        key: &Key,
-        expectations: Option<&Expectations>,
+        expected: Option<Expected<'_>>,
         pods: Vec<(Arc<Pod>, ObjectReference)>,
     ) -> (Option<Failure>, usize) {
         let mut left = pods.into_iter();
@@ -141,8 +141,8 @@ impl Executor {
             let results = join_all(requests).await;
             for error in results.into_iter().filter_map(Result::err) {
                 uncreated += 1;
-                if let Some(e) = expectations {
-                    e.created(key);
+                if let Some(e) = expected {
+                    e.created();
                 }
                 if !error.namespace_terminating() {
                     failure.get_or_insert(Failure { reason: "FailedCreate", error });
@@ -151,9 +151,9 @@ impl Executor {
             batch *= 2;
         }
         uncreated += left.len();
-        if let Some(e) = expectations {
+        if let Some(e) = expected {
             for _ in left {
-                e.created(key);
+                e.created();
             }
         }
         (failure, uncreated)
@@ -178,8 +178,7 @@ impl Executor {
 
     async fn delete_pods(
         &self,
-        key: &Key,
-        expectations: Option<&Expectations>,
+        expected: Option<Expected<'_>>,
         pods: Vec<(Key, String, ObjectReference)>,
     ) -> Option<Failure> {
         let mut failure = None;
@@ -187,8 +186,8 @@ impl Executor {
             let results = join_all(batch.iter().map(|(pod, uid, parent)| self.delete_pod(pod, uid, parent))).await;
             for ((_, uid, _), result) in batch.iter().zip(results) {
                 if let Err(error) = result {
-                    if let Some(e) = expectations {
-                        e.deleted(key, uid);
+                    if let Some(e) = expected {
+                        e.deleted(uid);
                     }
                     if !error.not_found() {
                         failure.get_or_insert(Failure { reason: "FailedDelete", error });

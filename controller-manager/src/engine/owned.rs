@@ -114,7 +114,7 @@ impl<K: Selecting> PodWatch<K> {
             Event::Added(pod) => {
                 if let Some(set) = self.owner(pod) {
                     let key = Key::of(set.meta());
-                    let all_seen = self.expectations.created(&key);
+                    let all_seen = self.expectations.of(&key, object::uid(set.meta())).created();
                     self.seen(key, all_seen);
                 } else if object::controller_of(&pod.metadata).is_none() {
                     self.wake_takers(pod);
@@ -157,7 +157,7 @@ impl<K: Selecting> PodWatch<K> {
     fn gone(&self, pod: &Pod) {
         if let Some(set) = self.owner(pod) {
             let key = Key::of(set.meta());
-            let all_seen = self.expectations.deleted(&key, object::uid(&pod.metadata));
+            let all_seen = self.expectations.of(&key, object::uid(set.meta())).deleted(object::uid(&pod.metadata));
             self.seen(key, all_seen);
         }
     }

@@ -78,7 +78,7 @@ pub(super) fn tracking(old: Option<&Pod>, new: &Pod) {
     }
 }
 
-/// A status is about to replace the job's.
+/// A status has replaced the job's.
 pub(super) fn stored(job: &Job, new: &JobStatus) {
     let old = job.status.clone().unwrap_or_default();
     let grown = |a: Option<i32>, b: Option<i32>| usize::try_from(b.unwrap_or(0) - a.unwrap_or(0)).unwrap_or(0);

@@ -41,7 +41,8 @@ struct Jobs {
     jobs: Store<Job>,
     pods: Store<Pod>,
     expectations: Arc<Expectations>,
-    failures: Mutex<HashMap<String, Record>>,
+    /// What failed of each job, and which of that name it was.
+    failures: Mutex<HashMap<Key, (String, Record)>>,
     /// Pods that were let go although the cache still shows their finalizer.
     released: Mutex<HashSet<String>>,
 }
@@ -128,6 +129,7 @@ impl Jobs {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
             self.expectations.forget(key);
+            self.failures.lock().remove(key);
             return Ok(None);
         };
         let uid = object::uid(&job.metadata).to_owned();
@@ -136,20 +138,22 @@ impl Jobs {
             return Ok(None);
         }
         if plan::finished(&job) {
-            self.failures.lock().remove(&uid);
+            self.failures.lock().remove(key);
             return Ok(None);
         }
-        let settled = self.expectations.satisfied(key, clock::instant());
+        let unmet = self.expectations.of(key, &uid).unmet(clock::instant());
         let candidates = owned::candidates(&self.pods, &key.namespace, &uid);
         let selects = |p: &Pod| selects(&job, p);
         let pods =
             owned::settle_with(&self.executor.rest, &*job, selects, candidates, Some(finalizer::FINALIZER)).await?;
         let pods = pods.into_iter().map(finalizer::as_adopted).collect();
         let now = clock::now();
-        let record = self.failures.lock().get(&uid).copied().unwrap_or_default();
+        let record = self.failures.lock().get(key).filter(|(of, _)| *of == uid).map(|(_, record)| *record);
+        let record = record.unwrap_or_default();
         let released = self.released.lock().clone();
         let backoff = record.remaining(now);
-        let first = Snapshot { job, pods, released, settled, backoff, forgets_start: self.forgets_start };
+        let (settled, forgets_start) = (unmet.is_none(), self.forgets_start);
+        let first = Snapshot { job, pods, released, settled, backoff, forgets_start };
         let decision = plan::plan(&first, now);
         let (job, decision, record) = if decision.finished.is_empty() {
             (first.job, decision, record)
@@ -163,7 +167,7 @@ impl Jobs {
         let (started, did) = (clock::instant(), decision.did);
         let synced = self.carry_out(key, &job, decision, (uid, record)).await;
         metrics::synced(&job, did, synced.is_ok(), started);
-        synced
+        synced.map(|again| [again, unmet].into_iter().flatten().min())
     }
 
     async fn carry_out(
@@ -181,13 +185,12 @@ impl Jobs {
                 _ => String::new(),
             };
             self.released.lock().insert(pod.clone());
-            match self.executor.one(action).await {
-                Err(e) if e.not_found() => {}
-                Err(e) => {
-                    self.released.lock().remove(&pod);
+            if let Err(e) = self.executor.one(action).await {
+                self.released.lock().remove(&pod);
+                // The watch tells that it is gone, or has told already.
+                if !e.not_found() {
                     return Err(e);
                 }
-                Ok(()) => {}
             }
         }
         let wanted = rest.iter().filter(|a| matches!(a, Action::CreatePod { .. })).count();
@@ -198,19 +201,18 @@ impl Jobs {
             if outcome.uncreated > 0 {
                 status.active = status.active.map(|n| n - plan::count(outcome.uncreated)).filter(|n| *n > 0);
             }
-            metrics::stored(job, &status);
-            metrics::judged(job, &decision.finished);
-            let mut copy = job.clone();
-            copy.status = Some(status);
+            let copy = Job { status: Some(status.clone()), ..job.clone() };
             // Counters must build on what is stored: on a conflict everything is decided anew.
             let Action::Update { path, body } = Action::update_status(&copy) else { return Ok(None) };
             self.executor.rest.put(&path, &body).await?;
+            metrics::stored(job, &status);
+            metrics::judged(job, &decision.finished);
             for event in decision.events {
                 self.executor.one(event).await?;
             }
         }
         if !decision.finished.is_empty() {
-            self.failures.lock().insert(uid, record);
+            self.failures.lock().insert(key.clone(), (uid, record));
         }
         outcome.into()
     }

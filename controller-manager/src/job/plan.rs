@@ -349,12 +349,12 @@ impl<'a> Round<'a> {
             return false;
         }
         let running = self.s.pods.iter().filter(|p| matches!(pods::phase(p), "Running" | "Pending"));
-        let restarts: i32 = running
+        let restarts: i64 = running
             .flat_map(|p| p.status.iter())
             .flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()))
-            .map(|c| c.restart_count)
+            .map(|c| i64::from(c.restart_count))
             .sum();
-        if limit == 0 { restarts > 0 } else { restarts >= limit }
+        if limit == 0 { restarts > 0 } else { restarts >= limit.into() }
     }
 
     fn deadline(&self) -> Option<Duration> {
@@ -363,7 +363,7 @@ impl<'a> Round<'a> {
             return None;
         }
         let start = self.status.start_time.as_ref()?.0;
-        let left = start.as_second() + limit - self.now.as_second();
+        let left = start.as_second().saturating_add(limit).saturating_sub(self.now.as_second());
         Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
     }
 

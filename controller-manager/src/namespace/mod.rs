@@ -74,8 +74,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             store: informer.store(),
             waiting: Mutex::default(),
         });
-        let wake = queue.clone();
+        let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         informer.add_handler(move |event: &Event<Namespace>| {
+            if let Event::Deleted(gone) = event {
+                watcher.waiting.lock().wait(object::name(&gone.metadata), []);
+            }
             if plan::is_news(event) {
                 wake.add_after(Key::of(&event.object().metadata), GRACE);
             }

@@ -5,17 +5,18 @@ mod taints;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::SignedDuration;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use tokio::sync::Notify;
 
-use self::plan::{Monitor, World};
+use self::plan::{Moment, Monitor, World};
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
@@ -41,6 +42,7 @@ struct Watcher {
     leases: Store<Lease>,
     pods: Store<Pod>,
     placed: Placed,
+    began: Instant,
 }
 
 /// Wire the node lifecycle controller.
@@ -54,6 +56,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             leases: leases.store(),
             pods: pods.store(),
             placed: Placed::default(),
+            began: clock::instant(),
         };
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
@@ -136,7 +139,9 @@ impl Watcher {
             placed: &placed,
         };
         let began = clock::instant();
-        let actions = monitor.tick(&world, clock::now());
+        let steady =
+            SignedDuration::try_from(began.saturating_duration_since(self.began)).unwrap_or(SignedDuration::MAX);
+        let actions = monitor.tick(&world, Moment { wall: clock::now(), steady });
         let took = clock::instant().saturating_duration_since(began).as_secs_f64();
         metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);
         report(monitor, &nodes, &actions);

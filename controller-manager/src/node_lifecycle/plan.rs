@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::taints::{NOT_READY, UNREACHABLE, desired_taints, evicts, missing_labels, taint_patch};
@@ -51,12 +51,21 @@ pub struct World<'a> {
     pub placed: &'a [Arc<Pod>],
 }
 
+/// A moment, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// What is written down. It may be set, and passes while the machine sleeps.
+    pub wall: Timestamp,
+    /// Since some beginning, by a clock that nobody sets: what nodes are given time by, as upstream's does.
+    pub steady: SignedDuration,
+}
+
 #[derive(Debug)]
 struct Health {
     /// Whether the node says anything of its readiness, and since when.
     heartbeat: (bool, Option<Timestamp>),
     renewed: Option<Timestamp>,
-    probed: Timestamp,
+    probed: SignedDuration,
 }
 
 /// How a zone fares.
@@ -73,7 +82,7 @@ pub enum ZoneState {
 #[derive(Debug)]
 struct Zone {
     tokens: f64,
-    filled: Timestamp,
+    filled: SignedDuration,
     /// Nodes that may be emptied each second.
     rate: f64,
     waiting: BTreeSet<String>,
@@ -132,14 +141,14 @@ impl Monitor {
     }
 
     /// Look at every node once.
-    pub fn tick(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
-        let mut actions = self.arrivals_and_departures(world, now);
+    pub fn tick(&mut self, world: &World<'_>, moment: Moment) -> Vec<Action> {
+        let (mut actions, now) = (self.arrivals_and_departures(world, moment), moment.wall);
         let zones: Vec<String> = world.nodes.iter().map(|n| zone_of(n)).collect();
         let mut readiness: Vec<Option<&str>> = Vec::with_capacity(world.nodes.len());
         let mut written: HashSet<&str> = HashSet::new();
         for node in world.nodes {
             let name = object::name(&node.metadata);
-            let silent = self.silent_for(node, (world.renewed)(name), now);
+            let silent = self.silent_for(node, (world.renewed)(name), moment.steady);
             let mut status = ready_status(node);
             if marks_arrivals(node) {
                 actions.extend(mark(world.placed.iter().filter(|p| pods::node(p) == name), now));
@@ -158,7 +167,7 @@ impl Monitor {
         let all_down = !states.is_empty() && states.values().all(|(s, _)| *s == ZoneState::FullDisruption);
         if std::mem::replace(&mut self.all_down, all_down) && !all_down {
             // Nobody was heard of: everybody gets time to be heard of again.
-            self.health.values_mut().for_each(|(_, health)| health.probed = now);
+            self.health.values_mut().for_each(|(_, health)| health.probed = moment.steady);
         }
         for ((node, status), zone) in world.nodes.iter().zip(&readiness).zip(&zones) {
             let (name, status) = (object::name(&node.metadata), *status);
@@ -173,7 +182,7 @@ impl Monitor {
                 actions.push(labels);
             }
         }
-        self.drain_zones(world, &states, all_down, &readiness, &written, now, &mut actions);
+        self.drain_zones(world, &states, all_down, &readiness, &written, moment, &mut actions);
         actions
     }
 
@@ -185,7 +194,7 @@ impl Monitor {
         Some(Duration::try_from_secs_f64(soonest).unwrap_or(Duration::MAX).max(SOONEST))
     }
 
-    fn arrivals_and_departures(&mut self, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+    fn arrivals_and_departures(&mut self, world: &World<'_>, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         let present: HashSet<&str> = world.nodes.iter().map(|n| object::name(&n.metadata)).collect();
         let gone: Vec<String> = self.health.keys().filter(|n| !present.contains(n.as_str())).cloned().collect();
@@ -208,7 +217,8 @@ impl Monitor {
             let renewed = (world.renewed)(name);
             // A node that has never reported is known for as long as it is there.
             let silent = ready_status(node).is_none() && renewed.is_none();
-            let probed = if silent { object::created(&node.metadata).min(now) } else { now };
+            let known = now.wall.duration_since(object::created(&node.metadata)).max(SignedDuration::ZERO);
+            let probed = if silent { now.steady - known } else { now.steady };
             let health = Health { heartbeat: heartbeat(node), renewed, probed };
             self.health.insert(name.to_owned(), (uid.to_owned(), health));
         }
@@ -216,7 +226,7 @@ impl Monitor {
     }
 
     /// Whether nothing was heard of the node for the grace period.
-    fn silent_for(&mut self, node: &Node, renewed: Option<Timestamp>, now: Timestamp) -> bool {
+    fn silent_for(&mut self, node: &Node, renewed: Option<Timestamp>, now: SignedDuration) -> bool {
         let Some((_, h)) = self.health.get_mut(object::name(&node.metadata)) else { return false };
         let beat = heartbeat(node);
         // Only the fact that something changed counts, not the node's clock.
@@ -227,7 +237,7 @@ impl Monitor {
         }
         let grace =
             if nodes::condition(node, "Ready").is_none() { self.config.startup_grace } else { self.config.grace };
-        now.duration_since(h.probed).unsigned_abs() > grace && now > h.probed
+        Duration::try_from(now - h.probed).is_ok_and(|silence| silence > grace)
     }
 
     /// How each zone fares, and how many nodes it has.
@@ -265,7 +275,7 @@ impl Monitor {
         let unready = matches!(status, Some("False" | "Unknown"));
         let tainted = evicts(node);
         if !self.zones.contains_key(zone) {
-            let new = Zone { tokens: 1.0, filled: Timestamp::UNIX_EPOCH, rate: 0.0, waiting: BTreeSet::new() };
+            let new = Zone { tokens: 1.0, filled: SignedDuration::ZERO, rate: 0.0, waiting: BTreeSet::new() };
             self.zones.insert(zone.to_owned(), new);
         }
         let Some(zone) = self.zones.get_mut(zone) else { return false };
@@ -285,7 +295,7 @@ impl Monitor {
         all_down: bool,
         readiness: &[Option<&str>],
         written: &HashSet<&str>,
-        now: Timestamp,
+        now: Moment,
         actions: &mut Vec<Action>,
     ) {
         for (name, zone) in &mut self.zones {
@@ -297,9 +307,9 @@ impl Monitor {
                 Some((ZoneState::PartialDisruption, _)) => 0.0,
                 _ => self.config.eviction_rate,
             };
-            let elapsed = now.duration_since(zone.filled).as_secs_f64().max(0.0);
+            let elapsed = (now.steady - zone.filled).as_secs_f64();
             zone.tokens = (zone.tokens + elapsed * rate).min(1.0);
-            (zone.filled, zone.rate) = (now, rate);
+            (zone.filled, zone.rate) = (now.steady, rate);
             while rate > 0.0 && zone.tokens >= 1.0 {
                 let Some(next) = zone.waiting.iter().find(|n| !written.contains(n.as_str())).cloned() else { break };
                 zone.waiting.remove(&next);
@@ -308,7 +318,7 @@ impl Monitor {
                     continue;
                 };
                 zone.tokens -= 1.0;
-                if let Some(taints) = desired_taints(node, status, true, now) {
+                if let Some(taints) = desired_taints(node, status, true, now.wall) {
                     // Replaces the NoSchedule-only patch of the same node in this tick.
                     let patch = taint_patch(node, &taints);
                     actions.retain(|a| !same_target(a, &patch));

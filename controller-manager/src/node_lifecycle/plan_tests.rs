@@ -42,7 +42,12 @@ fn tick(m: &mut Monitor, nodes: &[Arc<Node>], renewed: Option<i64>, now: i64) ->
 /// After pods have come to nodes.
 fn tick_with(m: &mut Monitor, nodes: &[Arc<Node>], placed: &[Arc<Pod>], renewed: Option<i64>, now: i64) -> Vec<String> {
     let world = World { nodes, renewed: &|_| renewed.map(at), pods_on: &|n| vec![pod(n)], placed };
-    m.tick(&world, at(now))
+    tick_at(m, &world, now, now)
+}
+
+/// When the clock on the wall says something else than the one that nobody sets.
+fn tick_at(m: &mut Monitor, world: &World<'_>, wall: i64, steady: i64) -> Vec<String> {
+    m.tick(world, Moment { wall: at(wall), steady: SignedDuration::from_secs(steady) })
         .into_iter()
         .map(|a| match a {
             Action::Event { reason, message, .. } => format!("{reason}: {message}"),
@@ -150,6 +155,19 @@ fn lease_renewals_count_as_life_signs() {
     tick(&mut m, &nodes, Some(45), 45);
     assert!(tick(&mut m, &nodes, Some(45), 90).is_empty());
     assert!(!tick(&mut m, &nodes, Some(45), 96).is_empty());
+}
+
+/// A machine that has slept for an hour, or whose clock was wrong, has not missed anybody's sign of life.
+#[test]
+fn a_clock_that_is_set_makes_nobody_silent() {
+    let nodes = [node("a", Some("True"), 0, json!([]))];
+    let world = World { nodes: &nodes, renewed: &|_| None, pods_on: &|n| vec![pod(n)], placed: &[] };
+    for leap in [3600, -3600] {
+        let mut m = Monitor::new(CONFIG);
+        tick_at(&mut m, &world, 0, 0);
+        assert_eq!(tick_at(&mut m, &world, 5 + leap, 5), Vec::<String>::new(), "{leap}");
+        assert!(!tick_at(&mut m, &world, 51 + leap, 51).is_empty(), "{leap}: silence counts all the same");
+    }
 }
 
 #[test]

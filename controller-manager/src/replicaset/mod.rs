@@ -72,23 +72,18 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
     });
     let paced = Paced::new(&queue);
     let (wake, pace, watcher) = (queue.clone(), Arc::clone(&paced), Arc::clone(&this));
-    let forget = Arc::clone(&expectations);
     sets.add_handler(move |event: &Event<K>| {
         let set = event.object();
         let key = Key::of(set.meta());
+        // While all pods go, each status that is written here would bring the next one, as fast as the server takes them.
         match event {
-            Event::Deleted(_) => forget.forget(&key),
-            // Made anew under the same name: what the old one waited for does not concern it.
-            Event::Updated { old, new } if old.meta().uid != new.meta().uid => forget.forget(&key),
-            // While all pods go, each status that is written here would bring the next one, as fast as the server takes them.
             Event::Updated { old, new }
                 if watcher.ends(&key.namespace) && object::asks_the_same(old.meta(), new.meta()) =>
             {
-                return pace.wake(key);
+                pace.wake(key);
             }
-            _ => {}
+            _ => wake.add(key),
         }
-        wake.add(key);
     });
     PodWatch { sets: cx.selectors(), paced, expectations, selects: K::selects_pod }.listen(&pods);
     worker::run(cx, name, workers, &queue, &this, |s, key| async move { s.sync(&key).await });
@@ -105,8 +100,8 @@ impl<K: Set> Replicas<K> {
             self.expectations.forget(key);
             return Ok(None);
         };
-        let settled = self.expectations.satisfied(key, clock::instant());
         let uid = object::uid(set.meta());
+        let unmet = self.expectations.of(key, uid).unmet(clock::instant());
         let mut candidates = owned::candidates(&self.pods, &key.namespace, uid);
         // What has ended or is about to is not worth adopting, nor giving up.
         candidates.retain(|p| pods::active(p) || (pods::owner_uid(p) == Some(uid) && set.selects_pod(p)));
@@ -124,14 +119,15 @@ impl<K: Set> Replicas<K> {
             pods,
         };
         // Each pod that goes with its namespace would otherwise bring a try that is bound to fail.
-        let actions = if settled && !self.ends(&key.namespace) { plan::plan(&snapshot, now) } else { Vec::new() };
+        let actions =
+            if unmet.is_none() && !self.ends(&key.namespace) { plan::plan(&snapshot, now) } else { Vec::new() };
         for ratio in plan::age_ratios(&snapshot, &actions, now) {
             metrics::observe("replicaset_controller_sorting_deletion_age_ratio", &[], ratio);
         }
         let outcome = self.executor.run(key, Some(&self.expectations), actions).await;
         self.report(&set, &snapshot, outcome.failure.as_ref().map(|f| (f.reason.to_owned(), f.error.to_string())), now)
             .await?;
-        outcome.into()
+        Synced::from(outcome).map(|requeue| [requeue, unmet].into_iter().flatten().min())
     }
 
     /// The active pods of all sets with the same owner, when there are too many pods and crowding decides who goes.

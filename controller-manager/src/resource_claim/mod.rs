@@ -323,8 +323,10 @@ impl Claims {
         if consumer.api_group.as_deref().is_some_and(|g| !g.is_empty()) || consumer.resource != "pods" {
             return Err(RestError::other(format!("unsupported ReservedFor entry: {consumer:?}")));
         }
-        let live = |pod: &Pod| object::uid(&pod.metadata) == consumer.uid && !plan::done(pod);
-        if let Some(pod) = self.pods.get(namespace, &consumer.name) {
+        let meant = |pod: &Pod| object::uid(&pod.metadata) == consumer.uid;
+        let live = |pod: &Pod| meant(pod) && !plan::done(pod);
+        // Another one of that name may be the one before.
+        if let Some(pod) = self.pods.get(namespace, &consumer.name).filter(|pod| meant(pod)) {
             return Ok(live(&pod));
         }
         match self.executor.rest.get(&format!("/api/v1/namespaces/{namespace}/pods/{}", consumer.name)).await {

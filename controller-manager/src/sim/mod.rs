@@ -16,5 +16,6 @@ mod store;
 mod strategy;
 mod verbs;
 
+mod ends;
 mod properties;
 mod tests;

@@ -223,7 +223,13 @@ impl Run {
     }
 
     pub(super) async fn step(&mut self, step: &Step) {
-        let calm = if self.fault == Fault::None { CALM } else { CALM_AFTER_FAULTS };
+        if self.hurry(step).await {
+            self.calm(if self.fault == Fault::None { CALM } else { CALM_AFTER_FAULTS }).await;
+        }
+    }
+
+    /// A step alone; whether it did anything that has to calm down.
+    pub(super) async fn hurry(&mut self, step: &Step) -> bool {
         match step {
             Step::Create(object) => make(&self.server, object.clone()),
             Step::Patch { of, with } => self.patch(of, "", with),
@@ -255,19 +261,19 @@ impl Run {
             Step::Refuse { of, message } => {
                 let entry = (!message.is_empty()).then(|| (of.clone(), message.clone()));
                 *self.server.refusing.lock() = entry;
-                return;
+                return false;
             }
             Step::Measure { at, items } => {
                 self.server.measured.lock().insert(at.clone(), items.clone());
-                return;
+                return false;
             }
             Step::Check(checks) => {
                 let failed: Vec<String> = checks.iter().filter_map(|c| self.check(c)).collect();
                 assert!(failed.is_empty(), "in the middle: {}", failed.join("\n"));
-                return;
+                return false;
             }
         }
-        self.calm(calm).await;
+        true
     }
 
     fn patch(&self, of: &str, sub: &str, with: &Value) {

@@ -7,6 +7,7 @@ pub mod plan;
 pub mod recycle;
 pub mod report;
 
+use std::path::{Component, Path};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -63,6 +64,13 @@ impl Queues {
 
 /// Where volumes on this host are made; nothing else on it is ever deleted.
 const HOST_ROOT: &str = "/tmp/";
+
+/// Whether a path is of something below [`HOST_ROOT`], which is not the folder itself.
+fn below_root(path: &str) -> bool {
+    let parts = path.strip_prefix(HOST_ROOT).into_iter().flat_map(|rest| Path::new(rest).components());
+    let parts: Vec<Component<'_>> = parts.collect();
+    parts.iter().any(|part| matches!(part, Component::Normal(_))) && !parts.contains(&Component::ParentDir)
+}
 
 /// Wire the persistent volume binder.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
@@ -250,9 +258,7 @@ impl Binder {
 
     /// Remove what a released volume on this host holds, then the volume.
     async fn delete_on_host(volume: &PersistentVolume, path: &str) -> Vec<Action> {
-        let below =
-            path.strip_prefix(HOST_ROOT).is_some_and(|rest| !rest.is_empty() && !rest.split('/').any(|p| p == ".."));
-        if !below {
+        if !below_root(path) {
             return plan::not_deleted(
                 volume,
                 format!("host_path deleter only supports /tmp/.+ but received provided {path}"),
@@ -339,5 +345,29 @@ impl Binder {
             })
         };
         self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::finished(p))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_deleted_on_this_host() {
+        for (path, may) in [
+            ("/tmp/a", true),
+            ("/tmp/a/b/", true),
+            ("/tmp//a", true),
+            ("/tmp/./a", true),
+            ("/tmp/", false),
+            ("/tmp//", false),
+            ("/tmp/.", false),
+            ("/tmp/a/../..", false),
+            ("/tmp/../etc", false),
+            ("/tmpfs/a", false),
+            ("/etc", false),
+        ] {
+            assert_eq!(below_root(path), may, "{path}");
+        }
     }
 }

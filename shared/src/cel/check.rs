@@ -380,12 +380,12 @@ impl Checker<'_> {
             candidates.push(Candidate { entry, arguments: entry.arguments() });
         }
         let Some(of) = of else { return self.mismatch(id, name, member, &arguments) };
-        let pattern = self.literals(name, &arguments, places);
+        let pattern = self.literals(id, name, &arguments, places);
         node(Kind::Call { candidates, arguments, pattern }, of)
     }
 
     /// Literals no function can read are told at once; a regular expression is compiled.
-    fn literals(&mut self, name: &str, arguments: &[Node], places: &[IdedExpr]) -> Option<regex::Regex> {
+    fn literals(&mut self, id: u64, name: &str, arguments: &[Node], places: &[IdedExpr]) -> Option<regex::Regex> {
         let text = |n: &Node| match &n.kind {
             Kind::Literal(Value::String(s)) => Some(s.to_string()),
             _ => None,
@@ -400,8 +400,19 @@ impl Checker<'_> {
             "duration" if library::duration(&text(arguments.first()?)?).is_none() => {
                 self.problems.push((last.id, "invalid duration argument".to_owned()));
             }
-            "timestamp" if library::timestamp(&text(arguments.first()?)?).is_none() => {
-                self.problems.push((last.id, "invalid timestamp argument".to_owned()));
+            "timestamp" => {
+                let exists = match &arguments.first()?.kind {
+                    Kind::Literal(Value::Int(seconds)) => library::at(*seconds).is_some(),
+                    _ => library::timestamp(&text(arguments.first()?)?).is_some(),
+                };
+                if !exists {
+                    self.problems.push((last.id, "invalid timestamp argument".to_owned()));
+                }
+            }
+            "format" => {
+                if let Err((place, why)) = template(&text(arguments.first()?)?, arguments.get(1)?, last) {
+                    self.problems.push((place.unwrap_or(id), why));
+                }
             }
             _ => {}
         }
@@ -453,6 +464,37 @@ impl Checker<'_> {
         self.locals.truncate(base);
         let of = result.of.clone();
         node(Kind::Fold(Box::new(Fold { range, variables, accumulator, init, condition, step, result })), of)
+    }
+}
+
+/// Whether what a list holds can be put into a template; where it cannot, and why.
+fn template(template: &str, list: &Node, place: &IdedExpr) -> Result<(), (Option<u64>, String)> {
+    let Expr::List(places) = &place.expr else { return Ok(()) };
+    // The types as they are when it runs; none where they are not known before.
+    let types: Vec<Option<String>> = match &list.kind {
+        Kind::List(items) => items.iter().map(|(item, _)| item.of.at_runtime()).collect(),
+        Kind::Literal(list) => {
+            list.items().iter().flat_map(|l| l.iter()).map(|v| Some(v.type_name().to_owned())).collect()
+        }
+        _ => return Ok(()),
+    };
+    let mut at = None;
+    let wanted = library::pieces(template, types.len(), |piece| {
+        let library::Piece::Value(index, letter, _) = piece else { return Ok(()) };
+        let wrong = types.get(index).and_then(Option::as_deref).and_then(|of| library::unfit(letter, of));
+        wrong.map_or(Ok(()), |why| {
+            at = places.elements.get(index).map(|element| element.id);
+            Err(why)
+        })
+    });
+    match wanted {
+        Err(why) => Err((at, why.to_string())),
+        Ok(wanted) if wanted < types.len() => {
+            let given = types.len();
+            let why = format!("too many arguments supplied to string.format (expected {wanted}, got {given})");
+            Err((None, why))
+        }
+        Ok(_) => Ok(()),
     }
 }
 

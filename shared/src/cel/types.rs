@@ -158,6 +158,17 @@ impl Type {
         }
     }
 
+    /// What its values are called when they are there; none where that is not known before.
+    pub(super) fn at_runtime(&self) -> Option<String> {
+        Some(match self {
+            Self::Dyn | Self::Any | Self::Open | Self::Param(_) => return None,
+            Self::List(_) => "list".to_owned(),
+            Self::Map(_) => "map".to_owned(),
+            Self::Optional(_) => "optional_type".to_owned(),
+            other => other.full(),
+        })
+    }
+
     /// Reads a type as the tables of the library write it.
     pub(super) fn declared(text: &'static str) -> Self {
         let text = text.trim();

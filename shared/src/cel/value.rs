@@ -145,8 +145,8 @@ pub enum Value<'a> {
     String(Text<'a>),
     /// Bytes.
     Bytes(Arc<[u8]>),
-    /// Moment.
-    Timestamp(jiff::Timestamp),
+    /// Moment, in UTC.
+    Timestamp(jiff::civil::DateTime),
     /// Span, in nanoseconds.
     Duration(i64),
     /// List.

@@ -4,14 +4,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Response, Uri};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper_rustls::FixedServerNameResolver;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::GaiResolver;
@@ -19,6 +18,7 @@ use kube::client::ConfigExt as _;
 use kube::{Client, Config};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
+use tokio::time::Instant;
 use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
 
 use super::credentials::{self, Credentials};
@@ -26,11 +26,11 @@ use super::families::{self, Resolver};
 use super::measured::Measures;
 use super::patience::{Measured, Patience};
 use super::peer::{Answer, Connector, Io, Peer};
+use super::timely::{CONNECT, Timely};
 use super::transport::{Sent, erased};
 use super::{Throttle, Transport};
 use crate::cert::ReloadingKey;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests under way of one connection before another is opened.
 const STREAMS: usize = 90;
 /// Connections at the same time; with all of them full, the emptiest takes more.
@@ -95,7 +95,7 @@ pub fn transport(config: &Config, throttle: &Throttle) -> anyhow::Result<Transpo
     let mut tcp = HttpConnector::new_with_resolver(Resolver(GaiResolver::new()));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_connect_timeout(Some(CONNECT));
     through(tcp, config, throttle)
 }
 
@@ -118,7 +118,7 @@ where
         headers: headers(config)?,
         credentials,
         patience: Patience::new(throttle.clone(), measures),
-        connector: https.enable_all_versions().wrap_connector(connector),
+        connector: Timely(https.enable_all_versions().wrap_connector(connector)),
         lanes: Mutex::new(Lanes { open: Vec::new(), pair }),
     });
     let send = move |mut request| {
@@ -152,6 +152,7 @@ impl<C: Connector> Server<C> {
         for (name, value) in &self.headers {
             request.headers_mut().append(name, value.clone());
         }
+        let then = Instant::now();
         if let Some(value) = self.credentials.header().await? {
             request.headers_mut().insert(AUTHORIZATION, value);
         }
@@ -159,8 +160,11 @@ impl<C: Connector> Server<C> {
             let (peer, lane) = self.lanes.lock().pick(|| Arc::new(Peer::new(self.connector.clone())));
             peer.send(request, lane)
         };
-
-        Ok(self.patience.send(request, attempt).await?)
+        let answer = self.patience.send(request, attempt).await?;
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            Box::pin(self.credentials.refused(then)).await;
+        }
+        Ok(answer)
     }
 }
 

@@ -48,10 +48,8 @@ pub(super) fn resolve(
         let encoded = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
         Credentials::Fixed(secret(&format!("Basic {encoded}"))?)
     } else if let Some(exec) = &user.exec {
-        let (plugin, theirs) = Plugin::start(exec)?;
-        if let Some(theirs) = theirs {
-            pair = Some(Arc::new(ReloadingKey::from_pem(&theirs)?));
-        }
+        let plugin = Plugin::start(exec)?;
+        pair = plugin.pair().or(pair);
         Credentials::Plugin(Box::new(plugin))
     } else {
         Credentials::Connection
@@ -117,7 +115,8 @@ fn secret(value: &str) -> anyhow::Result<HeaderValue> {
 /// A token in a file that is read again once a minute.
 pub struct TokenFile {
     path: String,
-    last: Mutex<(HeaderValue, Instant)>,
+    /// When it was read, unless it is to be read again in any case.
+    last: Mutex<(HeaderValue, Option<Instant>)>,
 }
 
 impl std::fmt::Debug for TokenFile {
@@ -131,18 +130,30 @@ impl TokenFile {
     /// The file cannot be read now, or what it holds is no header.
     pub fn read(path: &str) -> anyhow::Result<Self> {
         let token = std::fs::read_to_string(path).with_context(|| format!("failed to read token file {path:?}"))?;
-        Ok(Self { path: path.to_owned(), last: Mutex::new((bearer(&token)?, Instant::now())) })
+        let header = some(&token).with_context(|| format!("read empty token from file {path:?}"))?;
+        Ok(Self { path: path.to_owned(), last: Mutex::new((bearer(header)?, Some(Instant::now()))) })
     }
 
-    /// The token, as a header; the last good one when the file is gone.
+    /// The token, as a header; the last good one when the file is gone, or is being written.
     pub fn header(&self) -> HeaderValue {
         let mut last = self.last.lock();
-        if last.1.elapsed() >= TOKEN_AGE {
-            let fresh = std::fs::read_to_string(&self.path).ok().and_then(|token| bearer(&token).ok());
-            *last = (fresh.unwrap_or_else(|| last.0.clone()), Instant::now());
+        if last.1.is_none_or(|read| read.elapsed() >= TOKEN_AGE) {
+            let text = std::fs::read_to_string(&self.path).ok();
+            let fresh = text.as_deref().and_then(some).and_then(|token| bearer(token).ok());
+            *last = (fresh.unwrap_or_else(|| last.0.clone()), Some(Instant::now()));
         }
         last.0.clone()
     }
+
+    /// The server did not believe the token of a request that was made then.
+    fn refused(&self, then: Instant) {
+        let mut last = self.last.lock();
+        last.1 = last.1.filter(|read| *read >= then);
+    }
+}
+
+fn some(token: &str) -> Option<&str> {
+    Some(token.trim()).filter(|token| !token.is_empty())
 }
 
 impl Credentials {
@@ -154,6 +165,15 @@ impl Credentials {
             Self::File(file) => Some(file.header()),
             Self::Plugin(plugin) => Box::pin(plugin.header()).await?,
         })
+    }
+
+    /// The server did not believe those of a request that was made then: the next one has fresh ones, where that can be.
+    pub(super) async fn refused(&self, then: Instant) {
+        match self {
+            Self::Connection | Self::Fixed(_) => {}
+            Self::File(file) => file.refused(then),
+            Self::Plugin(plugin) => plugin.refused(then).await,
+        }
     }
 }
 
@@ -191,9 +211,23 @@ mod tests {
         assert_eq!(file.header(), "Bearer one");
         tokio::time::advance(TOKEN_AGE).await;
         assert_eq!(file.header(), "Bearer two");
+        for held_back in ["", " \n"] {
+            std::fs::write(&path, held_back).expect("written");
+            tokio::time::advance(TOKEN_AGE).await;
+            assert_eq!(file.header(), "Bearer two", "who writes it has only begun");
+        }
+        assert!(TokenFile::read(&path.to_string_lossy()).is_err(), "nothing is no token");
+        std::fs::write(&path, "three").expect("written");
+        let file = Credentials::File(file);
+        let header = async || file.header().await.expect("a header");
+        file.refused(Instant::now() - TOKEN_AGE).await;
+        assert_eq!(header().await, Some(HeaderValue::from_static("Bearer two")), "another one was refused");
+        tokio::time::advance(TOKEN_AGE / 2).await;
+        file.refused(Instant::now()).await;
+        assert_eq!(header().await, Some(HeaderValue::from_static("Bearer three")), "it is of no use any more");
         std::fs::remove_file(&path).expect("removed");
         tokio::time::advance(TOKEN_AGE).await;
-        assert_eq!(file.header(), "Bearer two");
+        assert_eq!(header().await, Some(HeaderValue::from_static("Bearer three")));
     }
 
     #[test]

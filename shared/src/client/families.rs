@@ -38,14 +38,18 @@ pub(super) fn transport() {
         .inc();
     let entries = "[ALPHA] Number of transport entries in the internal cache.";
     metrics::gauge("rest_client_transport_cache_entries", entries, &[]).with_label_values::<&str>(&[]).inc();
-    let age = "[ALPHA] Histogram of the number of seconds the last auth exec plugin client certificate lived before being \
-        rotated. If auth exec plugin client certificates are unused, histogram will contain no data.";
-    metrics::histogram("rest_client_exec_plugin_certificate_rotation_age", age, &[], AGES.to_vec())
-        .with_label_values::<&str>(&[]);
+    age();
     let left = time_left();
     if left.get() == 0.0 {
         left.set(f64::INFINITY);
     }
+}
+
+fn age() -> metrics::Histogram {
+    let help = "[ALPHA] Histogram of the number of seconds the last auth exec plugin client certificate lived before being \
+        rotated. If auth exec plugin client certificates are unused, histogram will contain no data.";
+    metrics::histogram("rest_client_exec_plugin_certificate_rotation_age", help, &[], AGES.to_vec())
+        .with_label_values::<&str>(&[])
 }
 
 fn time_left() -> metrics::Gauge {
@@ -58,6 +62,11 @@ fn time_left() -> metrics::Gauge {
 /// A plugin's certificate ends then.
 pub(super) fn certificate_ends(at: Timestamp, now: Timestamp) {
     time_left().set(at.duration_since(now).as_secs_f64());
+}
+
+/// A plugin's certificate, which was good since then, has been exchanged.
+pub(super) fn certificate_rotated(since: Timestamp, now: Timestamp) {
+    age().observe(now.duration_since(since).as_secs_f64());
 }
 
 /// A plugin was run, with what result.

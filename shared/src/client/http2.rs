@@ -84,6 +84,11 @@ impl Http2 {
         Arc::strong_count(&self.lost) > 2
     }
 
+    /// Whether anybody has a handle of a connection that nobody keeps any more.
+    pub(super) fn is_read_from(mark: &Mark) -> bool {
+        Arc::strong_count(mark) > 1
+    }
+
     /// Whether requests can be sent.
     pub(super) fn is_open(&mut self) -> bool {
         // Pending only after a request of this very handle, which others are used for.

@@ -15,6 +15,7 @@ mod peer;
 mod plugin;
 mod remote;
 mod throttle;
+mod timely;
 mod transport;
 pub mod typed;
 

@@ -134,7 +134,10 @@ impl<C: Connector> Peer<C> {
             return Ok(Speaks::Http1);
         }
         let speaks = Arc::downgrade(&self.speaks);
-        let retire = move |idle: &Mark| speaks.upgrade().is_none_or(|speaks| retire(&speaks, idle));
+        let retire = move |idle: &Mark| match speaks.upgrade() {
+            Some(speaks) => retire(&speaks, idle),
+            None => !Http2::is_read_from(idle),
+        };
         Http2::over(io, retire).await.map(Speaks::Http2)
     }
 }
@@ -150,8 +153,8 @@ fn retire(speaks: &Mutex<Option<Speaks>>, idle: &Mark) -> bool {
             *speaks = None;
             true
         }
-        // Others have taken its place: it ends with the last answer that is read from it.
-        _ => true,
+        // Others have taken its place: it ends with the last answer that is read from it, and is listened to until then.
+        _ => !Http2::is_read_from(idle),
     }
 }
 

@@ -52,6 +52,8 @@ enum Manner {
     AnswersOnce,
     /// Takes requests, and says nothing any more, not even to pings.
     FallsSilent,
+    /// Begins one answer, takes no other request, and says nothing any more from then on.
+    BeginsOnly(u64),
     /// Cannot be reached.
     Refuses,
     /// Knows no HTTP/2.
@@ -71,6 +73,18 @@ async fn serve(mut io: DuplexStream, manner: Manner) {
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         if matches!(manner, Manner::FallsSilent) {
             return std::future::pending().await;
+        }
+        if let Manner::BeginsOnly(minutes) = manner {
+            let stream = respond.send_response(Response::new(()), false).expect("an answer");
+            connection.graceful_shutdown();
+            let end = tokio::time::sleep(Duration::from_mins(minutes));
+            tokio::select! {
+                () = end => {}
+                _ = connection.accept() => {}
+            }
+            std::future::pending::<()>().await;
+            drop(stream);
+            return;
         }
         if matches!(manner, Manner::AnswersOnce) {
             connection.graceful_shutdown();
@@ -200,6 +214,20 @@ async fn who_reads_an_answer_keeps_its_connection_open() {
     assert_eq!((seen.opened(), seen.open()), (1, 1));
     tokio::time::sleep(Duration::from_mins(4)).await;
     assert_eq!(seen.open(), 0);
+}
+
+/// A server that goes down lets watches end by themselves, and may be gone before they do.
+#[tokio::test(start_paused = true)]
+async fn who_reads_an_answer_on_a_connection_that_was_replaced_learns_that_it_is_lost() {
+    let (peer, seen) = peer(&[Manner::BeginsOnly(5), Manner::Echoes]);
+    let request = Request::post("https://server/path").body(Bytes::from_static(b"x")).expect("a request");
+    let answer = Arc::clone(&peer).send(&request, Arc::default()).await.expect("an answer");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(ask(&peer, b"y").await.expect("an answer"), "y");
+    assert_eq!(seen.opened(), 2);
+    let end = tokio::time::timeout(Duration::from_mins(10), answer.into_body().collect());
+    let lost = end.await.expect("it ends").expect_err("nobody there");
+    assert!(matches!(lost, Broken::Lost), "{lost}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,17 +1,19 @@
 //! Credentials from a program (`exec` in a kubeconfig, client.authentication.k8s.io): it is told what for in
-//! `KUBERNETES_EXEC_INFO` and prints an `ExecCredential`. Its token is kept until it expires.
+//! `KUBERNETES_EXEC_INFO` and prints an `ExecCredential`. What it gave is kept until that expires, or is refused.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use http::HeaderValue;
 use jiff::{SignedDuration, Timestamp};
 use kube::config::{ExecConfig, ExecInteractiveMode};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::credentials::bearer;
 use super::families;
-use crate::cert::PemPair;
+use crate::cert::{PemPair, ReloadingKey};
 
 /// Asked again so long before a token expires, so that it does not do so on the way.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
@@ -19,25 +21,36 @@ const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// A program and what it said last.
 pub struct Plugin {
     exec: ExecConfig,
-    /// When its certificate ends, if it gave one.
-    ends: Option<Timestamp>,
+    /// The client certificate, if it gave one at first.
+    pair: Option<Arc<ReloadingKey>>,
     last: tokio::sync::Mutex<Answer>,
 }
 
+/// What it said.
 struct Answer {
     header: Option<HeaderValue>,
+    /// Until then it is of use.
     expires: Option<Timestamp>,
+    /// From when to when its certificate is good, if it gave one.
+    good: Option<(Timestamp, Timestamp)>,
+    asked: Instant,
 }
 
 impl Plugin {
-    /// Asks for the first time; the certificate, where it gives one, serves as long as the client lives.
+    /// Asks for the first time.
     ///
     /// # Errors
     /// The program cannot be run, fails, or prints something else than credentials.
-    pub fn start(exec: &ExecConfig) -> anyhow::Result<(Self, Option<PemPair>)> {
+    pub fn start(exec: &ExecConfig) -> anyhow::Result<Self> {
         let (answer, pair) = ask(exec)?;
-        let ends = pair.as_ref().and_then(|pair| end(&pair.certificate));
-        Ok((Self { exec: exec.clone(), ends, last: tokio::sync::Mutex::new(answer) }, pair))
+        let pair = pair.as_ref().map(ReloadingKey::from_pem).transpose()?.map(Arc::new);
+        Ok(Self { exec: exec.clone(), pair, last: tokio::sync::Mutex::new(answer) })
+    }
+
+    /// The client certificate, which the program may exchange.
+    #[must_use]
+    pub fn pair(&self) -> Option<Arc<ReloadingKey>> {
+        self.pair.clone()
     }
 
     /// The header for a request now; none when the program only gave a certificate.
@@ -45,15 +58,30 @@ impl Plugin {
     /// # Errors
     /// Those of [`Plugin::start`], when it has to be asked again.
     pub async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
-        if let Some(ends) = self.ends {
-            families::certificate_ends(ends, Timestamp::now());
-        }
         let mut last = self.last.lock().await;
         if last.expires.is_some_and(|at| Timestamp::now() + MARGIN >= at) {
             let exec = self.exec.clone();
-            *last = tokio::task::spawn_blocking(move || ask(&exec)).await??.0;
+            let (answer, pair) = tokio::task::spawn_blocking(move || ask(&exec)).await??;
+            if let (Some(own), Some(pair)) = (&self.pair, &pair) {
+                own.replace(pair)?;
+            }
+            if let Some((since, _)) = last.good.filter(|_| last.good != answer.good) {
+                families::certificate_rotated(since, Timestamp::now());
+            }
+            *last = answer;
+        }
+        if let Some((_, end)) = last.good {
+            families::certificate_ends(end, Timestamp::now());
         }
         Ok(last.header.clone())
+    }
+
+    /// The server did not believe what a request had that was made then: the program is asked again for the next one.
+    pub async fn refused(&self, then: Instant) {
+        let mut last = self.last.lock().await;
+        if last.asked < then {
+            last.expires = Some(Timestamp::MIN);
+        }
     }
 }
 
@@ -74,10 +102,13 @@ fn ask(exec: &ExecConfig) -> anyhow::Result<(Answer, Option<PemPair>)> {
     read(&said)
 }
 
-/// When a certificate in PEM ends.
-fn end(pem: &str) -> Option<Timestamp> {
+/// From when to when a certificate in PEM is good.
+fn good(pem: &str) -> Option<(Timestamp, Timestamp)> {
     let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
-    Timestamp::from_second(block.parse_x509().ok()?.validity().not_after.timestamp()).ok()
+    let certificate = block.parse_x509().ok()?;
+    let time = |at: x509_parser::time::ASN1Time| Timestamp::from_second(at.timestamp()).ok();
+    let validity = certificate.validity();
+    Some((time(validity.not_before)?, time(validity.not_after)?))
 }
 
 /// Components have no terminal.
@@ -105,7 +136,8 @@ fn read(said: &Value) -> anyhow::Result<(Answer, Option<PemPair>)> {
     let header = text("token").map(bearer).transpose()?;
     ensure!(header.is_some() || pair.is_some(), "exec plugin didn't return a token or cert/key pair");
     let expires = text("expirationTimestamp").map(str::parse).transpose().context("expirationTimestamp")?;
-    Ok((Answer { header, expires }, pair))
+    let good = pair.as_ref().and_then(|pair| good(&pair.certificate));
+    Ok((Answer { header, expires, good, asked: Instant::now() }, pair))
 }
 
 #[cfg(test)]
@@ -144,10 +176,39 @@ echo "{kind: ExecCredential, status: {token: t$n, expirationTimestamp: '2020-01-
             "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
             "env": [{"name": "COUNT", "value": count.to_string_lossy()}],
         }));
-        let (plugin, _) = Plugin::start(&exec.expect("a plugin")).expect("credentials");
+        let plugin = Plugin::start(&exec.expect("a plugin")).expect("credentials");
         let header = plugin.header().await.expect("credentials").expect("a token");
         assert_eq!(header, "Bearer t2");
         std::fs::remove_file(&count).expect("it counted");
+    }
+
+    /// A program that does not say how long its credentials last, and hands out a certificate.
+    #[tokio::test]
+    async fn a_program_is_asked_again_when_the_server_refuses_what_it_gave() {
+        let folder = std::env::temp_dir().join(format!("plugin-pair-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let says = |name: &str| {
+            let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).expect("a pair");
+            let said = json!({"kind": "ExecCredential", "status": {"token": name,
+                "clientCertificateData": made.cert.pem(), "clientKeyData": made.signing_key.serialize_pem()}});
+            std::fs::write(folder.join("said"), said.to_string()).expect("written");
+        };
+        says("one");
+        let exec = json!({"command": "cat", "args": [folder.join("said")]});
+        let plugin = Plugin::start(&serde_json::from_value(exec).expect("a plugin")).expect("credentials");
+        let shown = async || {
+            let header = plugin.header().await.expect("credentials").expect("a token");
+            (header, plugin.pair().expect("a pair").current())
+        };
+        let first = shown().await;
+        says("two");
+        let again = shown().await;
+        assert!(first.0 == again.0 && Arc::ptr_eq(&first.1, &again.1), "nobody complains");
+        plugin.refused(Instant::now()).await;
+        let next = shown().await;
+        assert_eq!(next.0, "Bearer two");
+        assert!(first.1.cert != next.1.cert, "another certificate goes with it");
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

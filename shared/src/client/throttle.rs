@@ -6,6 +6,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+/// The longest pause between two requests, however few a second are asked for.
+const RAREST: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Limits the requests of one client; clones share the budget.
 #[derive(Clone)]
 pub struct Throttle(Option<Arc<Mutex<Bucket>>>);
@@ -31,10 +34,10 @@ impl Bucket {
 impl Throttle {
     /// `qps` requests per second on average, up to `burst` at once; no limit when `qps` is 0 or less.
     pub fn new(qps: f32, burst: u32) -> Self {
-        if qps <= 0.0 {
+        if qps.is_nan() || qps <= 0.0 {
             return Self(None);
         }
-        let cost = Duration::from_secs_f32(1.0 / qps);
+        let cost = Duration::try_from_secs_f32(1.0 / qps).map_or(RAREST, |cost| cost.min(RAREST));
         let burst = cost.saturating_mul(burst.max(1));
         let now = Instant::now();
         Self(Some(Arc::new(Mutex::new(Bucket { cost, burst, paid: now.checked_sub(burst).unwrap_or(now) }))))
@@ -91,9 +94,19 @@ mod tests {
 
     #[tokio::test]
     async fn no_limit_without_qps() {
-        let throttle = Throttle::new(0.0, 0);
-        for _ in 0..1000 {
-            assert_eq!(throttle.turn().await, None);
+        for qps in [0.0, -1.0, f32::NAN] {
+            let throttle = Throttle::new(qps, 0);
+            for _ in 0..1000 {
+                assert_eq!(throttle.turn().await, None);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hardly_any_request_a_second() {
+        for qps in [1e-6, f32::MIN_POSITIVE, 1e-45] {
+            let throttle = Throttle::new(qps, u32::MAX);
+            assert_eq!(throttle.turn().await, Some(Duration::ZERO), "{qps}");
         }
     }
 }

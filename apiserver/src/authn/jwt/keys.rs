@@ -96,7 +96,7 @@ pub(super) struct Keys {
     discovery: String,
     source: Source,
     known: ArcSwapOption<Known>,
-    /// When the keys were fetched last; held while they are.
+    /// When that was tried last, to its end; held meanwhile. Who waited for it does not try again.
     fetched: Mutex<Option<Instant>>,
 }
 
@@ -156,10 +156,10 @@ impl Keys {
         if self.is_known() || tried.is_some_and(|at| at.elapsed() < RETRY) {
             return;
         }
-        *tried = Some(Instant::now());
         if let Err(error) = self.discover_once().await {
             tracing::error!(issuer = self.issuer, %error, "oidc authenticator: async token verifier for issuer");
         }
+        *tried = Some(Instant::now());
     }
 
     async fn discover_once(&self) -> Result<(), String> {
@@ -184,8 +184,9 @@ impl Keys {
             return Ok(true);
         }
         let Some(known) = self.known.load_full() else { return Ok(false) };
+        let found = document(&known.jwks).await;
         *fetched = Some(Instant::now());
-        let keys = read(&document(&known.jwks).await?);
+        let keys = read(&found?);
         self.known.store(Some(Known { jwks: known.jwks.clone(), keys }.into()));
         Ok(true)
     }
@@ -227,5 +228,30 @@ mod tests {
         let fits = |algorithm: &str, message: &str| keys[0].checked.fits(algorithm, message, signature);
         assert!(fits("ES512", "a.b"));
         assert!(!fits("ES512", "a.c") && !fits("ES384", "a.b") && !fits("RS256", "a.b"));
+    }
+
+    /// An issuer that takes requests and never answers keeps who waits for it no longer than whoever asked first.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_keys_does_not_ask_again() {
+        use shared::client::BoxStream;
+        let silent = Dialer::new(|_| {
+            let (near, far) = tokio::io::duplex(1 << 12);
+            Box::pin(async move {
+                tokio::spawn(async move {
+                    let _open = far;
+                    std::future::pending::<()>().await;
+                });
+                let near: BoxStream = Box::pin(near);
+                Ok(near)
+            })
+        });
+        let source = Source { ca: None, dialer: Some(silent) };
+        let keys = Keys::new("http://issuer", None, source.clone());
+        let jwks = source.remote("http://issuer/keys").expect("a remote");
+        keys.known.store(Some(Known { jwks, keys: Vec::new() }.into()));
+        let began = Instant::now();
+        let asked = (0..5).map(|_| keys.verify("RS256", "k", "a.b", "c"));
+        assert!(futures::future::join_all(asked).await.iter().all(Result::is_err));
+        assert_eq!(began.elapsed().as_secs(), DEADLINE.as_secs());
     }
 }

@@ -1,6 +1,6 @@
 //! `ip`, `cidr` and what they do.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -8,6 +8,7 @@ use super::{Args, Entry, ONE, bool, function, int, method, opaque, text};
 use crate::cel::Error;
 use crate::cel::cost::{CHARACTER, Cost};
 use crate::cel::value::{Answer, Value};
+use crate::status::go_quote;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Ip(IpAddr);
@@ -44,22 +45,84 @@ pub(super) const TABLE: &[Entry] = &[
     function("string", "net.CIDR", "string", ONE, printed),
 ];
 
+/// An address, or why a text is none, in the words of Go's library.
+fn parse_address(text: &str) -> Result<IpAddr, String> {
+    let wrong = |why: String| Err(format!("ParseAddr({}): {why}", go_quote(text)));
+    match text.bytes().find(|b| matches!(b, b'.' | b':' | b'%')) {
+        None => wrong("unable to parse IP".to_owned()),
+        Some(b'%') => wrong("missing IPv6 address".to_owned()),
+        Some(b'.') => text.parse().map(IpAddr::V4).or_else(|_| wrong(four(text))),
+        Some(_) if text.ends_with('%') => wrong("zone must be a non-empty string".to_owned()),
+        Some(_) => text.parse().map(IpAddr::V6).or_else(|_| wrong("unable to parse IP".to_owned())),
+    }
+}
+
+/// What is wrong with the four numbers of an address.
+fn four(text: &str) -> String {
+    let at = |why: &str, place: usize| format!("{why} (at {})", go_quote(&text[place..]));
+    let (mut number, mut digits, mut dots) = (0_u32, 0, 0);
+    for (place, c) in text.char_indices() {
+        match c.to_digit(10) {
+            Some(_) if digits == 1 && number == 0 => return "IPv4 field has octet with leading zero".to_owned(),
+            Some(digit) => {
+                (number, digits) = (number * 10 + digit, digits + 1);
+                if number > 255 {
+                    return "IPv4 field has value >255".to_owned();
+                }
+            }
+            None if c != '.' => return at("unexpected character", place),
+            None if digits == 0 || place + 1 == text.len() => {
+                return at("IPv4 field must have at least one digit", place);
+            }
+            None if dots == 3 => return "IPv4 address too long".to_owned(),
+            None => (number, digits, dots) = (0, 0, dots + 1),
+        }
+    }
+    "IPv4 address too short".to_owned()
+}
+
 fn parse_ip(text: &str) -> Result<IpAddr, Error> {
-    let wrong = |why: &str| Error::new(format!("IP Address {text:?} parse error during conversion from string: {why}"));
-    let address: IpAddr = text.parse().map_err(|_| wrong(&format!("ParseAddr({text:?}): unable to parse IP")))?;
-    match address {
+    let quoted = go_quote(text);
+    let (bare, zone) = text.split_once('%').unwrap_or((text, ""));
+    if !zone.is_empty() && bare.parse::<Ipv6Addr>().is_ok() {
+        return Err(Error::new(format!("IP address {quoted} with zone value is not allowed")));
+    }
+    let read = parse_address(text);
+    match read
+        .map_err(|why| Error::new(format!("IP Address {quoted} parse error during conversion from string: {why}")))?
+    {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
-            Err(Error::new(format!("IPv4-mapped IPv6 address {text:?} is not allowed")))
+            Err(Error::new(format!("IPv4-mapped IPv6 address {quoted} is not allowed")))
         }
         address => Ok(address),
     }
 }
 
+/// A network, or why a text is none, in the words of Go's library.
+fn parse_prefix(text: &str) -> Result<IpNet, String> {
+    let wrong = |why: String| format!("netip.ParsePrefix({}): {why}", go_quote(text));
+    let (address, bits) = text.rsplit_once('/').ok_or_else(|| wrong("no '/'".to_owned()))?;
+    if address.contains('%') && address.parse::<Ipv6Addr>().is_err() {
+        return Err(wrong("IPv6 zones cannot be present in a prefix".to_owned()));
+    }
+    let address = parse_address(address).map_err(wrong)?;
+    let shape =
+        !bits.is_empty() && bits.bytes().all(|b| b.is_ascii_digit()) && (bits.len() == 1 || !bits.starts_with('0'));
+    let number = bits.parse().ok().filter(|_| shape);
+    let number: u32 = number.ok_or_else(|| wrong(format!("bad bits after slash: {}", go_quote(bits))))?;
+    let prefix = u8::try_from(number).ok().and_then(|number| IpNet::new(address, number).ok());
+    prefix.ok_or_else(|| wrong("prefix length out of range".to_owned()))
+}
+
 fn parse_cidr(text: &str) -> Result<IpNet, Error> {
-    let net: Option<IpNet> = text.parse().ok();
-    let mapped = |n: &IpNet| matches!(n.addr(), IpAddr::V6(a) if a.to_ipv4_mapped().is_some());
-    net.filter(|n| !mapped(n))
-        .ok_or_else(|| Error::new(format!("network address parse error during conversion from string: {text}")))
+    const WRONG: &str = "network address parse error during conversion from string";
+    let net = parse_prefix(text).map_err(|why| format!("{WRONG}: {why}"));
+    let mapped = |net: &IpNet| matches!(net.addr(), IpAddr::V6(a) if a.to_ipv4_mapped().is_some());
+    match net {
+        Ok(net) if mapped(&net) => Err(format!("IPv4-mapped IPv6 address {} is not allowed", go_quote(text))),
+        other => other,
+    }
+    .map_err(|why| Error::new(format!("{WRONG}: {why}")))
 }
 
 fn ip<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {

@@ -48,19 +48,23 @@ fn range(of: &str) -> Error {
     Error::new(format!("{of} overflow"))
 }
 
-fn unreadable(value: &str, of: &str) -> Error {
-    Error::new(format!("type conversion error from 'string' to '{of}': {}", crate::status::go_quote(value)))
+/// A text is nothing of that type.
+pub(super) fn unreadable(of: &str) -> Error {
+    Error::new(format!("type conversion error from 'string' to '{of}'"))
 }
+
+/// The first fraction that is too large for an integer; its opposite is too small, as upstream has it.
+const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
 
 fn to_int<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Int(n) => int(*n),
         Value::UInt(n) => i64::try_from(*n).map(Value::Int).map_err(|_| range("integer")),
         #[allow(clippy::cast_possible_truncation)]
-        Value::Double(n) if *n > -9.223_372_036_854_775e18 && *n < 9.223_372_036_854_775e18 => int(*n as i64),
+        Value::Double(n) if *n > -TWO_TO_63 && *n < TWO_TO_63 => int(*n as i64),
         Value::Double(_) => Err(range("integer")),
-        Value::String(s) => s.parse().map(Value::Int).map_err(|_| unreadable(s, "int")),
-        Value::Timestamp(t) => int(t.as_second()),
+        Value::String(s) => s.parse().map(Value::Int).map_err(|_| unreadable("int")),
+        Value::Timestamp(t) => int(time::seconds_of(t)),
         Value::Duration(n) => int(*n),
         _ => Err(Error::overload()),
     }
@@ -71,9 +75,13 @@ fn to_uint<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
         Value::UInt(n) => Ok(Value::UInt(*n)),
         Value::Int(n) => u64::try_from(*n).map(Value::UInt).map_err(|_| range("unsigned integer")),
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        Value::Double(n) if *n >= 0.0 && *n < 1.844_674_407_370_955e19 => Ok(Value::UInt(*n as u64)),
+        Value::Double(n) if *n >= 0.0 && *n < 2.0 * TWO_TO_63 => Ok(Value::UInt(*n as u64)),
         Value::Double(_) => Err(range("unsigned integer")),
-        Value::String(s) => s.parse().map(Value::UInt).map_err(|_| unreadable(s, "uint")),
+        // What has no sign has none of either kind.
+        Value::String(s) => {
+            let read = Some(s).filter(|s| !s.starts_with('+')).and_then(|s| s.parse().ok());
+            read.map(Value::UInt).ok_or_else(|| unreadable("uint"))
+        }
         _ => Err(Error::overload()),
     }
 }
@@ -84,7 +92,7 @@ fn to_double<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
         Value::Double(n) => Ok(Value::Double(*n)),
         Value::Int(n) => Ok(Value::Double(*n as f64)),
         Value::UInt(n) => Ok(Value::Double(*n as f64)),
-        Value::String(s) => s.parse().map(Value::Double).map_err(|_| unreadable(s, "double")),
+        Value::String(s) => s.parse().map(Value::Double).map_err(|_| unreadable("double")),
         _ => Err(Error::overload()),
     }
 }
@@ -92,10 +100,13 @@ fn to_double<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 fn to_bool<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Bool(b) => bool(*b),
-        Value::String(s) => parse_bool(s).map_or_else(|_| Err(unreadable(s, "bool")), bool),
+        Value::String(s) => parse_bool(s).map_or_else(|_| Err(unreadable("bool")), bool),
         _ => Err(Error::overload()),
     }
 }
+
+/// The powers of ten of fractions that are printed without one.
+const PLAIN: std::ops::Range<i32> = -4..6;
 
 /// A fraction as Go prints it: as short as can be, with an exponent when it is far from 1.
 pub(super) fn print_double(n: f64) -> String {
@@ -105,12 +116,11 @@ pub(super) fn print_double(n: f64) -> String {
     if n.is_infinite() {
         return if n > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
     }
-    let exponent = if n == 0.0 { 0.0 } else { n.abs().log10().floor() };
-    if (-4.0..21.0).contains(&exponent) {
-        return n.to_string();
-    }
     let shown = format!("{n:e}");
     let (digits, power) = shown.split_once('e').unwrap_or((&shown, "0"));
+    if power.parse().is_ok_and(|power: i32| PLAIN.contains(&power)) {
+        return n.to_string();
+    }
     let (sign, power) = power.strip_prefix('-').map_or(('+', power), |p| ('-', p));
     format!("{digits}e{sign}{power:0>2}")
 }

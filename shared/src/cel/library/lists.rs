@@ -61,7 +61,7 @@ fn sum<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
             }
             (Some(Value::Double(a)), Value::Double(b)) => Value::Double(a + b),
             (Some(Value::Duration(a)), Value::Duration(b)) => {
-                Value::Duration(a.checked_add(*b).ok_or_else(|| Error::new("duration overflow"))?)
+                Value::Duration(a.checked_add(*b).ok_or_else(|| Error::new("integer overflow"))?)
             }
             _ => return Err(Error::overload()),
         });

@@ -28,7 +28,9 @@ use super::value::{Answer, Value};
 use super::{Error, Extras};
 
 pub(super) use convert::base64;
+pub(super) use print::{Piece, pieces, unfit};
 pub(super) use regex::small_pattern;
+pub(super) use time::at;
 pub use time::{duration, timestamp};
 pub(super) use time::{print_span, print_time};
 

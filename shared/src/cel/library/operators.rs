@@ -117,30 +117,27 @@ fn not<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     }
 }
 
-fn order(args: &Args<'_, '_>) -> Result<Option<Ordering>, Error> {
+fn order(args: &Args<'_, '_>) -> Result<Ordering, Error> {
     let (a, b) = (args.get(0)?, args.get(1)?);
-    let fraction = |v: &Value<'_>| matches!(v, Value::Double(n) if n.is_nan());
-    match a.order(b) {
-        None if fraction(a) || fraction(b) => Ok(None),
-        None => Err(Error::overload()),
-        some => Ok(some),
-    }
+    let numbers = [a, b].iter().all(|v| matches!(v, Value::Int(_) | Value::UInt(_) | Value::Double(_)));
+    let why = || if numbers { Error::new("NaN values cannot be ordered") } else { Error::overload() };
+    a.order(b).ok_or_else(why)
 }
 
 fn less<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    bool(order(args)?.is_some_and(Ordering::is_lt))
+    bool(order(args)?.is_lt())
 }
 
 fn less_equal<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    bool(order(args)?.is_some_and(Ordering::is_le))
+    bool(order(args)?.is_le())
 }
 
 fn greater<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    bool(order(args)?.is_some_and(Ordering::is_gt))
+    bool(order(args)?.is_gt())
 }
 
 fn greater_equal<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    bool(order(args)?.is_some_and(Ordering::is_ge))
+    bool(order(args)?.is_ge())
 }
 
 fn whole<'a>(n: Option<i64>) -> Answer<'a> {
@@ -152,11 +149,12 @@ fn unsigned<'a>(n: Option<u64>) -> Answer<'a> {
 }
 
 fn span<'a>(n: Option<i64>) -> Answer<'a> {
-    n.map(Value::Duration).ok_or_else(|| Error::new("duration overflow"))
+    n.map(Value::Duration).ok_or_else(|| Error::new("integer overflow"))
 }
 
-fn moment<'a>(t: Result<jiff::Timestamp, jiff::Error>) -> Answer<'a> {
-    t.map(Value::Timestamp).map_err(|_| Error::new("timestamp overflow"))
+fn moment<'a>(t: Result<jiff::civil::DateTime, jiff::Error>) -> Answer<'a> {
+    let t = t.ok().filter(super::time::exists);
+    t.map(Value::Timestamp).ok_or_else(|| Error::new("timestamp overflow"))
 }
 
 fn add<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {

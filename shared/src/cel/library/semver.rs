@@ -44,8 +44,10 @@ fn number(text: &str, what: &str) -> Result<u64, String> {
         return Err(format!("{what} number must not contain leading zeroes {text:?}"));
     }
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let parsed = text.parse().ok().filter(|_| digits);
-    parsed.ok_or_else(|| format!("Invalid character(s) found in {} number {text:?}", what.to_lowercase()))
+    if !digits {
+        return Err(format!("Invalid character(s) found in {} number {text:?}", what.to_lowercase()));
+    }
+    text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: value out of range"))
 }
 
 fn parse(text: &str) -> Result<Version, String> {
@@ -61,6 +63,9 @@ fn parse(text: &str) -> Result<Version, String> {
     let pre: Vec<String> = pre.map(|p| p.split('.').map(str::to_owned).collect()).unwrap_or_default();
     let bad = |p: &str| p.is_empty() || !p.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     for part in &pre {
+        if part.is_empty() {
+            return Err("Prerelease is empty".to_owned());
+        }
         if bad(part) {
             return Err(format!("Invalid character(s) found in prerelease {part:?}"));
         }

@@ -50,26 +50,45 @@ fn place(text: &str, n: i64) -> Result<usize, Error> {
     text.char_indices().map(|(i, _)| i).chain([text.len()]).nth(wanted).ok_or_else(|| out_of_range(n))
 }
 
-fn counted<'a>(text: &str, bytes: Option<usize>) -> Answer<'a> {
-    int(bytes.map_or(-1, |b| i64::try_from(text[..b].chars().count()).unwrap_or(i64::MAX)))
-}
-
 fn char_at<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let (s, n) = (args.text(0)?, args.int(1)?);
     let rest = &s[place(s, n)?..];
     text(rest.chars().next().map(String::from).unwrap_or_default())
 }
 
+/// The place a search begins at; none behind the end, where there is nothing to find.
+fn begin(text: &str, n: i64) -> Result<Option<usize>, Error> {
+    match usize::try_from(n) {
+        Ok(wanted) => Ok(text.char_indices().nth(wanted).map(|(at, _)| at)),
+        Err(_) => Err(out_of_range(n)),
+    }
+}
+
+fn counted<'a>(text: &str, bytes: Option<usize>) -> Answer<'a> {
+    int(bytes.map_or(-1, |b| i64::try_from(text[..b].chars().count()).unwrap_or(i64::MAX)))
+}
+
 fn index_of<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let (s, wanted) = (args.text(0)?, args.text(1)?);
-    let from = if args.len() > 2 { place(s, args.int(2)?)? } else { 0 };
-    counted(s, s[from..].find(wanted).map(|i| i + from))
+    let from = if args.len() > 2 { args.int(2)? } else { 0 };
+    if wanted.is_empty() {
+        return int(from);
+    }
+    counted(s, begin(s, from)?.and_then(|from| s[from..].find(wanted).map(|i| i + from)))
 }
 
 fn last_index_of<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let (s, wanted) = (args.text(0)?, args.text(1)?);
-    let end = if args.len() > 2 { place(s, args.int(2)?)?.saturating_add(wanted.len()).min(s.len()) } else { s.len() };
-    let end = (end..=s.len()).find(|e| s.is_char_boundary(*e)).unwrap_or(s.len());
+    if args.len() <= 2 {
+        return counted(s, s.rfind(wanted));
+    }
+    let last = args.int(2)?;
+    if wanted.is_empty() {
+        return int(last);
+    }
+    let Some(last) = begin(s, last)? else { return int(-1) };
+    // What begins there at the latest has its end by then.
+    let end = s.floor_char_boundary(last.saturating_add(wanted.len()));
     counted(s, s[..end].rfind(wanted))
 }
 
@@ -87,12 +106,14 @@ fn trim<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 
 fn substring<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let (s, start) = (args.text(0)?, args.int(1)?);
-    let from = place(s, start)?;
-    let to = if args.len() > 2 { place(s, args.int(2)?)? } else { s.len() };
-    if from > to {
-        return Err(Error::new(format!("invalid substring range. start: {start}, end: {}", args.int(2)?)));
+    if args.len() <= 2 {
+        return text(&s[place(s, start)?..]);
     }
-    text(&s[from..to])
+    let end = args.int(2)?;
+    if start > end {
+        return Err(Error::new(format!("invalid substring range. start: {start}, end: {end}")));
+    }
+    text(&s[place(s, start)?..place(s, end)?])
 }
 
 fn replace<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {

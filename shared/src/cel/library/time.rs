@@ -1,9 +1,10 @@
 //! Moments and spans.
 
-use jiff::civil::Date;
+use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
+use jiff::{SignedDuration, Timestamp};
 
+use super::convert::unreadable;
 use super::{Args, Entry, ONE, function, int, method};
 use crate::cel::Error;
 use crate::cel::value::{Answer, Value};
@@ -65,14 +66,63 @@ pub(super) const MORE: &[Entry] = &[
     function("duration", "int", "duration", ONE, to_duration),
 ];
 
-/// A moment as RFC 3339 writes it, within the years 1 to 9999.
+/// Where seconds are counted from.
+const EPOCH: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
+/// The first year there is; the last is the last that a date can have.
+const FIRST_YEAR: i16 = 1;
+
+/// A moment as RFC 3339 writes it, within the years 1 to 9999. In UTC: moments as such end some hours before dates do.
 #[must_use]
-pub fn timestamp(text: &str) -> Option<Timestamp> {
+pub fn timestamp(text: &str) -> Option<DateTime> {
+    read(text)?.ok().filter(exists)
+}
+
+/// What a text says; an error where no date can be that far away.
+fn read(text: &str) -> Option<Result<DateTime, jiff::Error>> {
     let bytes = text.as_bytes();
     // What else the reader of dates takes (a space for the `T`, no zone) is no RFC 3339.
     let shape = bytes.len() >= 20 && bytes[10] == b'T' && bytes[4] == b'-' && bytes[13] == b':' && bytes[16] == b':';
-    let zoned = text.ends_with('Z') || text.len() > 25 - 6 && matches!(bytes[bytes.len() - 6], b'+' | b'-');
-    (shape && zoned).then(|| text.parse().ok()).flatten()
+    let (local, east) = match text.strip_suffix('Z').filter(|_| shape) {
+        Some(local) => (local, SignedDuration::ZERO),
+        None => {
+            let (local, zone) = text.split_at_checked(text.len().checked_sub(6)?).filter(|_| shape)?;
+            (local, offset(zone)?)
+        }
+    };
+    // A second that is too many for its minute would be taken for the one before.
+    let fits = &bytes[17..19] != b"60";
+    Some(local.parse::<DateTime>().ok().filter(|_| fits)?.checked_sub(east))
+}
+
+/// `+02:00`; some write 24 hours, or 60 minutes.
+fn offset(zone: &str) -> Option<SignedDuration> {
+    let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+    let two = |text: &str, most: i64| -> Option<i64> {
+        let digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse().ok().filter(|n| digits && *n <= most)
+    };
+    let east = SignedDuration::from_mins(two(hours, 24)? * 60 + two(minutes, 60)?);
+    match zone.as_bytes()[0] {
+        b'+' => Some(east),
+        b'-' => Some(-east),
+        _ => None,
+    }
+}
+
+/// Whether it is among the moments that there are.
+pub(super) fn exists(t: &DateTime) -> bool {
+    t.year() >= FIRST_YEAR
+}
+
+/// So many seconds after the epoch.
+pub(in crate::cel) fn at(seconds: i64) -> Option<DateTime> {
+    EPOCH.checked_add(SignedDuration::from_secs(seconds)).ok().filter(exists)
+}
+
+/// Whole seconds after the epoch.
+pub(super) fn seconds_of(t: &DateTime) -> i64 {
+    let since = t.duration_since(EPOCH);
+    since.as_secs() - i64::from(since.subsec_nanos() < 0)
 }
 
 /// A span as Go writes it, in nanoseconds.
@@ -82,31 +132,27 @@ pub fn duration(text: &str) -> Option<i64> {
 }
 
 /// As RFC 3339, in UTC.
-pub(in crate::cel) fn print_time(t: &Timestamp) -> String {
-    t.to_string()
+pub(in crate::cel) fn print_time(t: &DateTime) -> String {
+    format!("{t}Z")
 }
 
-/// In seconds.
+/// In seconds, as far as a fraction tells them.
 pub(in crate::cel) fn print_span(nanos: i64) -> String {
-    let (sign, n) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
-    let (whole, rest) = (n / 1_000_000_000, n % 1_000_000_000);
-    if rest == 0 {
-        return format!("{sign}{whole}s");
-    }
-    let fraction = format!("{rest:09}");
-    format!("{sign}{whole}.{}s", fraction.trim_end_matches('0'))
+    let (whole, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    #[allow(clippy::cast_precision_loss)]
+    let seconds = whole as f64 + rest as f64 / 1e9;
+    format!("{seconds}s")
 }
 
 fn to_timestamp<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
+    let overflow = || Error::new("timestamp overflow");
     match args.get(0)? {
         Value::Timestamp(t) => Ok(Value::Timestamp(*t)),
-        Value::Int(n) => Timestamp::from_second(*n).map(Value::Timestamp).map_err(|_| Error::new("timestamp overflow")),
-        Value::String(s) => timestamp(s).map(Value::Timestamp).ok_or_else(|| {
-            Error::new(format!(
-                "parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse",
-                crate::status::go_quote(s)
-            ))
-        }),
+        Value::Int(n) => at(*n).map(Value::Timestamp).ok_or_else(overflow),
+        Value::String(s) => match read(s) {
+            Some(t) => t.ok().filter(exists).map(Value::Timestamp).ok_or_else(overflow),
+            None => Err(unreadable("google.protobuf.Timestamp")),
+        },
         _ => Err(Error::overload()),
     }
 }
@@ -114,38 +160,41 @@ fn to_timestamp<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 fn to_duration<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Duration(n) | Value::Int(n) => Ok(Value::Duration(*n)),
-        Value::String(s) => duration(s)
-            .map(Value::Duration)
-            .ok_or_else(|| Error::new(format!("time: invalid duration {}", crate::status::go_quote(s)))),
+        Value::String(s) => duration(s).map(Value::Duration).ok_or_else(|| unreadable("google.protobuf.Duration")),
         _ => Err(Error::overload()),
     }
 }
 
-/// `+02:00` or the name of a zone.
-fn zone(name: &str) -> Result<TimeZone, Error> {
-    let unknown = || Error::new(format!("unknown time zone {name}"));
-    let Some((hours, minutes)) = name.split_once(':') else {
-        return if name == "UTC" { Ok(TimeZone::UTC) } else { TimeZone::get(name).map_err(|_| unknown()) };
-    };
-    let negative = hours.starts_with('-');
-    let hours: i32 = hours.trim_start_matches(['+', '-']).parse().map_err(|_| unknown())?;
-    let minutes: i32 = minutes.parse().map_err(|_| unknown())?;
-    if hours > 23 || !(0..60).contains(&minutes) {
-        return Err(unknown());
+/// How far east of Greenwich a zone is at a moment: one such as `+02:00`, or a named one.
+fn east(name: &str, t: &DateTime) -> Result<SignedDuration, Error> {
+    if let Some((hours, minutes)) = name.split_once(':') {
+        let (hours, minutes) = (number(hours)?, number(minutes)?);
+        let minutes = if name.starts_with('-') { -minutes } else { minutes };
+        let all = hours.checked_mul(60).and_then(|h| h.checked_add(minutes)).and_then(|all| all.checked_mul(60));
+        return all.map(SignedDuration::from_secs).ok_or_else(|| Error::new("timestamp overflow"));
     }
-    let seconds = (hours * 60 + minutes) * 60;
-    let offset = jiff::tz::Offset::from_seconds(if negative { -seconds } else { seconds }).map_err(|_| unknown())?;
-    Ok(TimeZone::fixed(offset))
+    let zone = match name {
+        "" | "UTC" => TimeZone::UTC,
+        "Local" => TimeZone::system(),
+        name => TimeZone::get(name).map_err(|_| Error::new(format!("unknown time zone {name}")))?,
+    };
+    let moment = TimeZone::UTC.to_timestamp(*t).unwrap_or(Timestamp::MAX);
+    Ok(SignedDuration::from_secs(zone.to_offset(moment).seconds().into()))
 }
 
-fn zoned(args: &Args<'_, '_>) -> Result<Zoned, Error> {
+fn number(text: &str) -> Result<i64, Error> {
+    let quoted = crate::status::go_quote(text);
+    text.parse().map_err(|_| Error::new(format!("strconv.Atoi: parsing {quoted}: invalid syntax")))
+}
+
+fn local(args: &Args<'_, '_>) -> Result<DateTime, Error> {
     let Value::Timestamp(t) = args.get(0)? else { return Err(Error::overload()) };
-    let zone = if args.len() > 1 { zone(args.text(1)?)? } else { TimeZone::UTC };
-    Ok(t.to_zoned(zone))
+    let east = if args.len() > 1 { east(args.text(1)?, t)? } else { SignedDuration::ZERO };
+    t.checked_add(east).map_err(|_| Error::new("timestamp overflow"))
 }
 
 fn day(args: &Args<'_, '_>) -> Result<Date, Error> {
-    zoned(args).map(|z| z.date())
+    local(args).map(DateTime::date)
 }
 
 fn year<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
@@ -173,26 +222,26 @@ fn day_of_year<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 }
 
 /// Of a span, how many there are in it; of a moment, its part.
-fn part<'a>(args: &Args<'_, 'a>, nanos: i64, of: impl Fn(&Zoned) -> i64) -> Answer<'a> {
+fn part<'a>(args: &Args<'_, 'a>, nanos: i64, of: impl Fn(DateTime) -> i64) -> Answer<'a> {
     match args.get(0)? {
         Value::Duration(n) => int(n / nanos),
-        _ => int(of(&zoned(args)?)),
+        _ => int(of(local(args)?)),
     }
 }
 
 fn hours<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    part(args, 3_600_000_000_000, |z| z.hour().into())
+    part(args, 3_600_000_000_000, |t| t.hour().into())
 }
 
 fn minutes<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    part(args, 60_000_000_000, |z| z.minute().into())
+    part(args, 60_000_000_000, |t| t.minute().into())
 }
 
 fn seconds<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    part(args, 1_000_000_000, |z| z.second().into())
+    part(args, 1_000_000_000, |t| t.second().into())
 }
 
 /// The whole span in milliseconds; the part of the second of a moment.
 fn milliseconds<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    part(args, 1_000_000, |z| z.millisecond().into())
+    part(args, 1_000_000, |t| t.millisecond().into())
 }

@@ -39,6 +39,24 @@ fn the_language() {
     ]);
 }
 
+/// The outermost numbers of each kind, and what lies beyond them.
+#[test]
+fn conversions_at_the_bounds() {
+    all_true(&[
+        "int(9223372036854774784.0) == 9223372036854774784 && int(-9223372036854774784.0) == -9223372036854774784",
+        "uint(18446744073709549568.0) == 18446744073709549568u && uint('5') == 5u && int('+5') == 5",
+    ]);
+    for (expression, why) in [
+        ("int(9223372036854775808.0)", "integer overflow"),
+        ("int(-9223372036854775808.0)", "integer overflow"),
+        ("uint(18446744073709551616.0)", "unsigned integer overflow"),
+        ("uint(-0.5)", "unsigned integer overflow"),
+        ("uint('+5')", "type conversion error from 'string' to 'uint'"),
+    ] {
+        assert_eq!(run(&format!("dyn({expression}) == ''")), Err(why.to_owned()), "{expression}");
+    }
+}
+
 #[test]
 fn two_variables() {
     all_true(&[
@@ -80,7 +98,7 @@ fn texts() {
         "'  \\ttrim\\n    '.trim() == 'trim'",
         "strings.quote('say \"hi\"\\n') == '\"say \\\\\"hi\\\\\"\\\\n\"'",
         "'%s is %d'.format(['x', 5]) == 'x is 5' && '%.2f'.format([3.14159]) == '3.14' && '%b'.format([5]) == '101' && '%x %X %o'.format([26, 26, 8]) == '1a 1A 10'",
-        "'%s %s'.format([[dyn(1), dyn('a')], {'k': true}]) == '[1, a] {k: true}' && '100%%'.format([]) == '100%' && '%e'.format([1052.03]) == '1.052030e+03'",
+        "'%s %s'.format([[dyn(1), dyn('a')], {'k': true}]) == '[1, \"a\"] {\"k\":true}' && '100%%'.format([]) == '100%' && '%e'.format([1052.03]) == '1.052030×10⁰³'",
         // As Go reads patterns: digits are those of ASCII, and braces that count nothing are themselves.
         r"!'٣'.matches('^\\d$') && '3'.matches('^\\d$') && 'a{'.find('a{') == 'a{'",
         "'abc'.contains('b') && 'abc'.startsWith('a') && 'abc'.endsWith('c') && 'abc'.matches('^a.c$') && matches('abc', 'b')",
