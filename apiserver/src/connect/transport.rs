@@ -23,7 +23,8 @@ use tokio_rustls::TlsConnector;
 use crate::authn::{FrontProxyHeaders, TOKEN_PROTOCOL};
 use crate::egress::{BoxStream, Egress, Refused, To};
 
-const CONNECT: Duration = Duration::from_secs(10);
+/// How long the other side may take to show who it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long the other side may take to answer a request to upgrade.
 const SWITCH: Duration = Duration::from_secs(30);
 /// Headers that concern one connection only (RFC 9110 section 7.6.1).
@@ -72,10 +73,7 @@ impl Origin {
 
     async fn open(&self) -> io::Result<BoxStream> {
         let address = self.authority();
-        let connect = self.egress.dial(To::Cluster, &address);
-        let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "i/o timeout");
-        let reached = tokio::time::timeout(CONNECT, connect).await.map_err(timeout).flatten();
-        let socket = reached.map_err(|error| match Refused::of(&error) {
+        let socket = self.egress.dial(To::Cluster, &address).await.map_err(|error| match Refused::of(&error) {
             Some(_) => error,
             None => io::Error::new(error.kind(), crate::admission::dial_error(&address, &error)),
         })?;
@@ -85,7 +83,8 @@ impl Origin {
             None => ServerName::try_from(self.host.clone()).map_err(io::Error::other)?,
         };
         let secured = TlsConnector::from(Arc::clone(tls)).connect(name, socket);
-        Ok(Box::pin(tokio::time::timeout(CONNECT, secured).await.map_err(timeout).flatten()?))
+        let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "net/http: TLS handshake timeout");
+        Ok(Box::pin(tokio::time::timeout(HANDSHAKE, secured).await.map_err(timeout).flatten()?))
     }
 
     /// Asks to switch protocols.

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use serde::Deserialize;
 use shared::config::{self, Unknown};
+use shared::status::field;
 
 use super::{To, Way, http_connect};
 
 /// The networks that may be named.
 const NAMES: [(&str, To); 3] = [("cluster", To::Cluster), ("controlplane", To::ControlPlane), ("etcd", To::Etcd)];
-const PROTOCOLS: &str = r#"supported values: "Direct", "GRPC", "HTTPConnect""#;
+const PROTOCOLS: &str = r#"supported values: "Direct", "HTTPConnect", "GRPC""#;
 /// The path that upstream's messages give for every selection.
 const AT: &str = "service.connection";
 
@@ -73,104 +75,140 @@ struct Tls {
 /// # Errors
 /// Everything that is wrong with it, in upstream's words.
 pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(To, Way)>> {
-    let mut tree = config::decode(text, "EgressSelectorConfiguration", Unknown::Refuse)?;
+    let mut tree = config::decode(text, "EgressSelectorConfiguration", Unknown::Refuse)
+        .context("failed to read egress selector config")?;
     if tree["egressSelections"].is_null() {
         tree["egressSelections"] = serde_json::json!([]);
     }
-    let file: File = serde_json::from_value(tree)?;
-    let (mut read, mut wrong) = (Vec::new(), Vec::new());
-    let mut seen: Vec<String> = Vec::new();
-    for (i, selection) in file.egress_selections.iter().enumerate() {
-        let name = match selection.name.to_lowercase() {
-            // What it was called once.
-            old if old == "master" => "controlplane".to_owned(),
-            name => name,
+    let mut file: File = serde_json::from_value(tree).context("failed to read egress selector config")?;
+    for selection in &mut file.egress_selections {
+        // What it was called once.
+        if selection.name == "master" {
+            "controlplane".clone_into(&mut selection.name);
+        }
+        selection.name.make_ascii_lowercase();
+    }
+    let mut wrong: Vec<String> = file.egress_selections.iter().flat_map(|s| mistakes(&s.connection)).collect();
+    wrong.extend(wrong_names(&file.egress_selections));
+    anyhow::ensure!(wrong.is_empty(), "failed to validate egress selector configuration: {}", field::aggregate(&wrong));
+    let ways = file.egress_selections.iter().filter_map(|selection| {
+        let (_, to) = NAMES.iter().find(|(name, _)| *name == selection.name)?;
+        let failed = |why| {
+            let name = &selection.name;
+            anyhow::anyhow!(
+                "failed to setup egress selector: failed to create dialer for egressSelection {name:?}: {why}"
+            )
         };
-        if seen.contains(&name) {
-            wrong.push(format!("{AT}[{i}]: Duplicate value: {name:?}"));
-            continue;
-        }
-        let known = NAMES.iter().find(|(n, _)| *n == name);
-        match (known, way(&selection.connection)) {
-            (Some((_, to)), Ok(way)) => read.push((*to, way)),
-            (None, Ok(_)) => wrong.push(format!(
-                "{AT}: Unsupported value: {name:?}: supported values: \"cluster\", \"controlplane\", \"etcd\""
-            )),
-            (_, Err(why)) => wrong.push(why),
-        }
-        seen.push(name);
-    }
-    match wrong.as_slice() {
-        [] => Ok(read),
-        [one] => anyhow::bail!("failed to validate egress selector configuration: {one}"),
-        all => anyhow::bail!("failed to validate egress selector configuration: [{}]", all.join(", ")),
-    }
+        Some(way(&selection.connection).map(|way| (*to, way)).map_err(failed))
+    });
+    ways.collect()
 }
 
-fn way(connection: &Connection) -> Result<Way, String> {
-    match (connection.proxy_protocol.as_str(), &connection.transport) {
-        ("Direct", None) => Ok(Way::Direct),
-        ("Direct", Some(_)) => {
-            Err(invalid("transport", "direct", "Transport config should be absent for direct connect"))
+fn wrong_names(selections: &[Selection]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (i, Selection { name, .. }) in selections.iter().enumerate() {
+        if selections[..i].iter().any(|earlier| earlier.name == *name) {
+            wrong.push(format!("{AT}[{i}]: Duplicate value: {name:?}"));
+        } else if !NAMES.iter().any(|(known, _)| known == name) {
+            wrong.push(format!(
+                "{AT}: Unsupported value: {name:?}: supported values: \"cluster\", \"controlplane\", \"etcd\""
+            ));
         }
-        ("HTTPConnect", None) => Err(required("transport", "transport must be set for HTTPConnect")),
+    }
+    wrong
+}
+
+/// What is wrong with a connection.
+fn mistakes(connection: &Connection) -> Vec<String> {
+    match (connection.proxy_protocol.as_str(), &connection.transport) {
+        ("Direct", None) => vec![],
+        ("Direct", Some(_)) => vec![invalid("transport", "direct", "config must be absent for direct connect")],
+        (protocol @ ("HTTPConnect" | "GRPC"), None) => {
+            vec![required("transport", &format!("transport must be set for {protocol}"))]
+        }
         ("HTTPConnect", Some(Transport { tcp: Some(tcp), uds: Some(_) })) => {
-            Err(invalid("tcp", &tcp.url, "TCP and UDS cannot both be set"))
+            vec![format!("{AT}.tcp: Invalid value: {}: TCP and UDS cannot both be set", tcp.shown())]
         }
         ("HTTPConnect", Some(Transport { tcp: None, uds: None })) => {
-            Err(required("tcp", "One of TCP or UDS must be set"))
+            vec![required("tcp", "One of TCP or UDS must be set")]
         }
-        ("HTTPConnect", Some(Transport { tcp: Some(tcp), uds: None })) => over_tcp(tcp).map(Way::HttpConnect),
-        ("HTTPConnect", Some(Transport { tcp: None, uds: Some(uds) })) => {
-            Ok(Way::HttpConnect(http_connect::Proxy::Uds(socket(uds)?.into())))
-        }
-        ("GRPC", None) => Err(required("transport", "transport must be set for GRPC")),
-        ("GRPC", Some(Transport { uds: Some(uds), .. })) => Ok(Way::Grpc(socket(uds)?.into())),
-        ("GRPC", Some(_)) => Err(required("uds", "UDS must be set with GRPC")),
-        (other, _) => Err(format!("{AT}.protocol: Unsupported value: {other:?}: {PROTOCOLS}")),
+        ("HTTPConnect", Some(Transport { tcp: Some(tcp), uds: None })) => tcp.mistakes(),
+        ("HTTPConnect" | "GRPC", Some(Transport { uds: Some(uds), .. })) => uds.mistakes(),
+        ("GRPC", Some(Transport { uds: None, .. })) => vec![required("uds", "UDS must be set with GRPC")],
+        (other, _) => vec![format!("{AT}.protocol: Unsupported value: {other:?}: {PROTOCOLS}")],
     }
 }
 
-fn socket(uds: &Uds) -> Result<&str, String> {
-    match uds.uds_name.as_str() {
-        "" => Err(invalid("udsName", "nil", "UDSName should be present for UDS connections")),
-        name => Ok(name),
+impl Uds {
+    fn mistakes(&self) -> Vec<String> {
+        match self.uds_name.as_str() {
+            "" => vec![invalid("udsName", "nil", "must be present for UDS connections")],
+            _ => vec![],
+        }
     }
 }
 
-fn over_tcp(tcp: &Tcp) -> Result<http_connect::Proxy, String> {
-    let (secure, address) = match (tcp.url.strip_prefix("http://"), tcp.url.strip_prefix("https://")) {
-        (Some(address), _) => (false, address),
-        (_, Some(address)) => (true, address),
-        _ => return Err(invalid("url", &tcp.url, "supported connection protocols are http:// and https://")),
-    };
-    let address = address.trim_end_matches('/').to_owned();
-    let tls = match (&tcp.tls_config, secure) {
-        (None, false) => None,
-        (Some(_), false) => {
-            return Err(invalid("tlsConfig", "nil", "TLSConfig config should not be present when using HTTP"));
-        }
-        (None, true) => return Err(required("tlsConfig", "TLSConfig must be present when using HTTPS")),
-        (Some(tls), true) => Some(over_tls(tls)?),
-    };
-    http_connect::Proxy::tcp(address, tls)
-}
-
-fn over_tls(tls: &Tls) -> Result<rustls::ClientConfig, String> {
-    for (field, value, none, missing) in [
-        ("caBundle", &tls.ca_bundle, "", "TLS config ca bundle does not exist"),
-        ("clientCert", &tls.client_cert, "Using TLS requires clientCert", "TLS client cert does not exist"),
-        ("clientKey", &tls.client_key, "Using TLS requires requires clientKey", "TLS client key does not exist"),
-    ] {
-        let field = format!("tlsConfig.{field}");
-        if value.is_empty() && !none.is_empty() {
-            return Err(invalid(&field, "nil", none));
-        }
-        if !value.is_empty() && !Path::new(value).exists() {
-            return Err(invalid(&field, value, missing));
+impl Tcp {
+    fn mistakes(&self) -> Vec<String> {
+        let (plain, secure) = (self.url.starts_with("http://"), self.url.starts_with("https://"));
+        match &self.tls_config {
+            _ if !plain && !secure => {
+                vec![invalid("url", &self.url, "supported connection protocols are http:// and https://")]
+            }
+            Some(_) if plain => vec![invalid("tlsConfig", "nil", "config must not be present when using HTTP")],
+            None if secure => vec![required("tlsConfig", "TLSConfig must be present when using HTTPS")],
+            None => vec![],
+            Some(tls) => tls.mistakes(),
         }
     }
-    http_connect::client_tls(&tls.ca_bundle, &tls.client_cert, &tls.client_key)
+
+    /// As upstream's structure is written into messages.
+    fn shown(&self) -> String {
+        let tls = self.tls_config.as_ref().map(|tls| {
+            serde_json::json!({"CABundle": tls.ca_bundle, "ClientKey": tls.client_key, "ClientCert": tls.client_cert})
+        });
+        serde_json::json!({"URL": self.url, "TLSConfig": tls}).to_string()
+    }
+
+    fn proxy(&self) -> Result<http_connect::Proxy, String> {
+        let address = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
+        let address = address.split('/').next().unwrap_or(address).to_owned();
+        let tls = self.tls_config.as_ref();
+        let tls = tls.map(|tls| http_connect::client_tls(&tls.ca_bundle, &tls.client_cert, &tls.client_key));
+        http_connect::Proxy::tcp(address, tls.transpose()?)
+    }
+}
+
+impl Tls {
+    fn mistakes(&self) -> Vec<String> {
+        let files = [
+            ("caBundle", &self.ca_bundle, "", "TLS config ca bundle does not exist"),
+            ("clientCert", &self.client_cert, "Using TLS requires clientCert", "TLS client cert does not exist"),
+            ("clientKey", &self.client_key, "Using TLS requires requires clientKey", "TLS client key does not exist"),
+        ];
+        let wrong = |(name, value, none, missing): (&str, &String, &str, &str)| {
+            let name = format!("tlsConfig.{name}");
+            match value.as_str() {
+                "" => (!none.is_empty()).then(|| invalid(&name, "nil", none)),
+                path => (!Path::new(path).exists()).then(|| invalid(&name, path, missing)),
+            }
+        };
+        files.into_iter().filter_map(wrong).collect()
+    }
+}
+
+/// The way of a connection without mistakes.
+fn way(connection: &Connection) -> Result<Way, String> {
+    let grpc = connection.proxy_protocol == "GRPC";
+    match &connection.transport {
+        None => Ok(Way::Direct),
+        Some(Transport { uds: Some(uds), .. }) if grpc => Ok(Way::Grpc(uds.uds_name.clone().into())),
+        Some(Transport { uds: Some(uds), .. }) => {
+            Ok(Way::HttpConnect(http_connect::Proxy::Uds(uds.uds_name.clone().into())))
+        }
+        Some(Transport { tcp: Some(tcp), .. }) => tcp.proxy().map(Way::HttpConnect),
+        Some(Transport { tcp: None, uds: None }) => Err("Either a TCP or UDS transport must be specified".to_owned()),
+    }
 }
 
 fn invalid(field: &str, value: &str, why: &str) -> String {

@@ -12,9 +12,10 @@ use shared::cert::{self, ReloadingKey, Trust};
 use shared::os;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::{BoxStream, Stage};
+use super::{BoxStream, CONNECT, Stage};
 
 /// Where the proxy is.
 pub(super) enum Proxy {
@@ -38,11 +39,16 @@ pub(super) fn client_tls(authorities: &str, certificate: &str, key: &str) -> Res
     cert::client_tls(trust, Some(Arc::new(pair))).map_err(|e| e.to_string())
 }
 
+/// The host of an address, without a port and brackets.
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 impl Proxy {
     /// At `host:port`.
     pub(super) fn tcp(address: String, tls: Option<ClientConfig>) -> Result<Self, String> {
-        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-        let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned());
+        let name = ServerName::try_from(host(&address).to_owned());
         let tls = match tls {
             Some(tls) => Some((Arc::new(tls), name.map_err(|e| format!("invalid proxy address {address:?}: {e}"))?)),
             None => None,
@@ -79,18 +85,22 @@ impl Proxy {
     /// Why there is no connection to the proxy, in Go's words.
     fn unreachable(&self, error: &std::io::Error) -> String {
         let network = if matches!(self, Self::Uds(_)) { "unix" } else { "tcp" };
-        let why = os::words(error).map_or_else(|| error.to_string(), |words| format!("connect: {words}"));
-        format!("dial {network} {}: {why}", self.name())
+        match os::words(error) {
+            Some(words) => format!("dial {network} {}: connect: {words}", self.name()),
+            None if error.kind() == ErrorKind::TimedOut => format!("dial {network} {}: i/o timeout", self.name()),
+            None => cert::refused(host(&self.name()), error),
+        }
     }
 
     /// A connection to `address` through the proxy.
     pub(super) async fn dial(&self, address: &str) -> Result<BoxStream, (Stage, String)> {
         let proxy = self.name();
-        let stream = self.open().await.map_err(|e| (Stage::Connect, self.unreachable(&e)))?;
+        let opened = timeout(CONNECT, self.open()).await.map_err(|_| ErrorKind::TimedOut.into()).flatten();
+        let stream = opened.map_err(|e| (Stage::Connect, self.unreachable(&e)))?;
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::from_static("127.0.0.1"));
         let head = RequestHead { method: "CONNECT".to_owned(), path_and_query: address.to_owned(), headers };
-        match dial(stream, &head).await {
+        match timeout(CONNECT, dial(stream, &head)).await.map_err(|_| ErrorKind::TimedOut.into()).flatten() {
             Ok(Dialed::Switched(answer, stream)) if answer.status == StatusCode::OK => Ok(Box::pin(stream)),
             Ok(Dialed::Switched(answer, _) | Dialed::Refused(answer, _)) => Err((
                 Stage::Proxy,

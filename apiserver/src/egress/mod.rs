@@ -24,8 +24,8 @@ use shared::metrics;
 use shared::os;
 use tokio::net::TcpStream;
 
-/// Until a connection stands that nobody else sets a deadline for.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Until somebody answers.
+const CONNECT: Duration = Duration::from_secs(30);
 
 /// The network an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,10 +112,10 @@ impl Egress {
             return Ok(Self::default());
         }
         let text = os::read(&path)
-            .map_err(|why| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{why}]"))?;
-        let selections = config::read(&text).context("failed to read egress selector config")?;
+            .map_err(|why| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{why}]"))
+            .context("failed to read egress selector config")?;
         let mut ways = Ways::default();
-        for (to, way) in selections {
+        for (to, way) in config::read(&text)? {
             match to {
                 To::Cluster => ways.cluster = way,
                 To::ControlPlane => ways.control_plane = way,
@@ -143,25 +143,23 @@ impl Egress {
         let egress = self.clone();
         Dialer::new(move |address| {
             let egress = egress.clone();
-            Box::pin(async move {
-                let dialed = tokio::time::timeout(CONNECT, egress.dial(to, &address)).await;
-                dialed.map_err(|_| io::ErrorKind::TimedOut)?
-            })
+            Box::pin(async move { egress.dial(to, &address).await })
         })
     }
 
-    /// A connection to `host:port`. The caller sets the deadline.
+    /// A connection to `host:port`, or none when it takes too long.
     ///
     /// # Errors
     /// The system's for a straight connection, [`Refused`] with the proxy's reason otherwise.
     pub async fn dial(&self, to: To, address: &str) -> io::Result<BoxStream> {
         match self.way(to) {
             Way::Direct => {
-                let stream = TcpStream::connect(address).await?;
+                let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(address)).await;
+                let stream = connecting.map_err(|_| io::ErrorKind::TimedOut)??;
                 stream.set_nodelay(true)?;
                 Ok(Box::pin(stream))
             }
-            Way::HttpConnect(proxy) => self.counted(["http-connect", proxy.transport()], proxy.dial(address)).await,
+            Way::HttpConnect(proxy) => self.counted(["http_connect", proxy.transport()], proxy.dial(address)).await,
             Way::Grpc(socket) => self.counted(["grpc", "uds"], konnectivity::dial(socket, address)).await,
         }
     }

@@ -6,7 +6,7 @@ fn read(selections: &str) -> Result<Vec<(To, String)>, String> {
     let text = format!(
         "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections: {selections}"
     );
-    let read = config::read(text.as_bytes()).map_err(|e| e.to_string())?;
+    let read = config::read(text.as_bytes()).map_err(|e| format!("{e:#}"))?;
     Ok(read.into_iter().map(|(name, way)| (name, format!("{way:?}"))).collect())
 }
 
@@ -37,7 +37,7 @@ fn mistakes_are_told_as_upstream_tells_them() {
     for (connection, told) in [
         (
             "{proxyProtocol: Direct, transport: {}}",
-            ".transport: Invalid value: \"direct\": Transport config should be absent for direct connect",
+            ".transport: Invalid value: \"direct\": config must be absent for direct connect",
         ),
         ("{proxyProtocol: HTTPConnect}", ".transport: Required value: transport must be set for HTTPConnect"),
         ("{proxyProtocol: HTTPConnect, transport: {}}", ".tcp: Required value: One of TCP or UDS must be set"),
@@ -47,7 +47,7 @@ fn mistakes_are_told_as_upstream_tells_them() {
         ),
         (
             "{proxyProtocol: GRPC, transport: {uds: {}}}",
-            ".udsName: Invalid value: \"nil\": UDSName should be present for UDS connections",
+            ".udsName: Invalid value: \"nil\": must be present for UDS connections",
         ),
         (
             "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'a:1'}}}",
@@ -59,21 +59,32 @@ fn mistakes_are_told_as_upstream_tells_them() {
         ),
         (
             "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://a:1', tlsConfig: {clientKey: /nowhere}}}}",
-            ".tlsConfig.clientCert: Invalid value: \"nil\": Using TLS requires clientCert",
+            ".tlsConfig.clientCert: Invalid value: \"nil\": Using TLS requires clientCert, service.connection\
+             .tlsConfig.clientKey: Invalid value: \"/nowhere\": TLS client key does not exist",
+        ),
+        (
+            "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://a:1', tlsConfig: {}}}}",
+            ".tlsConfig: Invalid value: \"nil\": config must not be present when using HTTP",
+        ),
+        (
+            "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://a:1'}, uds: {udsName: /x}}}",
+            ".tcp: Invalid value: {\"URL\":\"https://a:1\",\"TLSConfig\":null}: TCP and UDS cannot both be set",
         ),
         (
             "{proxyProtocol: SOCKS}",
-            ".protocol: Unsupported value: \"SOCKS\": supported values: \"Direct\", \"GRPC\", \"HTTPConnect\"",
+            ".protocol: Unsupported value: \"SOCKS\": supported values: \"Direct\", \"HTTPConnect\", \"GRPC\"",
         ),
     ] {
         let said = read(&format!("[{{name: cluster, connection: {connection}}}]")).expect_err(connection);
-        assert_eq!(said, format!("{AT}{told}"), "{connection}");
+        assert_eq!(said.replace(['[', ']'], ""), format!("{AT}{told}"), "{connection}");
     }
     let direct = "connection: {proxyProtocol: Direct}";
-    let said = read(&format!("[{{name: moon, {direct}}}, {{name: etcd, {direct}}}, {{name: Etcd, {direct}}}]"));
+    let odd = "connection: {proxyProtocol: SOCKS}";
+    let said = read(&format!("[{{name: moon, {direct}}}, {{name: etcd, {direct}}}, {{name: Etcd, {odd}}}]"));
     assert_eq!(
-        said.expect_err("two mistakes"),
-        "failed to validate egress selector configuration: [service.connection: Unsupported value: \"moon\": supported \
+        said.expect_err("three mistakes"),
+        "failed to validate egress selector configuration: [service.connection.protocol: Unsupported value: \"SOCKS\": \
+         supported values: \"Direct\", \"HTTPConnect\", \"GRPC\", service.connection: Unsupported value: \"moon\": supported \
          values: \"cluster\", \"controlplane\", \"etcd\", service.connection[2]: Duplicate value: \"etcd\"]"
     );
 }
@@ -90,7 +101,8 @@ fn other_kinds_and_fields_are_refused() {
             "strict decoding error: unknown field \"foo\"",
         ),
     ] {
-        assert_eq!(config::read(text.as_bytes()).expect_err("refused").to_string(), told, "{text}");
+        let said = format!("{:#}", config::read(text.as_bytes()).expect_err("refused"));
+        assert_eq!(said, format!("failed to read egress selector config: {told}"), "{text}");
     }
 }
 
