@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: shared::run::Blocks = shared::run::Blocks;
+
 fn main() -> ExitCode {
     shared::run::main("kube-controller-manager", 1, controller_manager::run)
 }

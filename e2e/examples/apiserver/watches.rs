@@ -79,8 +79,8 @@ fn object(stamp: u64) -> String {
 
 /// Stamps in some bytes.
 fn stamps(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    let ends = bytes.iter().enumerate().filter(|(i, b)| **b == b'@' && bytes.get(i + 21) == Some(&b'@'));
-    ends.filter_map(|(i, _)| std::str::from_utf8(&bytes[i + 1..i + 21]).ok()?.parse().ok())
+    let begins = memchr::memchr_iter(b'@', bytes).filter(|i| bytes.get(i + 21) == Some(&b'@'));
+    begins.filter_map(|i| std::str::from_utf8(&bytes[i + 1..i + 21]).ok()?.parse().ok())
 }
 
 async fn follow(mut watch: Watch, epoch: Instant, seen: Arc<AtomicU64>, delays: Arc<Mutex<Vec<f64>>>) {
@@ -89,7 +89,7 @@ async fn follow(mut watch: Watch, epoch: Instant, seen: Arc<AtomicU64>, delays: 
         let now = u64::try_from(epoch.elapsed().as_micros()).unwrap_or(u64::MAX);
         rest.extend_from_slice(&bytes);
         let found: Vec<u64> = stamps(&rest).collect();
-        if let Some(last) = rest.iter().rposition(|b| *b == b'@')
+        if let Some(last) = memchr::memrchr(b'@', &rest)
             && !found.is_empty()
         {
             rest.drain(..=last);

@@ -11,11 +11,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
 
-/// Sizes are rounded up to this; the system aligns to it.
+/// From one class to the next; the system aligns to it.
 const STEP: usize = 16;
+/// The size of the smallest class. Before each block the system keeps a word of its own and rounds up both together: these
+/// are the sizes that leave nothing unused.
+const SMALLEST: usize = 24;
+const CLASSES: usize = 64;
 /// Larger blocks are the system's business.
-const LARGEST: usize = 1024;
-const CLASSES: usize = LARGEST / STEP;
+const LARGEST: usize = size_of_class(CLASSES - 1);
 /// Bytes of one size that a thread keeps.
 const MOST_OF_ONE: usize = 128 << 10;
 /// Bytes that a thread keeps of all sizes.
@@ -50,13 +53,17 @@ thread_local! {
 #[inline(always)]
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size();
-    (size > 0 && size <= LARGEST && layout.align() <= STEP).then(|| (size - 1) / STEP)
+    (size > 0 && size <= LARGEST && layout.align() <= STEP).then(|| size.saturating_sub(SMALLEST).div_ceil(STEP))
+}
+
+const fn size_of_class(class: usize) -> usize {
+    SMALLEST + class * STEP
 }
 
 /// What is asked of the system for a block of a class.
 fn whole(class: usize) -> Layout {
     // SAFETY: the alignment is a power of two and the size is small.
-    unsafe { Layout::from_size_align_unchecked((class + 1) * STEP, STEP) }
+    unsafe { Layout::from_size_align_unchecked(size_of_class(class), STEP) }
 }
 
 impl Kept {
@@ -66,7 +73,7 @@ impl Kept {
         if !block.is_null() {
             // SAFETY: what is in a list is a block of its class that nobody else has; `put` wrote its link.
             self.first[class].set(unsafe { (*block).next });
-            let size = (class + 1) * STEP;
+            let size = size_of_class(class);
             self.of_one[class].set(self.of_one[class].get() - size);
             self.all.set(self.all.get() - size);
         }
@@ -76,12 +83,12 @@ impl Kept {
     /// False when there is no room.
     #[inline(always)]
     fn put(&self, class: usize, block: *mut u8) -> bool {
-        let size = (class + 1) * STEP;
+        let size = size_of_class(class);
         if self.of_one[class].get() + size > MOST_OF_ONE || self.all.get() + size > MOST {
             return false;
         }
         let block = block.cast::<Free>();
-        // SAFETY: a block is at least STEP bytes large and aligned to it, and its last owner has given it up.
+        // SAFETY: a block is at least SMALLEST bytes large and aligned to STEP, and its last owner has given it up.
         unsafe { block.write(Free { next: self.first[class].get() }) };
         self.first[class].set(block);
         self.of_one[class].set(self.of_one[class].get() + size);
@@ -184,11 +191,11 @@ mod tests {
             let first = Blocks.alloc(layout(40));
             Blocks.dealloc(first, layout(40));
             let other = Blocks.alloc(layout(80));
-            let again = Blocks.alloc(layout(33));
+            let again = Blocks.alloc(layout(25));
             assert_ne!(other, first);
-            assert_eq!(again, first, "33 and 40 bytes are of one class");
+            assert_eq!(again, first, "25 and 40 bytes are of one class");
             Blocks.dealloc(other, layout(80));
-            Blocks.dealloc(again, layout(33));
+            Blocks.dealloc(again, layout(25));
         }
     }
 
