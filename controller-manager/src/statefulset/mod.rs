@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use shared::informer::Store;
+use shared::status::field::aggregate;
 use shared::workqueue::Queue;
 
 use self::doing::{Step, Task, Verb, name_of};
@@ -215,9 +216,11 @@ impl StatefulSets {
             }
         }
         errors.extend(dying.into_iter().map(|name| format!("pvc {name} is being deleted")));
-        let Some(text) = doing::joined(&errors) else { return Ok(()) };
+        if errors.is_empty() {
+            return Ok(());
+        }
         if let Some(verb) = verb {
-            self.tell(set, verb, pod, Some(&text));
+            self.tell(set, verb, pod, Some(&aggregate(&errors)));
         }
         Err(stop)
     }
