@@ -14,7 +14,7 @@ use super::tree;
 use crate::api::Virtual;
 use crate::authn::Tokens;
 use crate::authz::Authorization;
-use crate::authz::rbac::{Rule, join_errors};
+use crate::authz::rbac::Rule;
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
@@ -176,7 +176,7 @@ impl Reviews {
         let mut status =
             json!({"resourceRules": on_resources, "nonResourceRules": on_urls, "incomplete": !gaps.is_empty()});
         if !gaps.is_empty() {
-            status["evaluationError"] = json!(join_errors(gaps));
+            status["evaluationError"] = json!(field::aggregate(&gaps));
         }
         *tree::field(&mut review, &["status"]) = status;
         Ok(review)
