@@ -10,6 +10,7 @@ pub mod config;
 pub mod csi;
 pub mod events;
 pub mod flags;
+pub mod grpc;
 pub mod host_port;
 pub mod informer;
 pub mod leader;
