@@ -42,6 +42,11 @@ pub fn is_pod_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// The name of the claim that is made for an ephemeral volume of a pod.
+pub fn ephemeral_claim(pod: &str, volume: &str) -> String {
+    format!("{pod}-{volume}")
+}
+
 /// The storage class that a claim names, by the field or in the old way; the empty string asks for none.
 pub fn claim_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     old_class(&claim.metadata).or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())

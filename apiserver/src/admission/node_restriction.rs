@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
+use shared::types::ephemeral_claim;
 
 use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
@@ -344,7 +345,7 @@ impl NodeRestriction {
 
     fn claim_driver(&self, pod: &Value, volume: &Value) -> String {
         let claim = match tree::text(volume, "/persistentVolumeClaim/claimName") {
-            "" if tree::has(volume, "/ephemeral") => format!("{}-{}", tree::name(pod), tree::name_field(volume)),
+            "" if tree::has(volume, "/ephemeral") => ephemeral_claim(tree::name(pod), tree::name_field(volume)),
             claim => claim.to_owned(),
         };
         let claim = self.reader.get("", "persistentvolumeclaims", tree::namespace(pod), &claim);

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
+use shared::types::ephemeral_claim;
 
 use super::meters;
 use crate::access::tree;
@@ -282,7 +283,7 @@ fn references(namespace: &str, name: &str, pod: &Value) -> BTreeSet<Vertex> {
     for volume in tree::list(pod, "/spec/volumes") {
         add(Kind::Claim, tree::text(volume, "/persistentVolumeClaim/claimName"));
         if tree::has(volume, "/ephemeral") {
-            add(Kind::Claim, &format!("{name}-{}", tree::text(volume, "/name")));
+            add(Kind::Claim, &ephemeral_claim(name, tree::text(volume, "/name")));
         }
     }
     for claim in tree::list(pod, "/spec/resourceClaims") {
