@@ -29,9 +29,10 @@ use shared::status::Status;
 
 use crate::admission::PATCHES;
 use crate::egress::Egress;
+use crate::registry::meta::micro_time;
 use crate::verbs::Noted;
 pub(crate) use client::{source_ips, user_agent};
-use event::{AuthenticationMetadata, Event, ObjectRef, micro_time};
+use event::{AuthenticationMetadata, Event, ObjectRef};
 use policy::{Level, Omit, Policy, Stage};
 use sink::Sink;
 
