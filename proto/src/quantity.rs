@@ -279,6 +279,13 @@ impl Quantity {
         clamp(if up < 0 { scale_down(self.value, -up) } else { scale_up(self.value, up) })
     }
 
+    /// The next whole amount of units, this one where it is whole.
+    #[must_use]
+    pub fn rounded_up(self) -> Self {
+        let up = Self::from_int(self.saturating_value(), self.format);
+        if up == self { self } else { up }
+    }
+
     /// Whole units, where upstream holds the quantity as an integer of them: not where it says thousandths, be they ever
     /// so many, nor where it has too many digits.
     #[must_use]

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+use proto::selector::format::qualified_name;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -42,6 +43,18 @@ pub fn is_pod_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Whether a resource is one of Kubernetes' own.
+pub fn is_native_resource(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Whether a resource is an extended one: of another domain, and with a name that can stand in a quota.
+pub fn is_extended_resource(name: &str) -> bool {
+    !is_native_resource(name)
+        && !name.starts_with("requests.")
+        && qualified_name(&format!("requests.{name}")).is_empty()
+}
+
 /// The name of the claim that is made for an ephemeral volume of a pod.
 pub fn ephemeral_claim(pod: &str, volume: &str) -> String {
     format!("{pod}-{volume}")
@@ -75,6 +88,21 @@ pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn resources_of_other_domains_are_extended() {
+        for (name, want) in [
+            ("example.com/gpu", true),
+            ("cpu", false),
+            ("kubernetes.io/gpu", false),
+            ("sub.kubernetes.io/gpu", false),
+            ("requests.example.com/gpu", false),
+            ("example.com/two/parts", false),
+            ("example.com/", false),
+        ] {
+            assert_eq!(is_extended_resource(name), want, "{name}");
+        }
+    }
 
     #[test]
     fn the_old_way_to_name_a_class_counts_first() {

@@ -3,6 +3,7 @@
 use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
+use shared::types::is_native_resource;
 
 use super::persistent::{
     ATTRIBUTES, access_modes, attributes_stay, class_name, not_below_nothing, positive, volume_mode,
@@ -225,8 +226,7 @@ fn resizable(name: &str, path: &Path, out: &mut Vec<Error>) {
         complain(out, path, name, complaints);
         return;
     }
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    if native && name != "storage" {
+    if is_native_resource(name) && name != "storage" {
         out.push(Error::not_supported(path, name, &["storage"]));
     }
 }
