@@ -60,9 +60,7 @@ impl From<RestError> for Stop {
 }
 
 fn selects(set: &StatefulSet, labels: Option<&Labels>) -> bool {
-    set.spec
-        .as_ref()
-        .is_some_and(|s| !object::selector_is_empty(&s.selector) && object::matches_selector(&s.selector, labels))
+    set.spec.as_ref().is_some_and(|s| object::selects(&s.selector, labels))
 }
 
 fn selects_pod(set: &StatefulSet, pod: &Pod) -> bool {
