@@ -7,6 +7,11 @@ use proto::selector::format::qualified_name;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// The annotation that named the storage class of claims and volumes before there was a field.
+pub const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// On the pod that stands for one of a kubelet's own: which version of it.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Now, to the second, as API times are written.
 pub fn now() -> Time {
     let now = jiff::Timestamp::now();
@@ -72,7 +77,7 @@ pub fn volume_class(volume: &PersistentVolume) -> &str {
 }
 
 fn old_class(meta: &ObjectMeta) -> Option<&str> {
-    meta.annotations.as_ref()?.get("volume.beta.kubernetes.io/storage-class").map(String::as_str)
+    meta.annotations.as_ref()?.get(OLD_CLASS).map(String::as_str)
 }
 
 /// An object of a tree, by way of its text: so a program has one decoder of each API type, that of bytes, which informers
@@ -106,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_old_way_to_name_a_class_counts_first() {
-        let old = |class: &str| json!({"annotations": {"volume.beta.kubernetes.io/storage-class": class}});
+        let old = |class: &str| json!({"annotations": {OLD_CLASS: class}});
         for (metadata, named, want) in [
             (json!({}), None, None),
             (json!({}), Some("new"), Some("new")),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
-use shared::types::ephemeral_claim;
+use shared::types::{MIRROR, ephemeral_claim};
 
 use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
@@ -14,7 +14,6 @@ use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
 
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const LEASES: &str = "kube-node-lease";
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",

@@ -72,6 +72,7 @@ pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
 pub(crate) use names::is_semver;
 pub(crate) use networking::domain_path;
+pub(crate) use pod::annotations as pod_annotations;
 pub use pod::qos_class;
 pub use privileged::privileged;
 pub use relaxed::{PODS, Relaxed};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::quantity::Quantity;
 use serde_json::Value;
-use shared::types::is_extended_resource;
+use shared::types::{OLD_CLASS, is_extended_resource};
 
 use super::super::resource_list::{self as list, List};
 use super::super::{Attributes, Operation};
@@ -19,7 +19,6 @@ const MOST_DEVICES: i64 = 32;
 /// Core kinds that may also be counted by their plain name.
 const PLAIN: [&str; 6] =
     ["replicationcontrollers", "secrets", "configmaps", "resourcequotas", "services", "persistentvolumeclaims"];
-const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Whether the request can raise any usage.
 pub(super) fn counts(a: &Attributes<'_>) -> bool {
@@ -148,7 +147,7 @@ fn services(object: &Value, used: &mut List) {
 }
 
 fn claims(object: &Value, used: &mut List) {
-    let class = tree::annotation(object, BETA_CLASS).unwrap_or_else(|| tree::text(object, "/spec/storageClassName"));
+    let class = tree::annotation(object, OLD_CLASS).unwrap_or_else(|| tree::text(object, "/spec/storageClassName"));
     let size = list::read(object, "/spec/resources/requests").remove("storage");
     let size = size.map(|asked| allocated(object).filter(|given| *given > asked).unwrap_or(asked));
     // As nothing else is a valid amount in a quota.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
-use shared::types::ephemeral_claim;
+use shared::types::{MIRROR, ephemeral_claim};
 
 use super::meters;
 use crate::access::tree;
@@ -269,7 +269,7 @@ fn for_each_env(pod: &Value, mut see: impl FnMut(Option<&Value>, Option<&Value>)
 fn references(namespace: &str, name: &str, pod: &Value) -> BTreeSet<Vertex> {
     let mut refs = BTreeSet::new();
     // A mirror pod is the kubelet's own: nothing it names becomes readable through it.
-    if tree::annotation(pod, "kubernetes.io/config.mirror").is_some() {
+    if tree::annotation(pod, MIRROR).is_some() {
         return refs;
     }
     let mut add = |kind: Kind, name: &str| {
