@@ -7,6 +7,7 @@ pub mod cel;
 pub mod cert;
 pub mod client;
 pub mod config;
+pub mod cron;
 pub mod csi;
 pub mod events;
 pub mod flags;

@@ -15,7 +15,6 @@ mod conditions;
 mod config;
 mod coordination;
 mod core;
-mod cron;
 mod definition;
 mod definition_parts;
 mod devices;
