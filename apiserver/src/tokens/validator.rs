@@ -16,6 +16,7 @@ use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authn::{TokenAuthenticator, jwt, same};
+use crate::authz::rbac::quoted_list;
 
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const EXTRA: &str = "authentication.kubernetes.io/";
@@ -157,8 +158,8 @@ impl Validator {
         if common.is_empty() {
             return bad(format!(
                 "token audiences {} is invalid for the target audiences {}",
-                quoted(meant),
-                quoted(wanted)
+                quoted_list(meant),
+                quoted_list(wanted)
             ));
         }
         let user = if legacy { self.legacy(&claims, token).await? } else { self.bound(&claims, now).await? };
@@ -309,11 +310,6 @@ fn account_user(namespace: &str, name: &str, uid: &str) -> UserInfo {
         groups: vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")],
         extra: BTreeMap::new(),
     }
-}
-
-fn quoted(list: &[String]) -> String {
-    let quoted: Vec<String> = list.iter().map(|s| format!("{s:?}")).collect();
-    format!("[{}]", quoted.join(" "))
 }
 
 /// Why a token that is bound to an object, as it is now, does not stand for its account any more.
