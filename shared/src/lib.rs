@@ -18,6 +18,7 @@ pub mod leader;
 pub mod metrics;
 pub mod os;
 pub mod patterns;
+pub mod placement;
 pub mod run;
 pub mod serve;
 pub mod status;
