@@ -1,6 +1,8 @@
 //! What components ask of objects of the typed API (`k8s-openapi`).
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{
+    Container, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use proto::selector::format::qualified_name;
@@ -63,6 +65,11 @@ pub fn is_extended_resource(name: &str) -> bool {
 /// The name of the claim that is made for an ephemeral volume of a pod.
 pub fn ephemeral_claim(pod: &str, volume: &str) -> String {
     format!("{pod}-{volume}")
+}
+
+/// Whether an initial container keeps running beside those that come after it.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// The storage class that a claim names, by the field or in the old way; the empty string asks for none.

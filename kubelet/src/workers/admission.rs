@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
 use shared::placement;
+use shared::types::is_sidecar;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     let (mut running, mut peak) = (BTreeMap::new(), BTreeMap::new());
     for container in spec.init_containers.iter().flatten() {
         let own = of(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
-        if super::plan::is_sidecar(container) {
+        if is_sidecar(container) {
             add(&mut running, &own);
             most(&mut peak, &running);
         } else {
@@ -91,7 +92,7 @@ impl HostPort<'_> {
 
 fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
     let spec = pod.spec.iter().flat_map(|spec| {
-        let sidecars = spec.init_containers.iter().flatten().filter(|container| super::plan::is_sidecar(container));
+        let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
         spec.containers.iter().chain(sidecars)
     });
     let wanted = spec.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
