@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use serde_json::Value;
 use shared::cel::{self, Budget, Declared, Error, Extras, Fuel, Program, Type};
+use shared::status::field::aggregate;
 
 /// Programs remembered.
 const PROGRAMS: usize = 1024;
@@ -312,7 +313,7 @@ pub fn hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, String>
     scope.spend_from(cel::RUNTIME_BUDGET);
     let mut seen = BTreeSet::new();
     failures.retain(|f| seen.insert(f.clone()));
-    if failures.is_empty() { Ok(true) } else { Err(crate::authz::rbac::join_errors(failures)) }
+    if failures.is_empty() { Ok(true) } else { Err(aggregate(&failures)) }
 }
 
 #[cfg(test)]

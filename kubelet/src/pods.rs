@@ -43,11 +43,6 @@ pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, annotations::SOURCE).is_some_and(|s| s != annotations::SOURCE_API)
 }
 
-/// The phase in the pod's status is final.
-pub fn is_terminal(pod: &Pod) -> bool {
-    pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed")
-}
-
 /// Uses the node's network.
 pub fn host_network(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|s| s.host_network.unwrap_or(false))

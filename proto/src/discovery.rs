@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::resources::{Resource, Subresource};
+use crate::resources::{Resource, Subresource, group_version};
 
 /// A served group and its versions, best first.
 #[derive(Debug, Clone)]
@@ -43,10 +43,6 @@ pub fn groups<'r>(rows: impl IntoIterator<Item = &'r Resource>) -> Vec<Group<'r>
         versions[at].resources.push(row);
     }
     groups
-}
-
-fn group_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 fn texts(list: &[std::borrow::Cow<'static, str>]) -> Value {

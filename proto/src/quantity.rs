@@ -69,7 +69,7 @@ fn split(s: &str) -> Result<Parts<'_>, ParseError> {
     while i < b.len() && b[i].is_ascii_digit() {
         i += 1;
     }
-    let num = &s[start..i];
+    let num = if start == i { "0" } else { &s[start..i] };
     let mut denom = "";
     if i < b.len() && b[i] == b'.' {
         i += 1;
@@ -279,6 +279,22 @@ impl Quantity {
         clamp(if up < 0 { scale_down(self.value, -up) } else { scale_up(self.value, up) })
     }
 
+    /// The next whole amount of units, this one where it is whole.
+    #[must_use]
+    pub fn rounded_up(self) -> Self {
+        let up = Self::from_int(self.saturating_value(), self.format);
+        if up == self { self } else { up }
+    }
+
+    /// Whole units, where upstream holds the quantity as an integer of them: not where it says thousandths, be they ever
+    /// so many, nor where it has too many digits.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        let power = 10_i64.checked_pow(u32::try_from(self.scale).ok()?)?;
+        let value = i64::try_from(self.value).ok().filter(|_| !self.wide)?;
+        value.checked_mul(power)
+    }
+
     /// The nearest double.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
@@ -290,13 +306,19 @@ impl Quantity {
         if self.is_zero() {
             self.format = other.format;
         }
-        let scale = self.scale.min(other.scale);
+        self.text = None;
+        self.wide |= other.wide;
+        let scale = match (self.value, other.value) {
+            // What is held as an integer takes no finer scale from a zero.
+            (_, 0) if !self.wide => return,
+            (0, _) if !self.wide => other.scale,
+            _ => self.scale.min(other.scale),
+        };
         let a = scale_up(self.value, self.scale - scale);
         let b = scale_up(other.value, other.scale - scale);
         self.value = f(a, b);
         self.scale = scale;
-        self.wide = self.wide || other.wide || i64::try_from(self.value).is_err();
-        self.text = None;
+        self.wide |= [a, b, self.value].into_iter().any(|v| i64::try_from(v).is_err());
     }
 
     /// Adds; a zero takes the other's format.
@@ -429,6 +451,42 @@ mod tests {
                 }
                 (got, _) => panic!("{text}: {got:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_is_held_as_an_integer() {
+        for (text, want) in [
+            ("0", Some(0)),
+            ("-7", Some(-7)),
+            ("2k", Some(2000)),
+            ("3e2", Some(300)),
+            ("1.5k", Some(1500)),
+            ("64Mi", Some(64 << 20)),
+            ("1000m", None),
+            ("1.0", None),
+            ("0.5Gi", None),
+            ("123456789012345678", Some(123_456_789_012_345_678)),
+            ("1234567890123456789", None),
+            ("10E", None),
+            ("100Ti", None),
+        ] {
+            assert_eq!(Quantity::parse(text).unwrap().as_i64(), want, "{text}");
+        }
+        let sum = |a: &str, b: &str| {
+            let mut sum = Quantity::parse(a).unwrap();
+            sum.add(&Quantity::parse(b).unwrap());
+            sum.as_i64()
+        };
+        for (a, b, want) in [
+            ("1", "2", Some(3)),
+            ("1", "0m", Some(1)),
+            ("0m", "1", Some(1)),
+            ("500m", "500m", None),
+            ("9E", "9E", None),
+            ("10E", "-10E", Some(0)),
+        ] {
+            assert_eq!(sum(a, b), want, "{a} + {b}");
         }
     }
 

@@ -143,13 +143,13 @@ impl Resource {
     /// `group/version`, or only the version for core.
     #[must_use]
     pub fn api_version(&self) -> String {
-        api_version(&self.group, &self.version)
+        group_version(&self.group, &self.version)
     }
 
     /// `apiVersion` that etcd holds.
     #[must_use]
     pub fn storage_api_version(&self) -> String {
-        api_version(&self.storage.0, &self.storage.1)
+        group_version(&self.storage.0, &self.storage.1)
     }
 
     /// Whether the verb is served.
@@ -189,7 +189,9 @@ impl Resource {
     }
 }
 
-fn api_version(group: &str, version: &str) -> String {
+/// `group/version`, or only the version for core.
+#[must_use]
+pub fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 

@@ -103,6 +103,12 @@ pub fn strict_ip(text: &str) -> Result<IpAddr, String> {
     }
 }
 
+/// Whether an address may be given to a Service out of a network: neither the network's own nor, of IPv4, that for all.
+#[must_use]
+pub fn may_be_given(network: &IpNet, ip: IpAddr) -> bool {
+    network.contains(&ip) && ip != network.network() && !(ip.is_ipv4() && ip == network.broadcast())
+}
+
 /// An address as it is written, IPv4 within IPv6 as IPv6.
 fn read(text: &str) -> Option<IpAddr> {
     if let Ok(ip) = text.parse() {
@@ -249,6 +255,21 @@ mod tests {
             ("::ffff:1.1.1.1", "must not be an IPv4-mapped IPv6 address"),
         ] {
             assert_eq!(strict_ip(text).err().unwrap_or_default(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn ends_of_a_range_are_not_given_out() {
+        for (net, ip, want) in [
+            ("10.96.0.0/12", "10.96.0.0", false),
+            ("10.96.0.0/12", "10.96.0.1", true),
+            ("10.96.0.0/12", "10.111.255.255", false),
+            ("10.96.0.0/12", "1.2.3.4", false),
+            ("fd00::/64", "fd00::", false),
+            ("fd00::/64", "fd00::ffff:ffff:ffff:ffff", true),
+        ] {
+            let (net, ip): (IpNet, IpAddr) = (net.parse().expect("net"), ip.parse().expect("ip"));
+            assert_eq!(may_be_given(&net, ip), want, "{net} {ip}");
         }
     }
 

@@ -1,10 +1,18 @@
 //! What components ask of objects of the typed API (`k8s-openapi`).
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{
+    Container, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+use proto::selector::format::qualified_name;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// The annotation that named the storage class of claims and volumes before there was a field.
+pub const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// On the pod that stands for one of a kubelet's own: which version of it.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Now, to the second, as API times are written.
 pub fn now() -> Time {
@@ -42,6 +50,28 @@ pub fn is_pod_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Whether a resource is one of Kubernetes' own.
+pub fn is_native_resource(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Whether a resource is an extended one: of another domain, and with a name that can stand in a quota.
+pub fn is_extended_resource(name: &str) -> bool {
+    !is_native_resource(name)
+        && !name.starts_with("requests.")
+        && qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// The name of the claim that is made for an ephemeral volume of a pod.
+pub fn ephemeral_claim(pod: &str, volume: &str) -> String {
+    format!("{pod}-{volume}")
+}
+
+/// Whether an initial container keeps running beside those that come after it.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
 /// The storage class that a claim names, by the field or in the old way; the empty string asks for none.
 pub fn claim_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     old_class(&claim.metadata).or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())
@@ -54,7 +84,7 @@ pub fn volume_class(volume: &PersistentVolume) -> &str {
 }
 
 fn old_class(meta: &ObjectMeta) -> Option<&str> {
-    meta.annotations.as_ref()?.get("volume.beta.kubernetes.io/storage-class").map(String::as_str)
+    meta.annotations.as_ref()?.get(OLD_CLASS).map(String::as_str)
 }
 
 /// An object of a tree, by way of its text: so a program has one decoder of each API type, that of bytes, which informers
@@ -72,8 +102,23 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn resources_of_other_domains_are_extended() {
+        for (name, want) in [
+            ("example.com/gpu", true),
+            ("cpu", false),
+            ("kubernetes.io/gpu", false),
+            ("sub.kubernetes.io/gpu", false),
+            ("requests.example.com/gpu", false),
+            ("example.com/two/parts", false),
+            ("example.com/", false),
+        ] {
+            assert_eq!(is_extended_resource(name), want, "{name}");
+        }
+    }
+
+    #[test]
     fn the_old_way_to_name_a_class_counts_first() {
-        let old = |class: &str| json!({"annotations": {"volume.beta.kubernetes.io/storage-class": class}});
+        let old = |class: &str| json!({"annotations": {OLD_CLASS: class}});
         for (metadata, named, want) in [
             (json!({}), None, None),
             (json!({}), Some("new"), Some("new")),

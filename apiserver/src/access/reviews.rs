@@ -14,7 +14,8 @@ use super::tree;
 use crate::api::Virtual;
 use crate::authn::Tokens;
 use crate::authz::Authorization;
-use crate::authz::rbac::{Rule, join_errors};
+use crate::authz::rbac::Rule;
+use crate::registry::meta;
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
@@ -54,14 +55,9 @@ fn user_tree(user: &UserInfo) -> Value {
 }
 
 fn self_review(user: &UserInfo, mut object: Value) -> Value {
-    *tree::field(&mut object, &["metadata", "creationTimestamp"]) = json!(shared_now());
+    *tree::field(&mut object, &["metadata", "creationTimestamp"]) = json!(meta::now());
     *tree::field(&mut object, &["status"]) = json!({"userInfo": user_tree(user)});
     object
-}
-
-fn shared_now() -> String {
-    let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
 /// The texts of field errors as a refusal without a kind, as upstream words it for these resources.
@@ -176,7 +172,7 @@ impl Reviews {
         let mut status =
             json!({"resourceRules": on_resources, "nonResourceRules": on_urls, "incomplete": !gaps.is_empty()});
         if !gaps.is_empty() {
-            status["evaluationError"] = json!(join_errors(gaps));
+            status["evaluationError"] = json!(field::aggregate(&gaps));
         }
         *tree::field(&mut review, &["status"]) = status;
         Ok(review)

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shared::authn::{Authenticator, AuthnError, GroupAdder, OrAnonymous, RequestHeader, Union, X509};
 use shared::client::Remote;
+use shared::host_port;
 use tokio_util::sync::CancellationToken;
 
 use super::constrained::Modes;
@@ -64,7 +65,6 @@ fn account_config(cx: &Context) -> tokens::Config {
         host if host.is_empty() => cx.advertise_address.to_string(),
         host => host,
     };
-    let host = if host.contains(':') { format!("[{host}]") } else { host };
     let longest = flags.duration("service-account-max-token-expiration").as_secs();
     tokens::Config {
         issuers: flags.list("service-account-issuer"),
@@ -72,7 +72,7 @@ fn account_config(cx: &Context) -> tokens::Config {
         signing_key_file: flags.string("service-account-signing-key-file"),
         audiences: flags.list("api-audiences"),
         jwks_uri: flags.string("service-account-jwks-uri"),
-        default_jwks_uri: format!("https://{host}:{}/openid/v1/jwks", cx.secure_port),
+        default_jwks_uri: format!("https://{}/openid/v1/jwks", host_port::join(&host, cx.secure_port)),
         max_expiration: i64::try_from(longest).unwrap_or(i64::MAX),
         extend_expiration: flags.boolean("service-account-extend-token-expiration"),
         lookup: flags.boolean("service-account-lookup"),

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
+use shared::types::is_extended_resource;
 
 use super::{Attributes, Plugin};
 use crate::access::tree;
@@ -99,7 +100,7 @@ impl Plugin for ExtendedResourceToleration {
             .flat_map(|l| tree::list(pod, l))
             .filter_map(|c| tree::map(c, "/resources/requests"))
             .flat_map(|r| r.keys())
-            .filter(|k| super::resource_list::is_extended(k))
+            .filter(|k| is_extended_resource(k))
             .cloned()
             .collect();
         for resource in wanted {

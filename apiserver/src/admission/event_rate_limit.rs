@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::Value;
 use shared::status::Status;
+use shared::status::field::aggregate;
 
 use super::{Attributes, Error, Plugin};
 use crate::access::tree;
@@ -167,7 +168,7 @@ impl Plugin for EventRateLimit {
         if exceeded.is_empty() {
             return Ok(());
         }
-        let all = crate::authz::rbac::join_errors(exceeded);
+        let all = aggregate(&exceeded);
         Err(Status::failure(429, "TooManyRequests", format!("Too many requests: {all}")))
     }
 }

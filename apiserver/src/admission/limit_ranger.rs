@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use proto::quantity::Quantity;
 use serde_json::{Value, json};
 use shared::status::Status;
+use shared::status::field::aggregate;
 
 use super::resource_list::{self, List};
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::Reader;
-use crate::authz::rbac::join_errors;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
@@ -53,7 +53,7 @@ impl Plugin for LimitRanger {
         for range in sorted(self.reader.list("", "limitranges", Some(a.namespace))) {
             let problems = if pod { pod_problems(object, &range) } else { claim_problems(object, &range) };
             if !problems.is_empty() {
-                return Err(a.forbidden(join_errors(problems)));
+                return Err(a.forbidden(aggregate(&problems)));
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! NodeRestriction: certificates that a kubelet asks for on behalf of pods.
 
 use shared::status::Status;
+use shared::types::MIRROR;
 
-use super::node_restriction::{MIRROR, NodeRestriction, Verdict};
+use super::node_restriction::{NodeRestriction, Verdict};
 use super::{Attributes, NOTHING, Operation};
 use crate::access::tree;
 

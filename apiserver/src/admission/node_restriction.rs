@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
+use shared::types::{MIRROR, ephemeral_claim};
 
 use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
@@ -13,7 +14,6 @@ use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
 
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const LEASES: &str = "kube-node-lease";
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -344,7 +344,7 @@ impl NodeRestriction {
 
     fn claim_driver(&self, pod: &Value, volume: &Value) -> String {
         let claim = match tree::text(volume, "/persistentVolumeClaim/claimName") {
-            "" if tree::has(volume, "/ephemeral") => format!("{}-{}", tree::name(pod), tree::name_field(volume)),
+            "" if tree::has(volume, "/ephemeral") => ephemeral_claim(tree::name(pod), tree::name_field(volume)),
             claim => claim.to_owned(),
         };
         let claim = self.reader.get("", "persistentvolumeclaims", tree::namespace(pod), &claim);

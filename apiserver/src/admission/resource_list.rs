@@ -88,11 +88,6 @@ pub fn describe(list: &List) -> String {
     list.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
 }
 
-/// Whether a resource is none of Kubernetes' own.
-pub fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
-}
-
 /// What a pod asks for (`requests`) or may use at most (`limits`): containers together, or the largest moment of
 /// initialisation when that is more; sidecars count on top; then overhead.
 pub fn of_pod(pod: &Value, which: &str) -> List {

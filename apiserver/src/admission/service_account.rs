@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::flags::parse_bool;
 use shared::status::Status;
+use shared::types::MIRROR;
 
 use super::{Attributes, Plugin};
 use crate::access::tree;
@@ -16,7 +17,6 @@ use crate::registry::meta;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_SECONDS: i64 = 60 * 60 + 7;
 
 /// The plugin.

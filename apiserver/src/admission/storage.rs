@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
+use shared::types::OLD_CLASS;
 
 use super::{Attributes, Plugin, resource_list};
 use crate::access::tree;
@@ -12,7 +13,6 @@ use crate::api::Reader;
 
 const DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
-const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// The newest of several, the first by name among equals.
 pub(super) fn newest(mut objects: Vec<Arc<Value>>) -> Option<Arc<Value>> {
@@ -33,7 +33,7 @@ pub struct DefaultStorageClass {
 impl Plugin for DefaultStorageClass {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(claim) = a.object.as_deref_mut() else { return Ok(()) };
-        if tree::has(claim, "/spec/storageClassName") || tree::annotation(claim, BETA_CLASS).is_some() {
+        if tree::has(claim, "/spec/storageClassName") || tree::annotation(claim, OLD_CLASS).is_some() {
             return Ok(());
         }
         let mut classes = self.reader.list("storage.k8s.io", "storageclasses", None);
@@ -88,7 +88,7 @@ impl Plugin for PersistentVolumeClaimResize {
         if tree::text(old, "/status/phase") != "Bound" {
             return Err(a.forbidden("Only bound persistent volume claims can be expanded"));
         }
-        let class = match tree::annotation(new, BETA_CLASS) {
+        let class = match tree::annotation(new, OLD_CLASS) {
             Some(class) => class,
             None => tree::text(new, "/spec/storageClassName"),
         };

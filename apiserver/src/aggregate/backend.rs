@@ -17,6 +17,7 @@ use rustls_pki_types::ServerName;
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::cert::{self, Trust};
 use shared::client::Dialer;
+use shared::host_port;
 use shared::run::{Shutdown, TaskGroup};
 
 use super::Aggregator;
@@ -156,10 +157,10 @@ impl Backend {
 
     /// For connections that switch protocols.
     pub(super) fn origin(&self, address: &str) -> crate::connect::Origin {
-        let (host, port) = address.rsplit_once(':').unwrap_or((address, "443"));
+        let (host, port) = host_port::split(address);
         crate::connect::Origin {
-            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port: port.parse().unwrap_or(443),
+            host: host.to_owned(),
+            port: port.and_then(|port| port.parse().ok()).unwrap_or(443),
             tls: Some(self.tls.clone()),
             name: Some(self.name.clone()),
             egress: self.egress.clone(),

@@ -21,8 +21,8 @@ use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
 use crate::access::tree;
 use crate::api::{DeleteArgs, Source};
-use crate::bootstrap::{now, server_user};
-use crate::registry::Rows;
+use crate::bootstrap::server_user;
+use crate::registry::{Rows, meta};
 
 /// Changes that come together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(20);
@@ -146,7 +146,7 @@ impl Aggregator {
             Err(status) if status.is_not_found() => return Ok(()),
             outcome => outcome?,
         };
-        if !set(&mut object, &condition, &now()) {
+        if !set(&mut object, &condition, &meta::now()) {
             return Ok(());
         }
         match api.update(&server_user(), GROUP, PLURAL, "status", object).await {

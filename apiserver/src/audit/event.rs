@@ -119,11 +119,6 @@ pub struct Event {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Microseconds, always six digits.
-pub fn micro_time(at: jiff::Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
-}
-
 fn list(words: &[String]) -> String {
     words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(",")
 }
@@ -169,6 +164,7 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::meta::micro_time;
     use serde_json::json;
 
     fn sample() -> Event {

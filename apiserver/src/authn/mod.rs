@@ -15,6 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base64::Engine as _;
 use shared::authn::{Authenticator, AuthnError, Credentials, Identity};
+use shared::status::field::aggregate;
 
 pub use bootstrap_tokens::BootstrapTokens;
 pub use cache::Cached;
@@ -78,7 +79,7 @@ impl Tokens {
             return Err(AuthnError(INVALID.to_owned()));
         }
         errors.insert(0, INVALID.to_owned());
-        Err(AuthnError(format!("[{}]", errors.join(", "))))
+        Err(AuthnError(aggregate(&errors)))
     }
 }
 

@@ -21,6 +21,7 @@ use prometheus::Counter;
 use proto::selector::FieldSelector;
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::authz::{Attributes, Authorizer, AuthzError, Decision};
+use shared::status::field::aggregate;
 
 use crate::api::Reader;
 use abac::Abac;
@@ -182,10 +183,7 @@ impl Undecided {
     }
 
     fn verdict(self) -> Verdict {
-        let error = match self.errors.len() {
-            0 => None,
-            _ => Some(rbac::join_errors(self.errors)),
-        };
+        let error = (!self.errors.is_empty()).then(|| aggregate(&self.errors));
         Verdict { decision: Decision::NoOpinion, reason: self.reasons.join("\n"), error }
     }
 }
@@ -313,7 +311,7 @@ impl Authorization {
                     let (found, missing) = rbac.read().rules_for(user, namespace);
                     rules.extend(found);
                     if !missing.is_empty() {
-                        gaps.push(rbac::join_errors(missing));
+                        gaps.push(aggregate(&missing));
                     }
                 }
                 Kind::Abac(abac) => rules.extend(abac.rules_for(user, namespace)),

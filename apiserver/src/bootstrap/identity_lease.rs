@@ -8,6 +8,7 @@ use shared::status::Status;
 
 use crate::access::{identity, tree};
 use crate::api::{Api, Context, DeleteArgs};
+use crate::registry::meta::micro_time;
 
 use super::server_user;
 
@@ -20,10 +21,6 @@ const HOLDS: i64 = 3600;
 const RENEW: Duration = Duration::from_secs(10);
 const COLLECT: Duration = Duration::from_secs(3600);
 
-fn time(at: jiff::Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
-}
-
 /// The lease as it is to be: new, or what is there, renewed.
 fn renewed(there: Option<Value>, id: &str, holder: &str, host: &str, now: jiff::Timestamp) -> Value {
     let mut lease = there.unwrap_or_else(|| json!({"metadata": {"name": id, "namespace": NAMESPACE}}));
@@ -31,7 +28,7 @@ fn renewed(there: Option<Value>, id: &str, holder: &str, host: &str, now: jiff::
         labels.insert(LABEL.to_owned(), COMPONENT.into());
         labels.insert("kubernetes.io/hostname".to_owned(), host.into());
     }
-    let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": HOLDS, "renewTime": time(now)});
+    let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": HOLDS, "renewTime": micro_time(now)});
     *tree::field(&mut lease, &["spec"]) = spec;
     lease
 }

@@ -261,12 +261,6 @@ async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step
     }
 }
 
-/// The time now, to the second.
-pub fn now() -> String {
-    let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

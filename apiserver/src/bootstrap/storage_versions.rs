@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use proto::resources::{Resource, Row};
+use proto::resources::{Resource, Row, group_version};
 use serde_json::{Value, json};
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::flags::FlagSet;
 use shared::status::Status;
 
-use super::{SERVER, now, server_user};
+use super::{SERVER, server_user};
 use crate::access::{identity, tree};
 use crate::api::{Api, Context, RequestInfo};
-use crate::registry::{Rows, version_rank};
+use crate::registry::{Rows, meta, version_rank};
 
 /// The check that waits for it.
 pub const HOOK: &str = "poststarthook/built-in-resources-storage-version-updater";
@@ -84,10 +84,6 @@ struct Encoding {
     also: Vec<Name>,
 }
 
-fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
-}
-
 fn name(row: &Resource) -> Name {
     (row.group.to_string(), row.plural.to_string())
 }
@@ -107,12 +103,12 @@ fn encodings(rows: &Rows) -> BTreeMap<Name, Encoding> {
         let same = |other: &&&Resource| other.etcd_prefix == row.etcd_prefix;
         let Some(first) = stored.iter().find(same) else { continue };
         let encoding = found.entry(name(first)).or_insert_with(|| Encoding {
-            encodes: api_version(&row.storage.0, &row.storage.1),
+            encodes: row.storage_api_version(),
             decodes: versions(&stored, row),
             also: Vec::new(),
         });
         if name(row) != name(first) {
-            let served = api_version(&row.group, &row.version);
+            let served = row.api_version();
             if !encoding.decodes.contains(&served) {
                 encoding.decodes.push(served);
             }
@@ -133,7 +129,7 @@ fn versions(stored: &[&Resource], row: &Resource) -> Vec<String> {
     let mut all: Vec<&str> = served.chain(older.flat_map(|(_, _, versions)| versions.iter().copied())).collect();
     all.sort_by_key(|version| version_rank(version));
     all.dedup();
-    all.into_iter().map(|version| api_version(&row.group, version)).collect()
+    all.into_iter().map(|version| group_version(&row.group, version)).collect()
 }
 
 /// An object with what a server says of itself.
@@ -281,7 +277,7 @@ async fn tell_once(api: &Api, server: &str, (group, plural): &Name, encoding: &E
         }
         other => other?,
     };
-    api.update(&user, GROUP, PLURAL, "status", told(there, server, encoding, &now())).await.map(drop)
+    api.update(&user, GROUP, PLURAL, "status", told(there, server, encoding, &meta::now())).await.map(drop)
 }
 
 /// Tells everything once the server's lease is there, and now and then again, until dropped.

@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::cert;
+use shared::host_port;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
@@ -59,11 +60,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// `host:port`, with brackets where the host is an IPv6 address.
     pub(super) fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        host_port::join(&self.host, self.port)
     }
 
     /// Why it could not be reached, in the words operators know.

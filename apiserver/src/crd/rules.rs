@@ -14,9 +14,7 @@ use super::meters::timed;
 use super::rule_check::variables;
 use super::schema::{Additional, Schema};
 use super::types::Decl;
-
-/// What is said when there is nothing left to spend.
-const EXHAUSTED: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
+use crate::expressions::EXHAUSTED;
 
 /// One rule.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use actix_web::http::header::{HOST, HeaderMap, HeaderValue};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use shared::cert::{self, ReloadingKey, Trust};
+use shared::host_port;
 use shared::os;
 use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio::net::{TcpStream, UnixStream};
@@ -39,16 +40,10 @@ pub(super) fn client_tls(authorities: &str, certificate: &str, key: &str) -> Res
     cert::client_tls(trust, Some(Arc::new(pair))).map_err(|e| e.to_string())
 }
 
-/// The host of an address, without a port and brackets.
-fn host(address: &str) -> &str {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    host.trim_start_matches('[').trim_end_matches(']')
-}
-
 impl Proxy {
     /// At `host:port`.
     pub(super) fn tcp(address: String, tls: Option<ClientConfig>) -> Result<Self, String> {
-        let name = ServerName::try_from(host(&address).to_owned());
+        let name = ServerName::try_from(host_port::split(&address).0.to_owned());
         let tls = match tls {
             Some(tls) => Some((Arc::new(tls), name.map_err(|e| format!("invalid proxy address {address:?}: {e}"))?)),
             None => None,
@@ -88,7 +83,7 @@ impl Proxy {
         match os::words(error) {
             Some(words) => format!("dial {network} {}: connect: {words}", self.name()),
             None if error.kind() == ErrorKind::TimedOut => format!("dial {network} {}: i/o timeout", self.name()),
-            None => cert::refused(host(&self.name()), error),
+            None => cert::refused(host_port::split(&self.name()).0, error),
         }
     }
 

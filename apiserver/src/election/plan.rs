@@ -7,6 +7,7 @@ use proto::Value;
 use serde_json::json;
 
 use crate::access::tree;
+use crate::registry::meta::micro_time;
 use crate::validation::{is_semver, semantic_order};
 
 /// The one way to choose that is known here; leases of others are left without a holder.
@@ -51,7 +52,7 @@ fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
 }
 
 fn written(at: Timestamp) -> Value {
-    json!(at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string())
+    json!(micro_time(at))
 }
 
 fn later(at: Timestamp, by: SignedDuration) -> Timestamp {

@@ -15,6 +15,7 @@ use super::timing::{Family, Rows};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::bootstrap;
+use crate::registry::meta;
 
 /// The group of the objects.
 pub(super) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -165,7 +166,7 @@ impl Statuses {
 
     async fn write(&mut self, api: &Api, levels: &[Arc<Value>], schemas: &[Arc<Value>]) {
         let names: Vec<String> = levels.iter().filter_map(|l| LevelSpec::read(l)).map(|l| l.name).collect();
-        let now = bootstrap::now();
+        let now = meta::now();
         let user = bootstrap::server_user();
         for schema in schemas {
             let Some(marked) = dangling(schema, &names, &now) else { continue };

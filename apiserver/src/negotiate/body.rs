@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 
 use proto::json::{self, Strictness};
-use proto::resources::Resource;
+use proto::resources::{Resource, group_version};
 use proto::schema::{self, Message};
 use proto::{Value, cbor, protobuf, yaml};
 use shared::status::{Status, field, go_quote};
 
 use super::accept::{Format, Media};
-use crate::registry::conversion::group_version;
 use crate::verbs::query::FieldValidation;
 
 /// A body, and what its sender says it is.

@@ -3,6 +3,7 @@
 
 use proto::{Value, protobuf, schema};
 use serde_json::json;
+use shared::host_port;
 
 use crate::access::tree;
 use crate::storage::{self, Store};
@@ -25,8 +26,7 @@ fn object(id: &str, host: &str, port: u16, generation: i64) -> Value {
 fn address(object: &Value) -> Option<String> {
     let host = tree::text(object, "/subsets/0/addresses/0/ip");
     let port = tree::int(object, "/subsets/0/ports/0/port")?;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    (!host.is_empty()).then(|| format!("{host}:{port}"))
+    (!host.is_empty()).then(|| host_port::join(host, port))
 }
 
 fn decoded(bytes: &[u8]) -> Option<Value> {

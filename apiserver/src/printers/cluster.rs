@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use proto::Value;
 use serde_json::json;
+use shared::types::OLD_CLASS;
 
 use super::cells::{age, name};
 use super::text::{access_modes, condition, flag, int, list, since, size, text, text_or};
@@ -158,10 +159,7 @@ fn phase(o: &Value) -> Value {
 
 /// A class given by field or by its old annotation.
 fn class(o: &Value) -> &str {
-    let old = o
-        .pointer("/metadata/annotations")
-        .and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"))
-        .and_then(Value::as_str);
+    let old = o.pointer("/metadata/annotations").and_then(|a| a.get(OLD_CLASS)).and_then(Value::as_str);
     old.unwrap_or_else(|| text(o, "/spec/storageClassName"))
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use proto::Value;
 use serde_json::json;
+use shared::host_port;
 
 use super::cells::{age, name};
 use super::text::{int, labels, list, selector, some, text, text_or};
@@ -63,10 +64,6 @@ pub(super) fn service(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-fn host_port(ip: &str, port: i64) -> String {
-    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
-}
-
 pub(super) fn endpoints(o: &Value, now: Timestamp) -> Vec<Value> {
     let mut all = Vec::new();
     for subset in list(o, "/subsets") {
@@ -76,7 +73,7 @@ pub(super) fn endpoints(o: &Value, now: Timestamp) -> Vec<Value> {
             all.extend(addresses.iter().map(|a| text(a, "/ip").to_owned()));
         }
         for p in ports {
-            all.extend(addresses.iter().map(|a| host_port(text(a, "/ip"), int(p, "/port"))));
+            all.extend(addresses.iter().map(|a| host_port::join(text(a, "/ip"), int(p, "/port"))));
         }
     }
     let shown = if all.is_empty() { "<none>".to_owned() } else { some(&all, 3, ",") };

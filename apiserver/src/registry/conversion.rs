@@ -6,6 +6,7 @@ pub(super) mod autoscaler;
 mod devices;
 
 use proto::Value;
+use proto::resources::group_version;
 
 /// Converts `object` to another API version of its kind. `apiVersion` is always set to `to`.
 pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_version: &str) -> Value {
@@ -32,11 +33,6 @@ pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_ve
 
 fn from(object: &Value) -> &str {
     object.get("apiVersion").and_then(Value::as_str).unwrap_or("")
-}
-
-/// `group/version`, or `version` for the core group.
-pub fn group_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 /// Names in core v1 and in events.k8s.io/v1.

@@ -1,40 +1,19 @@
 //! `/healthz`, `/livez`, `/readyz` and the checks below them.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use shared::flags::FlagSet;
+use shared::serve::{Answer, Probe, Report, Tally, slis};
 
 use crate::bootstrap::{Progress, StorageVersions, storage_versions};
 use crate::election;
 use crate::storage::Store;
 use crate::storage::transform::Loaded;
 use crate::verbs::query::Query;
-
-/// Which of the three was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `/healthz`
-    Healthz,
-    /// `/livez`
-    Livez,
-    /// `/readyz`
-    Readyz,
-}
-
-impl Endpoint {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Healthz => "healthz",
-            Self::Livez => "livez",
-            Self::Readyz => "readyz",
-        }
-    }
-}
 
 /// What must have happened before the server is ready.
 #[derive(Debug, Default)]
@@ -143,25 +122,19 @@ impl Patience {
     }
 
     /// Whether a check of what is done at start does not count yet.
-    fn spares(&self, check: &str, endpoint: Endpoint) -> bool {
+    fn spares(&self, check: &str, probe: Probe) -> bool {
         let at_start = check.starts_with("poststarthook/") || check == "autoregister-completion";
-        endpoint == Endpoint::Livez && at_start && self.started.elapsed() <= self.alive
+        probe == Probe::Livez && at_start && self.started.elapsed() <= self.alive
     }
 }
 
-/// How often each check of each endpoint passed and failed, and how it went last.
+/// How the checks of each probe went.
 #[derive(Debug, Default)]
-pub struct Results(Mutex<BTreeMap<(String, &'static str), Tally>>);
-
-/// Passed, failed, and whether it passed last.
-type Tally = (u64, u64, bool);
+pub struct Results(Mutex<BTreeMap<(String, Probe), Tally>>);
 
 impl Results {
-    fn note(&self, check: &str, endpoint: Endpoint, passed: bool) {
-        let mut all = self.0.lock();
-        let (good, bad, last) = all.entry((check.to_owned(), endpoint.name())).or_default();
-        *(if passed { good } else { bad }) += 1;
-        *last = passed;
+    fn note(&self, check: &str, probe: Probe, passed: bool) {
+        self.0.lock().entry((check.to_owned(), probe)).or_default().note(passed);
     }
 
     fn reset(&self) {
@@ -169,21 +142,7 @@ impl Results {
     }
 
     fn text(&self) -> String {
-        let (mut gauges, mut counters) = (String::new(), String::new());
-        for ((name, kind), (good, bad, last)) in self.0.lock().iter() {
-            let _ = writeln!(gauges, "kubernetes_healthcheck{{name=\"{name}\",type=\"{kind}\"}} {}", u8::from(*last));
-            for (status, count) in [("error", bad), ("success", good)].into_iter().filter(|(_, n)| **n > 0) {
-                let labels = format!("name=\"{name}\",status=\"{status}\",type=\"{kind}\"");
-                let _ = writeln!(counters, "kubernetes_healthchecks_total{{{labels}}} {count}");
-            }
-        }
-        let process = shared::metrics::start_time_family();
-        format!(
-            "# HELP kubernetes_healthcheck [STABLE] This metric records the result of a single healthcheck.\n\
-             # TYPE kubernetes_healthcheck gauge\n{gauges}\
-             # HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
-             # TYPE kubernetes_healthchecks_total counter\n{counters}{process}"
-        )
+        slis(self.0.lock().iter().map(|((check, probe), tally)| (check.as_str(), *probe, *tally)))
     }
 }
 
@@ -198,8 +157,7 @@ fn done(flag: &AtomicBool) -> Result<(), String> {
 impl Health {
     /// The paths of all checks.
     pub fn paths(&self) -> Vec<String> {
-        let all = [Endpoint::Healthz, Endpoint::Livez, Endpoint::Readyz];
-        all.iter().flat_map(|e| self.names(*e).into_iter().map(|n| format!("/{}/{n}", e.name()))).collect()
+        Probe::ALL.iter().flat_map(|p| self.names(*p).into_iter().map(|n| format!("/{}/{n}", p.word()))).collect()
     }
 
     fn has(&self, hook: &str) -> bool {
@@ -210,16 +168,16 @@ impl Health {
         }
     }
 
-    fn names(&self, endpoint: Endpoint) -> Vec<String> {
+    fn names(&self, probe: Probe) -> Vec<String> {
         let mut names: Vec<String> = ["ping", "log", "etcd"].map(str::to_owned).into();
-        if endpoint == Endpoint::Readyz {
+        if probe == Probe::Readyz {
             names.extend(["etcd-readiness", "informer-sync"].map(str::to_owned));
         }
         names.extend(self.encryption.iter().flat_map(Loaded::checks));
         names.extend(HOOKS.iter().filter(|hook| self.has(hook)).map(|hook| hook_name(hook)));
         names.extend(self.versions.as_ref().map(|_| storage_versions::HOOK.to_owned()));
         names.extend(self.patience.caches.map(|_| STORAGE_READINESS.to_owned()));
-        if endpoint == Endpoint::Readyz {
+        if probe == Probe::Readyz {
             names.push("shutdown".to_owned());
         }
         names
@@ -235,10 +193,10 @@ impl Health {
         self.results.reset();
     }
 
-    async fn check(&self, name: &str, endpoint: Endpoint) -> Result<(), String> {
-        let spared = self.patience.spares(name, endpoint);
+    async fn check(&self, name: &str, probe: Probe) -> Result<(), String> {
+        let spared = self.patience.spares(name, probe);
         let outcome = if spared { Ok(()) } else { self.ask(name).await };
-        self.results.note(name, endpoint, outcome.is_ok());
+        self.results.note(name, probe, outcome.is_ok());
         outcome
     }
 
@@ -274,52 +232,21 @@ impl Health {
         }
     }
 
-    /// Code and text of an answer; `None` for a check that does not exist.
-    pub async fn answer(&self, endpoint: Endpoint, only: Option<&str>, query: &Query) -> Option<(u16, String)> {
-        let names = self.names(endpoint);
+    /// An answer; `None` for a check that does not exist.
+    pub async fn answer(&self, probe: Probe, only: Option<&str>, query: &Query) -> Option<Answer> {
+        let names = self.names(probe);
         if let Some(only) = only {
             let name = names.iter().find(|n| *n == only)?;
-            return Some(match self.check(name, endpoint).await {
-                Ok(()) => (200, "ok".to_owned()),
-                Err(e) => (500, format!("internal server error: {e}\n")),
-            });
+            return Some(Answer::of_one(self.check(name, probe).await));
         }
-        let excluded = query.all("exclude");
-        let (mut text, mut failed) = (String::new(), Vec::new());
+        let mut report = Report::new(query.all("exclude"));
         for name in &names {
-            if excluded.contains(name) {
-                text.push_str(&format!("[+]{name} excluded: ok\n"));
-                continue;
-            }
-            match self.check(name, endpoint).await {
-                Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
-                Err(e) => {
-                    tracing::debug!(check = name, error = e, "health check failed");
-                    text.push_str(&format!("[-]{name} failed: reason withheld\n"));
-                    failed.push(name.clone());
-                }
+            if !report.leaves_out(name) {
+                report.note(name, self.check(name, probe).await);
             }
         }
-        text.push_str(&not_excluded(&excluded, &names));
-        let path = endpoint.name();
-        if !failed.is_empty() {
-            return Some((500, format!("{text}{path} check failed\n")));
-        }
-        Some((
-            200,
-            if query.get("verbose").is_some() { format!("{text}{path} check passed\n") } else { "ok".to_owned() },
-        ))
+        Some(report.answer(probe, query.get("verbose").is_some()))
     }
-}
-
-/// What is said of checks that nobody makes and that were to be left out.
-fn not_excluded(excluded: &[String], names: &[String]) -> String {
-    let unknown: BTreeSet<&String> = excluded.iter().filter(|e| !names.contains(e)).collect();
-    if unknown.is_empty() {
-        return String::new();
-    }
-    let list: Vec<String> = unknown.into_iter().map(|e| shared::status::go_quote(e)).collect();
-    format!("warn: some health checks cannot be excluded: no matches for {}\n", list.join(", "))
 }
 
 #[cfg(test)]
@@ -329,25 +256,15 @@ mod tests {
     #[test]
     fn what_has_yet_to_be_done_at_start() {
         let hook = "poststarthook/start-system-namespaces-controller";
-        for (flags, check, endpoint, want) in [
-            (&[][..], hook, Endpoint::Livez, false),
-            (&["--livez-grace-period=1h"], hook, Endpoint::Livez, true),
-            (&["--livez-grace-period=1h"], "autoregister-completion", Endpoint::Livez, true),
-            (&["--livez-grace-period=1h"], hook, Endpoint::Readyz, false),
-            (&["--livez-grace-period=1h"], "etcd", Endpoint::Livez, false),
+        for (flags, check, probe, want) in [
+            (&[][..], hook, Probe::Livez, false),
+            (&["--livez-grace-period=1h"], hook, Probe::Livez, true),
+            (&["--livez-grace-period=1h"], "autoregister-completion", Probe::Livez, true),
+            (&["--livez-grace-period=1h"], hook, Probe::Readyz, false),
+            (&["--livez-grace-period=1h"], "etcd", Probe::Livez, false),
         ] {
             let patience = Patience::from_flags(&FlagSet::of("kube-apiserver", flags).expect("flags"));
-            assert_eq!(patience.spares(check, endpoint), want, "{flags:?} {check}");
+            assert_eq!(patience.spares(check, probe), want, "{flags:?} {check}");
         }
-    }
-
-    #[test]
-    fn what_cannot_be_left_out() {
-        let names = ["ping".to_owned(), "etcd".to_owned()];
-        let of =
-            |excluded: &[&str]| not_excluded(&excluded.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>(), &names);
-        assert_eq!(of(&["ping"]), "");
-        let warning = "warn: some health checks cannot be excluded: no matches for";
-        assert_eq!(of(&["nope", "ping", "a\"b", "nope"]), format!("{warning} \"a\\\"b\", \"nope\"\n"));
     }
 }

@@ -4,11 +4,11 @@ use actix_web::HttpResponse;
 use proto::Value;
 use proto::discovery;
 use proto::resources::Row;
+use shared::serve::{Answer, Probe};
 use shared::status::Status;
 
 use super::aggregated;
 use super::answer::{self, Shape};
-use super::health::Endpoint;
 use super::logs;
 use super::server::Server;
 use crate::aggregate::{self, Directory};
@@ -148,16 +148,10 @@ async fn for_any_method(
     shape: &Shape,
 ) -> Option<HttpResponse> {
     let (first, rest) = path.strip_prefix('/')?.split_once('/').map_or((&path[1..], None), |(a, b)| (a, Some(b)));
-    let endpoint = match first {
-        "healthz" => Some(Endpoint::Healthz),
-        "livez" => Some(Endpoint::Livez),
-        "readyz" => Some(Endpoint::Readyz),
-        _ => None,
-    };
-    if let Some(endpoint) = endpoint {
-        return Some(match server.health.answer(endpoint, rest, query).await {
-            Some((200, text)) if rest.is_some() => answer::said(text, shape),
-            Some((code, text)) => answer::text(code, text, shape),
+    if let Some(probe) = Probe::ALL.into_iter().find(|probe| probe.word() == first) {
+        return Some(match server.health.answer(probe, rest, query).await {
+            Some(Answer { code: 200, body }) if rest.is_some() => answer::said(body, shape),
+            Some(Answer { code, body }) => answer::text(code, body, shape),
             None => answer::not_found(shape),
         });
     }

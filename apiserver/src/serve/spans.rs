@@ -14,6 +14,7 @@ use shared::traces::{self, About, HTTP, Kind, Span, Tracer};
 
 use super::meters;
 use crate::api::RequestInfo;
+use crate::audit;
 
 /// What spans of the steps before an answer say they are from.
 pub(crate) const FILTERS: &str = "k8s.op/apiserver/pkg/endpoints/filterlatency";
@@ -136,8 +137,8 @@ const VERBS: &[(&str, &str, Option<&str>, &str)] = &[
 ];
 const WRITING: &str = "About to write a response";
 const WRITTEN: &str = "Writing http response done";
-/// Of a name that a client gives itself no more is written down.
-const LONGEST_AGENT: usize = 1024;
+/// Who does not say who he is.
+const UNKNOWN: &str = "unknown";
 
 /// A verb at work. When it ends, also when its client goes away, it is written down: as the span of a request that has one,
 /// and in the log if it was slow. Of reads, which are many, nothing is noted before that but when they began.
@@ -208,12 +209,13 @@ impl Drop for Working<'_> {
 fn describe_verb(about: &mut About<'_>, request: &HttpRequest, info: &RequestInfo, audit_id: &str) {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let protocol = format!("{:?}", request.version());
-    let agent = header("user-agent");
-    let cut = agent.char_indices().nth(LONGEST_AGENT).map(|(at, _)| format!("{}...TRUNCATED", &agent[..at]));
+    let agent = Some(audit::user_agent(header("user-agent"))).filter(|agent| !agent.is_empty());
+    let peer = request.peer_addr().map(|peer| peer.ip());
+    let sources = audit::source_ips(header("x-forwarded-for"), header("x-real-ip"), peer);
     for (key, value) in [
         ("accept", header("accept")),
         ("audit-id", audit_id),
-        ("client", &request.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default()),
+        ("client", sources.first().map_or(UNKNOWN, String::as_str)),
         ("api-group", &info.api_group),
         ("api-version", &info.api_version),
         ("name", &info.name),
@@ -223,7 +225,7 @@ fn describe_verb(about: &mut About<'_>, request: &HttpRequest, info: &RequestInf
         ("resource", &info.resource),
         ("scope", meters::scope(info)),
         ("url", request.uri().path()),
-        ("user-agent", cut.as_deref().unwrap_or(agent)),
+        ("user-agent", agent.as_deref().unwrap_or(UNKNOWN)),
         ("verb", meters::verb(info, header("content-type"))),
     ] {
         about.text(key, value);

@@ -16,7 +16,7 @@ use super::versions;
 use crate::cache::{Entry, Raw};
 use crate::crd;
 use crate::negotiate::Media;
-use crate::registry::{conversion, fields};
+use crate::registry::fields;
 
 /// Why stored bytes could not be read, or an object not be written.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
         return Ok(v);
     }
     if let Some(map) = v.as_object_mut() {
-        map.insert("apiVersion".to_owned(), Value::from(conversion::group_version(&row.group, &row.version)));
+        map.insert("apiVersion".to_owned(), Value::from(row.api_version()));
         map.insert("kind".to_owned(), Value::from(&*row.kind));
     }
     Ok(v)
@@ -104,7 +104,7 @@ pub fn to_json_item(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), 
 /// No tree is built for what is stored as protobuf.
 fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Result<(), CodecError> {
     if let Raw::Proto(bytes) = raw {
-        let api_version = if typed { conversion::group_version(&row.group, &row.version) } else { String::new() };
+        let api_version = if typed { row.api_version() } else { String::new() };
         let kind = if typed { &*row.kind } else { "" };
         return protobuf::to_json(served_schema(row)?, &api_version, kind, bytes, out)
             .map_err(|e| CodecError::Protobuf(e.to_string()));

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use etcd_client::{WatchResponse, WatchStream};
+use shared::grpc;
 use shared::metrics::{self, Counter};
 use tonic::Code;
 
@@ -36,15 +37,6 @@ struct Counts {
     fine: OnceLock<Counter>,
 }
 
-/// Go's word for a code.
-fn word(code: Code) -> String {
-    match code {
-        Code::Ok => "OK".to_owned(),
-        Code::Cancelled => "Canceled".to_owned(),
-        other => format!("{other:?}"),
-    }
-}
-
 impl Call {
     fn counts(self) -> &'static Counts {
         static ALL: [OnceLock<Counts>; CALLS.len()] = [const { OnceLock::new() }; CALLS.len()];
@@ -73,7 +65,7 @@ impl Call {
         };
         match code {
             Code::Ok => self.counts().fine.get_or_init(|| of("OK")).inc(),
-            other => of(&word(other)).inc(),
+            other => of(grpc::name(other)).inc(),
         }
     }
 

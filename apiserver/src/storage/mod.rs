@@ -177,7 +177,7 @@ fn said(e: &etcd_client::Error) -> String {
         etcd_client::Error::GRpcStatus(s) if s.message().starts_with("etcdserver: ") => s.message().to_owned(),
         etcd_client::Error::GRpcStatus(s) => {
             let said = s.message().replacen("grpc: received message larger", "trying to send message larger", 1);
-            format!("rpc error: code = {:?} desc = {said}", s.code())
+            format!("rpc error: code = {} desc = {said}", shared::grpc::name(s.code()))
         }
         other => other.to_string(),
     }

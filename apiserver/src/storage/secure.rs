@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustls_pki_types::ServerName;
 use shared::cert::{self, Authorities, CertError, ReloadingKey, Trust};
 use shared::client::{BoxStream, Dialer};
+use shared::host_port;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -27,8 +28,7 @@ pub(super) fn dialer(options: &Options) -> Result<Dialer, Error> {
 }
 
 async fn open(connector: &TlsConnector, below: &Dialer, address: String) -> io::Result<BoxStream> {
-    let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
-    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(host_port::split(&address).0.to_owned()).map_err(io::Error::other)?;
     let line = below.open(address).await?;
     let stream: BoxStream = Box::pin(connector.connect(name, line).await?);
     Ok(stream)

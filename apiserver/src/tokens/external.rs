@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::uri::PathAndQuery;
 use prometheus::{CounterVec, HistogramVec};
 use serde_json::Value;
-use shared::metrics;
+use shared::{grpc, metrics};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tonic::Code;
@@ -141,11 +141,11 @@ impl Signer {
             grpc.unary(tonic::Request::new(message), path, ProstCodec::<A, B>::default()).await
         }
         .await;
-        let code = format!("{:?}", outcome.as_ref().err().map_or(Code::Ok, tonic::Status::code));
-        self.calls.with_label_values(&[&code, method]).observe(started.elapsed().as_secs_f64());
+        let code = grpc::name(outcome.as_ref().err().map_or(Code::Ok, tonic::Status::code));
+        self.calls.with_label_values(&[code, method]).observe(started.elapsed().as_secs_f64());
         match method {
-            "Sign" => self.signed.with_label_values(&[&code]).inc(),
-            "FetchKeys" => self.asked.with_label_values(&[&code]).inc(),
+            "Sign" => self.signed.with_label_values(&[code]).inc(),
+            "FetchKeys" => self.asked.with_label_values(&[code]).inc(),
             _ => {}
         }
         outcome
@@ -319,6 +319,8 @@ mod tests {
         let (message, signature) = token.rsplit_once('.').expect("a token");
         assert!(accounts.verify(message, signature, "one"));
         assert!(!accounts.verify(&format!("{message}x"), signature, "one"));
+        let signed = metrics::counter("apiserver_externaljwt_sign_request_total", "", &["code"]);
+        assert_eq!(signed.with_label_values(&["OK"]).get() as u64, 1, "counted under the code as Go prints it");
         let published: Value = serde_json::from_slice(&accounts.jwks()).expect("JSON");
         let ids: Vec<&str> =
             published["keys"].as_array().expect("keys").iter().filter_map(|k| k["kid"].as_str()).collect();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -16,7 +15,8 @@ use shared::metrics::Counter;
 use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
 use crate::access::tree;
 use crate::api::{Api, Reader};
-use crate::authn::{TokenAuthenticator, same};
+use crate::authn::{TokenAuthenticator, jwt, same};
+use crate::authz::rbac::quoted_list;
 
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const EXTRA: &str = "authentication.kubernetes.io/";
@@ -89,10 +89,6 @@ fn bad<T>(text: impl Into<String>) -> Result<T, AuthnError> {
     Err(AuthnError(text.into()))
 }
 
-fn json_part(part: &str) -> Option<Value> {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
-}
-
 #[async_trait]
 impl TokenAuthenticator for Validator {
     async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Identity>, AuthnError> {
@@ -116,7 +112,7 @@ impl Validator {
         let Some((header, payload)) = message.split_once('.').filter(|(_, p)| !p.contains('.')) else {
             return Ok(None);
         };
-        let Some(claims) = json_part(payload) else { return Ok(None) };
+        let Some(claims) = jwt::part(payload) else { return Ok(None) };
         let issuer = tree::text(&claims, "/iss");
         if issuer != LEGACY_ISSUER && !self.accounts.config().issuers.iter().any(|i| i == issuer) {
             return Ok(None);
@@ -127,7 +123,7 @@ impl Validator {
         let claims = match seen {
             Some(claims) => claims,
             None => {
-                let key = json_part(header).map(|h| tree::text(&h, "/kid").to_owned()).unwrap_or_default();
+                let key = jwt::part(header).map(|h| tree::text(&h, "/kid").to_owned()).unwrap_or_default();
                 let mut verified = self.accounts.verify(message, signature, &key);
                 if !verified && self.accounts.is_external() {
                     // It may have been signed by a key that is newer than what we know.
@@ -162,8 +158,8 @@ impl Validator {
         if common.is_empty() {
             return bad(format!(
                 "token audiences {} is invalid for the target audiences {}",
-                quoted(meant),
-                quoted(wanted)
+                quoted_list(meant),
+                quoted_list(wanted)
             ));
         }
         let user = if legacy { self.legacy(&claims, token).await? } else { self.bound(&claims, now).await? };
@@ -314,11 +310,6 @@ fn account_user(namespace: &str, name: &str, uid: &str) -> UserInfo {
         groups: vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")],
         extra: BTreeMap::new(),
     }
-}
-
-fn quoted(list: &[String]) -> String {
-    let quoted: Vec<String> = list.iter().map(|s| format!("{s:?}")).collect();
-    format!("[{}]", quoted.join(" "))
 }
 
 /// Why a token that is bound to an object, as it is now, does not stand for its account any more.

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use proto::Value;
+use shared::flags::format_nanos;
 use shared::status::field::{Error, Path};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -189,7 +190,7 @@ fn rest(
     let (starts, stops, renews) = (begin.as_second(), end.as_second(), refresh.as_second());
     let lifetime = last - first;
     let most = int(get(new, "spec"), "maxExpirationSeconds").unwrap_or_default();
-    let chain = path_of("certificateChain");
+    let (chain, lasts) = (path_of("certificateChain"), format_nanos(lifetime.saturating_mul(1_000_000_000)));
     let too_long = format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({most})");
     let checks: [(bool, &Path, String, &str); 7] = [
         (
@@ -205,8 +206,8 @@ fn rest(
             "must be set to within 5 minutes of kube-apiserver's current time",
         ),
         (stops != last, &end_path, moment(end), "must be set to the NotAfter time encoded in the leaf certificate"),
-        (lifetime < SHORTEST, &chain, duration(lifetime), "leaf certificate lifetime must be >= 1 hour"),
-        (lifetime > most, &chain, duration(lifetime), &too_long),
+        (lifetime < SHORTEST, &chain, lasts.clone(), "leaf certificate lifetime must be >= 1 hour"),
+        (lifetime > most, &chain, lasts, &too_long),
         (
             renews < starts + MARGIN,
             &refresh_path,
@@ -230,15 +231,4 @@ fn path_of(field: &str) -> Path {
 /// A time as upstream's messages have it.
 fn moment(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()
-}
-
-/// A length of time as upstream's messages have it: `1h0m0s`.
-fn duration(seconds: i64) -> String {
-    let (sign, seconds) = (if seconds < 0 { "-" } else { "" }, seconds.unsigned_abs());
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{sign}{rest}s"),
-        (0, _) => format!("{sign}{minutes}m{rest}s"),
-        _ => format!("{sign}{hours}h{minutes}m{rest}s"),
-    }
 }

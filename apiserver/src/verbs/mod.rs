@@ -23,7 +23,7 @@ mod scale_managers;
 pub mod select;
 pub mod subresources;
 pub mod table;
-mod unread;
+pub(crate) mod unread;
 mod update_meters;
 pub mod watch;
 mod watch_begin;

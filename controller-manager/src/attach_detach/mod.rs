@@ -157,7 +157,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
             let pod = event.object();
-            if !pods::node(pod).is_empty() && volumes_of(pod).next().is_some() {
+            if !pods::node(pod).is_empty() && pods::volumes(pod).next().is_some() {
                 wake.add(pods::node(pod).to_owned());
             }
         });
@@ -197,20 +197,6 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         worker::run(cx, "attach-detach", WORKERS, &queue, &this, |s, node| async move { s.sync(&node).await });
         Ok(Started::Yes)
     })
-}
-
-fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
-}
-
-/// The claim that a pod's volume names, or that is made for it.
-fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
-    let named = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
-    named.or_else(|| volume.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), volume.name)))
-}
-
-fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
-    volumes_of(pod).filter_map(|volume| claim_of(pod, volume))
 }
 
 /// What is noted in [`Memory::told`] of a volume that a node only has to list.
@@ -307,7 +293,7 @@ impl AttachDetach {
             if !plan::needs_volumes(&pod, node) {
                 continue;
             }
-            for volume in volumes_of(&pod) {
+            for volume in pods::volumes(&pod) {
                 let pods = match self.need(node_name, &pod, volume) {
                     Some(Need::Attach(v)) => {
                         &mut out.attached.entry(v.attachment(node_name)).or_insert((v, Vec::new())).1
@@ -335,7 +321,7 @@ impl AttachDetach {
             let listed = Listed::of_disk(disk).map(Need::List);
             return listed.or_else(|| self.attaches(Attachable::of_disk(disk, namespace)?));
         }
-        let claim = self.claims.get(namespace, &claim_of(pod, volume)?)?;
+        let claim = self.claims.get(namespace, &pods::claim_of(pod, volume)?)?;
         if !plan::may_use(pod, &claim) {
             return None;
         }

@@ -217,8 +217,7 @@ pub fn needs_volumes(pod: &Pod, node: Option<&Node>) -> bool {
 #[must_use]
 pub fn may_use(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let name = object::name(&claim.metadata);
-    let volumes = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let named = volumes().any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name));
+    let named = pods::volumes(pod).any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name));
     let made = || object::controller_of(&claim.metadata).is_some_and(|o| o.uid == object::uid(&pod.metadata));
     named || made()
 }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use super::{claims_of, plan};
+use super::plan;
 use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 
@@ -35,7 +35,7 @@ pub(super) fn bound_now(event: &Event<PersistentVolumeClaim>) -> bool {
 /// Look at the nodes of the pods that use a claim.
 pub(super) fn wake_users(pods: &Store<Pod>, namespace: &str, claim: &str, queue: &Queue<String>) {
     for pod in pods.list_namespace(namespace) {
-        if !pods::node(&pod).is_empty() && claims_of(&pod).any(|c| c == claim) {
+        if !pods::node(&pod).is_empty() && pods::claims_of(&pod).any(|c| c == claim) {
             queue.add(pods::node(&pod).to_owned());
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::jiff::Timestamp;
+use shared::cron::Schedule;
 
-use super::schedule::Schedule;
 use crate::engine::object;
 
 /// More missed times than this are complained about.

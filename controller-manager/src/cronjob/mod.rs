@@ -2,7 +2,6 @@
 
 pub mod missed;
 pub mod plan;
-pub mod schedule;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use shared::cron::{Schedule, ScheduleError};
 
 use super::missed::{self, Missed};
-use super::schedule::{Schedule, ScheduleError};
 use crate::engine::action::Action;
 use crate::engine::object;
 

@@ -45,9 +45,7 @@ struct DaemonSets {
 }
 
 fn selects(set: &DaemonSet, labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
-    set.spec
-        .as_ref()
-        .is_some_and(|s| !object::selector_is_empty(&s.selector) && object::matches_selector(&s.selector, labels))
+    set.spec.as_ref().is_some_and(|s| object::selects(&s.selector, labels))
 }
 
 /// Wire the DaemonSet controller.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
     Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as NewPod, PodSpec, Toleration,
 };
 use k8s_openapi::jiff::Timestamp;
+use shared::placement;
 
 use super::past;
 use crate::deployment::strategy::scaled;
@@ -97,13 +98,13 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
 #[must_use]
 pub fn should_run(template: &PodSpec, node: &Node) -> (bool, bool) {
     let wrong_node = template.node_name.as_deref().is_some_and(|n| !n.is_empty() && n != object::name(&node.metadata));
-    if wrong_node || !nodes::affinity_allows(template, node) {
+    if wrong_node || !placement::affinity_allows(template, node) {
         return (false, false);
     }
     let tolerations = tolerations(template);
     let taints = nodes::taints(node);
-    let start = nodes::all_tolerated(taints, &tolerations, |t| t.effect == "NoSchedule" || t.effect == "NoExecute");
-    let stay = nodes::all_tolerated(taints, &tolerations, |t| t.effect == "NoExecute");
+    let start = placement::all_tolerated(taints, &tolerations, |t| t.effect == "NoSchedule" || t.effect == "NoExecute");
+    let stay = placement::all_tolerated(taints, &tolerations, |t| t.effect == "NoExecute");
     (start, start || stay)
 }
 

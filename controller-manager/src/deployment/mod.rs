@@ -39,9 +39,7 @@ struct Deployments {
 }
 
 fn selects(d: &Deployment, set: &ReplicaSet) -> bool {
-    d.spec.as_ref().is_some_and(|s| {
-        !object::selector_is_empty(&s.selector) && object::matches_selector(&s.selector, set.metadata.labels.as_ref())
-    })
+    d.spec.as_ref().is_some_and(|s| object::selects(&s.selector, set.metadata.labels.as_ref()))
 }
 
 /// Wire the Deployment controller.

@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Service};
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
+use shared::status::field::aggregate;
 use shared::workqueue::Queue;
 
 use self::plan::{CONTROLLER, MANAGED_BY, Plan, Snapshot};
@@ -200,11 +201,10 @@ impl Slices {
             lost.iter().map(|(pod, node)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found"));
         let why = failed.iter().map(|f| format!("failed to {} for Service {key}: {}", f.what, f.error));
         let errors: Vec<String> = lost.chain(why).collect();
-        let text = match errors.as_slice() {
-            [] => return Ok(()),
-            [one] => one.clone(),
-            all => format!("[{}]", all.join(", ")),
-        };
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let text = aggregate(&errors);
         let about = object::reference::<Service>(&snapshot.service.metadata);
         let event = format!("Error updating Endpoint Slices for Service {key}: {text}");
         self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", event);

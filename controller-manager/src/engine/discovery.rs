@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use proto::resources::group_version;
 use serde_json::Value;
 
 use super::rest::{Rest, RestError};
@@ -29,7 +30,7 @@ impl Served {
     /// `v1` or `group/version`.
     #[must_use]
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        group_version(&self.group, &self.version)
     }
 
     /// `pods` or `deployments.apps`, as messages name it.

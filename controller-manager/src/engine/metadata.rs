@@ -21,12 +21,10 @@ use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
 use super::object::{Held, Metadata};
 use super::packed_of::{Kind, PackedOf};
+use super::rest::{BRIEF_LIST, BRIEF_PROTOBUF};
 use super::wire::{self, Wired, text, wired};
 use crate::garbage_collector::graph::Owner;
 
-const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-const ONE: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
-    application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// After a change of what is served, changes are gathered this long before discovery runs again.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Discovery also runs again after this long, for aggregated servers that change without saying so.
@@ -350,7 +348,7 @@ impl Follower for Watched {
     }
 
     fn formats(&self) -> Formats {
-        Formats { watch: Some(ONE), list: Some(LIST) }
+        Formats { watch: Some(BRIEF_PROTOBUF), list: Some(BRIEF_LIST) }
     }
 
     fn begin(&self) {

@@ -244,6 +244,12 @@ pub fn matches_selector(selector: &LabelSelector, labels: Option<&BTreeMap<Strin
         })
 }
 
+/// Whether `labels` satisfy the selector of a controller that makes its own objects: an empty one selects nothing.
+#[must_use]
+pub fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
+    !selector_is_empty(selector) && matches_selector(selector, labels)
+}
+
 /// Whether a label selector has no term at all.
 #[must_use]
 pub fn selector_is_empty(selector: &LabelSelector) -> bool {

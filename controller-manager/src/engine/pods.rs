@@ -1,5 +1,6 @@
 //! Readings of pods that more than one controller needs.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod as NewPod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
+use shared::types::ephemeral_claim;
 
 use super::object::{annotation, created, deleting, name, uid};
-use super::pod::{ContainerStatus, Pod, PodCondition};
+use super::pod::{ContainerStatus, Pod, PodCondition, Volume};
 
 /// The annotation that makes a replica cheaper or dearer to delete.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -36,6 +38,24 @@ pub fn active(pod: &Pod) -> bool {
 #[must_use]
 pub fn terminating(pod: &Pod) -> bool {
     !finished(pod) && deleting(&pod.metadata)
+}
+
+/// The volumes that controllers care for.
+pub fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
+}
+
+/// The claim that a pod's volume names, or that is made for it.
+#[must_use]
+pub fn claim_of<'a>(pod: &Pod, volume: &'a Volume) -> Option<Cow<'a, str>> {
+    let named = volume.persistent_volume_claim.as_ref().map(|claim| Cow::Borrowed(claim.claim_name.as_str()));
+    let made = || volume.ephemeral.as_ref().map(|_| Cow::Owned(ephemeral_claim(name(&pod.metadata), &volume.name)));
+    named.or_else(made)
+}
+
+/// The claims that a pod names, or that are made for it.
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = Cow<'_, str>> {
+    volumes(pod).filter_map(|volume| claim_of(pod, volume))
 }
 
 /// A condition by type.

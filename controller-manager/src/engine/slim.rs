@@ -2,10 +2,12 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
+use super::pod::worth_keeping;
+
 /// Nodes are patched, never written back whole. Most of what they report is for others.
 pub fn node(node: &mut Node) {
     if let Some(annotations) = node.metadata.annotations.as_mut() {
-        annotations.retain(|key, _| key.contains("kubernetes.io/") && !key.starts_with("kubectl.kubernetes.io/"));
+        annotations.retain(|key, _| worth_keeping(key));
     }
     let Some(status) = node.status.take() else { return };
     let mut allocatable = status.allocatable;

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use shared::informer::{Event, Store};
+use shared::types::ephemeral_claim;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
@@ -17,6 +18,7 @@ use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::pod::{Pod, Volume};
+use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -61,11 +63,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 fn ephemeral(pod: &Pod) -> impl Iterator<Item = &Volume> {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.ephemeral.is_some())
+    pods::volumes(pod).filter(|v| v.ephemeral.is_some())
 }
 
 fn claim_name(pod: &Pod, volume: &Volume) -> String {
-    format!("{}-{}", object::name(&pod.metadata), volume.name)
+    ephemeral_claim(object::name(&pod.metadata), &volume.name)
 }
 
 /// The claim of one volume, if it has still to be made; why it cannot be, if its name is taken.

@@ -37,10 +37,9 @@ use crate::engine::events::Events;
 use crate::engine::metadata::{Change, Hub, Meta};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
-use crate::engine::rest::{Rest, RestError};
+use crate::engine::rest::{BRIEF, Rest, RestError};
 use crate::engine::worker::{self, Synced};
 
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 /// Where the graph is shown.
@@ -211,7 +210,7 @@ impl Collector {
 
     /// The live metadata, if it is still the same object.
     async fn live(&self, path: &str, uid: &str) -> Result<Option<Value>, RestError> {
-        match self.rest.get_as::<Value>(path, METADATA).await {
+        match self.rest.get_as::<Value>(path, BRIEF).await {
             Ok(v) if v["metadata"]["uid"] == uid => Ok(Some(v)),
             Ok(_) => Ok(None),
             Err(e) if e.not_found() => Ok(None),

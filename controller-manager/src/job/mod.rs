@@ -49,8 +49,7 @@ struct Jobs {
 
 fn selects(job: &Job, pod: &Pod) -> bool {
     let selector = job.spec.as_ref().and_then(|s| s.selector.as_ref());
-    selector
-        .is_some_and(|s| !object::selector_is_empty(s) && object::matches_selector(s, pod.metadata.labels.as_deref()))
+    selector.is_some_and(|s| object::selects(s, pod.metadata.labels.as_deref()))
 }
 
 /// Wire the Job controller.

@@ -27,10 +27,9 @@ use crate::engine::discovery::{Served, discover};
 use crate::engine::metadata::Change;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
-use crate::engine::rest::{Rest, RestError};
+use crate::engine::rest::{BRIEF_LIST, Rest, RestError};
 use crate::engine::worker::{self, Synced};
 
-const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Deletion starts a little later, so that the other API servers know of it too.
 const GRACE: Duration = Duration::from_millis(500);
 /// Resources deleted before all others: what runs must stop before what it depends on goes.
@@ -258,7 +257,7 @@ impl Namespaces {
         if !served.can("list") {
             return Ok(None);
         }
-        match self.rest.get_as::<Left>(path, METADATA).await {
+        match self.rest.get_as::<Left>(path, BRIEF_LIST).await {
             Ok(left) => Ok(Some(left.items.unwrap_or_default())),
             Err(e) if e.not_found() || e.unsupported() => Ok(None),
             Err(e) => Err(e),

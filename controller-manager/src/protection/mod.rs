@@ -50,14 +50,6 @@ where
     Some(Action::update(&copy))
 }
 
-/// The claims a pod names.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(|v| {
-        let named = v.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
-        named.or_else(|| v.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), v.name)))
-    })
-}
-
 /// Whether a pod uses a claim: it was given a node and names the claim, even if it has ended; or the claim was made for
 /// it, and the kubelet is not through with it.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
@@ -67,8 +59,8 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         let owner = object::controller_of(&claim.metadata);
         !shut_down(pod) && owner.is_some_and(|o| o.uid == object::uid(&pod.metadata))
     };
-    let volumes = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    !pods::node(pod).is_empty() && (volumes().any(named) || (claims_of(pod).any(|c| c == name) && made_for()))
+    !pods::node(pod).is_empty()
+        && (pods::volumes(pod).any(named) || (pods::claims_of(pod).any(|c| c == name) && made_for()))
 }
 
 /// Whether only finalizers keep the pod.
@@ -96,7 +88,7 @@ pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
             let free = |pod: &Pod| {
-                for claim in claims_of(pod) {
+                for claim in pods::claims_of(pod) {
                     wake.add(Key::new(object::namespace(&pod.metadata), claim));
                 }
             };

@@ -77,10 +77,7 @@ impl Set for ReplicaSet {
     }
 
     fn selects_pod(&self, pod: &Pod) -> bool {
-        self.spec.as_ref().is_some_and(|s| {
-            !object::selector_is_empty(&s.selector)
-                && object::matches_selector(&s.selector, pod.metadata.labels.as_deref())
-        })
+        self.spec.as_ref().is_some_and(|s| object::selects(&s.selector, pod.metadata.labels.as_deref()))
     }
 
     fn status(&self) -> Status {

@@ -29,10 +29,9 @@ use crate::engine::metadata::{Change, Hub};
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
-use crate::engine::rest::RestError;
+use crate::engine::rest::{BRIEF_LIST, RestError};
 use crate::engine::worker::{self, Synced};
 
-const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 const PAGE: usize = 500;
 /// Resources of the core group that quotas name without `count/`.
 const PLAIN: [&str; 4] = ["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
@@ -277,7 +276,7 @@ impl Quotas {
         let (mut total, mut next) = (0, String::new());
         loop {
             let page: serde_json::Value =
-                self.executor.rest.get_as(&format!("{path}?limit={PAGE}{next}"), METADATA).await?;
+                self.executor.rest.get_as(&format!("{path}?limit={PAGE}{next}"), BRIEF_LIST).await?;
             total += page["items"].as_array().map_or(0, Vec::len);
             if let Some(left) = page["metadata"]["remainingItemCount"].as_u64() {
                 total += usize::try_from(left).unwrap_or(0);

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
+use shared::types::is_native_resource;
 
 use super::devices::{IMPLICIT, PER_DEVICE_CLASS};
 use crate::engine::pod::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
@@ -154,7 +155,7 @@ pub fn tracked(name: &str, extended: bool) -> bool {
         PER_DEVICE_CLASS,
     ];
     let huge = name.starts_with("hugepages-") || name.starts_with("requests.hugepages-");
-    let foreign = name.starts_with("requests.") && name.contains('/') && !name.contains("kubernetes.io/");
+    let foreign = name.starts_with("requests.") && !is_native_resource(name);
     let implicit = extended && name.starts_with(IMPLICIT);
     NAMES.contains(&name) || huge || foreign || implicit || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
 }
@@ -226,12 +227,6 @@ pub fn service(service: &Service) -> Usage {
     out
 }
 
-/// In whole bytes, as nothing else is a valid amount in a quota.
-fn whole(q: Quantity) -> Quantity {
-    let up = Quantity::from_int(q.saturating_value(), q.format());
-    if up == q { q } else { up }
-}
-
 /// What a claim uses.
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
@@ -240,7 +235,9 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
     let class = shared::types::claim_class(claim).filter(|c| !c.is_empty());
     let asked = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"));
     let given = claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref()?.get("storage"));
-    let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max().map(whole);
+    let storage = [asked, given].into_iter().flatten().filter_map(|q| Quantity::parse(&q.0).ok()).max();
+    // As nothing else is a valid amount in a quota.
+    let storage = storage.map(Quantity::rounded_up);
     if let Some(class) = class {
         out.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), one());
     }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, V
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
 use shared::informer::{Event, Scope, Store};
+use shared::types::ephemeral_claim;
 use shared::workqueue::Queue;
 
 use self::cache::Cache;
@@ -137,7 +138,7 @@ fn labels(driver: &CSIDriver) -> bool {
 /// The claim of a pod's volume, if it is one.
 fn claim_of(pod: &Pod, volume: &Volume) -> Option<Key> {
     let claim = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
-    let own = || volume.ephemeral.as_ref().map(|_| format!("{}-{}", object::name(&pod.metadata), volume.name));
+    let own = || volume.ephemeral.as_ref().map(|_| ephemeral_claim(object::name(&pod.metadata), &volume.name));
     claim.or_else(own).map(|claim| Key::new(object::namespace(&pod.metadata), claim))
 }
 

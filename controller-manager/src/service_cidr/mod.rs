@@ -10,6 +10,7 @@ use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use shared::address::may_be_given;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
@@ -104,11 +105,6 @@ fn nets(range: &ServiceCIDR) -> impl Iterator<Item = IpNet> {
     range.spec.iter().flat_map(|s| s.cidrs.iter().flatten()).filter_map(|c| c.parse().ok())
 }
 
-/// Whether an address may be given out of a net: neither the net's own nor, of IPv4, the one for all.
-fn gives(net: &IpNet, ip: IpAddr) -> bool {
-    net.contains(&ip) && ip != net.network() && !(ip.is_ipv4() && ip == net.broadcast())
-}
-
 /// Whether a range may go and leave no address behind that is in no other one. Whether others are to go, too, is nobody's
 /// concern, as upstream.
 fn may_go(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
@@ -120,7 +116,7 @@ fn may_go(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddr
         let label = |name| object::label(&address.metadata, name);
         let Ok(ip) = object::name(&address.metadata).parse::<IpAddr>() else { return false };
         let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        let in_range = |r: &ServiceCIDR| nets(r).any(|net| gives(&net, ip));
+        let in_range = |r: &ServiceCIDR| nets(r).any(|net| may_be_given(&net, ip));
         label(MANAGED_BY) == Some(ALLOCATOR)
             && label(FAMILY) == Some(family)
             && in_range(range)

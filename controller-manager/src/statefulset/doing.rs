@@ -107,22 +107,6 @@ pub fn slow_start(place: usize) -> usize {
     batch
 }
 
-/// Several errors as one text; each is said once.
-#[must_use]
-pub fn joined(errors: &[String]) -> Option<String> {
-    let mut said: Vec<&str> = Vec::new();
-    for error in errors {
-        if !said.contains(&error.as_str()) {
-            said.push(error);
-        }
-    }
-    match said.as_slice() {
-        [] => None,
-        [one] => Some((*one).to_owned()),
-        several => Some(format!("[{}]", several.join(", "))),
-    }
-}
-
 /// The name of a claim.
 #[must_use]
 pub fn name_of(claim: &PersistentVolumeClaim) -> &str {
@@ -153,14 +137,6 @@ mod tests {
             let (reason, text) = of_claim("d-web-1", "web-1", "web", error);
             assert_eq!(format!("{reason}: {text}"), want);
         }
-    }
-
-    #[test]
-    fn errors_are_joined() {
-        let joined = |errors: &[&str]| joined(&errors.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>());
-        assert_eq!(joined(&[]), None);
-        assert_eq!(joined(&["a"]).as_deref(), Some("a"));
-        assert_eq!(joined(&["a", "b", "a"]).as_deref(), Some("[a, b]"));
     }
 
     #[test]

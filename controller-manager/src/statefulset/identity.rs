@@ -122,7 +122,7 @@ pub fn volumes(set: &StatefulSet, ordinal: i32) -> Vec<Volume> {
 #[must_use]
 pub fn has_volumes(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
     let claim = |name: &str| {
-        let volume = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).find(|v| v.name == name)?;
+        let volume = pods::volumes(pod).find(|v| v.name == name)?;
         volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.as_str())
     };
     volumes(set, ordinal)

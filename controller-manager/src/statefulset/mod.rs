@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use shared::informer::Store;
+use shared::status::field::aggregate;
 use shared::workqueue::Queue;
 
 use self::doing::{Step, Task, Verb, name_of};
@@ -59,9 +60,7 @@ impl From<RestError> for Stop {
 }
 
 fn selects(set: &StatefulSet, labels: Option<&Labels>) -> bool {
-    set.spec
-        .as_ref()
-        .is_some_and(|s| !object::selector_is_empty(&s.selector) && object::matches_selector(&s.selector, labels))
+    set.spec.as_ref().is_some_and(|s| object::selects(&s.selector, labels))
 }
 
 fn selects_pod(set: &StatefulSet, pod: &Pod) -> bool {
@@ -215,9 +214,11 @@ impl StatefulSets {
             }
         }
         errors.extend(dying.into_iter().map(|name| format!("pvc {name} is being deleted")));
-        let Some(text) = doing::joined(&errors) else { return Ok(()) };
+        if errors.is_empty() {
+            return Ok(());
+        }
         if let Some(verb) = verb {
-            self.tell(set, verb, pod, Some(&text));
+            self.tell(set, verb, pod, Some(&aggregate(&errors)));
         }
         Err(stop)
     }

@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::statefulset::doing::joined;
+use shared::status::field::aggregate;
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().expect("time")
@@ -28,7 +28,8 @@ fn done(step: Step, pod: &str) -> Vec<Action> {
     match step {
         Step::Claims { verb, missing, dying } => {
             let errors: Vec<String> = dying.iter().map(|name| format!("pvc {name} is being deleted")).collect();
-            let failed = verb.zip(joined(&errors)).map(|(verb, e)| told(verb.of_pod(pod, "web", Some(&e)), true));
+            let verb = verb.filter(|_| !errors.is_empty());
+            let failed = verb.map(|verb| told(verb.of_pod(pod, "web", Some(&aggregate(&errors))), true));
             missing.iter().map(Action::create).chain(failed).collect()
         }
         Step::Owners { actions, .. } => actions,

@@ -24,7 +24,7 @@ use crate::engine::discovery::{Served, discover};
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
-use crate::engine::rest::RestError;
+use crate::engine::rest::{BRIEF_LIST, RestError};
 use crate::engine::worker::{self, Synced};
 
 const NAME: &str = "storage-version-migrator-controller";
@@ -34,7 +34,6 @@ const PAGE: usize = 500;
 const NOWHERE: &str = "@fake:svm_ns!";
 /// How long what is to be migrated may take until it is served.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
-const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 struct Migrator {
     executor: Executor,
@@ -109,7 +108,7 @@ impl Migrator {
             return self.enter(migration, Phase::Failed, message).await;
         };
         let path = format!("{}?limit=1", served.path(Some(NOWHERE)));
-        let list: Value = self.executor.rest.get_as(&path, LIST).await?;
+        let list: Value = self.executor.rest.get_as(&path, BRIEF_LIST).await?;
         let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if let Err(error) = plan::compare(version, version) {
             return self.fail(migration, error).await;
@@ -142,7 +141,8 @@ impl Migrator {
         let mut next = String::new();
         loop {
             let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let page = self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), LIST).await;
+            let page =
+                self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), BRIEF_LIST).await;
             // The objects of a kind that is not served any more cannot be reached.
             let page: Value = page.map_err(|e| Stop::of(e, RestError::missing))?;
             for item in page["items"].as_array().into_iter().flatten() {

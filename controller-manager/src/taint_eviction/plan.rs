@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{ObjectReference, Taint};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use shared::placement;
 
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
-use crate::engine::{nodes, pods};
+use crate::engine::pods;
 
 /// The effect that is acted upon here.
 pub const NO_EXECUTE: &str = "NoExecute";
@@ -32,7 +33,7 @@ pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
     let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(&[][..], |t| t.as_slice());
     let mut shortest: Option<Duration> = None;
     for taint in no_execute {
-        let Some(t) = tolerations.iter().find(|t| nodes::tolerates(t, taint)) else {
+        let Some(t) = tolerations.iter().find(|t| placement::tolerates(t, taint)) else {
             return Fate::Goes;
         };
         if let Some(seconds) = t.toleration_seconds {

@@ -335,15 +335,7 @@ impl Binder {
     /// The pods that use a claim, or have it made, and may still run.
     fn active(&self, claim: &Key) -> impl Iterator<Item = Arc<Pod>> {
         let name = claim.name.clone();
-        let uses = move |p: &Pod| {
-            p.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| {
-                match (&v.persistent_volume_claim, &v.ephemeral) {
-                    (Some(claim), _) => claim.claim_name == name,
-                    (None, Some(_)) => format!("{}-{}", object::name(&p.metadata), v.name) == name,
-                    (None, None) => false,
-                }
-            })
-        };
+        let uses = move |p: &Pod| pods::claims_of(p).any(|claim| claim == name);
         self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::finished(p))
     }
 }

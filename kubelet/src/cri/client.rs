@@ -3,6 +3,7 @@
 
 use super::{CriError, Exec, ExecOutput, Runtime, labels, v1};
 use async_trait::async_trait;
+use shared::grpc;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
@@ -64,27 +65,7 @@ fn deadline<T>(message: T, timeout: Duration) -> Request<T> {
 }
 
 fn error(status: Status) -> CriError {
-    use tonic::Code;
-    let code = match status.code() {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    };
-    CriError::Rpc { code, message: status.message().to_owned() }
+    CriError::Rpc { code: grpc::name(status.code()), message: status.message().to_owned() }
 }
 
 fn missing(what: &str) -> CriError {

@@ -6,6 +6,7 @@ use crate::facts::PodFacts;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
+use shared::status::go_quote;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -56,28 +57,9 @@ fn map_lines(map: Option<&BTreeMap<String, String>>) -> String {
     let mut lines = String::new();
     for (index, (key, value)) in map.into_iter().flatten().enumerate() {
         let separator = if index == 0 { "" } else { "\n" };
-        write!(lines, "{separator}{key}={}", quote(value)).ok();
+        write!(lines, "{separator}{key}={}", go_quote(value)).ok();
     }
     lines
-}
-
-fn quote(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            control if control.is_control() => {
-                write!(quoted, "\\x{:02x}", u32::from(control)).ok();
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 /// A container's request or limit in units of the divisor, rounded up. A limit that is not

@@ -1,6 +1,7 @@
 //! Service links: the variables that tell a container where its namespace's services are.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use shared::host_port;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -53,8 +54,7 @@ fn add(variables: &mut BTreeMap<String, String>, name: &str, service: &Service) 
     }
     for (position, port) in ports.iter().enumerate() {
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.into() };
-        let url = format!("{}://{host}:{}", protocol.to_lowercase(), port.port);
+        let url = format!("{}://{}", protocol.to_lowercase(), host_port::join(ip, port.port));
         if position == 0 {
             variables.insert(format!("{prefix}_PORT"), url.clone());
         }

@@ -17,6 +17,7 @@ use crate::stats::{Stats, machine};
 use crate::workers::manager::Manager;
 use k8s_openapi::api::core::v1::Pod;
 use rank::Candidate;
+use shared::types::is_pod_terminal;
 use signals::{Observed, Signal, Threshold};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -97,7 +98,7 @@ impl Eviction {
     /// Ends pods that use more of the disk than they may.
     async fn local(&self) {
         let cx = self.manager.context();
-        let limited = |pod: &Arc<Pod>| !pods::is_terminal(pod) && !pods::is_critical(pod) && local::has_limits(pod);
+        let limited = |pod: &Arc<Pod>| !is_pod_terminal(pod) && !pods::is_critical(pod) && local::has_limits(pod);
         let all: Vec<Arc<Pod>> = self.manager.pods().into_iter().filter(limited).collect();
         if all.is_empty() {
             return;
@@ -169,7 +170,7 @@ impl Eviction {
         let usage = self.stats.pod_usage(self.stats.parents()).await;
         let mut candidates = Vec::new();
         for pod in self.manager.pods() {
-            if pods::is_terminal(&pod) || pods::is_critical(&pod) || pod.metadata.deletion_timestamp.is_some() {
+            if is_pod_terminal(&pod) || pods::is_critical(&pod) || pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
             let own = containers.iter().filter(|container| container.pod_uid == pods::uid(&pod));

@@ -4,6 +4,7 @@ use crate::cri::v1;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use shared::status::field::aggregate;
 
 /// What runs short on the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,12 +99,8 @@ const SHORTAGES: [Row; 3] = [
 /// What keeps the node from running pods, as one message; none when nothing does.
 fn problem(inputs: &Inputs) -> Option<String> {
     let all = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error];
-    let problems: Vec<&str> = all.into_iter().flatten().map(String::as_str).collect();
-    match problems.as_slice() {
-        [] => None,
-        [one] => Some((*one).to_owned()),
-        many => Some(format!("[{}]", many.join(", "))),
-    }
+    let problems: Vec<&String> = all.into_iter().flatten().collect();
+    (!problems.is_empty()).then(|| aggregate(&problems))
 }
 
 /// Conditions and the reasons of the events that their changes are worth.

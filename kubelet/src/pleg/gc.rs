@@ -8,6 +8,7 @@ use crate::workers::manager::Manager;
 use crate::workers::observed::Observer;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use shared::types::is_pod_terminal;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +157,7 @@ pub async fn run(manager: Arc<Manager>, ready: impl Fn() -> bool, shutdown: Canc
         let all = manager.pods();
         let for_cgroups = Arc::clone(&cx);
         let updated = tokio::task::spawn_blocking(move || {
-            let active: Vec<&Pod> = all.iter().map(|p| p.as_ref()).filter(|p| !crate::pods::is_terminal(p)).collect();
+            let active: Vec<&Pod> = all.iter().map(|p| p.as_ref()).filter(|p| !is_pod_terminal(p)).collect();
             for_cgroups.cgroups.update_tiers(&active)
         })
         .await;

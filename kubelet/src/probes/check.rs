@@ -3,6 +3,7 @@
 use super::http;
 use crate::cri::Exec;
 use k8s_openapi::api::core::v1::{Container, Probe};
+use shared::host_port;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -80,7 +81,7 @@ async fn get(request: &http::Request, timeout: Duration) -> Outcome {
 }
 
 async fn connect(host: &str, port: u16, timeout: Duration) -> Outcome {
-    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let shown = host_port::join(host, port);
     match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
         Ok(Ok(_)) => Outcome::Success,
         Ok(Err(error)) => Outcome::Failure(format!("dial tcp {shown}: connect: {}", http::reason(&error))),
@@ -90,9 +91,8 @@ async fn connect(host: &str, port: u16, timeout: Duration) -> Outcome {
 
 /// `grpc.health.v1.Health/Check`: one string in, one enum out.
 async fn health(host: &str, port: u16, service: &str, timeout: Duration) -> Outcome {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let call = async {
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{host}:{port}"));
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", host_port::join(host, port)));
         let endpoint = endpoint.map_err(|error| error.to_string())?.user_agent("kube-probe/1.35");
         let channel =
             endpoint.map_err(|error| error.to_string())?.connect().await.map_err(|error| error.to_string())?;

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rustls::pki_types::ServerName;
+use shared::host_port;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -116,8 +117,7 @@ fn url(request: &Request) -> String {
 }
 
 fn authority(request: &Request) -> String {
-    let host = &request.host;
-    if host.contains(':') { format!("[{host}]:{}", request.port) } else { format!("{host}:{}", request.port) }
+    host_port::join(&request.host, request.port)
 }
 
 /// The next request after a redirect, if it stays on the same host.
@@ -125,7 +125,7 @@ fn follow(request: &Request, location: &str) -> Option<Request> {
     let target: Uri = location.parse().ok()?;
     let mut next = request.clone();
     if let Some(host) = target.host() {
-        if host.trim_matches(['[', ']']) != request.host {
+        if host_port::bare(host) != request.host {
             return None;
         }
         next.secure = target.scheme_str() == Some("https");

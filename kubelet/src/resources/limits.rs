@@ -6,6 +6,7 @@ use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
+use shared::types::is_sidecar;
 use std::collections::BTreeMap;
 
 /// The smallest CPU weight the kernel takes.
@@ -90,10 +91,6 @@ pub fn qos_class(pod: &Pod) -> QosClass {
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.containers.iter().chain(spec.init_containers.iter().flatten())
-}
-
-fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// What a pod needs at its peak: app containers and sidecars together, or an init container with the sidecars

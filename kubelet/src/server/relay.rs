@@ -12,6 +12,7 @@ use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use shared::host_port;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -193,11 +194,13 @@ impl Server {
 
     async fn relay(&self, mut request: Request<Incoming>, url: &str) -> Result<Answer, String> {
         let target: Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
-        let host = target.host().ok_or_else(|| format!("{url}: no host"))?.trim_matches(['[', ']']).to_owned();
+        let host = host_port::bare(target.host().ok_or_else(|| format!("{url}: no host"))?).to_owned();
         let port = target.port_u16().unwrap_or(80);
         let dial = tokio::time::timeout(CONNECT_DEADLINE, TcpStream::connect((host.as_str(), port)));
-        let stream =
-            dial.await.map_err(|_| "i/o timeout".to_owned())?.map_err(|e| format!("dial tcp {host}:{port}: {e}"))?;
+        let stream = dial
+            .await
+            .map_err(|_| "i/o timeout".to_owned())?
+            .map_err(|e| format!("dial tcp {}: {e}", host_port::join(&host, port)))?;
         let _ = stream.set_nodelay(true);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;

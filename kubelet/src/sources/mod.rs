@@ -15,7 +15,7 @@ pub mod annotations {
     /// When the kubelet first saw it.
     pub const SEEN: &str = "kubernetes.io/config.seen";
     /// On mirror pods: the hash of their static pod.
-    pub const MIRROR: &str = "kubernetes.io/config.mirror";
+    pub use shared::types::MIRROR;
     /// Value of [`SOURCE`] for pods of the API server.
     pub const SOURCE_API: &str = "api";
 }

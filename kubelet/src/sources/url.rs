@@ -5,6 +5,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use shared::host_port;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -20,13 +21,13 @@ async fn fetch(url: &http::Uri, headers: &BTreeMap<String, Vec<String>>) -> Resu
     if url.scheme_str() != Some("http") {
         return Err(format!("unsupported protocol scheme in {url}"));
     }
-    let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let host = host_port::bare(url.host().unwrap_or_default()).to_owned();
     let port = url.port_u16().unwrap_or(80);
     let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|e| e.to_string())?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     let path = url.path_and_query().map_or("/", |path| path.as_str());
-    let mut request = http::Request::get(path).header(http::header::HOST, format!("{host}:{port}"));
+    let mut request = http::Request::get(path).header(http::header::HOST, host_port::join(&host, port));
     for (name, values) in headers {
         for value in values {
             request = request.header(name.as_str(), value.as_str());

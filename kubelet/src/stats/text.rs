@@ -3,6 +3,7 @@
 use super::{ContainerUsage, Stats, machine};
 use crate::pods;
 use crate::resources::Usage;
+use shared::types::is_pod_terminal;
 use std::fmt::Write;
 
 /// Writes families of the text format.
@@ -101,7 +102,7 @@ impl Stats {
     /// `/metrics`: everything that is registered in this process.
     pub fn kubelet(&self) -> String {
         let all = self.manager.pods();
-        let running = all.iter().filter(|pod| !pods::is_terminal(pod)).count();
+        let running = all.iter().filter(|pod| !is_pod_terminal(pod)).count();
         let gauge = |name: &'static str, help: &'static str, labels: &[&'static str]| {
             shared::metrics::gauge(name, help, labels)
         };

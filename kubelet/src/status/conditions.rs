@@ -1,10 +1,10 @@
 //! Pod conditions, with upstream's reasons and messages.
 
 use super::generate::Inputs;
-use crate::workers::plan::is_sidecar;
 use crate::workers::resize::Progress;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use shared::types::is_sidecar;
 
 fn condition(kind: &str, verdict: Result<(), (String, String)>, reason_when_true: &str) -> PodCondition {
     let (status, reason, message) = match verdict {

@@ -3,12 +3,13 @@
 use super::generate::Inputs;
 use crate::probes::ProbeResult;
 use crate::workers::observed::{Container as Found, State};
-use crate::workers::plan::{self, is_sidecar, timestamp};
+use crate::workers::plan::{self, timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     ContainerUser, LinuxContainerUser, PodSpec, ResourceRequirements, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use shared::types::is_sidecar;
 
 /// The exit code for containers that the runtime lost.
 const LOST: i32 = 137;

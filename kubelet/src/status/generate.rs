@@ -5,7 +5,7 @@ use crate::facts::PodFacts;
 use crate::probes::ProbeResult;
 use crate::resources::qos_class;
 use crate::workers::observed::Observed;
-use crate::workers::plan::{self, is_sidecar, restart_policy};
+use crate::workers::plan::{self, restart_policy};
 use crate::workers::resize::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
     PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use shared::types::is_sidecar;
 use std::collections::HashMap;
 
 /// Result of a probe for a container's name and id.

@@ -3,6 +3,7 @@
 use crate::objects::ObjectSource;
 use crate::pods;
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use shared::types::ephemeral_claim;
 
 /// A volume as the pod names it and as it is.
 pub(super) struct Claimed {
@@ -16,7 +17,7 @@ pub(super) struct Claimed {
 pub(super) async fn resolve(objects: &dyn ObjectSource, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, String> {
     let (claim, read_only) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => (source.claim_name.clone(), source.read_only.unwrap_or(false)),
-        (None, Some(_)) => (format!("{}-{}", pods::name(pod), volume.name), false),
+        (None, Some(_)) => (ephemeral_claim(pods::name(pod), &volume.name), false),
         (None, None) => return Ok(None),
     };
     let namespace = pods::namespace(pod);

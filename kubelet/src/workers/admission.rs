@@ -5,9 +5,11 @@ use super::sysctls;
 use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
+use shared::placement;
+use shared::types::is_sidecar;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,7 +54,7 @@ fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     let (mut running, mut peak) = (BTreeMap::new(), BTreeMap::new());
     for container in spec.init_containers.iter().flatten() {
         let own = of(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
-        if super::plan::is_sidecar(container) {
+        if is_sidecar(container) {
             add(&mut running, &own);
             most(&mut peak, &running);
         } else {
@@ -90,7 +92,7 @@ impl HostPort<'_> {
 
 fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
     let spec = pod.spec.iter().flat_map(|spec| {
-        let sidecars = spec.init_containers.iter().flatten().filter(|container| super::plan::is_sidecar(container));
+        let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
         spec.containers.iter().chain(sidecars)
     });
     let wanted = spec.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
@@ -99,49 +101,6 @@ fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
         Some(HostPort { ip, protocol, port: port.host_port.filter(|port| *port > 0)? })
     });
     wanted.collect()
-}
-
-fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = || requirement.values.iter().flatten();
-    let compare = |wanted: fn(i64, i64) -> bool| {
-        let limit = values().next().and_then(|text| text.parse().ok());
-        value.and_then(|text| text.parse().ok()).zip(limit).is_some_and(|(have, limit)| wanted(have, limit))
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(|value| values().any(|wanted| wanted == value)),
-        "NotIn" => value.is_none_or(|value| values().all(|wanted| wanted != value)),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(|have, limit| have > limit),
-        "Lt" => compare(|have, limit| have < limit),
-        _ => false,
-    }
-}
-
-fn matches(term: &NodeSelectorTerm, node: &Node) -> bool {
-    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
-    let expressions = term.match_expressions.iter().flatten();
-    let fields = term.match_fields.iter().flatten();
-    if expressions.clone().next().is_none() && fields.clone().next().is_none() {
-        return false;
-    }
-    let name = node.metadata.name.as_deref();
-    expressions.into_iter().all(|e| meets(e, label(&e.key)))
-        && fields.into_iter().all(|f| f.key == "metadata.name" && meets(f, name))
-}
-
-fn fits_affinity(pod: &Pod, node: &Node) -> bool {
-    let Some(spec) = &pod.spec else { return true };
-    let labels = node.metadata.labels.clone().unwrap_or_default();
-    if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
-        return false;
-    }
-    let required = spec
-        .affinity
-        .as_ref()
-        .and_then(|affinity| affinity.node_affinity.as_ref())
-        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|required| required.node_selector_terms.iter().any(|term| matches(term, node)))
 }
 
 /// None when the pod is taken.
@@ -157,7 +116,7 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS".to_owned());
     }
     if let Some(node) = measure.node
-        && !fits_affinity(pod, node)
+        && !pod.spec.as_ref().is_none_or(|spec| placement::affinity_allows(spec, node))
     {
         return rejected(
             "NodeAffinity",
@@ -246,12 +205,10 @@ fn pressed(pod: &Pod, pressure: Pressure) -> Option<Refusal> {
         return None;
     }
     if conditions == ["MemoryPressure"] {
-        let key = "node.kubernetes.io/memory-pressure";
-        let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-        let tolerates = tolerations.clone().any(|t| {
-            t.key.as_deref().is_none_or(|k| k == key) && t.effect.as_deref().is_none_or(|e| e == "NoSchedule")
-        });
-        if qos_class(pod) != QosClass::BestEffort || tolerates {
+        let (key, effect) = ("node.kubernetes.io/memory-pressure".to_owned(), "NoSchedule".to_owned());
+        let taint = Taint { key, effect, ..Taint::default() };
+        let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+        if qos_class(pod) != QosClass::BestEffort || tolerations.any(|t| placement::tolerates(t, &taint)) {
             return None;
         }
     }
@@ -334,6 +291,16 @@ mod tests {
         let short = measure(Pressure { memory: true, ..Pressure::default() });
         assert_eq!(refuse(&pod(json!({})), &short).map(|(reason, _)| reason).as_deref(), Some("Evicted"));
         assert_eq!(refuse(&pod(cpu("1m")), &short), None);
+        let key = "node.kubernetes.io/memory-pressure";
+        for (toleration, fits) in [
+            (json!({"key": key, "operator": "Exists"}), true),
+            (json!({"key": "", "operator": "Exists", "effect": "NoSchedule"}), true),
+            (json!({"key": key, "operator": "Equal", "value": "x"}), false),
+            (json!({"key": key, "operator": "Exists", "effect": "NoExecute"}), false),
+        ] {
+            let tolerant = pod(json!({"tolerations": [toleration]}));
+            assert_eq!(refuse(&tolerant, &short).is_none(), fits, "{toleration}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::events::EventType;
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::Pod;
+use shared::types::is_pod_terminal;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ impl Manager {
             return;
         }
         let keeps = resize::with_allocation(&pod, &held);
-        if pods::is_terminal(&pod) || pod.metadata.deletion_timestamp.is_some() {
+        if is_pod_terminal(&pod) || pod.metadata.deletion_timestamp.is_some() {
             mailbox.allocate(keeps, None);
             return;
         }

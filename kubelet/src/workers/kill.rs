@@ -2,11 +2,11 @@
 
 use super::context::Context;
 use super::observed::{Container as Found, Observed, State};
-use super::plan::is_sidecar;
 use crate::events::{EventType, field_path};
 use crate::hooks::HookTarget;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
+use shared::types::is_sidecar;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 

@@ -10,6 +10,7 @@ use crate::pods;
 use crate::sources::{Source, SourceSet};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
+use shared::types::is_pod_terminal;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -39,7 +40,7 @@ impl Inner {
                 !matches!(phase, Some("Succeeded" | "Failed")) && except != Some(uid.as_str())
             })
             .map(|(_, mailbox)| mailbox.pod())
-            .filter(|other| !pods::is_terminal(other))
+            .filter(|other| !is_pod_terminal(other))
             .collect()
     }
 }
@@ -294,5 +295,5 @@ fn is_new(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let begun =
         status.is_some_and(|status| status.container_statuses.is_some() || status.init_container_statuses.is_some());
-    !begun && !pods::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
+    !begun && !is_pod_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }

@@ -7,6 +7,7 @@ use super::resize::{self, Action};
 use crate::probes::ProbeResult;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec, Probe};
+use shared::types::is_sidecar;
 
 /// Which list of the spec a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +89,6 @@ pub fn container_hash(container: &Container) -> String {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     }
     format!("{hash:x}")
-}
-
-/// An init container that keeps running.
-pub fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// `spec.restartPolicy`, `Always` when unset.

@@ -6,10 +6,10 @@
 //! containers have, so that a restarted kubelet needs no other record.
 
 use super::observed::{Observed, State};
-use super::plan::is_sidecar;
 use crate::resources::Amounts;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use serde::Serialize;
+use shared::types::is_sidecar;
 use std::sync::Arc;
 
 /// What a resize has to do with a running container.

@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use shared::flags::format_duration;
 use shared::types::from_tree;
+use shared::types::is_pod_terminal;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,7 +167,7 @@ impl Worker {
         state.removed
             || state.failure.is_some()
             || state.pod.metadata.deletion_timestamp.is_some()
-            || pods::is_terminal(&state.pod)
+            || is_pod_terminal(&state.pod)
     }
 
     /// Observes; problems are logged and retried.

@@ -28,7 +28,7 @@ impl Gvk {
     /// `group/version`, or only the version for core.
     #[must_use]
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+        crate::resources::group_version(&self.group, &self.version)
     }
 }
 

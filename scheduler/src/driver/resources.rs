@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ListParams;
 use proto::quantity::Quantity as Amount;
 use shared::client::typed;
+use shared::types::is_sidecar;
 
 use super::explain::Source;
 
@@ -145,7 +146,7 @@ fn total(spec: &PodSpec, limit: bool) -> Amounts {
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
         let mut wanted = of(container, limit);
-        if container.restart_policy.as_deref() == Some("Always") {
+        if is_sidecar(container) {
             add(&mut sum, &wanted);
             add(&mut sidecars, &wanted);
             wanted = sidecars.clone();

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 
 use k8s_openapi::api::core::v1 as core;
+use shared::types::is_sidecar;
 
 use super::requests::pod_requests;
 use super::resource::Resource;
@@ -286,7 +287,7 @@ impl Demand {
 
 /// Host ports of containers and sidecars.
 fn host_ports(spec: &core::PodSpec) -> Vec<HostPort> {
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
     sidecars
         .chain(&spec.containers)
         .flat_map(|c| c.ports.iter().flatten())

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use shared::types::is_sidecar;
 
 use super::resource::{DEFAULT_MEMORY, DEFAULT_MILLI_CPU, Resource};
 
@@ -32,7 +33,7 @@ fn total(pod: &Pod, spec: &PodSpec, non_zero: bool) -> Resource {
     let mut peak = Resource::default();
     for container in spec.init_containers.iter().flatten() {
         let mut wanted = container_requests(container, &granted, fill);
-        if container.restart_policy.as_deref() == Some("Always") {
+        if is_sidecar(container) {
             sum.add(&wanted);
             sidecars.add(&wanted);
             wanted = sidecars.clone();

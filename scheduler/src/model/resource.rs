@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use shared::types::is_extended_resource;
 
 fn parse(q: &Quantity) -> proto::quantity::Quantity {
     proto::quantity::Quantity::parse(&q.0).unwrap_or_default()
@@ -135,13 +136,8 @@ impl Resource {
 
 /// Whether a resource name is one of the counted ones besides CPU, memory, storage and pods.
 pub fn is_scalar(name: &str) -> bool {
-    is_extended(name)
+    is_extended_resource(name)
         || name.starts_with("hugepages-")
         || name.contains("kubernetes.io/")
         || name.starts_with("attachable-volumes-")
-}
-
-/// Whether a resource name is an extended one: qualified, outside `kubernetes.io/` and no quota name.
-pub fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }

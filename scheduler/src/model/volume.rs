@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1 as core;
 use shared::csi;
+use shared::types::ephemeral_claim;
 
 /// One volume whose placement matters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -57,7 +58,7 @@ impl VolumeUse {
             return vec![Self::Claim { name: claim.claim_name.clone(), ephemeral: false }];
         }
         if v.ephemeral.is_some() {
-            return vec![Self::Claim { name: format!("{pod_name}-{}", v.name), ephemeral: true }];
+            return vec![Self::Claim { name: ephemeral_claim(pod_name, &v.name), ephemeral: true }];
         }
         if let Some(gce) = &v.gce_persistent_disk {
             return disk(format!("gce/{}", gce.pd_name), gce.read_only, true);

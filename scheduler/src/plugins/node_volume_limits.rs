@@ -1,6 +1,6 @@
 //! NodeVolumeLimits: a CSI driver attaches only so many volumes to a node.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -112,20 +112,20 @@ impl Filter for NodeVolumeLimits {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
         let Some(mine) = state.get::<Notes>() else { return Status::SUCCESS };
         let Some(csi_node) = cx.listers.csi_node(node.name()) else { return Status::SUCCESS };
-        let limits: HashMap<&str, usize> = csi_node
-            .spec
-            .drivers
-            .iter()
-            .filter_map(|d| Some((d.name.as_str(), usize::try_from(d.allocatable.as_ref()?.count?).ok()?)))
-            .collect();
-        let mine: HashSet<&Known> = mine.0.iter().filter_map(|v| v.on(&csi_node)).collect();
-        if !mine.iter().any(|(driver, _)| limits.contains_key(driver.as_str())) {
+        // Most nodes say nothing of the pod's drivers: that is found out without a set of anything.
+        let limits = || {
+            let drivers = csi_node.spec.drivers.iter();
+            drivers.filter_map(|d| Some((d.name.as_str(), usize::try_from(d.allocatable.as_ref()?.count?).ok()?)))
+        };
+        let mine = || mine.0.iter().filter_map(|v| v.on(&csi_node));
+        if !mine().any(|(driver, _)| limits().any(|(limited, _)| limited == driver)) {
             return Status::SUCCESS;
         }
+        let mine: HashSet<&Known> = mine().collect();
         let there: Vec<Attached> =
             node.pods.iter().flat_map(|p| volumes(cx, p)).chain(attached(cx, node.name())).collect();
         let attached: HashSet<&Known> = there.iter().filter_map(|v| v.on(&csi_node)).collect();
-        for (driver, limit) in limits {
+        for (driver, limit) in limits() {
             let of_driver = |v: &&&Known| v.0 == driver;
             let new = mine.iter().filter(of_driver).filter(|v| !attached.contains(**v)).count();
             if new > 0 && attached.iter().filter(of_driver).count() + new > limit {

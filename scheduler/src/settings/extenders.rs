@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use proto::selector::format::qualified_name;
 use serde_json::Value;
 use shared::status::field::{Error, Path};
-
-use crate::model::resource::is_extended;
+use shared::types::is_extended_resource;
 
 /// Fills in defaults, and lets NodeResourcesFit ignore what extenders look after alone.
 pub(super) fn complete(settings: &mut Value) {
@@ -50,7 +49,7 @@ pub(super) fn validate(extenders: &[Value], errors: &mut Vec<Error>) {
             let path = path.child("managedResources").index(j).child("name");
             let name = text(resource, "name");
             let wrong = qualified_name(&name);
-            if wrong.is_empty() && !is_extended(&name) {
+            if wrong.is_empty() && !is_extended_resource(&name) {
                 errors.push(Error::invalid(path.clone(), name.clone(), "is an invalid extended resource name"));
             }
             errors.extend(wrong.iter().map(|why| Error::invalid(path.clone(), name.clone(), why)));

@@ -15,6 +15,8 @@ use async_trait::async_trait;
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
+use crate::status::field::aggregate;
+
 pub use delegated::TokenReviewAuthenticator;
 pub use front_proxy::RequestHeader;
 pub use x509::{X509, common_name, user_of_certificate};
@@ -180,11 +182,7 @@ impl Authenticator for Union {
                 Err(e) => errors.push(e.0),
             }
         }
-        match errors.len() {
-            0 => Ok(None),
-            1 => Err(AuthnError(errors.remove(0))),
-            _ => Err(AuthnError(format!("[{}]", errors.join(", ")))),
-        }
+        if errors.is_empty() { Ok(None) } else { Err(AuthnError(aggregate(&errors))) }
     }
 }
 

@@ -95,10 +95,6 @@ fn policy(kind: &str) -> Unknown {
     if matches!(kind, "KubeletConfiguration" | "KubeProxyConfiguration") { Unknown::Warn } else { Unknown::Refuse }
 }
 
-fn join(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
-}
-
 /// Decodes JSON or YAML as `kind` in whichever version it says, with defaults filled in.
 pub fn decode(bytes: &[u8], kind: &str, unknown: Unknown) -> Result<Value, ConfigError> {
     let parsed = decode::parse(bytes)?;

@@ -119,7 +119,9 @@ pub(super) fn kind(group: &str, version: &str, kind: &str) -> Option<&'static st
 /// The group versions that know a kind, `group/version` each, newest last.
 pub(super) fn versions(kind: &str) -> Vec<String> {
     let rows = KINDS.lines().map(|line| line.split('\t').collect::<Vec<_>>());
-    rows.filter(|cells| cells.get(2) == Some(&kind)).map(|cells| super::join(cells[0], cells[1])).collect()
+    rows.filter(|cells| cells.get(2) == Some(&kind))
+        .map(|cells| proto::resources::group_version(cells[0], cells[1]))
+        .collect()
 }
 
 /// What an empty object of a kind becomes.

@@ -1,16 +1,16 @@
 //! `/healthz`, `/livez`, `/readyz`: named checks and upstream's texts for them. Knows no HTTP server.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::run::Shutdown;
 use crate::status::go_quote;
 
 /// One of the three questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Probe {
     /// `/healthz`
     Healthz,
@@ -36,21 +36,52 @@ impl Probe {
 
 type Ask = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// How often a check passed and failed, and whether it passed last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    good: u64,
+    bad: u64,
+    passed: bool,
+}
+
+impl Tally {
+    /// Counts one more time.
+    pub fn note(&mut self, passed: bool) {
+        *(if passed { &mut self.good } else { &mut self.bad }) += 1;
+        self.passed = passed;
+    }
+}
+
+/// The families of `/metrics/slis`, of checks by name and probe; what was never made is left out.
+pub fn slis<'a>(all: impl IntoIterator<Item = (&'a str, Probe, Tally)>) -> String {
+    let (mut gauges, mut counters) = (String::new(), String::new());
+    for (name, probe, Tally { good, bad, passed }) in all.into_iter().filter(|(.., t)| t.good + t.bad > 0) {
+        let (word, last) = (probe.word(), u8::from(passed));
+        let _ = writeln!(gauges, "kubernetes_healthcheck{{name=\"{name}\",type=\"{word}\"}} {last}");
+        for (status, count) in [("error", bad), ("success", good)].into_iter().filter(|(_, n)| *n > 0) {
+            let labels = format!("name=\"{name}\",status=\"{status}\",type=\"{word}\"");
+            let _ = writeln!(counters, "kubernetes_healthchecks_total{{{labels}}} {count}");
+        }
+    }
+    format!(
+        "# HELP kubernetes_healthcheck [STABLE] This metric records the result of a single healthcheck.\n\
+         # TYPE kubernetes_healthcheck gauge\n{gauges}\
+         # HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
+         # TYPE kubernetes_healthchecks_total counter\n{counters}{}",
+        crate::metrics::start_time_family()
+    )
+}
+
 struct Check {
     name: String,
     ask: Ask,
-    good: AtomicU64,
-    bad: AtomicU64,
-    /// 1 good, 0 bad, as last seen.
-    last: AtomicU64,
+    tally: Mutex<Tally>,
 }
 
 impl Check {
     fn run(&self) -> Result<(), String> {
         let answer = (self.ask)();
-        let (count, last) = if answer.is_ok() { (&self.good, 1) } else { (&self.bad, 0) };
-        count.fetch_add(1, Ordering::Relaxed);
-        self.last.store(last, Ordering::Relaxed);
+        self.tally.lock().note(answer.is_ok());
         answer
     }
 }
@@ -74,6 +105,16 @@ pub struct Answer {
     pub body: String,
 }
 
+impl Answer {
+    /// Of one check that was asked for by name.
+    pub fn of_one(outcome: Result<(), String>) -> Self {
+        match outcome {
+            Ok(()) => Self { code: 200, body: "ok".to_owned() },
+            Err(why) => Self { code: 500, body: format!("internal server error: {why}\n") },
+        }
+    }
+}
+
 impl Health {
     /// Serves nothing yet.
     pub fn new() -> Self {
@@ -91,13 +132,7 @@ impl Health {
     pub fn add(&self, probes: &[Probe], name: &str, check: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
         let ask: Ask = Arc::new(check);
         for probe in probes {
-            let check = Check {
-                name: name.to_owned(),
-                ask: Arc::clone(&ask),
-                good: AtomicU64::new(0),
-                bad: AtomicU64::new(0),
-                last: AtomicU64::new(0),
-            };
+            let check = Check { name: name.to_owned(), ask: Arc::clone(&ask), tally: Mutex::default() };
             self.0.checks[*probe as usize].write().get_or_insert_default().push(Arc::new(check));
         }
     }
@@ -118,89 +153,83 @@ impl Health {
         let checks = self.0.checks[probe as usize].read().clone()?;
         let Some(name) = name else { return Some(answer_all(probe, &checks, query)) };
         let check = checks.iter().find(|c| c.name == name)?;
-        Some(match check.run() {
-            Ok(()) => Answer { code: 200, body: "ok".to_owned() },
-            Err(why) => Answer { code: 500, body: format!("internal server error: {why}\n") },
-        })
-    }
-
-    /// Whether every check of a probe passes.
-    pub fn passes(&self, probe: Probe) -> bool {
-        self.answer(&format!("/{}", probe.word()), "").is_some_and(|a| a.code == 200)
+        Some(Answer::of_one(check.run()))
     }
 
     /// Forgets how checks went.
     pub(super) fn reset(&self) {
         for probe in Probe::ALL {
             for check in self.0.checks[probe as usize].read().iter().flatten() {
-                [&check.good, &check.bad, &check.last].into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
+                *check.tally.lock() = Tally::default();
             }
         }
     }
 
     /// The `/metrics/slis` families.
     pub fn metrics(&self) -> String {
-        let (mut gauges, mut counters) = (String::new(), String::new());
-        for probe in Probe::ALL {
-            for check in self.0.checks[probe as usize].read().iter().flatten() {
-                let (name, word) = (&check.name, probe.word());
-                let (good, bad) = (check.good.load(Ordering::Relaxed), check.bad.load(Ordering::Relaxed));
-                if good + bad == 0 {
-                    continue;
-                }
-                let last = check.last.load(Ordering::Relaxed);
-                let _ = writeln!(gauges, "kubernetes_healthcheck{{name=\"{name}\",type=\"{word}\"}} {last}");
-                for (status, count) in [("error", bad), ("success", good)].into_iter().filter(|(_, n)| *n > 0) {
-                    let labels = format!("name=\"{name}\",status=\"{status}\",type=\"{word}\"");
-                    let _ = writeln!(counters, "kubernetes_healthchecks_total{{{labels}}} {count}");
-                }
-            }
-        }
-        format!(
-            "# HELP kubernetes_healthcheck [STABLE] The last result of each health check.\n\
-             # TYPE kubernetes_healthcheck gauge\n{gauges}\
-             # HELP kubernetes_healthchecks_total [STABLE] The results of all health checks.\n\
-             # TYPE kubernetes_healthchecks_total counter\n{counters}{}",
-            crate::metrics::start_time_family()
-        )
+        let all = Probe::ALL.map(|probe| (probe, self.0.checks[probe as usize].read().clone().unwrap_or_default()));
+        slis(all.iter().flat_map(|(probe, checks)| checks.iter().map(|c| (c.name.as_str(), *probe, *c.tally.lock()))))
     }
 }
 
 fn answer_all(probe: Probe, checks: &[Arc<Check>], query: &str) -> Answer {
     let params: Vec<(String, String)> = parameters(query);
     let verbose = params.iter().any(|(k, _)| k == "verbose");
-    let mut excluded: Vec<&str> = params.iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v.as_str()).collect();
-    excluded.sort_unstable();
-    excluded.dedup();
-    let (mut text, mut failed) = (String::new(), Vec::new());
+    let mut report = Report::new(params.into_iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v));
     for check in checks {
-        let name = &check.name;
-        if let Some(i) = excluded.iter().position(|e| e == name) {
-            excluded.remove(i);
-            let _ = writeln!(text, "[+]{name} excluded: ok");
-            continue;
-        }
-        match check.run() {
-            Ok(()) => {
-                let _ = writeln!(text, "[+]{name} ok");
-            }
-            Err(why) => {
-                // The reason stays in the log: anybody may ask for health.
-                failed.push(format!("{name}: {why}"));
-                let _ = writeln!(text, "[-]{name} failed: reason withheld");
-            }
+        if !report.leaves_out(&check.name) {
+            report.note(&check.name, check.run());
         }
     }
-    if !excluded.is_empty() {
-        let names: Vec<String> = excluded.iter().map(|e| go_quote(e)).collect();
-        let _ = writeln!(text, "warn: some health checks cannot be excluded: no matches for {}", names.join(", "));
+    report.answer(probe, verbose)
+}
+
+/// What comes of the checks of a probe, one after the other.
+#[derive(Debug)]
+pub struct Report {
+    /// Those that are not to be made, and whether there was one.
+    excluded: BTreeMap<String, bool>,
+    text: String,
+    failed: Vec<String>,
+}
+
+impl Report {
+    /// Of all checks but those excluded.
+    pub fn new(excluded: impl IntoIterator<Item = String>) -> Self {
+        let excluded = excluded.into_iter().map(|name| (name, false)).collect();
+        Self { excluded, text: String::new(), failed: Vec::new() }
     }
-    let word = probe.word();
-    if !failed.is_empty() {
-        tracing::info!(probe = word, failed = failed.join(","), "Health check failed");
-        return Answer { code: 500, body: format!("{text}{word} check failed\n") };
+
+    /// Whether a check is not to be made.
+    pub fn leaves_out(&mut self, name: &str) -> bool {
+        let Some(found) = self.excluded.get_mut(name) else { return false };
+        *found = true;
+        let _ = writeln!(self.text, "[+]{name} excluded: ok");
+        true
     }
-    Answer { code: 200, body: if verbose { format!("{text}{word} check passed\n") } else { "ok".to_owned() } }
+
+    /// How one went. Why it failed stays in the log: anybody may ask for health.
+    pub fn note(&mut self, name: &str, outcome: Result<(), String>) {
+        let said = if outcome.is_ok() { format!("[+]{name} ok") } else { format!("[-]{name} failed: reason withheld") };
+        let _ = writeln!(self.text, "{said}");
+        self.failed.extend(outcome.err().map(|why| format!("{name}: {why}")));
+    }
+
+    /// All that is said of them.
+    pub fn answer(self, probe: Probe, verbose: bool) -> Answer {
+        let (mut text, word) = (self.text, probe.word());
+        let unknown: Vec<String> =
+            self.excluded.iter().filter(|(_, found)| !**found).map(|(n, _)| go_quote(n)).collect();
+        if !unknown.is_empty() {
+            let unknown = unknown.join(", ");
+            let _ = writeln!(text, "warn: some health checks cannot be excluded: no matches for {unknown}");
+        }
+        if !self.failed.is_empty() {
+            tracing::info!(probe = word, failed = self.failed.join(","), "Health check failed");
+            return Answer { code: 500, body: format!("{text}{word} check failed\n") };
+        }
+        Answer { code: 200, body: if verbose { format!("{text}{word} check passed\n") } else { "ok".to_owned() } }
+    }
 }
 
 /// The pairs of a query.
@@ -235,9 +264,9 @@ mod tests {
             ("/readyz", "exclude=informer-sync", 200, "ok"),
             (
                 "/livez",
-                "verbose&exclude=b&exclude=a",
+                "verbose&exclude=b&exclude=a%22&exclude=b",
                 200,
-                "[+]ping ok\n[+]etcd ok\nwarn: some health checks cannot be excluded: no matches for \"a\", \"b\"\nlivez check passed\n",
+                "[+]ping ok\n[+]etcd ok\nwarn: some health checks cannot be excluded: no matches for \"a\\\"\", \"b\"\nlivez check passed\n",
             ),
             ("/livez/ping", "", 200, "ok"),
             ("/readyz/informer-sync", "", 500, "internal server error: 2 informers not started\n"),
@@ -254,8 +283,9 @@ mod tests {
     fn readiness_ends_with_the_shutdown() {
         let (health, shutdown) = (Health::with_ping(), Shutdown::new());
         health.add_shutdown(&shutdown);
-        assert!(health.passes(Probe::Readyz));
+        let codes = || ["/readyz", "/livez"].map(|path| body(&health, path, "").0);
+        assert_eq!(codes(), [200, 200]);
         shutdown.trigger();
-        assert!(!health.passes(Probe::Readyz) && health.passes(Probe::Livez));
+        assert_eq!(codes(), [500, 200]);
     }
 }

@@ -37,7 +37,7 @@ use crate::run::{Shutdown, TaskGroup};
 use crate::upgrade::{self, Listening};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
-pub use health::{Answer, Health, Probe};
+pub use health::{Answer, Health, Probe, Report, Tally, slis};
 pub use logs::{Found, logs};
 pub use pages::{Configz, Debugging, Query, verbosity, verbosity_index, verbosity_pages};
 pub use profiles::{profile, profiler_pages};

@@ -264,6 +264,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn aggregates_say_everything_once() {
+        for (errors, want) in
+            [(&["a"][..], "a"), (&["a", "a"], "a"), (&["a", "b", "a"], "[a, b]"), (&["b", "a", "c"], "[b, a, c]")]
+        {
+            assert_eq!(aggregate(errors), want);
+        }
+    }
+
+    #[test]
     fn texts() {
         let p = Path::new("spec").child("containers").index(1);
         let table = [

@@ -3,7 +3,7 @@
 use proto::Value;
 use serde::Deserialize;
 
-use crate::status::field::{Error, Path};
+use crate::status::field::{Error, Path, aggregate};
 
 /// Where spans are sent when nothing is said.
 const COLLECTOR: &str = "localhost:4317";
@@ -57,12 +57,9 @@ impl Configuration {
         let read = Self::read(&text).map_err(|why| {
             anyhow::anyhow!("failed to read tracing config: unable to decode tracing configuration data: {why}")
         })?;
-        let wrong: Vec<String> = read.validate(None).iter().map(ToString::to_string).collect();
-        match wrong.as_slice() {
-            [] => Ok(read),
-            [one] => anyhow::bail!("failed to validate tracing configuration: {one}"),
-            all => anyhow::bail!("failed to validate tracing configuration: [{}]", all.join(", ")),
-        }
+        let wrong = read.validate(None);
+        anyhow::ensure!(wrong.is_empty(), "failed to validate tracing configuration: {}", aggregate(&wrong));
+        Ok(read)
     }
 
     fn read(text: &[u8]) -> Result<Self, String> {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::level::{Level, LevelVersion};
 use crate::access::tree::{flag, has, int, list, map, maybe_flag, text};
+use crate::validation::pod_annotations::{self, APP_ARMOR, SECCOMP_POD};
 
 /// A forbidden thing: the reason, and the detail in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +154,6 @@ impl<'a> Pod<'a> {
 
 fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     const KEY: &str = "/securityContext/appArmorProfile/type";
-    const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
     let bad = |o: &Value| {
         has(o, "/securityContext/appArmorProfile") && !matches!(text(o, KEY), "RuntimeDefault" | "Localhost")
     };
@@ -168,7 +168,7 @@ fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     let mut annotations: Vec<String> = pod
         .annotations()
         .filter(|(k, v)| {
-            k.starts_with(PREFIX) && !(v.is_empty() || *v == "runtime/default" || v.starts_with("localhost/"))
+            k.starts_with(APP_ARMOR) && !(v.is_empty() || *v == "runtime/default" || v.starts_with("localhost/"))
         })
         .map(|(k, v)| format!("{k}={v:?}"))
         .collect();
@@ -369,12 +369,12 @@ fn seccomp_baseline(pod: &Pod<'_>) -> Option<Violation> {
     if pod.minor >= 19 {
         return explicit_bad_seccomp(pod);
     }
-    const POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-    const CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
     let names: BTreeSet<&str> = pod.containers().map(|c| text(c, "/name")).collect();
     let bad: BTreeSet<String> = pod
         .annotations()
-        .filter(|(k, _)| *k == POD || k.strip_prefix(CONTAINER).is_some_and(|n| names.contains(n)))
+        .filter(|(k, _)| {
+            *k == SECCOMP_POD || k.strip_prefix(pod_annotations::SECCOMP).is_some_and(|n| names.contains(n))
+        })
         .filter(|(_, v)| !(matches!(*v, "runtime/default" | "docker/default") || v.starts_with("localhost/")))
         .map(|(k, v)| format!("{k}={v:?}"))
         .collect();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::quantity::Quantity;
 use serde_json::Value;
+use shared::types::{OLD_CLASS, is_extended_resource};
 
 use super::super::resource_list::{self as list, List};
 use super::super::{Attributes, Operation};
@@ -18,7 +19,6 @@ const MOST_DEVICES: i64 = 32;
 /// Core kinds that may also be counted by their plain name.
 const PLAIN: [&str; 6] =
     ["replicationcontrollers", "secrets", "configmaps", "resourcequotas", "services", "persistentvolumeclaims"];
-const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Whether the request can raise any usage.
 pub(super) fn counts(a: &Attributes<'_>) -> bool {
@@ -56,7 +56,7 @@ pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
             matches!(plain, "cpu" | "memory" | "ephemeral-storage")
                 || name == "pods"
                 || (kind != "limits" && plain.starts_with("hugepages-"))
-                || (kind == "requests" && list::is_extended(plain))
+                || (kind == "requests" && is_extended_resource(plain))
         }
         ("", "services") => matches!(name, "services.nodeports" | "services.loadbalancers"),
         ("", "persistentvolumeclaims") => {
@@ -128,12 +128,6 @@ fn allocated(claim: &Value) -> Option<Quantity> {
     list::read(claim, "/status/allocatedResources").remove("storage")
 }
 
-/// In whole bytes, as nothing else is a valid amount in a quota.
-fn whole(amount: Quantity) -> Quantity {
-    let up = Quantity::from_int(amount.saturating_value(), amount.format());
-    if up == amount { amount } else { up }
-}
-
 fn services(object: &Value, used: &mut List) {
     let ports = i64::try_from(tree::list(object, "/spec/ports").len()).unwrap_or(i64::MAX);
     let (mut node_ports, mut balancers) = (0, 0);
@@ -153,9 +147,11 @@ fn services(object: &Value, used: &mut List) {
 }
 
 fn claims(object: &Value, used: &mut List) {
-    let class = tree::annotation(object, BETA_CLASS).unwrap_or_else(|| tree::text(object, "/spec/storageClassName"));
+    let class = tree::annotation(object, OLD_CLASS).unwrap_or_else(|| tree::text(object, "/spec/storageClassName"));
     let size = list::read(object, "/spec/resources/requests").remove("storage");
-    let size = size.map(|asked| whole(allocated(object).filter(|given| *given > asked).unwrap_or(asked)));
+    let size = size.map(|asked| allocated(object).filter(|given| *given > asked).unwrap_or(asked));
+    // As nothing else is a valid amount in a quota.
+    let size = size.map(Quantity::rounded_up);
     if !class.is_empty() {
         used.insert(format!("{class}{STORAGE_CLASS}persistentvolumeclaims"), list::count(1));
         if let Some(size) = &size {
@@ -175,7 +171,7 @@ fn by_quota_name(requests: &List, limits: &List) -> List {
         if plain || name.starts_with("hugepages-") {
             named.insert(name.clone(), quantity.clone());
         }
-        if plain || name.starts_with("hugepages-") || list::is_extended(name) {
+        if plain || name.starts_with("hugepages-") || is_extended_resource(name) {
             named.insert(format!("requests.{name}"), quantity.clone());
         }
     }

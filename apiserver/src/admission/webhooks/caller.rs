@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use sha2::{Digest, Sha256};
 use shared::cert::{self, Trust};
+use shared::host_port;
 use shared::metrics;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
@@ -278,11 +279,10 @@ pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
     if let Some(refused) = Refused::of(error) {
         return refused.to_string();
     }
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let why = match shared::os::words(error) {
         Some(words) => format!("connect: {words}"),
         None if error.kind() == std::io::ErrorKind::TimedOut => "i/o timeout".to_owned(),
-        None => return format!("dial tcp: lookup {host}: no such host"),
+        None => return format!("dial tcp: lookup {}: no such host", host_port::split(address).0),
     };
     format!("dial tcp {address}: {why}")
 }

@@ -2,6 +2,7 @@
 
 use rand::seq::IndexedRandom as _;
 use serde_json::Value;
+use shared::host_port;
 
 use crate::access::tree;
 use crate::api::Reader;
@@ -65,7 +66,7 @@ impl Target {
         let port = uri.port_u16().unwrap_or(443);
         let path = uri.path_and_query().map_or("/", |p| p.as_str());
         Ok(Self {
-            server: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            server: host_port::bare(host).to_owned(),
             port: port.to_string(),
             host: uri.authority().map(ToString::to_string).unwrap_or_default(),
             path: if path.is_empty() { "/".to_owned() } else { path.to_owned() },
@@ -86,17 +87,17 @@ impl Target {
 
     /// Host and port to connect to. Services are found by their cluster IP, or directly by an endpoint.
     pub(crate) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, String> {
-        let Some(service) = &self.service else { return Ok(join(&self.server, &self.port)) };
+        let Some(service) = &self.service else { return Ok(host_port::join(&self.server, &self.port)) };
         let (name, port) = (&service.name, service.port);
         let found = reader.get("", "services", &service.namespace, name);
         let found = found.ok_or_else(|| format!("service {name:?} not found"))?;
         if tree::text(&found, "/spec/type") == "ExternalName" {
-            return Ok(join(tree::text(&found, "/spec/externalName"), &self.port));
+            return Ok(host_port::join(tree::text(&found, "/spec/externalName"), &self.port));
         }
         let own = tree::list(&found, "/spec/ports").iter().find(|p| tree::int(p, "/port") == Some(port));
         let own = own.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
         match tree::text(&found, "/spec/clusterIP") {
-            ip if !direct && !matches!(ip, "" | "None") => Ok(join(ip, &self.port)),
+            ip if !direct && !matches!(ip, "" | "None") => Ok(host_port::join(ip, &self.port)),
             "" | "None" if !direct => Err(format!("no cluster IP found for service {name:?}")),
             _ => endpoint(reader, service, tree::name_field(own)),
         }
@@ -120,11 +121,6 @@ fn clean(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-/// An address with a port, IPv6 in brackets.
-fn join(host: &str, port: &str) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
 /// One of the ready endpoints of a service port.
 fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String, String> {
     let mut all = Vec::new();
@@ -139,7 +135,7 @@ fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String
         let Some(number) = number else { continue };
         let ready =
             tree::list(&slice, "/endpoints").iter().filter(|e| tree::maybe_flag(e, "/conditions/ready") != Some(false));
-        all.extend(ready.filter_map(|e| tree::strings(e, "/addresses").first().map(|a| join(a, &number.to_string()))));
+        all.extend(ready.filter_map(|e| tree::strings(e, "/addresses").first().map(|a| host_port::join(a, number))));
     }
     all.choose(&mut rand::rng())
         .cloned()

@@ -89,7 +89,8 @@ pub struct Jwt {
     issuers: ArcSwap<Issuers>,
 }
 
-fn part(text: &str) -> Option<Value> {
+/// A part of a token as the JSON that it says.
+pub(crate) fn part(text: &str) -> Option<Value> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
 }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
+use shared::types::{MIRROR, ephemeral_claim};
 
 use super::meters;
 use crate::access::tree;
@@ -268,7 +269,7 @@ fn for_each_env(pod: &Value, mut see: impl FnMut(Option<&Value>, Option<&Value>)
 fn references(namespace: &str, name: &str, pod: &Value) -> BTreeSet<Vertex> {
     let mut refs = BTreeSet::new();
     // A mirror pod is the kubelet's own: nothing it names becomes readable through it.
-    if tree::annotation(pod, "kubernetes.io/config.mirror").is_some() {
+    if tree::annotation(pod, MIRROR).is_some() {
         return refs;
     }
     let mut add = |kind: Kind, name: &str| {
@@ -282,7 +283,7 @@ fn references(namespace: &str, name: &str, pod: &Value) -> BTreeSet<Vertex> {
     for volume in tree::list(pod, "/spec/volumes") {
         add(Kind::Claim, tree::text(volume, "/persistentVolumeClaim/claimName"));
         if tree::has(volume, "/ephemeral") {
-            add(Kind::Claim, &format!("{name}-{}", tree::text(volume, "/name")));
+            add(Kind::Claim, &ephemeral_claim(name, tree::text(volume, "/name")));
         }
     }
     for claim in tree::list(pod, "/spec/resourceClaims") {

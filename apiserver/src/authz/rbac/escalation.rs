@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::authz::Attributes;
 use shared::status::Status;
+use shared::status::field::aggregate;
 
 use super::rule::{Rule, compact, missing, quoted_list};
 use super::{GROUP, Index, RoleRef};
@@ -101,7 +102,7 @@ fn confirm(rbac: &Index, write: &Write<'_>, wanted: &[Rule]) -> Result<(), Strin
         lines.join("\n")
     );
     if !unresolved.is_empty() {
-        text.push_str(&format!("; resolution errors: [{}]", unresolved.join(", ")));
+        text.push_str(&format!("; resolution errors: [{}]", aggregate(&unresolved)));
     }
     Err(text)
 }
@@ -179,5 +180,25 @@ mod tests {
             try_write("rolebindings", "e2", &missing, false).unwrap_err(),
             "rolebindings.rbac.authorization.k8s.io \"nope\" not found"
         );
+    }
+
+    #[test]
+    fn roles_that_could_not_be_read_are_told_as_a_list_of_one_error() {
+        let told = |bindings: &[&str]| {
+            let mut rbac = Index::default();
+            for role in bindings {
+                let binding = json!({"metadata": {"name": role}, "roleRef": {"kind": "ClusterRole", "name": role},
+                    "subjects": [{"kind": "User", "name": "alice"}]});
+                rbac.observe("clusterrolebindings", "", role, Some(&binding));
+            }
+            let (user, new) = (alice(), Value::Null);
+            let write = Write { user: &user, plural: "clusterroles", namespace: "", name: "x", new: &new, old: None };
+            let text = confirm(&rbac, &write, &everything()).unwrap_err();
+            text.split_once("; resolution errors: ").map(|(_, told)| told.to_owned())
+        };
+        let missing = |role: &str| format!("clusterrole.rbac.authorization.k8s.io \"{role}\" not found");
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&["a"]), Some(format!("[{}]", missing("a"))));
+        assert_eq!(told(&["a", "b"]), Some(format!("[[{}, {}]]", missing("a"), missing("b"))));
     }
 }

@@ -10,6 +10,7 @@ mod rule;
 
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
+use shared::status::field::aggregate;
 
 pub use escalation::{Write, check as check_escalation, everything, question as escalation_question};
 pub use index::{Found, Index, RoleRef};
@@ -46,7 +47,7 @@ impl Index {
         match allowed {
             Some(reason) => (Decision::Allow, reason),
             None if missing.is_empty() => (Decision::NoOpinion, String::new()),
-            None => (Decision::NoOpinion, format!("RBAC: {}", join_errors(missing))),
+            None => (Decision::NoOpinion, format!("RBAC: {}", aggregate(&missing))),
         }
     }
 
@@ -61,16 +62,6 @@ impl Index {
             true
         });
         (rules, missing)
-    }
-}
-
-/// One error as it is, several in brackets, each text once.
-pub(crate) fn join_errors(mut errors: Vec<String>) -> String {
-    let mut seen = std::collections::HashSet::new();
-    errors.retain(|e| seen.insert(e.clone()));
-    match errors.as_slice() {
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 use shared::authz::Attributes;
+use shared::status::go_quote;
 
 use crate::access::tree;
 
@@ -205,7 +206,7 @@ impl Rule {
 
 /// Go's `%q` of a list of strings: `["a" "b"]`.
 pub fn quoted_list<S: AsRef<str>>(list: &[S]) -> String {
-    let quoted: Vec<String> = list.iter().map(|s| format!("{:?}", s.as_ref())).collect();
+    let quoted: Vec<String> = list.iter().map(|s| go_quote(s.as_ref())).collect();
     format!("[{}]", quoted.join(" "))
 }
 

@@ -1,28 +1,7 @@
 //! What is counted of calls and packets, under the names of Konnectivity's own client.
 
 use prometheus::{CounterVec, GaugeVec};
-use shared::metrics;
-
-/// The names of gRPC's codes, by their numbers, as Go prints them.
-const CODES: [&str; 17] = [
-    "OK",
-    "Canceled",
-    "Unknown",
-    "InvalidArgument",
-    "DeadlineExceeded",
-    "NotFound",
-    "AlreadyExists",
-    "PermissionDenied",
-    "ResourceExhausted",
-    "FailedPrecondition",
-    "Aborted",
-    "OutOfRange",
-    "Unimplemented",
-    "Internal",
-    "Unavailable",
-    "DataLoss",
-    "Unauthenticated",
-];
+use shared::{grpc, metrics};
 
 /// From where to where a packet goes.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +36,7 @@ pub(super) fn broke(code: tonic::Code) {
         "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)",
         &["code", "packet_type", "segment"],
     );
-    let name = usize::try_from(code as i32).ok().and_then(|number| CODES.get(number)).unwrap_or(&"Unknown");
-    errors.with_label_values(&[*name, "Unknown", Segment::ToClient.name()]).inc();
+    errors.with_label_values(&[grpc::name(code), "Unknown", Segment::ToClient.name()]).inc();
 }
 
 /// Counts a dial that failed.

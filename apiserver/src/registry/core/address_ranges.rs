@@ -1,8 +1,6 @@
 //! The ranges that cluster addresses are given out of: those of the ServiceCIDRs that are ready. The server makes the
 //! first one of `--service-cluster-ip-range`; administrators add more where it is full.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 use proto::Value;
 use shared::status::Status;
@@ -23,11 +21,6 @@ pub(super) const DEFAULT: &str = "kubernetes";
 pub(super) struct Range {
     pub(super) net: IpNet,
     pub(super) ready: bool,
-}
-
-/// True when an address may be given out of a range: neither the network's own nor, of IPv4, that for all of it.
-pub(super) fn holds(net: &IpNet, ip: IpAddr) -> bool {
-    net.contains(&ip) && ip != net.network() && !(ip.is_ipv4() && ip == net.broadcast())
 }
 
 /// Nobody says that it is not: it does not go, and who looks after it has not objected.
@@ -102,20 +95,5 @@ mod tests {
             ("10.3.0.0/24", false),
         ];
         assert_eq!(shown, want.map(|(net, ready)| (net.to_owned(), ready)));
-    }
-
-    #[test]
-    fn ends_of_a_range_are_not_given_out() {
-        for (net, ip, want) in [
-            ("10.96.0.0/12", "10.96.0.0", false),
-            ("10.96.0.0/12", "10.96.0.1", true),
-            ("10.96.0.0/12", "10.111.255.255", false),
-            ("10.96.0.0/12", "1.2.3.4", false),
-            ("fd00::/64", "fd00::", false),
-            ("fd00::/64", "fd00::ffff:ffff:ffff:ffff", true),
-        ] {
-            let (net, ip): (IpNet, IpAddr) = (net.parse().expect("net"), ip.parse().expect("ip"));
-            assert_eq!(holds(&net, ip), want, "{net} {ip}");
-        }
     }
 }

@@ -4,8 +4,7 @@ use proto::Value;
 use serde_json::json;
 
 use crate::access::tree::find;
-
-const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
+use crate::validation::pod_annotations::APP_ARMOR;
 
 /// What an annotation says, as a field; nothing for one that makes no sense.
 fn profile(annotation: &str) -> Option<Value> {
@@ -23,7 +22,7 @@ fn profile(annotation: &str) -> Option<Value> {
 /// says that this is a thing of the past.
 pub(super) fn settle(pod: &mut Value, warnings: &mut Vec<String>) {
     let annotations = find(pod, "/metadata/annotations").and_then(Value::as_object);
-    let Some(annotations) = annotations.filter(|all| all.keys().any(|key| key.starts_with(PREFIX))).cloned() else {
+    let Some(annotations) = annotations.filter(|all| all.keys().any(|key| key.starts_with(APP_ARMOR))).cloned() else {
         return;
     };
     if find(pod, "/spec/os/name").is_some_and(|name| name == "windows") {
@@ -32,7 +31,7 @@ pub(super) fn settle(pod: &mut Value, warnings: &mut Vec<String>) {
     let of_pod = find(pod, "/spec/securityContext/appArmorProfile").cloned();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let key = format!("{PREFIX}{}", container["name"].as_str().unwrap_or_default());
+            let key = format!("{APP_ARMOR}{}", container["name"].as_str().unwrap_or_default());
             let own = annotations.get(&key).and_then(Value::as_str).and_then(profile);
             let unsaid = find(container, "/securityContext/appArmorProfile").is_none_or(Value::is_null);
             if let Some(own) = own.filter(|own| unsaid && of_pod.as_ref() != Some(own)) {
@@ -50,8 +49,8 @@ mod tests {
 
     #[test]
     fn annotations_become_fields() {
-        let annotations = json!({(format!("{PREFIX}a")): "localhost/x", (format!("{PREFIX}b")): "unconfined",
-            (format!("{PREFIX}c")): "runtime/default", (format!("{PREFIX}d")): "nonsense"});
+        let annotations = json!({(format!("{APP_ARMOR}a")): "localhost/x", (format!("{APP_ARMOR}b")): "unconfined",
+            (format!("{APP_ARMOR}c")): "runtime/default", (format!("{APP_ARMOR}d")): "nonsense"});
         let own = json!({"type": "RuntimeDefault"});
         let containers = json!([{"name": "a"}, {"name": "b", "securityContext": {"appArmorProfile": own}},
             {"name": "c"}, {"name": "d"}, {"name": "e"}]);
@@ -62,14 +61,14 @@ mod tests {
         let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
         assert_eq!(
             warnings,
-            [format!("metadata.annotations[{PREFIX}a]: {advice}")],
+            [format!("metadata.annotations[{APP_ARMOR}a]: {advice}")],
             "b has a field, c is like its pod"
         );
         let profiles: Vec<&Value> = (0..5).map(|i| &pod["spec"]["containers"][i]["securityContext"]).collect();
         let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}});
         let kept = json!({"appArmorProfile": own});
         assert_eq!(profiles, [&local, &kept, &Value::Null, &Value::Null, &Value::Null]);
-        let mut windows = json!({"metadata": {"annotations": {(format!("{PREFIX}a")): "unconfined"}},
+        let mut windows = json!({"metadata": {"annotations": {(format!("{APP_ARMOR}a")): "unconfined"}},
             "spec": {"os": {"name": "windows"}, "containers": [{"name": "a"}]}});
         let before = windows.clone();
         settle(&mut windows, &mut Vec::new());

@@ -3,6 +3,7 @@
 use proto::Value;
 use serde_json::Map;
 use shared::status::Status;
+use shared::status::field::aggregate;
 
 use crate::registry::meta;
 use crate::storage::other_than_asked;
@@ -20,11 +21,7 @@ pub fn check(binding: &Value) -> Result<(), Status> {
     if text("name").is_empty() {
         errors.push("target.name: Required value".to_owned());
     }
-    match errors.as_slice() {
-        [] => Ok(()),
-        [only] => Err(Status::unknown(only)),
-        several => Err(Status::unknown(&format!("[{}]", several.join(", ")))),
-    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::unknown(&aggregate(&errors))) }
 }
 
 fn refuse(pod: &Value, why: &str) -> Status {

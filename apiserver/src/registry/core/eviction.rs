@@ -20,7 +20,7 @@ use crate::verbs::engine::{DeleteOptions, Engine, Target};
 use crate::verbs::preconditions::check_preconditions;
 use crate::verbs::query::{OptionsKind, Query, WriteOptions};
 use crate::verbs::select::Selection;
-use crate::verbs::{InProcess, Reply, Request, list, subresources, target, write};
+use crate::verbs::{InProcess, Reply, Request, list, subresources, target, unread, write};
 
 /// Most pods a budget may have in flight.
 const MAX_DISRUPTED: usize = 2000;
@@ -124,12 +124,11 @@ async fn budgets_of(engine: &Arc<Engine>, row: &Row, namespace: &str, pod: &Valu
 
 /// The eviction's options for the delete, with what the request says of dry runs.
 fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<DeleteOptions, Status> {
-    const UNREADABLE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
     let Some(given) = eviction.get("deleteOptions").filter(|d| d.is_object()) else {
         return Ok(DeleteOptions { dry_run: asked.dry_run, ..DeleteOptions::default() });
     };
-    if given[UNREADABLE] == true {
-        let path = field::Path::of(&["deleteOptions", UNREADABLE]);
+    if given[unread::OPTION] == true {
+        let path = field::Path::of(&["deleteOptions", unread::OPTION]);
         let why = "can not be set for pod eviction, try after removing the option";
         return Err(Status::invalid("policy", "Eviction", &r.info.name, [field::Error::invalid(path, true, why)]));
     }

@@ -11,8 +11,9 @@ use proto::Value;
 use rand::Rng;
 use serde_json::json;
 use shared::address;
+use shared::address::may_be_given;
 
-use super::address_ranges::{self, Range, holds};
+use super::address_ranges::{self, Range};
 use super::allocator_meters::{self, Chosen};
 use crate::cache::Since;
 use crate::negotiate::Media;
@@ -116,7 +117,7 @@ async fn ranges(engine: &Engine, now: bool) -> Result<Vec<Range>, IpError> {
 pub async fn allocate(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
     for now in [false, true] {
         let since = Instant::now();
-        let Some(range) = ranges(engine, now).await?.into_iter().find(|r| holds(&r.net, ip)) else { continue };
+        let Some(range) = ranges(engine, now).await?.into_iter().find(|r| may_be_given(&r.net, ip)) else { continue };
         let taken = take(engine, ip, namespace, name).await;
         allocator_meters::address(&range.net, Chosen::Static, since, taken == Ok(true));
         return if taken? { Ok(()) } else { Err(IpError::Taken) };
@@ -169,7 +170,7 @@ pub async fn would_allocate(engine: &Engine, ip: IpAddr) -> Result<(), IpError> 
     let same = |r: &&Range| r.net.addr().is_ipv4() == ip.is_ipv4();
     match all.iter().filter(same).collect::<Vec<_>>().as_slice() {
         [] => Err(IpError::Range),
-        some if some.iter().any(|r| holds(&r.net, ip)) => Ok(()),
+        some if some.iter().any(|r| may_be_given(&r.net, ip)) => Ok(()),
         [first, ..] => Err(IpError::Outside(ip, first.net)),
     }
 }

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use rand::Rng as _;
 use sha2::{Digest as _, Sha256};
+use shared::grpc;
+use tonic::Code;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
@@ -242,12 +244,12 @@ impl Kms {
         let outcome: Result<Result<Result<A, tonic::Status>, Error>, _> =
             tokio::time::timeout(self.timeout, call).await;
         let code = match &outcome {
-            Ok(Ok(Ok(_))) => "OK".to_owned(),
-            Ok(Ok(Err(status))) => format!("{:?}", status.code()),
-            Ok(Err(_)) => "Unavailable".to_owned(),
-            Err(_) => "DeadlineExceeded".to_owned(),
+            Ok(Ok(Ok(_))) => Code::Ok,
+            Ok(Ok(Err(status))) => status.code(),
+            Ok(Err(_)) => Code::Unavailable,
+            Err(_) => Code::DeadlineExceeded,
         };
-        self.meters.asked(&self.name, method, &code, started.elapsed());
+        self.meters.asked(&self.name, method, grpc::name(code), started.elapsed());
         match outcome {
             Ok(answer) => answer?.map_err(|e| failed("kms", e.message())),
             Err(_) => Err(failed("kms", "context deadline exceeded")),

@@ -7,16 +7,17 @@ mod template;
 
 use proto::Value;
 use serde_json::Map;
+use shared::cron::{self, Schedule};
 use shared::status::field::{Error, Path};
 
 use super::fields::choice;
 use super::meta::immutable;
 use super::names::dns1123_label;
+use super::networking;
 use super::pod;
 use super::selectors::{label_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
 use super::workloads::counts;
-use super::{cron, networking};
 
 const MAX_INDEXED_PARALLELISM: i64 = 100_000;
 /// Above this many completions, jobs that count failures per index are narrower.
@@ -265,8 +266,8 @@ fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: boo
     if schedule.is_empty() {
         out.push(Error::required(schedule_path, ""));
     } else {
-        if let Err(e) = cron::check(schedule) {
-            out.push(Error::invalid(schedule_path, schedule, &e));
+        if let Err(e) = Schedule::parse_zoned(schedule) {
+            out.push(Error::invalid(schedule_path, schedule, &e.to_string()));
         }
         if let Some(why) = refuse {
             out.push(Error::invalid(schedule_path, schedule, why));
@@ -300,7 +301,7 @@ fn time_zone(zone: &str, path: &Path, out: &mut Vec<Error>) {
         format!("unknown time zone {zone}")
     } else if zone.eq_ignore_ascii_case("local") {
         "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned()
-    } else if let Err(why) = cron::check_zone(zone) {
+    } else if let Err(why) = cron::zone(zone) {
         why
     } else {
         return;

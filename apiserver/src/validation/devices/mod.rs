@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 
 use proto::Value;
 use shared::status::field::{Error, Path};
+use shared::types::is_extended_resource;
 
 use super::fields::shaped;
 use super::meta::{self, immutable};
 use super::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
-use super::pod::resources::is_extended;
 use super::relaxed::{self, Leave};
 use super::tree::{get, has, int, list, same, text, texts};
 use configuration::opaque;
@@ -213,7 +213,7 @@ fn class_spec(spec: &Value, before: &Value, out: &mut Vec<Error>) {
     selectors(spec, stored("selectors"), &path, out);
     each(spec, "config", MAX_ENTRIES, &path, out, |c, path, out| opaque(c, !stored("config"), path, out));
     let name = text(spec, "extendedResourceName");
-    if has(spec, "extendedResourceName") && !is_extended(name) {
+    if has(spec, "extendedResourceName") && !is_extended_resource(name) {
         let why = "must be a valid extended resource name";
         out.push(Error::invalid(path.child("extendedResourceName"), name, why));
     }

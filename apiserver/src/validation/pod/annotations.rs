@@ -2,17 +2,19 @@
 
 use proto::Value;
 use shared::status::field::{Error, Path};
+use shared::types::MIRROR;
 
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{entries, get, has, list, same, text};
 use crate::validation::volume::descending_path;
 
-/// Marks the API's copy of a pod that a node runs by itself.
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// The seccomp profile of a pod, before there was a field.
+pub(crate) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+/// That of a container, whose name follows.
+pub(crate) const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
+/// The AppArmor profile of a container, whose name follows, before there was a field.
+pub(crate) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const KINDS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// The annotations of a pod or template.

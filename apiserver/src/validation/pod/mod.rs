@@ -1,6 +1,6 @@
 //! Pods and pod templates.
 
-mod annotations;
+pub(crate) mod annotations;
 pub(super) mod containers;
 mod environment;
 pub(super) mod handlers;

@@ -2,8 +2,8 @@
 
 use proto::Value;
 use shared::status::field::{Error, Path};
+use shared::types::MIRROR;
 
-use super::annotations::MIRROR;
 use super::qos::qos_class;
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{at, entries, get, has, has_entries, list, same, text, without};

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::Value;
 use proto::quantity::Quantity;
 use shared::status::field::{Error, Path};
+use shared::types::{is_extended_resource, is_native_resource};
 
 use crate::validation::names::{complain, dns1123_label, qualified_name};
 use crate::validation::relaxed::{self, Leave};
@@ -39,18 +40,9 @@ fn is_huge_pages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
-/// Resources of the node are shared out by whole units unless they are native.
-pub(in crate::validation) fn is_extended(name: &str) -> bool {
-    !is_native(name) && !name.starts_with("requests.") && qualified_name(&format!("requests.{name}")).is_empty()
-}
-
 /// Whether more of a resource may be limited to than is asked for.
 pub(in crate::validation) fn overcommits(name: &str) -> bool {
-    is_native(name) && !is_huge_pages(name)
+    is_native_resource(name) && !is_huge_pages(name)
 }
 
 /// A resource name in a list of resources.
@@ -71,7 +63,7 @@ pub(in crate::validation) fn resource_name(name: &str, path: &Path, out: &mut Ve
 pub(in crate::validation) fn container_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     resource_name(name, path, out);
     if name.contains('/') {
-        if !is_native(name) && !is_extended(name) {
+        if !is_native_resource(name) && !is_extended_resource(name) {
             out.push(Error::invalid(path, name, "doesn't follow extended resource name standard"));
         }
     } else if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !is_huge_pages(name) {
@@ -96,7 +88,7 @@ pub(in crate::validation) fn amount(name: &str, value: &Value, path: &Path, out:
         "services.nodeports",
         "services.loadbalancers",
     ];
-    if (countable.contains(&name) || is_extended(name)) && q.milli_value() % 1000 != 0 {
+    if (countable.contains(&name) || is_extended_resource(name)) && q.milli_value() % 1000 != 0 {
         out.push(Error::invalid(path, q.to_string(), "must be an integer"));
     }
 }

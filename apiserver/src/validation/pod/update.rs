@@ -3,8 +3,9 @@
 use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
+use shared::types::MIRROR;
 
-use super::annotations::{self, MIRROR};
+use super::annotations;
 use super::{containers, placement};
 use crate::validation::internal;
 use crate::validation::names::between;

@@ -3,6 +3,7 @@
 use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
+use shared::types::{OLD_CLASS, is_native_resource};
 
 use super::persistent::{
     ATTRIBUTES, access_modes, attributes_stay, class_name, not_below_nothing, positive, volume_mode,
@@ -15,7 +16,6 @@ use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::{label_selector, label_selector_of};
 use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const RESIZES: [&str; 5] = [
     "ControllerResizeInProgress",
     "ControllerResizeInfeasible",
@@ -142,9 +142,9 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if may_get_class(new, old) {
         loose.push("storageClassName");
     }
-    let annotated = annotation(new, CLASS_ANNOTATION);
-    if annotated != annotation(old, CLASS_ANNOTATION) && !class_of_annotation(new, old) {
-        let path = Path::of(&["metadata", "annotations", CLASS_ANNOTATION]);
+    let annotated = annotation(new, OLD_CLASS);
+    if annotated != annotation(old, OLD_CLASS) && !class_of_annotation(new, old) {
+        let path = Path::of(&["metadata", "annotations", OLD_CLASS]);
         out.push(Error::invalid(path, annotated, "field is immutable"));
     }
     let masked = masked(spec, before, &loose, bound);
@@ -176,7 +176,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
 
 /// The class that an annotation named moves to where it belongs; the annotation may go with that.
 fn class_of_annotation(new: &Value, old: &Value) -> bool {
-    let (key, named) = ("storageClassName", |o| at(o, &["metadata", "annotations", CLASS_ANNOTATION]));
+    let (key, named) = ("storageClassName", |o| at(o, &["metadata", "annotations", OLD_CLASS]));
     let was = named(old);
     !was.is_null()
         && !has(get(old, "spec"), key)
@@ -191,7 +191,7 @@ fn may_get_class(new: &Value, old: &Value) -> bool {
     if has(before, key) || !has(spec, key) {
         return false;
     }
-    let annotated = at(old, &["metadata", "annotations", CLASS_ANNOTATION]);
+    let annotated = at(old, &["metadata", "annotations", OLD_CLASS]);
     annotated.is_null() || annotated == get(spec, key)
 }
 
@@ -225,8 +225,7 @@ fn resizable(name: &str, path: &Path, out: &mut Vec<Error>) {
         complain(out, path, name, complaints);
         return;
     }
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    if native && name != "storage" {
+    if is_native_resource(name) && name != "storage" {
         out.push(Error::not_supported(path, name, &["storage"]));
     }
 }

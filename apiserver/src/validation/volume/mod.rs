@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::Value;
 use shared::status::field::{Error, Path};
+use shared::types::ephemeral_claim;
 
 use super::fields::choice;
 use super::meta;
@@ -62,7 +63,7 @@ pub(super) fn volumes<'a>(
     let made: BTreeSet<String> = list(spec, "volumes")
         .iter()
         .filter(|v| !pod.is_empty() && has(v, "ephemeral"))
-        .map(|v| format!("{pod}-{}", text(v, "name")))
+        .map(|v| ephemeral_claim(pod, text(v, "name")))
         .collect();
     let mut known = BTreeMap::new();
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
@@ -122,7 +123,7 @@ fn ephemeral(volume: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     }
     let name = text(volume, "name");
     if !pod.is_empty() && !name.is_empty() {
-        let claim = format!("{pod}-{name}");
+        let claim = ephemeral_claim(pod, name);
         for why in dns1123_subdomain(&claim) {
             out.push(Error::invalid(path.child("name"), name, &format!("PVC name {claim:?}: {why}")));
         }

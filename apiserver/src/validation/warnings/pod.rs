@@ -4,6 +4,7 @@ use proto::Value;
 use shared::status::go_quote;
 
 use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports, preferred_term};
+use crate::validation::pod_annotations::{APP_ARMOR, SECCOMP, SECCOMP_POD};
 use crate::validation::tree::{at, get, has, int, list, text, texts};
 
 /// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.
@@ -28,9 +29,6 @@ const OLD_ANNOTATIONS: &[(&str, &str, &str)] = &[
 const NO_SECCOMP: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
 /// Resources that are counted in bytes.
 const BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
-const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// The template of pods at `path`.
 pub(super) fn template(template: &Value, path: &str, out: &mut Vec<String>) {
@@ -54,8 +52,8 @@ pub(super) fn spec_and_annotations(pod: &Value, prefix: &str, out: &mut Vec<Stri
     for name in BYTES {
         bytes(get(get(spec, "overhead"), name), name, &format!("{path}.overhead"), out);
     }
-    if has(at(pod, &["metadata", "annotations"]), SECCOMP_OF_POD) && !says(spec, "seccompProfile") {
-        out.push(format!("{prefix}metadata.annotations[{SECCOMP_OF_POD}]: {NO_SECCOMP}"));
+    if has(at(pod, &["metadata", "annotations"]), SECCOMP_POD) && !says(spec, "seccompProfile") {
+        out.push(format!("{prefix}metadata.annotations[{SECCOMP_POD}]: {NO_SECCOMP}"));
     }
     for (at, container) in containers(spec) {
         superseded(pod, container, (SECCOMP, "seccompProfile"), NO_SECCOMP, prefix, out);

@@ -1,16 +1,15 @@
 //! Volumes, claims and classes.
 
 use proto::Value;
+use shared::types::OLD_CLASS;
 
 use super::pod::OLD_VOLUMES;
 use super::{fractional, label_key, node_selector_term, renamed};
 use crate::validation::tree::{at, entries, get, has, list, text};
 
 /// Annotations of volumes and claims that became fields.
-const OLD_ANNOTATIONS: &[(&str, &str, &str)] = &[
-    ("volume.beta.kubernetes.io/storage-class", "v1.8", "storageClassName"),
-    ("volume.beta.kubernetes.io/mount-options", "v1.31", "mountOptions"),
-];
+const OLD_ANNOTATIONS: &[(&str, &str, &str)] =
+    &[(OLD_CLASS, "v1.8", "storageClassName"), ("volume.beta.kubernetes.io/mount-options", "v1.31", "mountOptions")];
 
 /// A persistent volume.
 pub(super) fn volume(new: &Value, out: &mut Vec<String>) {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
+use shared::types::is_extended_resource;
 
 use super::strategy::Strategy;
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score};
 use crate::framework::status::Reason;
 use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Hint, Status};
-use crate::model::resource::is_extended;
 use crate::model::{NodeInfo, PodInfo, Resource};
 use crate::plugins::read_args;
 
@@ -40,7 +40,7 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
 
 impl Fit {
     fn ignores(&self, name: &str) -> bool {
-        is_extended(name)
+        is_extended_resource(name)
             && (self.ignored_resources.iter().any(|r| r == name)
                 || name
                     .split_once('/')

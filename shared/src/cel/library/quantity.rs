@@ -9,85 +9,11 @@ use crate::cel::Error;
 use crate::cel::cost::{CHARACTER, Cost};
 use crate::cel::value::{Answer, Value};
 
-/// An amount, and how upstream holds it where that is a whole number: only then is it an integer.
-#[derive(Debug)]
-struct Amount(Quantity, Option<Whole>);
-
-impl PartialEq for Amount {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
+/// An amount.
+#[derive(Debug, PartialEq)]
+struct Amount(Quantity);
 
 opaque!(Amount, "kubernetes.Quantity");
-
-/// A number times a power of ten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Whole {
-    number: i64,
-    power: i32,
-}
-
-/// Digits of decimal and of binary quantities that are held so.
-const DECIMAL_DIGITS: usize = 18;
-const BINARY_DIGITS: usize = 14;
-const NANO: i32 = -9;
-
-impl Whole {
-    /// What a good quantity is held as.
-    fn read(text: &str) -> Option<Self> {
-        let (sign, bare) = text.strip_prefix('-').map_or((1, text), |bare| (-1, bare));
-        let bare = bare.strip_prefix('+').unwrap_or(bare);
-        let end = bare.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(bare.len());
-        let (digits, suffix) = bare.split_at(end);
-        let (before, behind) = digits.split_once('.').unwrap_or((digits, ""));
-        let before = Some(before.trim_start_matches('0')).filter(|b| !b.is_empty()).unwrap_or("0");
-        let count = before.len() + behind.len();
-        let number: i64 = format!("{before}{behind}").parse().ok()?;
-        if let Some(unit) = suffix.strip_suffix('i') {
-            let bits = 10 * u32::try_from("KMGTPE".find(unit)? + 1).ok()?;
-            let fits = behind.is_empty() && count + bits as usize * 3 / 10 <= BINARY_DIGITS;
-            return fits.then_some(Self { number: sign * number.checked_shl(bits)?, power: 0 });
-        }
-        let power = match suffix {
-            "" => 0,
-            "n" => -9,
-            "u" => -6,
-            "m" => -3,
-            "k" => 3,
-            "M" => 6,
-            "G" => 9,
-            "T" => 12,
-            "P" => 15,
-            "E" => 18,
-            exponent => exponent.get(1..)?.parse().ok()?,
-        };
-        let power = i32::try_from(behind.len()).ok().and_then(|places| i32::checked_sub(power, places))?;
-        (count <= DECIMAL_DIGITS && power >= NANO).then_some(Self { number: sign * number, power })
-    }
-
-    fn add(self, other: Self) -> Option<Self> {
-        if other.number == 0 {
-            return Some(self);
-        }
-        if self.number == 0 {
-            return Some(other);
-        }
-        let power = self.power.min(other.power);
-        let number = self.at(power)?.checked_add(other.at(power)?)?;
-        Some(Self { number, power })
-    }
-
-    /// The number that stands before a power of ten which is not larger.
-    fn at(self, power: i32) -> Option<i64> {
-        let more = u32::try_from(self.power.checked_sub(power)?).ok()?;
-        self.number.checked_mul(10_i64.checked_pow(more)?)
-    }
-
-    fn negated(self) -> Option<Self> {
-        Some(Self { number: self.number.checked_neg()?, ..self })
-    }
-}
 
 const PARSE: Cost = Cost::Parse(CHARACTER);
 
@@ -112,7 +38,7 @@ pub(super) const TABLE: &[Entry] = &[
 
 /// A quantity as a value.
 pub fn quantity(text: &str) -> Result<Value<'static>, String> {
-    Quantity::parse(text).map(|q| Value::opaque(Amount(q, Whole::read(text)))).map_err(|e| e.to_string())
+    Quantity::parse(text).map(|q| Value::opaque(Amount(q))).map_err(|e| e.to_string())
 }
 
 fn make<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
@@ -131,43 +57,35 @@ fn sign<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     int(own(args)?.sign().into())
 }
 
-fn whole(args: &Args<'_, '_>) -> Result<Option<i64>, Error> {
-    Ok(args.inside::<Amount>(0)?.1.and_then(|whole| whole.at(0)))
-}
-
 fn is_integer<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    bool(whole(args)?.is_some())
+    bool(own(args)?.as_i64().is_some())
 }
 
 fn as_integer<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    whole(args)?.map(Value::Int).ok_or_else(|| Error::new("cannot convert value to integer"))
+    own(args)?.as_i64().map(Value::Int).ok_or_else(|| Error::new("cannot convert value to integer"))
 }
 
 fn as_float<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     Ok(Value::Double(own(args)?.as_f64()))
 }
 
-fn other(args: &Args<'_, '_>) -> Result<Amount, Error> {
+fn other(args: &Args<'_, '_>) -> Result<Quantity, Error> {
     match args.get(1)? {
-        Value::Int(n) => Ok(Amount(Quantity::from_int(*n, Format::DecimalSI), Some(Whole { number: *n, power: 0 }))),
-        _ => args.inside::<Amount>(1).map(|a| Amount(a.0.clone(), a.1)),
+        Value::Int(n) => Ok(Quantity::from_int(*n, Format::DecimalSI)),
+        _ => args.inside::<Amount>(1).map(|a| a.0.clone()),
     }
 }
 
 fn add<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    let (own, other) = (args.inside::<Amount>(0)?, other(args)?);
-    let mut sum = own.0.clone();
-    sum.add(&other.0);
-    let whole = own.1.zip(other.1).and_then(|(a, b)| a.add(b));
-    Ok(Value::opaque(Amount(sum, whole)))
+    let mut sum = own(args)?.clone();
+    sum.add(&other(args)?);
+    Ok(Value::opaque(Amount(sum)))
 }
 
 fn sub<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    let (own, other) = (args.inside::<Amount>(0)?, other(args)?);
-    let mut rest = own.0.clone();
-    rest.sub(&other.0);
-    let whole = own.1.zip(other.1).and_then(|(a, b)| a.add(b.negated()?));
-    Ok(Value::opaque(Amount(rest, whole)))
+    let mut rest = own(args)?.clone();
+    rest.sub(&other(args)?);
+    Ok(Value::opaque(Amount(rest)))
 }
 
 fn order(args: &Args<'_, '_>) -> Result<Ordering, Error> {

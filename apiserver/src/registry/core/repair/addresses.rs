@@ -8,6 +8,7 @@ use std::time::Duration;
 use proto::Value;
 use proto::resources::Row;
 use shared::address;
+use shared::address::may_be_given;
 use shared::status::Status;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::access::tree;
 use crate::api::{Api, DeleteArgs, Reader};
 use crate::bootstrap::server_user;
 use crate::cache::Cacher;
-use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range, holds};
+use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range};
 use crate::registry::core::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::registry::core::service::ips_of;
 use crate::registry::meta;
@@ -76,7 +77,7 @@ fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(Complain
         return Some((complaint, Mend::Nothing));
     };
     let of = family(parsed);
-    if !view.ranges.iter().any(|range| holds(&range.net, parsed)) {
+    if !view.ranges.iter().any(|range| may_be_given(&range.net, parsed)) {
         let message =
             format!("Cluster IP [{of}]: {parsed} is not within any configured Service CIDR; please recreate service");
         return Some((complaint("ClusterIPOutOfRange", message), Mend::Nothing));

@@ -104,7 +104,7 @@ fn event(component: &str, (api_version, kind): (&str, &str), about: &Value, comp
     });
     let more = match complaint.action {
         Some(action) => json!({
-            "action": action, "eventTime": meta::now_micro(),
+            "action": action, "eventTime": meta::micro_time(jiff::Timestamp::now()),
             "reportingInstance": format!("{component}-{}", shared::serve::hostname()),
         }),
         None => json!({

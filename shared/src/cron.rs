@@ -1,10 +1,15 @@
-//! Cron schedules: five fields, names, ranges, steps, and the @-words.
+//! Cron schedules: five fields, names, ranges, steps, and the @-words. What is refused is refused in the words of the
+//! library that upstream uses.
 
+use std::num::IntErrorKind;
 use std::time::Duration;
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+
+use crate::flags::parse_duration;
+use crate::status::go_quote;
 
 /// How far ahead a next time is looked for, in days.
 const HORIZON: usize = 5 * 366;
@@ -46,54 +51,66 @@ pub struct Fields {
 #[error("{0}")]
 pub struct ScheduleError(String);
 
-const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+/// Lowest and highest value of a field, and the names of its values.
+type Bounds = (i64, i64, &'static [&'static str]);
+
+const MINUTES: Bounds = (0, 59, &[]);
+const HOURS: Bounds = (0, 23, &[]);
+const DAYS: Bounds = (1, 31, &[]);
+const MONTHS: Bounds = (1, 12, &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]);
+const WEEKDAYS: Bounds = (0, 6, &["sun", "mon", "tue", "wed", "thu", "fri", "sat"]);
+
+fn refuse<T>(why: String) -> Result<T, ScheduleError> {
+    Err(ScheduleError(why))
+}
 
 impl Schedule {
     /// Read a schedule.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         if text.is_empty() {
-            return Err(ScheduleError("empty spec string".into()));
+            return refuse("empty spec string".to_owned());
         }
-        if let Some(word) = text.strip_prefix('@') {
-            return Self::word(text, word);
+        if text.starts_with('@') {
+            return Self::descriptor(text);
         }
         let parts: Vec<&str> = text.split_whitespace().collect();
         let [minute, hour, day, month, weekday] = parts.as_slice() else {
-            return Err(ScheduleError(format!("expected exactly 5 fields, found {}: {parts:?}", parts.len())));
+            return refuse(format!("expected exactly 5 fields, found {}: [{}]", parts.len(), parts.join(" ")));
         };
-        let mut weekday = field(weekday, 0, 7, &DAYS, 0)?;
-        if weekday.bits & (1 << 7) != 0 {
-            weekday.bits = (weekday.bits | 1) & !(1 << 7);
-        }
         Ok(Self::Fields(Box::new(Fields {
-            minute: field(minute, 0, 59, &[], 0)?,
-            hour: field(hour, 0, 23, &[], 0)?,
-            day: field(day, 1, 31, &[], 0)?,
-            month: field(month, 1, 12, &MONTHS, 1)?,
-            weekday,
+            minute: field(minute, MINUTES)?,
+            hour: field(hour, HOURS)?,
+            day: field(day, DAYS)?,
+            month: field(month, MONTHS)?,
+            weekday: field(weekday, WEEKDAYS)?,
         })))
     }
 
     /// Read a schedule and the zone that may stand before it, as in `TZ=Asia/Tokyo 0 9 * * *`.
     pub fn parse_zoned(text: &str) -> Result<(Self, Option<TimeZone>), ScheduleError> {
-        let zoned = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix));
-        let Some((name, rest)) = zoned.and_then(|z| z.split_once(' ')) else { return Ok((Self::parse(text)?, None)) };
-        let zone = TimeZone::get(name)
-            .map_err(|_| ScheduleError(format!("provided bad location {name}: unknown time zone {name}")))?;
+        let Some(zoned) = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix)) else {
+            return Ok((Self::parse(text)?, None));
+        };
+        let Some((name, rest)) = zoned.split_once(' ') else {
+            return refuse("missing spec after the time zone".to_owned());
+        };
+        let zone = zone(name).or_else(|why| refuse(format!("provided bad location {name}: {why}")))?;
         Ok((Self::parse(rest.trim())?, Some(zone)))
     }
 
-    fn word(text: &str, word: &str) -> Result<Self, ScheduleError> {
-        let spec = match word {
-            "yearly" | "annually" => "0 0 1 1 *",
-            "monthly" => "0 0 1 * *",
-            "weekly" => "0 0 * * 0",
-            "daily" | "midnight" => "0 0 * * *",
-            "hourly" => "0 * * * *",
+    fn descriptor(text: &str) -> Result<Self, ScheduleError> {
+        let spec = match text {
+            "@yearly" | "@annually" => "0 0 1 1 *",
+            "@monthly" => "0 0 1 * *",
+            "@weekly" => "0 0 * * 0",
+            "@daily" | "@midnight" => "0 0 * * *",
+            "@hourly" => "0 * * * *",
             _ => {
-                let every = word.strip_prefix("every ").and_then(|d| shared::flags::parse_duration(d).ok());
-                let every = every.ok_or_else(|| ScheduleError(format!("unrecognized descriptor: {text}")))?;
+                let Some(every) = text.strip_prefix("@every ") else {
+                    return refuse(format!("unrecognized descriptor: {text}"));
+                };
+                let every = parse_duration(every);
+                let every = every.or_else(|why| refuse(format!("failed to parse duration {text}: {why}")))?;
                 return Ok(Self::Every(Duration::from_secs(every.as_secs().max(1))));
             }
         };
@@ -148,58 +165,80 @@ impl Fields {
     }
 }
 
-fn field(text: &str, min: i64, max: i64, names: &[&str], first_name: i64) -> Result<Field, ScheduleError> {
+/// A time zone by its name.
+///
+/// # Errors
+/// There is none of that name, in Go's words.
+pub fn zone(name: &str) -> Result<TimeZone, String> {
+    if matches!(name, "" | "UTC") {
+        return Ok(TimeZone::UTC);
+    }
+    TimeZone::get(name).map_err(|_| format!("unknown time zone {name}"))
+}
+
+fn field(text: &str, bounds: Bounds) -> Result<Field, ScheduleError> {
     let mut out = Field { bits: 0, star: false };
-    for part in text.split(',').filter(|p| !p.is_empty()) {
-        let (range, step) = part.split_once('/').map_or((part, None), |(r, s)| (r, Some(s)));
-        let number = |t: &str| -> Result<i64, ScheduleError> {
-            let named = names.iter().position(|n| n.eq_ignore_ascii_case(t));
-            match named {
-                Some(i) => Ok(i64::try_from(i).unwrap_or(0) + first_name),
-                None => t.parse().map_err(|_| {
-                    ScheduleError(format!(
-                        "failed to parse int from {t}: strconv.Atoi: parsing \"{t}\": invalid syntax"
-                    ))
-                }),
-            }
-        };
-        let (from, mut to) = match range {
-            "*" | "?" => {
-                out.star |= step.is_none();
-                (min, if names == DAYS { 6 } else { max })
-            }
-            _ => match range.split_once('-') {
-                Some((a, b)) => (number(a)?, number(b)?),
-                None => (number(range)?, number(range)?),
-            },
-        };
-        let step = match step {
-            None => 1,
-            Some(s) => {
-                if !range.contains('-') && range != "*" && range != "?" {
-                    to = max;
-                }
-                number(s)?
-            }
-        };
-        if from < min {
-            return Err(ScheduleError(format!("beginning of range ({from}) below minimum ({min}): {part}")));
-        }
-        if to > max {
-            return Err(ScheduleError(format!("end of range ({to}) above maximum ({max}): {part}")));
-        }
-        if from > to {
-            return Err(ScheduleError(format!("beginning of range ({from}) beyond end of range ({to}): {part}")));
-        }
-        let step = usize::try_from(step)
-            .ok()
-            .filter(|s| *s > 0)
-            .ok_or_else(|| ScheduleError(format!("step of range should be a positive number: {part}")))?;
-        for n in (from..=to).step_by(step) {
-            out.bits |= 1 << n;
-        }
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let one = range(part, bounds)?;
+        out = Field { bits: out.bits | one.bits, star: out.star | one.star };
     }
     Ok(out)
+}
+
+/// `*`, `5`, `1-5`, any of them with a step behind a slash.
+fn range(text: &str, (low, high, names): Bounds) -> Result<Field, ScheduleError> {
+    let named = |word: &str| match names.iter().position(|name| name.eq_ignore_ascii_case(word)) {
+        // Names count from the lowest value.
+        Some(at) => Ok(low + i64::try_from(at).unwrap_or_default()),
+        None => number(word),
+    };
+    let (ends, step) = text.split_once('/').map_or((text, None), |(ends, step)| (ends, Some(step)));
+    let (first, last) = ends.split_once('-').map_or((ends, None), |(first, last)| (first, Some(last)));
+    let mut star = matches!(first, "*" | "?");
+    let (start, mut end) = match (star, last) {
+        (true, _) => (low, high),
+        (false, None) => (named(first)?, named(first)?),
+        (false, Some(last)) if last.contains('-') => {
+            named(first)?;
+            return refuse(format!("too many hyphens: {text}"));
+        }
+        (false, Some(last)) => (named(first)?, named(last)?),
+    };
+    let mut every = 1;
+    if let Some(step) = step {
+        if step.contains('/') {
+            return refuse(format!("too many slashes: {text}"));
+        }
+        every = number(step)?;
+        if last.is_none() {
+            end = high;
+        }
+        star &= every <= 1;
+    }
+    if start < low {
+        return refuse(format!("beginning of range ({start}) below minimum ({low}): {text}"));
+    }
+    if end > high {
+        return refuse(format!("end of range ({end}) above maximum ({high}): {text}"));
+    }
+    if start > end {
+        return refuse(format!("beginning of range ({start}) beyond end of range ({end}): {text}"));
+    }
+    let Some(every) = usize::try_from(every).ok().filter(|every| *every > 0) else {
+        return refuse(format!("step of range should be a positive number: {text}"));
+    };
+    Ok(Field { bits: (start..=end).step_by(every).fold(0, |bits, n| bits | 1 << n), star })
+}
+
+fn number(text: &str) -> Result<i64, ScheduleError> {
+    let read = text.parse::<i64>().or_else(|why| {
+        let why = match why.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        refuse(format!("failed to parse int from {text}: strconv.Atoi: parsing {}: {why}", go_quote(text)))
+    })?;
+    if read < 0 { refuse(format!("negative number ({read}) not allowed: {text}")) } else { Ok(read) }
 }
 
 #[cfg(test)]
@@ -213,8 +252,11 @@ mod tests {
             ("*/15 * * * *", "2026-01-01T00:15:00Z", "2026-01-01T00:30:00Z"),
             ("0 3 * * *", "2026-01-01T04:00:00Z", "2026-01-02T03:00:00Z"),
             ("0 0 * * MON", "2026-01-01T00:00:00Z", "2026-01-05T00:00:00Z"),
-            ("0 0 * * 7", "2026-01-01T00:00:00Z", "2026-01-04T00:00:00Z"),
+            ("0 0 * * sun-MON", "2026-01-01T00:00:00Z", "2026-01-04T00:00:00Z"),
             ("0 0 13 * FRI", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+            ("0 0 */1 * FRI", "2026-01-02T12:00:00Z", "2026-01-09T00:00:00Z"),
+            ("0 0 */2 * FRI", "2026-01-02T12:00:00Z", "2026-01-03T00:00:00Z"),
+            ("0 0 */2 * ?", "2026-01-01T12:00:00Z", "2026-01-03T00:00:00Z"),
             ("30 4 1 feb-mar *", "2026-01-01T00:00:00Z", "2026-02-01T04:30:00Z"),
             ("0 0 29 2 *", "2026-03-01T00:00:00Z", "2028-02-29T00:00:00Z"),
             ("@hourly", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"),
@@ -256,12 +298,20 @@ mod tests {
     #[test]
     fn bad_schedules() {
         for (spec, want) in [
-            ("* * * *", "expected exactly 5 fields, found 4: [\"*\", \"*\", \"*\", \"*\"]"),
+            ("", "empty spec string"),
+            ("nope", "expected exactly 5 fields, found 1: [nope]"),
+            ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
             ("60 * * * *", "end of range (60) above maximum (59): 60"),
             ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
             ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
             ("*/0 * * * *", "step of range should be a positive number: */0"),
+            ("0 0 * * 7", "end of range (7) above maximum (6): 7"),
+            ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+            ("1/2/3 * * * *", "too many slashes: 1/2/3"),
+            ("*/-1 * * * *", "negative number (-1) not allowed: -1"),
+            ("a * * * *", "failed to parse int from a: strconv.Atoi: parsing \"a\": invalid syntax"),
             ("@often", "unrecognized descriptor: @often"),
+            ("@every 1", "failed to parse duration @every 1: time: missing unit in duration \"1\""),
         ] {
             assert_eq!(Schedule::parse(spec).unwrap_err().to_string(), want);
         }
