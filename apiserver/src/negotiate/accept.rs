@@ -38,11 +38,19 @@ impl Media {
 
     /// The format of a body; `None` when unknown.
     pub fn body_format(self, content_type: &str) -> Option<Format> {
-        match content_type.split(';').next().unwrap_or("").trim() {
-            "" => Some(Format::Json),
-            media => self.format(media),
+        if content_type.is_empty() {
+            return Some(Format::Json);
         }
+        let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+        let readable =
+            parameters.contains('"') || parameters.trim().is_empty() || parameters.split(';').all(is_parameter);
+        self.format(&media.trim().to_ascii_lowercase()).filter(|_| readable)
     }
+}
+
+/// Whether this is a name with a value.
+fn is_parameter(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty())
 }
 
 /// Encoding of an answer.
@@ -132,7 +140,7 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
     let mut error = NotAcceptable::Format;
     for clause in clauses(header) {
         let format = match (clause.media, media.format(clause.media)) {
-            ("*/*" | "application/*", _) => Format::Json,
+            ("*/*", _) => Format::Json,
             (_, Some(format)) => format,
             (_, None) => continue,
         };
@@ -201,7 +209,7 @@ pub struct AggregatedForm {
 pub fn parse_aggregated(header: Option<&str>) -> Option<AggregatedForm> {
     clauses(header.unwrap_or("")).iter().find_map(|clause| {
         let format = match clause.media {
-            "*/*" | "application/*" => Format::Json,
+            "*/*" => Format::Json,
             media => Media::default().format(media)?,
         };
         let given =
@@ -293,6 +301,7 @@ mod tests {
                 ok(Format::Protobuf, Shape::MetadataList("v1")),
             ),
             ("text/html", Err(NotAcceptable::Format)),
+            ("application/*", Err(NotAcceptable::Format)),
             ("application/cbor", Err(NotAcceptable::Format)),
             ("text/html, */*;q=0.1", ok(Format::Json, Shape::Object)),
             ("application/json;q=0.2,application/yaml", ok(Format::Yaml, Shape::Object)),

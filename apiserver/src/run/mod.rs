@@ -41,9 +41,9 @@ struct Process {
     milestones: Arc<Milestones>,
     /// The beginning of the end.
     shutdown: Shutdown,
-    /// Triggered when requests are no longer taken: until then everything they need goes on.
+    /// Triggered when requests are no longer taken: connections that are idle and watches end.
     closed: Shutdown,
-    /// Triggered when the last request was answered: until then others are asked for it, and it is written down.
+    /// Triggered when the last request was answered: until then everything it needs goes on, and it is written down.
     answered: Shutdown,
 }
 
@@ -59,8 +59,8 @@ impl Process {
     }
 
     /// Work that requests need to the last.
-    fn until_closed(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_until(&self.closed, name, work);
+    fn until_answered(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_until(&self.answered, name, work);
     }
 
     /// What is to be called when a milestone is reached.
@@ -118,7 +118,6 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         .traced(tracer);
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
-    let delay = flags.duration("shutdown-delay-duration");
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     let mut serving = tokio::spawn(serving);
@@ -132,7 +131,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             peers.leave().await;
         }
     };
-    go_down(&process, leave, delay, &ending, &handle).await;
+    go_down(&process, leave, &ending, &handle).await;
     Ok(())
 }
 
@@ -165,32 +164,24 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
     let path = process.flags.string("debug-socket-path");
     if !path.is_empty() {
         let socket = debug_socket::serve(path.as_ref()).with_context(|| format!("debugging socket {path}"))?;
-        process.until_closed("debug-socket", async move { drop(socket.await) });
+        process.until_answered("debug-socket", async move { drop(socket.await) });
     }
     Ok(())
 }
 
-/// Others are told to go elsewhere, which is to `leave`, and get some time for that; what was begun is ended, and then
-/// nothing more is taken.
-async fn go_down(
-    process: &Process,
-    leave: impl Future<Output = ()>,
-    delay: Duration,
-    ending: &Ending,
-    handle: &ServerHandle,
-) {
+/// Others are told to go elsewhere, which is to `leave`, and get some time for that meanwhile; what was begun is ended,
+/// as long as any request may take, and then nothing more is taken.
+async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
     process.milestones.stopping.store(true, Ordering::Release);
-    leave.await;
-    tokio::time::sleep(delay).await;
+    tokio::join!(leave, tokio::time::sleep(process.flags.duration("shutdown-delay-duration")));
     ending.begin();
     if ending.sends_away() {
-        ending.served(DRAIN).await;
+        ending.served().await;
     }
     process.closed.trigger();
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
     let stopping = tokio::spawn(handle.stop(true));
-    ending.served(DRAIN).await;
-    ending.watched().await;
+    tokio::join!(ending.served(), ending.watched());
     process.answered.trigger();
     process.tasks.drain(DRAIN).await;
     stopping.abort();

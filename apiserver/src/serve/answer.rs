@@ -197,6 +197,13 @@ pub fn said(body: impl Into<String>, shape: &Shape) -> HttpResponse {
     start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
+/// The answer to what is no request at all: it is not looked at any further.
+pub fn unread() -> HttpResponse {
+    let mut b = HttpResponse::BadRequest();
+    b.insert_header(("Content-Type", "text/plain; charset=utf-8")).insert_header(("Connection", "close"));
+    b.body("400 Bad Request")
+}
+
 /// The router's answer to a path nobody owns.
 pub fn not_found(shape: &Shape) -> HttpResponse {
     text(404, "404 page not found\n", shape)

@@ -26,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Ending {
     /// `--shutdown-send-retry-after`
     retry_after: bool,
+    /// `--request-timeout`: no request takes longer.
+    requests: Duration,
     /// `--shutdown-watch-termination-grace-period`
     watches: Duration,
     begun: AtomicBool,
@@ -56,6 +58,7 @@ impl Ending {
     pub fn from_flags(flags: &FlagSet) -> Self {
         Self {
             retry_after: flags.boolean("shutdown-send-retry-after"),
+            requests: flags.duration("request-timeout"),
             watches: flags.duration("shutdown-watch-termination-grace-period"),
             ..Self::default()
         }
@@ -103,9 +106,9 @@ impl Ending {
         Some(response)
     }
 
-    /// Waits for requests, at most for `patience`.
-    pub async fn served(&self, patience: Duration) {
-        wait(&self.running, patience).await;
+    /// Waits for requests, as long as one may take.
+    pub async fn served(&self) {
+        wait(&self.running, self.requests).await;
     }
 
     /// Waits for watches as long as they are given.
@@ -148,6 +151,21 @@ mod tests {
             assert_eq!(code(), None, "not before the end");
             ending.begin();
             assert_eq!(code(), want, "{flags} {line} {agent}");
+        }
+    }
+
+    /// As long as any request may take, and not a moment longer than they do.
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_waited_for() {
+        let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &[]).expect("flags"));
+        for (takes, waited) in [(30, 30), (90, 60)] {
+            let (begun, request) = (Instant::now(), ending.request());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                drop(request);
+            });
+            ending.served().await;
+            assert_eq!(begun.elapsed().as_secs(), waited, "a request of {takes} s");
         }
     }
 

@@ -27,7 +27,7 @@ use crate::api::RequestInfo;
 use crate::audit::{Origin, Trail};
 use crate::connect::{self, Connect};
 use crate::negotiate;
-use crate::verbs::query::{Query, unescaped};
+use crate::verbs::query::{Query, is_escaped, unescaped};
 use crate::verbs::{self, Body, Request};
 
 /// Where the log's verbosity is changed.
@@ -40,11 +40,14 @@ pub struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
-    let _running = server.ending.request();
+    if !is_escaped(req.uri().path()) {
+        return answer::unread();
+    }
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());
     let path = unescaped(req.uri().path(), false);
     let info = request_info(req.method().as_str(), &path, &query);
+    let _running = (!is_long_running(&info)).then(|| server.ending.request());
     let mut shape = Shape {
         media: server.engine.policy.media,
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),

@@ -220,7 +220,8 @@ pub(super) async fn serve(
     if let Some(response) = for_any_method(server, method, &info.path, query, shape).await {
         return response;
     }
-    if !matches!(method, "GET" | "HEAD") {
+    let get_alone = matches!(segments.as_slice(), ["api", ..] | ["apis", _, _] | ["version"]);
+    if !matches!(method, "GET" | "HEAD") || (method == "HEAD" && get_alone) {
         return match segments.as_slice() {
             ["api" | "apis" | "version", ..] => answer::failure(&Status::generic_method_not_allowed(), shape),
             _ => answer::not_found(shape),
@@ -254,7 +255,10 @@ fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
     match segments {
         ["api"] => aggregated::answer(server, &rows, &directory, true, shape)
             .unwrap_or_else(|| document(Some(discovery::api_versions(&server.address)), "APIVersions", shape)),
-        ["api", version] => document(resource_list(server, &rows, "", version), "APIResourceList", shape),
+        ["api", version] => match resource_list(server, &rows, "", version) {
+            None => answer::failure(&Status::generic_not_found(), shape),
+            list => document(list, "APIResourceList", shape),
+        },
         ["apis"] => aggregated::answer(server, &rows, &directory, false, shape).unwrap_or_else(|| {
             let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
             document(Some(directory.group_list(first)), "APIGroupList", shape)

@@ -1,7 +1,7 @@
 //! Which row and subresource a request line means, or the error for one that means nothing.
 
 use proto::resources::{Resource, Row, Subresource};
-use shared::status::Status;
+use shared::status::{Status, go_quote};
 
 use crate::api::RequestInfo;
 use crate::crd;
@@ -27,10 +27,7 @@ const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""
 
 /// Whether no resource answers at an address at all, and no handler of a group does: the router says so.
 pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
-    if info.api_prefix == "api" {
-        return info.api_version != "v1";
-    }
-    if rows.is_built_in(&info.api_group) {
+    if info.api_prefix == "api" || rows.is_built_in(&info.api_group) {
         return false;
     }
     let Some(row) = rows.find(&info.api_group, &info.api_version, &info.resource) else { return true };
@@ -39,6 +36,14 @@ pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
         true => row.namespaced && !matches!(info.verb.as_str(), "list" | "watch"),
         false => !row.namespaced,
     }
+}
+
+/// Why a name cannot be a part of a key.
+fn no_segment(name: &str) -> Option<String> {
+    if matches!(name, "." | "..") {
+        return Some(format!("may not be '{name}'"));
+    }
+    name.contains('%').then(|| "may not contain '%'".to_owned())
 }
 
 /// Resolves a request line.
@@ -51,6 +56,9 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         None => Status::generic_method_not_allowed(),
     };
     let named = info.parts.len() > 1;
+    if let Some(why) = named.then(|| no_segment(&info.name)).flatten() {
+        return Err(Status::bad_request(&format!("Name parameter invalid: {}: {why}", go_quote(&info.name))));
+    }
     let in_namespace = !info.namespace.is_empty();
     if row.namespaced && named && !in_namespace {
         return Err(missing());

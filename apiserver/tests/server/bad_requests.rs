@@ -136,3 +136,50 @@ async fn paths_that_lead_nowhere() {
     }
     assert_eq!(c.get(&format!("{ns}/configmaps")).await.ok()["items"], before);
 }
+
+/// What the router, the query's reader and the keys of the store say of a request line, in upstream's words.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_lines_that_are_almost_right() {
+    let Some((c, ns)) = workspace("almost-right").await else { return };
+    let maps = format!("{ns}/configmaps");
+    for (method, path, want) in [
+        ("GET", format!("{maps}/%2e"), (400, "Name parameter invalid: \".\": may not be '.'")),
+        ("DELETE", format!("{maps}/%2e%2e"), (400, "Name parameter invalid: \"..\": may not be '..'")),
+        ("GET", format!("{maps}/a%25b"), (400, "Name parameter invalid: \"a%b\": may not contain '%'")),
+        ("GET", format!("{maps}?limit="), (400, "strconv.ParseInt: parsing \"\": invalid syntax")),
+        (
+            "GET",
+            format!("{maps}?limit=99999999999999999999"),
+            (400, "strconv.ParseInt: parsing \"99999999999999999999\": value out of range"),
+        ),
+        ("GET", "/api/v2".to_owned(), (404, "the server could not find the requested resource")),
+    ] {
+        let (code, _, message) = c.call(method, &path, &[], None).await.failure();
+        assert_eq!((code, message.as_str()), want, "{method} {path}");
+    }
+    // Parameters that cannot be read are none.
+    for query in ["limit=1;b=2", "labelSelector=%zz", "%zz=1"] {
+        assert_eq!(c.get(&format!("{maps}?{query}")).await.code, 200, "{query}");
+    }
+    for (path, code) in [("/api", 405), ("/api/v1", 405), ("/version", 405), ("/apis/apps/v1", 405), ("/healthz", 200)]
+    {
+        assert_eq!(c.call("HEAD", path, &[], None).await.code, code, "{path}");
+    }
+    let accept = [("Accept", "application/*")];
+    assert_eq!(c.call("GET", "/api", &accept, None).await.code, 406);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}).to_string();
+    for (media, code) in [
+        ("APPLICATION/JSON", 201),
+        ("application/json;", 201),
+        ("application/json;;", 415),
+        ("application/json;x", 415),
+    ] {
+        let answer =
+            c.call("POST", &format!("{maps}?dryRun=All"), &[("Content-Type", media)], Some(map.clone().into()));
+        assert_eq!(answer.await.code, code, "{media}");
+    }
+    let text = map.replace("\"a\"", "\"\u{1}\"");
+    let answer = c.call("POST", &maps, &[("Content-Type", "application/json")], Some(text.into())).await;
+    let (_, _, message) = answer.failure();
+    assert!(message.ends_with(" ...)") && message.len() < 240, "{message}");
+}
