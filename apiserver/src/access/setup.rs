@@ -175,19 +175,25 @@ const REACHED_WITHIN: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The issuers of tokens, and the task that follows their configuration file.
-fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) -> Option<Arc<dyn TokenAuthenticator>> {
+fn issuers(
+    cx: &Context,
+    configured: jwt::config::Configured,
+    own: &[String],
+) -> Result<Option<Arc<dyn TokenAuthenticator>>, Error> {
     let path = cx.flags.string("authentication-config");
     if path.is_empty() && configured.issuers.is_empty() {
-        return None;
+        return Ok(None);
     }
     let parent = CancellationToken::new();
     let stop = parent.clone().drop_guard();
     let start = {
         let tasks = cx.tasks.clone();
         let egress = cx.egress.clone();
-        move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks)
+        let measured = cx.flags.enabled("StructuredAuthenticationConfigurationJWKSMetrics");
+        move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks, measured)
     };
-    let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
+    let issuers = start(configured.issuers.clone()).map_err(Error::Authentication)?;
+    let issuers = Arc::new(Jwt::new(issuers));
     let egress = jwt::config::Terms::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
     let reloads = Reloads::new("authentication", "BETA");
@@ -215,7 +221,13 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
                 tracing::error!("anonymous authentication cannot be changed while the server runs");
                 return reloads.failure();
             }
-            let issuers = start(fresh.issuers.clone());
+            let issuers = match start(fresh.issuers.clone()) {
+                Ok(issuers) => issuers,
+                Err(error) => {
+                    tracing::error!(%error, "reloading authentication config");
+                    return reloads.failure();
+                }
+            };
             let reached = async {
                 while !issuers.ready() {
                     tokio::time::sleep(LOOK).await;
@@ -236,7 +248,7 @@ fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) ->
         files::follow(path, content, shutdown, changed).await;
     };
     cx.tasks.spawn("authentication-config", work);
-    Some(Arc::new(Cached::new(issuers, BELIEVED, Duration::ZERO)))
+    Ok(Some(Arc::new(Cached::new(issuers, BELIEVED, Duration::ZERO))))
 }
 
 /// The server that knows tokens, when there is one.
@@ -345,7 +357,7 @@ impl Access {
         let audiences = accounts.config().audiences.clone();
         let said = jwt::config::from_flags(flags, &accounts.config().issuers).map_err(Error::Authentication)?;
         let anonymous = said.anonymous.clone();
-        members.extend(issuers(cx, said, &accounts.config().issuers));
+        members.extend(issuers(cx, said, &accounts.config().issuers)?);
         members.extend(token_webhook(cx, &audiences).await?);
         let tokens = Tokens::new(members, audiences);
 

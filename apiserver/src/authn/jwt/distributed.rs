@@ -77,7 +77,7 @@ impl Distributed {
             if issuers.len() >= ISSUERS && !issuers.contains_key(issuer) {
                 return Err(failed("too many issuers"));
             }
-            let new = || Arc::new(Keys::new(issuer, None, self.source.clone()));
+            let new = || Arc::new(Keys::new(issuer, None, self.source.clone(), None));
             issuers.entry(issuer.to_owned()).or_insert_with(new).clone()
         };
         keys.reach().await;

@@ -1,11 +1,12 @@
-//! What an issuer publishes: where its keys are, and the keys. Fetched at start and again when a token names a key that
-//! is not known; never more often than once a second.
+//! What an issuer publishes: where its keys are, which is asked at start, and the keys, which are fetched when a token
+//! names one that is not known; by one request at a time, whose outcome is that of all who wait for it.
 
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::Jwk;
 use p521::ecdsa::signature::Verifier as _;
@@ -14,14 +15,13 @@ use shared::client::{Dialer, Remote};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::fetches::Fetches;
 use crate::access::tree;
 
 /// For one document.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Between attempts to reach an issuer.
 const RETRY: Duration = Duration::from_secs(10);
-/// Tokens with unknown keys must not make us press the issuer.
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// Most keys of one issuer.
 const KEYS: usize = 256;
 
@@ -96,16 +96,36 @@ pub(super) struct Keys {
     discovery: String,
     source: Source,
     known: ArcSwapOption<Known>,
+    /// Tells of keys that are fetched, where that is measured.
+    fetches: Option<Fetches>,
     /// When that was tried last, to its end; held meanwhile. Who waited for it does not try again.
     fetched: Mutex<Option<Instant>>,
 }
 
 async fn document(remote: &Remote) -> Result<Value, String> {
+    parsed(&fetched(remote).await?)
+}
+
+async fn fetched(remote: &Remote) -> Result<Bytes, String> {
     let reply = remote.get(DEADLINE).await.map_err(|e| e.to_string())?;
     if reply.code != 200 {
         return Err(format!("{}: {}", reply.code, String::from_utf8_lossy(&reply.body[..reply.body.len().min(256)])));
     }
-    serde_json::from_slice(&reply.body).map_err(|e| format!("failed to decode: {e}"))
+    Ok(reply.body)
+}
+
+fn parsed(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|e| format!("failed to decode: {e}"))
+}
+
+/// The keys as they are published; told where that is measured.
+async fn set(jwks: &Remote, fetches: Option<&Fetches>) -> Result<Value, String> {
+    let body = fetched(jwks).await;
+    let set = body.as_deref().map_err(Clone::clone).and_then(parsed);
+    if let Some(fetches) = fetches {
+        fetches.tell(body.as_deref().ok().filter(|_| set.is_ok()));
+    }
+    set
 }
 
 /// Keys that cannot be used are left out: an issuer may have others.
@@ -122,14 +142,22 @@ fn read(set: &Value) -> Vec<Key> {
 
 impl Keys {
     /// Of an issuer, whose document may be in another place than the usual one.
-    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: Source) -> Self {
+    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: Source, fetches: Option<Fetches>) -> Self {
         let well_known = || format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         Self {
             issuer: issuer.to_owned(),
             discovery: discovery.map_or_else(well_known, str::to_owned),
             source,
             known: ArcSwapOption::empty(),
+            fetches,
             fetched: Mutex::default(),
+        }
+    }
+
+    /// Nothing is said any more of what was fetched.
+    pub(super) fn forget(&self) {
+        if let Some(fetches) = &self.fetches {
+            fetches.forget();
         }
     }
 
@@ -171,24 +199,27 @@ impl Keys {
                 self.issuer
             ));
         }
-        let jwks = self.source.remote(tree::text(&found, "/jwks_uri"))?;
-        let keys = read(&document(&jwks).await?);
-        self.known.store(Some(Known { jwks, keys }.into()));
+        let place = tree::text(&found, "/jwks_uri");
+        if place.is_empty() {
+            return Err("provider did not return JWKS URL".to_owned());
+        }
+        let jwks = self.source.remote(place)?;
+        self.known.store(Some(Known { jwks, keys: Vec::new() }.into()));
         Ok(())
     }
 
-    /// Fetches the keys again, unless that was done just now. Whether there is something new to try.
-    async fn refresh(&self) -> Result<bool, String> {
+    /// Fetches the keys, unless that was done while it was waited for.
+    async fn refresh(&self) -> Result<(), String> {
+        let asked = Instant::now();
         let mut fetched = self.fetched.lock().await;
-        if fetched.is_some_and(|at| at.elapsed() < AT_MOST_EVERY) {
-            return Ok(true);
+        if fetched.is_some_and(|at| at >= asked) {
+            return Ok(());
         }
-        let Some(known) = self.known.load_full() else { return Ok(false) };
-        let found = document(&known.jwks).await;
+        let Some(known) = self.known.load_full() else { return Ok(()) };
+        let found = set(&known.jwks, self.fetches.as_ref()).await;
         *fetched = Some(Instant::now());
-        let keys = read(&found?);
-        self.known.store(Some(Known { jwks: known.jwks.clone(), keys }.into()));
-        Ok(true)
+        self.known.store(Some(Known { jwks: known.jwks.clone(), keys: read(&found?) }.into()));
+        Ok(())
     }
 
     fn verified(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> bool {
@@ -246,7 +277,7 @@ mod tests {
             })
         });
         let source = Source { ca: None, dialer: Some(silent) };
-        let keys = Keys::new("http://issuer", None, source.clone());
+        let keys = Keys::new("http://issuer", None, source.clone(), None);
         let jwks = source.remote("http://issuer/keys").expect("a remote");
         keys.known.store(Some(Known { jwks, keys: Vec::new() }.into()));
         let began = Instant::now();
