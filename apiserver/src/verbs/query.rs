@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn booleans_and_escapes() {
-        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz");
+        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz&g=1;h=2");
         assert!(q.flag("a") && !q.flag("b") && !q.flag("c") && q.flag("d") && !q.flag("nope"));
-        assert_eq!((q.get("e"), q.get("f")), (Some("x/y z"), Some("%zz")));
+        assert_eq!((q.get("e"), q.get("f"), q.get("g")), (Some("x/y z"), None, None));
     }
 
     #[test]

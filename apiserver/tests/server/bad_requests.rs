@@ -174,9 +174,9 @@ async fn request_lines_that_are_almost_right() {
         ("application/json;;", 415),
         ("application/json;x", 415),
     ] {
-        let answer =
-            c.call("POST", &format!("{maps}?dryRun=All"), &[("Content-Type", media)], Some(map.clone().into()));
-        assert_eq!(answer.await.code, code, "{media}");
+        let (path, headers) = (format!("{maps}?dryRun=All"), [("Content-Type", media)]);
+        let answer = c.call("POST", &path, &headers, Some(map.clone().into())).await;
+        assert_eq!(answer.code, code, "{media}");
     }
     let text = map.replace("\"a\"", "\"\u{1}\"");
     let answer = c.call("POST", &maps, &[("Content-Type", "application/json")], Some(text.into())).await;
