@@ -42,8 +42,8 @@ impl Media {
             return Some(Format::Json);
         }
         let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
-        let readable =
-            parameters.contains('"') || parameters.trim().is_empty() || parameters.split(';').all(is_parameter);
+        let all = parameters.trim_end().strip_suffix(';').unwrap_or(parameters);
+        let readable = parameters.contains('"') || parameters.trim().is_empty() || all.split(';').all(is_parameter);
         self.format(&media.trim().to_ascii_lowercase()).filter(|_| readable)
     }
 }
