@@ -165,10 +165,15 @@ impl Tcp {
 
     /// As upstream's structure is written into messages.
     fn shown(&self) -> String {
-        let tls = self.tls_config.as_ref().map(|tls| {
-            serde_json::json!({"CABundle": tls.ca_bundle, "ClientKey": tls.client_key, "ClientCert": tls.client_cert})
-        });
-        serde_json::json!({"URL": self.url, "TLSConfig": tls}).to_string()
+        let text = |value: &str| serde_json::Value::from(value).to_string();
+        let tls = self.tls_config.as_ref().map_or_else(
+            || "null".to_owned(),
+            |Tls { ca_bundle, client_key, client_cert }| {
+                let [ca, key, certificate] = [ca_bundle, client_key, client_cert].map(|path| text(path));
+                format!(r#"{{"CABundle":{ca},"ClientKey":{key},"ClientCert":{certificate}}}"#)
+            },
+        );
+        format!(r#"{{"URL":{},"TLSConfig":{tls}}}"#, text(&self.url))
     }
 
     fn proxy(&self) -> Result<http_connect::Proxy, String> {

@@ -2,8 +2,10 @@
 
 pub mod held;
 pub mod plan;
+pub mod stale;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Service;
@@ -14,6 +16,7 @@ use shared::workqueue::Queue;
 
 use self::held::Held;
 use self::plan::{Change, Snapshot};
+use self::stale::Replaced;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -27,6 +30,8 @@ use crate::engine::worker::{self, Synced};
 
 /// Marks endpoints that are only there for an election.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+/// Endpoints whose newer version the cache does not show yet are looked at again after this long.
+const STALE_RETRY: Duration = Duration::from_millis(50);
 
 struct EndpointsController {
     executor: Executor,
@@ -34,6 +39,7 @@ struct EndpointsController {
     pods: Store<Pod>,
     endpoints: Store<Held>,
     triggers: Mutex<Triggers>,
+    replaced: Replaced,
 }
 
 /// Wire the endpoints controller.
@@ -47,6 +53,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             endpoints: endpoints.store(),
             triggers: Mutex::default(),
+            replaced: Replaced::default(),
         });
         owned::watch(&services, &queue);
         services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpoints_batch);
@@ -79,6 +86,7 @@ impl EndpointsController {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             self.triggers.lock().forget(key);
+            self.replaced.forget(key);
             // Whoever made them: endpoints go with their service.
             let path = format!("{}/{}", Held::collection_path(Some(&key.namespace)), key.name);
             // Rare, and larger than all the rest of this.
@@ -88,12 +96,15 @@ impl EndpointsController {
         if services::selecting(&service).is_none() {
             return Ok(None);
         }
+        let current = self.endpoints.get(&key.namespace, &key.name);
+        if current.as_ref().is_some_and(|shown| self.replaced.has(key, shown.meta().version())) {
+            return Ok(Some(STALE_RETRY));
+        }
         let pods = services::behind(&self.pods, &service);
         let trigger = self.triggers.lock().next(key, &service, &pods);
-        let current = self.endpoints.get(&key.namespace, &key.name);
         let snapshot = Snapshot { service, pods, current, trigger };
         let Some(change) = plan::plan(&snapshot) else { return Ok(None) };
-        let Err(error) = self.write(&change).await else { return Ok(None) };
+        let Err(error) = self.write(key, &change).await else { return Ok(None) };
         if error.namespace_terminating() {
             return Ok(None);
         }
@@ -102,14 +113,18 @@ impl EndpointsController {
         Err(error)
     }
 
-    async fn write(&self, change: &Change) -> Result<(), RestError> {
+    async fn write(&self, key: &Key, change: &Change) -> Result<(), RestError> {
         let rest = &self.executor.rest;
         match change {
             Change::Create(new) => {
                 let path = Held::collection_path(Some(new.meta().namespace()));
                 rest.send_packed("POST", &path, new.body()).await.map(drop)
             }
-            Change::Update(new) => rest.send_packed("PUT", &new.path(), new.body()).await.map(drop),
+            Change::Update(new) => {
+                let stored = rest.send_packed("PUT", &new.path(), new.body()).await?;
+                self.replaced.note(key, new.meta().version(), &stored.resource_version);
+                Ok(())
+            }
         }
     }
 }

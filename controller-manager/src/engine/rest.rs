@@ -46,6 +46,8 @@ pub struct Written {
     pub uid: String,
     /// Its generation, for kinds that have one.
     pub generation: i64,
+    /// The version that is stored now.
+    pub resource_version: String,
 }
 
 #[derive(Deserialize)]
@@ -373,7 +375,12 @@ fn written(answer: &[u8]) -> Written {
 
 fn packed(raw: &[u8]) -> Written {
     let meta = Meta::of(raw);
-    Written { name: meta.name().to_owned(), uid: meta.uid().to_owned(), generation: meta.generation() }
+    Written {
+        name: meta.name().to_owned(),
+        uid: meta.uid().to_owned(),
+        generation: meta.generation(),
+        resource_version: meta.version().to_owned(),
+    }
 }
 
 fn bytes(body: &Value) -> Result<Vec<u8>, RestError> {

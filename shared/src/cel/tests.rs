@@ -9,6 +9,7 @@ use super::*;
 
 mod hostile;
 mod library;
+mod upstream;
 
 fn declared() -> Declared {
     let object = Type::object(
@@ -208,34 +209,4 @@ fn typed_objects_are_made_in_mutations() {
     assert_eq!((of.as_str(), tree), ("Object", json!({"spec": {"replicas": 4}})));
     let (of, tree) = made("[JSONPatch{op: 'add', path: '/a/' + jsonpatch.escapeKey('x/y~'), value: [1]}]");
     assert_eq!((of.as_str(), tree), ("list(JSONPatch)", json!([{"op": "add", "path": "/a/x~1y~0", "value": [1]}])));
-}
-
-#[test]
-fn zz_diff() {
-    use std::fmt::Write as _;
-    let Ok(path) = std::env::var("CEL_DIFF") else { return };
-    let tree = json!(0);
-    let declared = Declared::from([("x".to_owned(), Type::Dyn)]);
-    let scope = Scope::of(&[("x", &tree)]);
-    let mut out = String::new();
-    for line in std::fs::read_to_string(&path).expect("file").lines() {
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let Ok(program) = Program::compile_with(line, &declared, Extras { bind: true, patch: false }) else {
-                return "compile".to_owned();
-            };
-            let (answer, cost) = program.run(&scope, PER_CALL_LIMIT);
-            let text = match answer {
-                Err(e) => return format!("error {}", e.to_string().replace('\n', " ")),
-                Ok(Value::Bool(b)) => b.to_string(),
-                Ok(Value::Int(b)) => b.to_string(),
-                Ok(Value::UInt(b)) => b.to_string(),
-                Ok(Value::String(b)) => b.to_string(),
-                Ok(Value::Double(b)) => format!("double {b:?}"),
-                Ok(_) => "other".to_owned(),
-            };
-            format!("{} cost {cost}", text.replace('\n', "\\n"))
-        }));
-        let _ = writeln!(out, "{}", done.unwrap_or_else(|_| "PANIC".to_owned()));
-    }
-    std::fs::write(format!("{path}.rust"), out).expect("written");
 }

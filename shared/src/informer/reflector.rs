@@ -72,7 +72,7 @@ pub(super) struct Reflector {
     cache: Arc<dyn Cache>,
     client: Client,
     shutdown: Shutdown,
-    /// False once the server has refused `sendInitialEvents`.
+    /// False while a list is asked for in pages, because the server could not stream it.
     streaming: bool,
     failures: u32,
 }
@@ -86,7 +86,7 @@ enum End {
     Expired,
     /// Something failed: try again later.
     Failed(String),
-    /// The server cannot stream lists.
+    /// The server would not stream the list; it may give pages.
     Unsupported,
 }
 
@@ -139,6 +139,8 @@ impl Reflector {
         if self.streaming {
             return self.watch(Some(listed)).await;
         }
+        // The next list may be streamed again: what was in the way need not last.
+        self.streaming = true;
         match self.list().await {
             Ok(()) => {
                 *listed = true;
@@ -288,8 +290,10 @@ fn refusal(why: Refusal, streaming: bool) -> End {
     match why {
         Refusal::Closed => End::Closed,
         Refusal::Status(410, _) => End::Expired,
-        // A server that does not know `sendInitialEvents`, or has it switched off, calls it invalid.
-        Refusal::Status(400 | 422, _) if streaming => End::Unsupported,
+        // A server that does not know `sendInitialEvents`, or has it switched off, calls it invalid. One whose etcd
+        // cannot tell how far it is begins the stream and ends it with an internal error. As client-go does, whatever
+        // it says but that it is busy, pages are asked for.
+        Refusal::Status(code, _) if streaming && code != 429 => End::Unsupported,
         Refusal::Status(_, message) | Refusal::Failed(message) => End::Failed(message),
     }
 }
