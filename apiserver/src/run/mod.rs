@@ -29,6 +29,7 @@ use crate::serve::debug_socket;
 use crate::serve::health::{Health, Milestones, Patience, Results};
 use crate::serve::{Ending, Server, listen};
 use crate::storage::transform::Loaded;
+use crate::verbs::closing::{AT_ONCE, Closing};
 use crate::verbs::engine::Engine;
 
 /// Time for background work to end.
@@ -41,16 +42,25 @@ struct Process {
     milestones: Arc<Milestones>,
     /// The beginning of the end.
     shutdown: Shutdown,
-    /// Triggered when requests are no longer taken: connections that are idle and watches end.
+    /// Triggered when requests are no longer taken: connections that are idle end.
     closed: Shutdown,
     /// Triggered when the last request was answered: until then everything it needs goes on, and it is written down.
     answered: Shutdown,
+    /// How watches end.
+    closing: Arc<Closing>,
 }
 
 impl Process {
     fn new(flags: FlagSet, shutdown: Shutdown) -> Self {
-        let (flags, tasks, milestones) = (Arc::new(flags), TaskGroup::new(), Arc::default());
-        Self { flags, tasks, milestones, shutdown, closed: Shutdown::new(), answered: Shutdown::new() }
+        Self {
+            flags: Arc::new(flags),
+            tasks: TaskGroup::new(),
+            milestones: Arc::default(),
+            shutdown,
+            closed: Shutdown::new(),
+            answered: Shutdown::new(),
+            closing: Arc::default(),
+        }
     }
 
     /// Work that ends when the server begins to go down.
@@ -170,19 +180,33 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
 }
 
 /// Others are told to go elsewhere, which is to `leave`, and get some time for that meanwhile; what was begun is ended,
-/// as long as any request may take, and then nothing more is taken.
+/// as long as any request may take and watches are given, and then nothing more is taken.
 async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
     process.milestones.stopping.store(true, Ordering::Release);
     tokio::join!(leave, tokio::time::sleep(process.flags.duration("shutdown-delay-duration")));
     ending.begin();
-    if ending.sends_away() {
-        ending.served().await;
-    }
-    process.closed.trigger();
+    let drained = async {
+        if let Some(pace) = ending.pace() {
+            process.closing.begin(pace);
+        }
+        tokio::join!(ending.served(), ending.watched());
+    };
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
-    let stopping = tokio::spawn(handle.stop(true));
-    tokio::join!(ending.served(), ending.watched());
+    let stopping = if ending.sends_away() {
+        drained.await;
+        close(process, handle)
+    } else {
+        let stopping = close(process, handle);
+        drained.await;
+        stopping
+    };
     process.answered.trigger();
     process.tasks.drain(DRAIN).await;
     stopping.abort();
+}
+
+fn close(process: &Process, handle: &ServerHandle) -> tokio::task::JoinHandle<()> {
+    process.closed.trigger();
+    process.closing.begin(AT_ONCE);
+    tokio::spawn(handle.stop(true))
 }

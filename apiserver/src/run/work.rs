@@ -50,7 +50,7 @@ pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine
         };
         process.until_shutdown("custom-resources", controller.run(ready));
     }
-    let aggregator = Aggregator::new(cx, &process.closed)?;
+    let aggregator = Aggregator::new(cx)?;
     let known = async move { registrable.notified().await };
     let registering = aggregator.clone().run(cx.rows.clone(), known, process.reaches(|m| &m.registered));
     process.until_shutdown("api-services", registering);

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use actix_web::HttpResponse;
-use actix_web::http::StatusCode;
-use actix_web::http::header::{HeaderValue, RETRY_AFTER, WARNING};
+use actix_web::http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WARNING};
+use actix_web::http::{ConnectionType, StatusCode};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -197,11 +197,22 @@ pub fn said(body: impl Into<String>, shape: &Shape) -> HttpResponse {
     start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
+/// Nothing but a code.
+pub fn empty(n: u16, shape: &Shape) -> HttpResponse {
+    start(n, shape).finish()
+}
+
+/// The connection takes nothing more after this answer. Of HTTP/1.1 and HTTP/2 each looks at another sign.
+pub fn parting(mut response: HttpResponse) -> HttpResponse {
+    response.head_mut().set_connection_type(ConnectionType::Close);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 /// The answer to what is no request at all: it is not looked at any further.
 pub fn unread() -> HttpResponse {
     let mut b = HttpResponse::BadRequest();
-    b.insert_header(("Content-Type", "text/plain; charset=utf-8")).insert_header(("Connection", "close"));
-    b.body("400 Bad Request")
+    parting(b.insert_header(("Content-Type", "text/plain; charset=utf-8")).body("400 Bad Request"))
 }
 
 /// The router's answer to a path nobody owns.

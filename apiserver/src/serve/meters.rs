@@ -214,7 +214,7 @@ impl Meters {
         if let Some(gauge) = &running {
             gauge.inc();
         }
-        let counted = if goes_on { ending.watch() } else { ending.request() };
+        let counted = if goes_on { ending.watch() } else { ending.answer() };
         Sending { running, _counted: counted, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
     }
 }

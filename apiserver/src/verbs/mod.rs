@@ -4,6 +4,7 @@
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
 mod base;
+pub mod closing;
 mod component_status;
 pub mod connect;
 pub mod delete;

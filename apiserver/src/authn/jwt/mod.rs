@@ -9,6 +9,7 @@ pub mod config;
 mod distributed;
 mod fetches;
 mod keys;
+mod lifetime;
 mod registered;
 
 use std::sync::Arc;
