@@ -34,6 +34,8 @@ use crate::verbs::engine::Engine;
 
 /// Time for background work to end.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Time for connections to end when all is answered.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// What all steps of a life share.
 struct Process {
@@ -185,12 +187,10 @@ async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &En
     process.milestones.stopping.store(true, Ordering::Release);
     tokio::join!(leave, tokio::time::sleep(process.flags.duration("shutdown-delay-duration")));
     ending.begin();
-    let drained = async {
-        if let Some(pace) = ending.pace() {
-            process.closing.begin(pace);
-        }
-        tokio::join!(ending.served(), ending.watched());
-    };
+    if let Some(pace) = ending.pace() {
+        process.closing.begin(pace);
+    }
+    let drained = async { tokio::join!(ending.served(), ending.watched()) };
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
     let stopping = if ending.sends_away() {
         drained.await;
@@ -201,12 +201,12 @@ async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &En
         stopping
     };
     process.answered.trigger();
-    process.tasks.drain(DRAIN).await;
-    stopping.abort();
+    // What was said last is to be heard, too: ends of watches, and that connections close.
+    tokio::join!(process.tasks.drain(DRAIN), tokio::time::timeout(PARTING, stopping));
 }
 
-fn close(process: &Process, handle: &ServerHandle) -> tokio::task::JoinHandle<()> {
+fn close(process: &Process, handle: &ServerHandle) -> impl Future<Output = ()> + use<> {
     process.closed.trigger();
     process.closing.begin(AT_ONCE);
-    tokio::spawn(handle.stop(true))
+    handle.stop(true)
 }

@@ -43,6 +43,10 @@ fn code(n: u16) -> StatusCode {
 fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
     let mut b = HttpResponse::build(code(n));
     b.insert_header(("Cache-Control", "no-cache, private"));
+    if n == 413 {
+        // As Go calls it still.
+        b.reason("Request Entity Too Large");
+    }
     if !shape.audit_id.is_empty() {
         b.insert_header(("Audit-Id", shape.audit_id.as_str()));
     }
@@ -166,12 +170,8 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
 
 /// An answer that took too long; upstream does not say of which kind it is.
 pub fn late(status: &Status, shape: &Shape) -> HttpResponse {
-    let mut tree = serde_json::to_value(status).unwrap_or_default();
-    if let Some(map) = tree.as_object_mut() {
-        map.remove("kind");
-        map.remove("apiVersion");
-    }
-    let mut response = said(tree.to_string(), shape);
+    let text = String::from_utf8_lossy(&status.to_json()).replacen("\"kind\":\"Status\",\"apiVersion\":\"v1\",", "", 1);
+    let mut response = said(format!("{text}\n"), shape);
     *response.status_mut() = code(status.code);
     response
 }

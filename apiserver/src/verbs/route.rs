@@ -27,6 +27,9 @@ const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""
 
 /// Whether no resource answers at an address at all, and no handler of a group does: the router says so.
 pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
+    if info.path.starts_with("//") {
+        return true;
+    }
     if info.api_prefix == "api" || rows.is_built_in(&info.api_group) {
         return false;
     }
@@ -48,6 +51,16 @@ fn no_segment(name: &str) -> Option<String> {
 
 /// Resolves a request line.
 pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
+    let route = resolved(rows, info, method)?;
+    // One that is only watched is never looked up.
+    let looked_up = info.parts.len() > 1 && info.verb != "watch";
+    match looked_up.then(|| no_segment(&info.name)).flatten() {
+        Some(why) => Err(Status::bad_request(&format!("Name parameter invalid: {}: {why}", go_quote(&info.name)))),
+        None => Ok(route),
+    }
+}
+
+fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
     let missing = Status::generic_not_found;
     let row = rows.find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
     // Custom resources say which verb of which resource it is.
@@ -56,9 +69,6 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
         None => Status::generic_method_not_allowed(),
     };
     let named = info.parts.len() > 1;
-    if let Some(why) = named.then(|| no_segment(&info.name)).flatten() {
-        return Err(Status::bad_request(&format!("Name parameter invalid: {}: {why}", go_quote(&info.name))));
-    }
     let in_namespace = !info.namespace.is_empty();
     if row.namespaced && named && !in_namespace {
         return Err(missing());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bad_input::names;
-use crate::harness::Identity;
+use crate::harness::{Client, Identity};
 use crate::{cluster, workspace};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,6 +137,33 @@ async fn paths_that_lead_nowhere() {
     assert_eq!(c.get(&format!("{ns}/configmaps")).await.ok()["items"], before);
 }
 
+const NOWHERE: &str = "the server could not find the requested resource";
+
+/// The router goes by names alone; what comes after it understands more.
+async fn what_a_router_offers(c: &Client, maps: &str) {
+    let only = |types: &str| format!("only the following media types are accepted: {types}");
+    let none = |types: &str| format!("406: Not Acceptable\n\nAvailable representations: {types}");
+    let all = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let streams = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+    for (path, accept, want) in [
+        ("/api", "application/*", none(all)),
+        ("/apis/apps/v1", "application/*", none(all)),
+        ("/version", "application/yaml", none("application/json")),
+        (maps, "application/*", none(&format!("{all}, {streams}"))),
+        (maps, "application/json;as=Foo", only(all)),
+        (&format!("{maps}?watch=1"), "application/yaml, application/json", only(streams)),
+    ] {
+        let answer = c.call("GET", path, &[("Accept", accept), ("User-Agent", "x")], None).await;
+        assert_eq!(answer.code, 406, "{path} {accept}");
+        if !accept.contains("yaml") {
+            assert_eq!(answer.json()["message"], want, "{path} {accept}");
+        }
+    }
+    for path in ["/apis", "/apis/apps"] {
+        assert_eq!(c.call("GET", path, &[("Accept", "application/*")], None).await.code, 200, "{path}");
+    }
+}
+
 /// What the router, the query's reader and the keys of the store say of a request line, in upstream's words.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_lines_that_are_almost_right() {
@@ -152,11 +179,24 @@ async fn request_lines_that_are_almost_right() {
             format!("{maps}?limit=99999999999999999999"),
             (400, "strconv.ParseInt: parsing \"99999999999999999999\": value out of range"),
         ),
-        ("GET", "/api/v2".to_owned(), (404, "the server could not find the requested resource")),
+        ("GET", "/api/v2".to_owned(), (404, NOWHERE)),
+        ("GET", format!("{maps}/../configmaps"), (404, NOWHERE)),
+        ("GET", format!("{maps}//a"), (404, NOWHERE)),
+        ("GET", format!("/api/v1//namespaces{}", &ns["/api/v1/namespaces".len()..]), (404, NOWHERE)),
     ] {
         let (code, _, message) = c.call(method, &path, &[], None).await.failure();
         assert_eq!((code, message.as_str()), want, "{method} {path}");
     }
+    for path in [format!("/{maps}"), "//".to_owned(), "//healthz".to_owned(), "/openapi/v2/".to_owned()] {
+        let answer = c.get(&path).await;
+        assert_eq!((answer.code, answer.text().as_str()), (404, "404 page not found\n"), "{path}");
+    }
+    // No namespace at all is every namespace.
+    assert_eq!(c.get("/api/v1/namespaces//configmaps").await.ok()["kind"], "ConfigMapList");
+    let late = c.get(&format!("{maps}?timeout=1ns")).await;
+    let why = "Timeout: request did not complete within the allotted timeout";
+    let want = format!(r#"{{"metadata":{{}},"status":"Failure","message":"{why}","reason":"Timeout","details":{{}},"code":504}}"#);
+    assert_eq!((late.code, late.text()), (504, want + "\n"));
     // Parameters that cannot be read are none.
     for query in ["limit=1;b=2", "labelSelector=%zz", "%zz=1"] {
         assert_eq!(c.get(&format!("{maps}?{query}")).await.code, 200, "{query}");
@@ -165,8 +205,7 @@ async fn request_lines_that_are_almost_right() {
     {
         assert_eq!(c.call("HEAD", path, &[], None).await.code, code, "{path}");
     }
-    let accept = [("Accept", "application/*")];
-    assert_eq!(c.call("GET", "/api", &accept, None).await.code, 406);
+    what_a_router_offers(&c, &maps).await;
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}).to_string();
     for (media, code) in [
         ("APPLICATION/JSON", 201),

@@ -14,16 +14,15 @@ use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::Jwk;
 use p521::ecdsa::signature::Verifier as _;
 use serde_json::Value;
-use shared::client::{Dialer, Remote, Reply};
+use shared::client::{Remote, Reply};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::fetches::Fetches;
 use super::lifetime::lifetime;
+use super::source::Source;
 use crate::access::tree;
 
-/// For one document.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// Between attempts to reach an issuer.
 const RETRY: Duration = Duration::from_secs(10);
 /// Between fetches of keys that tokens ask for, once there were as many at once as may be.
@@ -115,22 +114,6 @@ impl Tried {
     }
 }
 
-/// How issuers are reached.
-#[derive(Clone, Default)]
-pub(super) struct Source {
-    /// Whom to trust (PEM); the system's authorities when absent.
-    pub(super) ca: Option<String>,
-    /// Opens the connections, where they do not go straight.
-    pub(super) dialer: Option<Dialer>,
-}
-
-impl Source {
-    pub(super) fn remote(&self, url: &str) -> Result<Remote, String> {
-        let trust = self.ca.as_deref().map(str::as_bytes);
-        Remote::to(url, trust, self.dialer.clone()).map_err(|e| e.to_string())
-    }
-}
-
 /// See the module.
 pub(super) struct Keys {
     issuer: String,
@@ -144,8 +127,8 @@ pub(super) struct Keys {
 }
 
 /// Where an issuer says its keys are, and who it says it is.
-async fn document(remote: &Remote) -> Result<Value, String> {
-    let reply = remote.get(DEADLINE).await.map_err(|e| e.to_string())?;
+async fn document(source: &Source, remote: &Remote) -> Result<Value, String> {
+    let reply = source.get(remote, None).await?;
     match refusal(&reply) {
         Some((status, body)) => Err(format!("{status}: {body}")),
         None => parsed(&reply.body).map_err(|why| format!("oidc: failed to decode provider discovery object: {why}")),
@@ -166,25 +149,14 @@ fn parsed(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
-async fn key_set(jwks: &Remote) -> Result<(Reply, Value), String> {
-    let reply = jwks.get(DEADLINE).await.map_err(|e| format!("oidc: get keys failed {e}"))?;
+async fn key_set(source: &Source, jwks: &Remote) -> Result<(Reply, Value), String> {
+    let reply = source.get(jwks, None).await.map_err(|e| format!("oidc: get keys failed {e}"))?;
     if let Some((status, body)) = refusal(&reply) {
         return Err(format!("oidc: get keys failed: {status} {body}"));
     }
     let bad = |why: String| format!("oidc: failed to decode keys: {why} {}", shown(&reply.body));
     let set = parsed(&reply.body).map_err(bad)?;
     Ok((reply, set))
-}
-
-/// The keys as they are published; told where that is measured.
-async fn published(jwks: &Remote, fetches: Option<&Fetches>) -> Result<Known, String> {
-    let found = key_set(jwks).await;
-    if let Some(fetches) = fetches {
-        fetches.tell(found.as_ref().ok().map(|(reply, _)| &*reply.body));
-    }
-    let (reply, set) = found?;
-    let lasting = lifetime(&reply.headers, jiff::Timestamp::now());
-    Ok(Known { jwks: jwks.clone(), keys: read(&set), lasting: Instant::now().checked_add(lasting) })
 }
 
 /// Keys that cannot be used are left out: an issuer may have others.
@@ -251,7 +223,7 @@ impl Keys {
     }
 
     async fn discover_once(&self) -> Result<(), String> {
-        let found = document(&self.source.remote(&self.discovery)?).await?;
+        let found = document(&self.source, &self.source.remote(&self.discovery)?).await?;
         let said = tree::text(&found, "/issuer");
         if said != self.issuer {
             return Err(format!(
@@ -279,10 +251,20 @@ impl Keys {
         // Who gives up meanwhile has fetched nothing, and others wait no longer for it.
         tokio::time::sleep(tried.wait(Instant::now())).await;
         tried.begin(Instant::now());
-        let fresh = published(&known.jwks, self.fetches.as_ref()).await;
-        let outcome = fresh.map(|fresh| self.known.store(Some(fresh.into())));
+        let outcome = self.fetch(&known.jwks).await.map(|fresh| self.known.store(Some(fresh.into())));
         tried.last = Some((Instant::now(), outcome.clone()));
         outcome
+    }
+
+    /// The keys as they are published; told where that is measured.
+    async fn fetch(&self, jwks: &Remote) -> Result<Known, String> {
+        let found = key_set(&self.source, jwks).await;
+        if let Some(fetches) = &self.fetches {
+            fetches.tell(found.as_ref().ok().map(|(reply, _)| &*reply.body));
+        }
+        let (reply, set) = found?;
+        let lasting = lifetime(&reply.headers, jiff::Timestamp::now());
+        Ok(Known { jwks: jwks.clone(), keys: read(&set), lasting: Instant::now().checked_add(lasting) })
     }
 
     fn verified(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> bool {
@@ -308,7 +290,9 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use shared::client::Dialer;
 
+    use super::super::source::DEADLINE;
     use super::*;
 
     #[test]

@@ -11,6 +11,7 @@ mod fetches;
 mod keys;
 mod lifetime;
 mod registered;
+mod source;
 
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ use crate::reloads::hashed;
 use config::{Issuer, Mapping};
 use distributed::Distributed;
 use fetches::Fetches;
-use keys::{Keys, Source};
+use keys::Keys;
+use source::Source;
 
 /// Seconds a token may be ahead of this machine's clock.
 const EARLY: f64 = 60.0;
