@@ -201,8 +201,9 @@ async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &En
         stopping
     };
     process.answered.trigger();
-    // What was said last is to be heard, too: ends of watches, and that connections close.
-    tokio::join!(process.tasks.drain(DRAIN), tokio::time::timeout(PARTING, stopping));
+    // What was said last is to be heard, too: ends of watches, and that connections close. Some never do.
+    let parting = async { drop(tokio::time::timeout(PARTING, stopping).await) };
+    tokio::join!(process.tasks.drain(DRAIN), parting);
 }
 
 fn close(process: &Process, handle: &ServerHandle) -> impl Future<Output = ()> + use<> {

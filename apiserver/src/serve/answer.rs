@@ -224,6 +224,14 @@ pub fn not_found(shape: &Shape) -> HttpResponse {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn what_took_too_long_does_not_say_what_it_is() {
+        let late = late(&Status::timeout("request did not complete within the allotted timeout", 0), &Shape::default());
+        let body = actix_web::body::to_bytes(late.into_body()).await.expect("a body");
+        let want = r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}"#;
+        assert_eq!(body, format!("{want}\n"));
+    }
+
     #[test]
     fn warnings_fit_into_headers() {
         let texts = |list: &[&str]| list.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>();

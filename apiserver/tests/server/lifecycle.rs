@@ -12,13 +12,13 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 type Connection = tokio_rustls::client::TlsStream<tokio::net::TcpStream>;
 
-async fn say(connection: &mut Connection, text: &str) {
+pub(crate) async fn say(connection: &mut Connection, text: &str) {
     connection.write_all(text.as_bytes()).await.expect("asked");
     connection.flush().await.expect("asked");
 }
 
 /// What is said over a connection until it is closed.
-async fn heard(mut connection: Connection) -> String {
+pub(crate) async fn heard(mut connection: Connection) -> String {
     let mut said = String::new();
     let end = tokio::time::timeout(Duration::from_secs(30), connection.read_to_string(&mut said)).await;
     end.expect("closed in time").expect("closed, not broken");
@@ -26,13 +26,20 @@ async fn heard(mut connection: Connection) -> String {
 }
 
 /// A request whose body of two bytes does not come: the server is busy with it.
-async fn unfinished(c: &Cluster, method: &str) -> Connection {
+pub(crate) async fn unfinished(c: &Cluster, method: &str, path: &str) -> Connection {
     let mut connection = c.connection().await;
-    let line = format!("{method} {MAPS} HTTP/1.1\r\nHost: x");
+    let line = format!("{method} {path} HTTP/1.1\r\nHost: x");
     say(&mut connection, &format!("{line}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n")).await;
     let running = "apiserver_current_inflight_requests{request_kind=\"mutating\"} 1";
     eventually("a busy server", async || c.get("/metrics").await.text().contains(running).then_some(())).await;
     connection
+}
+
+/// Tells the server to stop, until nothing is taken any more.
+pub(crate) async fn stop_taking(c: &Cluster) {
+    c.tell_to_stop();
+    let late: Client = c.client(Identity::Admin);
+    eventually("a closed port", async || late.try_get("/livez").await.err()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +55,7 @@ async fn a_server_that_goes_down_sends_clients_away() {
     watch.read_exact(&mut begun).await.expect("an answer");
     assert_eq!(&begun, b"HTTP/1.1 200");
     let mut idle = c.connection().await;
-    let busy = unfinished(&c, "POST").await;
+    let busy = unfinished(&c, "POST", MAPS).await;
     c.tell_to_stop();
     assert!(heard(watch).await.ends_with("\r\n0\r\n\r\n"), "watches end in order, and before requests");
     let late: Client = c.client(Identity::Admin);
@@ -72,10 +79,8 @@ async fn requests_that_outlast_the_port() {
         return;
     }
     let mut c = Cluster::start().await;
-    let mut busy = unfinished(&c, "DELETE").await;
-    c.tell_to_stop();
-    let late: Client = c.client(Identity::Admin);
-    eventually("a closed port", async || late.try_get("/livez").await.err()).await;
+    let mut busy = unfinished(&c, "DELETE", MAPS).await;
+    stop_taking(&c).await;
     // What it deletes it finds by a list that is as new as etcd.
     say(&mut busy, "{}").await;
     let answer = heard(busy).await;

@@ -77,7 +77,47 @@ fn resolved(from: &Uri, location: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use shared::client::BoxStream;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
+
+    /// The first host leads to itself, then to another one, whose answers go round in a circle.
+    #[tokio::test]
+    async fn other_hosts_are_not_shown_a_token() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let told = heard.clone();
+        let dialer = Dialer::new(move |_| {
+            let (near, mut far) = tokio::io::duplex(1 << 12);
+            let heard = heard.clone();
+            Box::pin(async move {
+                tokio::spawn(async move {
+                    let mut asked = vec![0; 1 << 12];
+                    let some = far.read(&mut asked).await.unwrap_or_default();
+                    let asked = String::from_utf8_lossy(&asked[..some]).to_lowercase();
+                    let line = asked.lines().next().unwrap_or_default().to_owned();
+                    let leads = if line.contains("/first") { "second" } else { "http://b/third" };
+                    heard.lock().push((line, asked.contains("\r\nauthorization: bearer t\r\n")));
+                    let answer = format!("HTTP/1.1 302 Found\r\nLocation: {leads}\r\nContent-Length: 0\r\n\r\n");
+                    // Nobody may be there any more.
+                    far.write_all(answer.as_bytes()).await.ok();
+                });
+                let near: BoxStream = Box::pin(near);
+                Ok(near)
+            })
+        });
+        let source = Source { ca: None, dialer: Some(dialer) };
+        let first = source.remote("http://a/first").expect("a remote");
+        let why = source.get(&first, Some("t")).await.map(|reply| reply.code);
+        assert_eq!(why, Err("Get \"http://b/third\": stopped after 10 redirects".to_owned()));
+        let heard = told.lock();
+        let line = |path: &str| format!("get {path} http/1.1");
+        assert_eq!(heard[..3], [(line("/first"), true), (line("/second"), true), (line("/third"), false)]);
+        assert_eq!(heard.len(), 11);
+    }
 
     #[test]
     fn where_answers_lead() {
