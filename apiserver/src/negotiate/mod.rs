@@ -6,7 +6,9 @@ pub mod accept;
 mod body;
 mod encode;
 
-pub use accept::{Accepted, Format, Media, NotAcceptable, Shape, for_people, names_any, parse, parse_aggregated, parse_plain};
+pub use accept::{
+    Accepted, Format, Media, NotAcceptable, Shape, for_people, names_any, parse, parse_aggregated, parse_plain,
+};
 pub use body::{
     Decoded, Expected, Sent, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };

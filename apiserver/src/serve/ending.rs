@@ -146,8 +146,8 @@ async fn wait(count: &AtomicUsize, patience: Duration) {
 mod tests {
     use super::*;
     use crate::serve::info::request_info;
-    use actix_web::http::ConnectionType;
     use crate::verbs::query::Query;
+    use actix_web::http::ConnectionType;
 
     #[test]
     fn what_comes_too_late() {

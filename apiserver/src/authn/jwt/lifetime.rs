@@ -73,9 +73,8 @@ mod tests {
             ("last-modified: Tue, 01 Jan 2019 02:00:00 GMT", 86_400),
         ] {
             let pairs = said.lines().filter_map(|line| line.split_once(": "));
-            let headers = pairs.map(|(name, value)| {
-                (name.parse::<HeaderName>().expect("a name"), value.parse().expect("a value"))
-            });
+            let headers = pairs
+                .map(|(name, value)| (name.parse::<HeaderName>().expect("a name"), value.parse().expect("a value")));
             assert_eq!(lifetime(&headers.collect(), now).as_secs(), want, "{said}");
         }
     }
