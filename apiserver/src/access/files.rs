@@ -3,9 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use shared::run::Shutdown;
+use tokio::time::Instant;
 
 /// How often a file's stamp is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// When a content is tried again that could not be used yet.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// What tells two states of a file apart without reading it.
 fn stamp(path: &str) -> Option<(SystemTime, u64)> {
@@ -13,25 +16,36 @@ fn stamp(path: &str) -> Option<(SystemTime, u64)> {
     Some((found.modified().ok()?, found.len()))
 }
 
-/// Hands over the new content whenever it differs from what was `known`, until the shutdown.
-pub(super) async fn follow(path: String, mut known: Vec<u8>, shutdown: Shutdown, mut changed: impl AsyncFnMut(&[u8])) {
+/// Hands over the new content whenever it differs from what was `known`, until the shutdown. `changed` says whether it is
+/// done with it; if not, it is to have it again.
+pub(super) async fn follow(
+    path: String,
+    mut known: Vec<u8>,
+    shutdown: Shutdown,
+    mut changed: impl AsyncFnMut(&[u8]) -> bool,
+) {
     // Nothing seen yet: it may have changed since it was read.
     let mut seen = None;
+    let mut again: Option<Instant> = None;
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
             () = tokio::time::sleep(LOOK) => {}
         }
         let now = stamp(&path);
-        if now == seen {
+        if now == seen && again.is_none_or(|at| Instant::now() < at) {
             continue;
         }
         match std::fs::read(&path) {
             Ok(content) => {
-                seen = now;
-                if content != known {
-                    changed(&content).await;
+                (seen, again) = (now, None);
+                if content == known {
+                    continue;
+                }
+                if changed(&content).await {
                     known = content;
+                } else {
+                    again = Some(Instant::now() + AGAIN);
                 }
             }
             // It may be in the middle of being replaced.
@@ -44,7 +58,8 @@ pub(super) async fn follow(path: String, mut known: Vec<u8>, shutdown: Shutdown,
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    /// What could not be used is told again after a while, and what was is not.
+    #[tokio::test(start_paused = true)]
     async fn changes_are_told_and_nothing_else() {
         let path = std::env::temp_dir().join(format!("followed-{}", uuid::Uuid::new_v4()));
         let text = path.display().to_string();
@@ -52,10 +67,17 @@ mod tests {
         let shutdown = Shutdown::new();
         let (tell, mut told) = tokio::sync::mpsc::channel(4);
         let task = tokio::spawn(follow(text, b"one".to_vec(), shutdown.clone(), async move |content: &[u8]| {
-            let _ = tell.send(content.to_vec()).await;
+            let sent = tell.send((content.to_vec(), Instant::now())).await;
+            sent.is_ok() && content != b"two!"
         }));
         std::fs::write(&path, "two!").expect("written");
-        assert_eq!(told.recv().await.as_deref(), Some(&b"two!"[..]));
+        let (first, second) = (told.recv().await.expect("told"), told.recv().await.expect("told"));
+        assert_eq!((&first.0[..], &second.0[..]), (&b"two!"[..], &b"two!"[..]));
+        assert_eq!((second.1 - first.1).as_secs(), AGAIN.as_secs());
+        std::fs::write(&path, "three").expect("written");
+        let third = told.recv().await.expect("told");
+        assert_eq!((&third.0[..], (third.1 - second.1).as_secs()), (&b"three"[..], LOOK.as_secs()));
+        assert!(tokio::time::timeout(AGAIN * 2, told.recv()).await.is_err(), "once");
         shutdown.trigger();
         task.await.expect("ends");
         std::fs::remove_file(&path).expect("removed");

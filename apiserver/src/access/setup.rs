@@ -22,7 +22,7 @@ use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
 use crate::egress::To;
 use crate::flowcontrol::FlowControl;
-use crate::reloads::Reloads;
+use crate::reloads::{Reloads, hashed};
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
 
 /// Why the chain cannot be set up.
@@ -129,9 +129,12 @@ fn follow_authority(
     replace: impl Fn(&[u8]) -> Result<(), AuthnError> + Send + Sync + 'static,
 ) {
     let shown = path.clone();
-    let work = files::follow(path, pem, cx.shutdown.clone(), async move |pem: &[u8]| match replace(pem) {
-        Ok(()) => tracing::info!(path = shown, "Loaded a new CA bundle"),
-        Err(error) => tracing::error!(path = shown, %error, "The CA bundle is unusable, the old one stays"),
+    let work = files::follow(path, pem, cx.shutdown.clone(), async move |pem: &[u8]| {
+        match replace(pem) {
+            Ok(()) => tracing::info!(path = shown, "Loaded a new CA bundle"),
+            Err(error) => tracing::error!(path = shown, %error, "The CA bundle is unusable, the old one stays"),
+        }
+        true
     });
     cx.tasks.spawn("client-ca", work);
 }
@@ -144,9 +147,12 @@ fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
     for path in accounts.files().cloned().collect::<BTreeSet<_>>() {
         let content = std::fs::read(&path).unwrap_or_default();
         let (accounts, shown) = (accounts.clone(), path.clone());
-        let changed = async move |_: &[u8]| match accounts.reload() {
-            Ok(()) => tracing::info!(path = shown, "Loaded new keys of service account tokens"),
-            Err(error) => tracing::error!(path = shown, %error, "The keys are unusable, the old ones stay"),
+        let changed = async move |_: &[u8]| {
+            match accounts.reload() {
+                Ok(()) => tracing::info!(path = shown, "Loaded new keys of service account tokens"),
+                Err(error) => tracing::error!(path = shown, %error, "The keys are unusable, the old ones stay"),
+            }
+            true
         };
         cx.tasks.spawn("service-account-keys", files::follow(path, content, cx.shutdown.clone(), changed));
     }
@@ -175,68 +181,73 @@ const REACHED_WITHIN: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The issuers of tokens, and the task that follows their configuration file.
-fn issuers(cx: &Context, configured: jwt::config::Configured, own: &[String]) -> Option<Arc<dyn TokenAuthenticator>> {
+fn issuers(
+    cx: &Context,
+    configured: jwt::config::Configured,
+    own: &[String],
+) -> Result<Option<Arc<dyn TokenAuthenticator>>, Error> {
     let path = cx.flags.string("authentication-config");
     if path.is_empty() && configured.issuers.is_empty() {
-        return None;
+        return Ok(None);
     }
     let parent = CancellationToken::new();
     let stop = parent.clone().drop_guard();
     let start = {
         let tasks = cx.tasks.clone();
         let egress = cx.egress.clone();
-        move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks)
+        let measured = cx.flags.enabled("StructuredAuthenticationConfigurationJWKSMetrics");
+        move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks, measured)
     };
-    let issuers = Arc::new(Jwt::new(start(configured.issuers.clone())));
+    let issuers = start(configured.issuers.clone()).map_err(Error::Authentication)?;
+    let issuers = Arc::new(Jwt::new(issuers));
     let egress = jwt::config::Terms::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
     let reloads = Reloads::new("authentication", "BETA");
     let content = std::fs::read(&path).unwrap_or_default();
     if !path.is_empty() {
-        reloads.success(&content);
+        reloads.in_force(&hashed(&content));
     }
     let work = async move {
         let _stop = stop;
         if path.is_empty() {
             return shutdown.wait().await;
         }
-        let mut last = configured;
         let ended = shutdown.clone();
         let changed = async move |content: &[u8]| {
-            let fresh = match jwt::config::load(content, jwt::config::Terms { own: &own, egress }) {
-                Ok(same) if same == last => return,
-                Ok(fresh) => fresh,
-                Err(error) => {
-                    tracing::error!(%error, "reloading authentication config");
-                    return reloads.failure();
-                }
+            let refused = |error: &str, forever: bool| {
+                tracing::error!(error, "reloading authentication config");
+                reloads.failure();
+                forever
             };
-            if fresh.anonymous != last.anonymous {
-                tracing::error!("anonymous authentication cannot be changed while the server runs");
-                return reloads.failure();
-            }
-            let issuers = start(fresh.issuers.clone());
+            let fresh = match jwt::config::load(content, jwt::config::Terms { own: &own, egress }) {
+                Ok(fresh) if fresh.anonymous == configured.anonymous => fresh,
+                Ok(_) => return refused("anonymous: Forbidden: changed from initial configuration file", true),
+                Err(error) => return refused(&error, true),
+            };
+            let issuers = match start(fresh.issuers) {
+                Ok(issuers) => issuers,
+                Err(error) => return refused(&error, false),
+            };
             let reached = async {
                 while !issuers.ready() {
                     tokio::time::sleep(LOOK).await;
                 }
             };
             tokio::select! {
-                () = ended.wait() => return,
+                () = ended.wait() => return true,
                 reached = tokio::time::timeout(REACHED_WITHIN, reached) => if reached.is_err() {
-                    tracing::error!("authentication config: an issuer was not reached in time");
-                    return reloads.failure();
+                    return refused("an issuer was not reached in time", false);
                 },
             }
             known.replace(issuers);
-            last = fresh;
             reloads.success(content);
             tracing::info!("reloaded authentication config");
+            true
         };
         files::follow(path, content, shutdown, changed).await;
     };
     cx.tasks.spawn("authentication-config", work);
-    Some(Arc::new(Cached::new(issuers, BELIEVED, Duration::ZERO)))
+    Ok(Some(Arc::new(Cached::new(issuers, BELIEVED, Duration::ZERO))))
 }
 
 /// The server that knows tokens, when there is one.
@@ -279,11 +290,12 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
     let (chain, mut last) = (authorization.clone(), configured.to_vec());
     let work = files::follow(path, content, cx.shutdown.clone(), async move |content: &[u8]| {
         let fresh = match config::load(content, &required) {
-            Ok(same) if same == last => return,
+            Ok(same) if same == last => return true,
             Ok(fresh) => fresh,
             Err(error) => {
                 tracing::error!(%error, "reloading authorization config");
-                return reloads.failure();
+                reloads.failure();
+                return true;
             }
         };
         match config::rebuild(&fresh, &chain, parts.dialer.clone()).await {
@@ -298,6 +310,7 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
                 reloads.failure();
             }
         }
+        true
     });
     cx.tasks.spawn("authorization-config", work);
     Ok(authorization)
@@ -345,7 +358,7 @@ impl Access {
         let audiences = accounts.config().audiences.clone();
         let said = jwt::config::from_flags(flags, &accounts.config().issuers).map_err(Error::Authentication)?;
         let anonymous = said.anonymous.clone();
-        members.extend(issuers(cx, said, &accounts.config().issuers));
+        members.extend(issuers(cx, said, &accounts.config().issuers)?);
         members.extend(token_webhook(cx, &audiences).await?);
         let tokens = Tokens::new(members, audiences);
 

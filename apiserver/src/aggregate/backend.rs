@@ -64,13 +64,7 @@ struct Tasks(TaskGroup, Shutdown);
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     fn execute(&self, work: F) {
-        let closed = self.1.clone();
-        self.0.spawn("aggregated-connection", async move {
-            tokio::select! {
-                () = closed.wait() => {}
-                () = work => {}
-            }
-        });
+        self.0.spawn_until(&self.1, "aggregated-connection", work);
     }
 }
 
@@ -99,7 +93,7 @@ fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&E
         .enable_http1()
         .enable_http2()
         .wrap_connector(egress.dialer(To::Cluster));
-    let tasks = Tasks(aggregator.tasks.clone(), aggregator.closed.clone());
+    let tasks = Tasks(aggregator.tasks.clone(), aggregator.answered.clone());
     Pool::new(aggregator.pair.clone(), move || {
         Client::builder(tasks.clone())
             .pool_max_idle_per_host(IDLE)

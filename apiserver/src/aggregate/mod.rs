@@ -105,17 +105,17 @@ pub struct Aggregator {
     directory: ArcSwap<Directory>,
     schemas: openapi::Kept,
     tasks: TaskGroup,
-    closed: Shutdown,
+    answered: Shutdown,
     egress: Egress,
     meters: meters::Meters,
 }
 
 impl Aggregator {
-    /// Reads the front proxy's pair. Connections end with `closed`.
+    /// Reads the front proxy's pair. Connections end with the last answer.
     ///
     /// # Errors
     /// A pair that cannot be used.
-    pub fn new(cx: &Context, closed: &Shutdown) -> anyhow::Result<Arc<Self>> {
+    pub fn new(cx: &Context) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             reader: cx.reader.clone(),
             api: cx.api.clone(),
@@ -126,7 +126,7 @@ impl Aggregator {
             directory: ArcSwap::default(),
             schemas: openapi::Kept::default(),
             tasks: cx.tasks.clone(),
-            closed: closed.clone(),
+            answered: cx.answered.clone(),
             egress: cx.egress.clone(),
             meters: meters::Meters::new(),
         }))

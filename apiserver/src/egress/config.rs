@@ -10,7 +10,8 @@ use shared::status::field;
 use super::{To, Way, http_connect};
 
 /// The networks that may be named.
-const NAMES: [(&str, To); 3] = [("cluster", To::Cluster), ("controlplane", To::ControlPlane), ("etcd", To::Etcd)];
+pub(super) const NAMES: [(&str, To); 3] =
+    [("cluster", To::Cluster), ("controlplane", To::ControlPlane), ("etcd", To::Etcd)];
 const PROTOCOLS: &str = r#"supported values: "Direct", "HTTPConnect", "GRPC""#;
 /// The path that upstream's messages give for every selection.
 const AT: &str = "service.connection";

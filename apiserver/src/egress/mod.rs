@@ -39,6 +39,13 @@ pub enum To {
     Etcd,
 }
 
+impl To {
+    /// As configurations name it.
+    fn name(self) -> &'static str {
+        config::NAMES.iter().find(|(_, to)| *to == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// How a network is reached.
 #[derive(Debug, Default)]
 enum Way {
@@ -70,6 +77,8 @@ struct Ways {
     cluster: Way,
     control_plane: Way,
     etcd: Way,
+    /// The networks that the configuration names, where there is one.
+    named: Option<Vec<To>>,
 }
 
 struct Meters {
@@ -114,8 +123,9 @@ impl Egress {
         let text = os::read(&path)
             .map_err(|why| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{why}]"))
             .context("failed to read egress selector config")?;
-        let mut ways = Ways::default();
+        let mut ways = Ways { named: Some(Vec::new()), ..Ways::default() };
         for (to, way) in config::read(&text)? {
+            ways.named.get_or_insert_default().push(to);
             match to {
                 To::Cluster => ways.cluster = way,
                 To::ControlPlane => ways.control_plane = way,
@@ -130,6 +140,18 @@ impl Egress {
             To::Cluster => &self.0.cluster,
             To::ControlPlane => &self.0.control_plane,
             To::Etcd => &self.0.etcd,
+        }
+    }
+
+    /// For a client whose own configuration names the network, and so must find it in this one.
+    ///
+    /// # Errors
+    /// Upstream's words about a network that is not named here.
+    pub fn demanded(&self, to: To) -> Result<Dialer, String> {
+        match &self.0.named {
+            None => Err(format!("egress lookup required with egress selector type {:?}", to.name())),
+            Some(named) if !named.contains(&to) => Err(format!("egress lookup for {:?} is not configured", to.name())),
+            Some(_) => Ok(self.dialer(to)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a configuration may say. That it is followed is tested through the server.
 
-use super::{To, config};
+use super::{Egress, To, Ways, config};
 
 fn read(selections: &str) -> Result<Vec<(To, String)>, String> {
     let text = format!(
@@ -136,4 +136,17 @@ async fn a_proxy_that_says_something_else() {
         None,
     ];
     assert_eq!(told, want);
+}
+
+/// Who names a network in a configuration of its own must find it in this one; who does not, goes straight.
+#[test]
+fn networks_that_are_demanded() {
+    let of = |named| Egress(std::sync::Arc::new(Ways { named, ..Ways::default() }));
+    for (named, want) in [
+        (None, Some("egress lookup required with egress selector type \"controlplane\"")),
+        (Some(vec![To::Cluster]), Some("egress lookup for \"controlplane\" is not configured")),
+        (Some(vec![To::ControlPlane]), None),
+    ] {
+        assert_eq!(of(named).demanded(To::ControlPlane).err().as_deref(), want);
+    }
 }

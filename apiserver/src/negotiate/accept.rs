@@ -38,11 +38,19 @@ impl Media {
 
     /// The format of a body; `None` when unknown.
     pub fn body_format(self, content_type: &str) -> Option<Format> {
-        match content_type.split(';').next().unwrap_or("").trim() {
-            "" => Some(Format::Json),
-            media => self.format(media),
+        if content_type.is_empty() {
+            return Some(Format::Json);
         }
+        let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+        let all = parameters.trim_end().strip_suffix(';').unwrap_or(parameters);
+        let readable = parameters.contains('"') || parameters.trim().is_empty() || all.split(';').all(is_parameter);
+        self.format(&media.trim().to_ascii_lowercase()).filter(|_| readable)
     }
+}
+
+/// Whether this is a name with a value.
+fn is_parameter(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty())
 }
 
 /// Encoding of an answer.
@@ -111,6 +119,18 @@ pub enum NotAcceptable {
     Format,
     /// The encoding is known, the form is not.
     Shape,
+    /// The encoding has no stream.
+    Stream,
+}
+
+/// Whether a client names one of these media types, or takes any: what upstream's router asks before a handler does. It
+/// reads neither parameters nor `application/*`.
+pub fn names_any(offered: &[&str], header: Option<&str>) -> bool {
+    let named = |clause: &str| {
+        let media = clause.split(';').next().unwrap_or_default().trim();
+        media == "*/*" || offered.contains(&media)
+    };
+    header.is_none_or(|header| header.is_empty() || header.split(',').any(named))
 }
 
 /// Reads an `Accept` header for an endpoint that answers with a single object, a list or a watch.
@@ -129,16 +149,12 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
     if header.is_empty() {
         return Ok(accepted(Format::Json, Shape::Object));
     }
-    let mut error = NotAcceptable::Format;
     for clause in clauses(header) {
         let format = match (clause.media, media.format(clause.media)) {
-            ("*/*" | "application/*", _) => Format::Json,
+            ("*" | "*/*" | "application/*", _) => Format::Json,
             (_, Some(format)) => format,
             (_, None) => continue,
         };
-        if watch && format == Format::Yaml {
-            continue;
-        }
         let (mut r#as, mut group, mut version, mut pretty) = ("", "", "", false);
         let (mut plain, mut known) = (true, true);
         for (key, value) in &clause.parameters {
@@ -159,30 +175,26 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
             _ => "",
         };
         let shape = match r#as {
-            _ if !known => {
-                error = NotAcceptable::Shape;
-                continue;
-            }
+            _ if !known => continue,
             "" if plain => Shape::Object,
             "Table" if group == "meta.k8s.io" && !version.is_empty() => Shape::Table(version),
             "PartialObjectMetadata" if group == "meta.k8s.io" && !version.is_empty() => Shape::Metadata(version),
             "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => {
                 Shape::MetadataList(version)
             }
-            _ => {
-                error = NotAcceptable::Shape;
-                continue;
-            }
+            _ => continue,
         };
         let unoffered = !forms && shape != Shape::Object;
         if unoffered || matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
             // Table has no protobuf form.
-            error = NotAcceptable::Shape;
             continue;
+        }
+        if watch && format == Format::Yaml {
+            return Err(NotAcceptable::Stream);
         }
         return Ok(Accepted { format, shape, pretty });
     }
-    Err(error)
+    Err(NotAcceptable::Shape)
 }
 
 /// How a client takes the aggregated form of discovery.
@@ -201,7 +213,7 @@ pub struct AggregatedForm {
 pub fn parse_aggregated(header: Option<&str>) -> Option<AggregatedForm> {
     clauses(header.unwrap_or("")).iter().find_map(|clause| {
         let format = match clause.media {
-            "*/*" | "application/*" => Format::Json,
+            "*" | "*/*" | "application/*" => Format::Json,
             media => Media::default().format(media)?,
         };
         let given =
@@ -221,6 +233,12 @@ struct Clause<'a> {
     specificity: u8,
 }
 
+/// A parameter that says something.
+fn parameter(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once('=')?;
+    (!value.is_empty() && !value.contains('=')).then(|| (name.trim(), value.trim()))
+}
+
 /// Clauses by descending quality; those of equal quality keep their order, wildcards last.
 fn clauses(header: &str) -> Vec<Clause<'_>> {
     let mut out: Vec<Clause<'_>> = header
@@ -228,12 +246,12 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
         .filter_map(|c| {
             let mut parts = c.split(';').map(str::trim);
             let media = parts.next()?;
-            let parameters: Vec<_> =
-                parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"'))).collect();
-            let q = parameters.iter().find(|(k, _)| *k == "q").and_then(|(_, v)| v.parse::<f32>().ok()).unwrap_or(1.0);
+            let parameters: Vec<_> = parts.filter_map(parameter).collect();
+            // What is no number is none, as Go has it.
+            let q = parameters.iter().rfind(|(k, _)| *k == "q").map_or(1.0, |(_, v)| v.parse::<f32>().unwrap_or(0.0));
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             let quality = (q.clamp(0.0, 1.0) * 1000.0) as u16;
-            let specificity = if media == "*/*" {
+            let specificity = if matches!(media, "*" | "*/*") {
                 0
             } else if media.ends_with("/*") {
                 1
@@ -292,12 +310,35 @@ mod tests {
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
                 ok(Format::Protobuf, Shape::MetadataList("v1")),
             ),
-            ("text/html", Err(NotAcceptable::Format)),
-            ("application/cbor", Err(NotAcceptable::Format)),
+            ("text/html", Err(NotAcceptable::Shape)),
+            ("application/*", ok(Format::Json, Shape::Object)),
+            ("application/*;as=Table;v=v1;g=meta.k8s.io", ok(Format::Json, Shape::Table("v1"))),
+            ("application/json;as=;x=y=z", ok(Format::Json, Shape::Object)),
+            ("application/json;as=\"Table\";v=v1;g=meta.k8s.io", Err(NotAcceptable::Shape)),
+            ("application/json;q=x,application/yaml;q=0.1", ok(Format::Yaml, Shape::Object)),
+            ("application/cbor", Err(NotAcceptable::Shape)),
             ("text/html, */*;q=0.1", ok(Format::Json, Shape::Object)),
             ("application/json;q=0.2,application/yaml", ok(Format::Yaml, Shape::Object)),
         ] {
             assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
+        }
+        for (header, want) in [
+            ("application/yaml,application/json", Err(NotAcceptable::Stream)),
+            ("application/json,application/yaml", ok(Format::Json, Shape::Object)),
+            ("*/*", ok(Format::Json, Shape::Object)),
+        ] {
+            assert_eq!(parse(Media::default(), Some(header), true), want, "{header}");
+        }
+        for (header, named) in [
+            ("", true),
+            ("text/html, application/json;q=0", true),
+            ("text/html;x=1,*/*", true),
+            ("application/*", false),
+            ("*", false),
+            ("APPLICATION/JSON", false),
+            ("application/cbor", false),
+        ] {
+            assert_eq!(names_any(Media::default().bodies(), Some(header)), named, "{header}");
         }
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
         assert_eq!(parse_plain(Media::default(), Some(table)), Err(NotAcceptable::Shape));

@@ -85,7 +85,7 @@ fn unrecognized(kind: &str, why: &str) -> Status {
 
 /// How an unreadable body is shown: as text when it looks like JSON, else in hexadecimal, cut.
 fn shown(body: &[u8]) -> String {
-    const LIMIT: usize = 1024;
+    const LIMIT: usize = 30;
     if body.is_empty() {
         return "<empty>".to_owned();
     }

@@ -6,7 +6,9 @@ pub mod accept;
 mod body;
 mod encode;
 
-pub use accept::{Accepted, Format, Media, NotAcceptable, Shape, for_people, parse, parse_aggregated, parse_plain};
+pub use accept::{
+    Accepted, Format, Media, NotAcceptable, Shape, for_people, names_any, parse, parse_aggregated, parse_plain,
+};
 pub use body::{
     Decoded, Expected, Sent, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };
@@ -19,12 +21,11 @@ use shared::status::Status;
 pub fn not_acceptable(media: Media, streams: bool, why: &NotAcceptable) -> Status {
     const STREAMS: [&str; 3] =
         ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch", "application/cbor-seq"];
+    let offered = if media.cbor { &STREAMS[..] } else { &STREAMS[..2] };
     match why {
-        NotAcceptable::Format => {
-            let offered = if media.cbor { &STREAMS } else { &STREAMS[..2] };
-            unavailable(&[media.bodies(), if streams { offered } else { &[] }].concat())
-        }
+        NotAcceptable::Format => unavailable(&[media.bodies(), if streams { offered } else { &[] }].concat()),
         NotAcceptable::Shape => Status::not_acceptable(media.bodies()),
+        NotAcceptable::Stream => Status::not_acceptable(offered),
     }
 }
 

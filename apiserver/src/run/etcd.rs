@@ -88,7 +88,7 @@ pub(super) async fn encryption(process: &Process, store: &Store) -> anyhow::Resu
         return Ok(None);
     }
     let loaded = transform::load(&path, store.transformers(), reload).await?;
-    process.until_closed("encryption-config", transform::watch(loaded.clone()));
+    process.until_answered("encryption-config", transform::watch(loaded.clone()));
     Ok(Some(loaded))
 }
 
@@ -96,14 +96,14 @@ pub(super) async fn encryption(process: &Process, store: &Store) -> anyhow::Resu
 pub(super) fn cache(process: &Process, store: &Store, encodings: usize, caching: Caching) -> Arc<Hub> {
     let (hub, asks) = Hub::new(store.clone(), encodings, caching);
     for (etcd, asks) in asks.into_iter().enumerate() {
-        process.until_closed("watch-cache", hub.clone().run(etcd, asks));
+        process.until_answered("watch-cache", hub.clone().run(etcd, asks));
     }
     let counting = process.flags.duration("etcd-count-metric-poll-period");
     if !counting.is_zero() {
-        process.until_closed("uncached-counts", hub.clone().count_uncached(counting));
+        process.until_answered("uncached-counts", hub.clone().count_uncached(counting));
     }
     if process.flags.enabled("DetectCacheInconsistency") {
-        process.until_closed("cache-consistency", hub.clone().check_forever());
+        process.until_answered("cache-consistency", hub.clone().check_forever());
     }
     hub
 }
@@ -117,7 +117,7 @@ pub(super) fn look_after(process: &Process, store: &Store) {
             process.until_shutdown("compactor", storage::compact_forever(store.clone(), compaction));
         }
         if !sizes.is_zero() {
-            process.until_closed("storage-size", storage::poll_size(store, sizes));
+            process.until_answered("storage-size", storage::poll_size(store, sizes));
         }
     }
 }

@@ -29,10 +29,13 @@ use crate::serve::debug_socket;
 use crate::serve::health::{Health, Milestones, Patience, Results};
 use crate::serve::{Ending, Server, listen};
 use crate::storage::transform::Loaded;
+use crate::verbs::closing::{AT_ONCE, Closing};
 use crate::verbs::engine::Engine;
 
 /// Time for background work to end.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Time for connections to end when all is answered.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// What all steps of a life share.
 struct Process {
@@ -41,16 +44,25 @@ struct Process {
     milestones: Arc<Milestones>,
     /// The beginning of the end.
     shutdown: Shutdown,
-    /// Triggered when requests are no longer taken: until then everything they need goes on.
+    /// Triggered when requests are no longer taken: connections that are idle end.
     closed: Shutdown,
-    /// Triggered when the last request was answered: until then others are asked for it, and it is written down.
+    /// Triggered when the last request was answered: until then everything it needs goes on, and it is written down.
     answered: Shutdown,
+    /// How watches end.
+    closing: Arc<Closing>,
 }
 
 impl Process {
     fn new(flags: FlagSet, shutdown: Shutdown) -> Self {
-        let (flags, tasks, milestones) = (Arc::new(flags), TaskGroup::new(), Arc::default());
-        Self { flags, tasks, milestones, shutdown, closed: Shutdown::new(), answered: Shutdown::new() }
+        Self {
+            flags: Arc::new(flags),
+            tasks: TaskGroup::new(),
+            milestones: Arc::default(),
+            shutdown,
+            closed: Shutdown::new(),
+            answered: Shutdown::new(),
+            closing: Arc::default(),
+        }
     }
 
     /// Work that ends when the server begins to go down.
@@ -59,8 +71,8 @@ impl Process {
     }
 
     /// Work that requests need to the last.
-    fn until_closed(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_until(&self.closed, name, work);
+    fn until_answered(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_until(&self.answered, name, work);
     }
 
     /// What is to be called when a milestone is reached.
@@ -118,7 +130,6 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         .traced(tracer);
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
-    let delay = flags.duration("shutdown-delay-duration");
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     let mut serving = tokio::spawn(serving);
@@ -132,7 +143,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             peers.leave().await;
         }
     };
-    go_down(&process, leave, delay, &ending, &handle).await;
+    go_down(&process, leave, &ending, &handle).await;
     Ok(())
 }
 
@@ -165,33 +176,38 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
     let path = process.flags.string("debug-socket-path");
     if !path.is_empty() {
         let socket = debug_socket::serve(path.as_ref()).with_context(|| format!("debugging socket {path}"))?;
-        process.until_closed("debug-socket", async move { drop(socket.await) });
+        process.until_answered("debug-socket", async move { drop(socket.await) });
     }
     Ok(())
 }
 
-/// Others are told to go elsewhere, which is to `leave`, and get some time for that; what was begun is ended, and then
-/// nothing more is taken.
-async fn go_down(
-    process: &Process,
-    leave: impl Future<Output = ()>,
-    delay: Duration,
-    ending: &Ending,
-    handle: &ServerHandle,
-) {
+/// Others are told to go elsewhere, which is to `leave`, and get some time for that meanwhile; what was begun is ended,
+/// as long as any request may take and watches are given, and then nothing more is taken.
+async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
     process.milestones.stopping.store(true, Ordering::Release);
-    leave.await;
-    tokio::time::sleep(delay).await;
+    tokio::join!(leave, tokio::time::sleep(process.flags.duration("shutdown-delay-duration")));
     ending.begin();
-    if ending.sends_away() {
-        ending.served(DRAIN).await;
+    if let Some(pace) = ending.pace() {
+        process.closing.begin(pace);
     }
-    process.closed.trigger();
+    let drained = async { tokio::join!(ending.served(), ending.watched()) };
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
-    let stopping = tokio::spawn(handle.stop(true));
-    ending.served(DRAIN).await;
-    ending.watched().await;
+    let stopping = if ending.sends_away() {
+        drained.await;
+        close(process, handle)
+    } else {
+        let stopping = close(process, handle);
+        drained.await;
+        stopping
+    };
     process.answered.trigger();
-    process.tasks.drain(DRAIN).await;
-    stopping.abort();
+    // What was said last is to be heard, too: ends of watches, and that connections close. Some never do.
+    let parting = async { drop(tokio::time::timeout(PARTING, stopping).await) };
+    tokio::join!(process.tasks.drain(DRAIN), parting);
+}
+
+fn close(process: &Process, handle: &ServerHandle) -> impl Future<Output = ()> + use<> {
+    process.closed.trigger();
+    process.closing.begin(AT_ONCE);
+    handle.stop(true)
 }

@@ -44,7 +44,8 @@ pub(super) fn engine(process: &Process, objects: Objects, store: Store, hub: Arc
         virtuals: OnceLock::new(),
         permits: OnceLock::new(),
         caller: OnceLock::new(),
-        closing: process.closed.token().clone(),
+        closing: process.closing.clone(),
+        answered: process.answered.clone(),
     })
 }
 

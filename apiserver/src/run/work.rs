@@ -50,7 +50,7 @@ pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine
         };
         process.until_shutdown("custom-resources", controller.run(ready));
     }
-    let aggregator = Aggregator::new(cx, &process.closed)?;
+    let aggregator = Aggregator::new(cx)?;
     let known = async move { registrable.notified().await };
     let registering = aggregator.clone().run(cx.rows.clone(), known, process.reaches(|m| &m.registered));
     process.until_shutdown("api-services", registering);
@@ -86,8 +86,8 @@ pub(super) fn write_traces(process: &Process, egress: &Egress) -> anyhow::Result
     let configuration = traces::Configuration::from_file(&path)?;
     let about = [("service.name", "apiserver"), ("service.instance.id", &*identity::server_id())];
     let (tracer, exporting) = Tracer::start(&configuration, &about, egress.proxied(To::ControlPlane))?;
-    let closed = process.closed.clone();
-    process.tasks.spawn("traces", async move { exporting.run(closed.wait()).await });
+    let answered = process.answered.clone();
+    process.tasks.spawn("traces", async move { exporting.run(answered.wait()).await });
     Ok(tracer)
 }
 

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use actix_web::HttpResponse;
-use actix_web::http::StatusCode;
-use actix_web::http::header::{HeaderValue, RETRY_AFTER, WARNING};
+use actix_web::http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WARNING};
+use actix_web::http::{ConnectionType, StatusCode};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -43,6 +43,10 @@ fn code(n: u16) -> StatusCode {
 fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
     let mut b = HttpResponse::build(code(n));
     b.insert_header(("Cache-Control", "no-cache, private"));
+    if n == 413 {
+        // As Go calls it still.
+        b.reason("Request Entity Too Large");
+    }
     if !shape.audit_id.is_empty() {
         b.insert_header(("Audit-Id", shape.audit_id.as_str()));
     }
@@ -166,12 +170,8 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
 
 /// An answer that took too long; upstream does not say of which kind it is.
 pub fn late(status: &Status, shape: &Shape) -> HttpResponse {
-    let mut tree = serde_json::to_value(status).unwrap_or_default();
-    if let Some(map) = tree.as_object_mut() {
-        map.remove("kind");
-        map.remove("apiVersion");
-    }
-    let mut response = said(tree.to_string(), shape);
+    let text = String::from_utf8_lossy(&status.to_json()).replacen("\"kind\":\"Status\",\"apiVersion\":\"v1\",", "", 1);
+    let mut response = said(format!("{text}\n"), shape);
     *response.status_mut() = code(status.code);
     response
 }
@@ -197,6 +197,24 @@ pub fn said(body: impl Into<String>, shape: &Shape) -> HttpResponse {
     start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
+/// Nothing but a code.
+pub fn empty(n: u16, shape: &Shape) -> HttpResponse {
+    start(n, shape).finish()
+}
+
+/// The connection takes nothing more after this answer. Of HTTP/1.1 and HTTP/2 each looks at another sign.
+pub fn parting(mut response: HttpResponse) -> HttpResponse {
+    response.head_mut().set_connection_type(ConnectionType::Close);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The answer to what is no request at all: it is not looked at any further.
+pub fn unread() -> HttpResponse {
+    let mut b = HttpResponse::BadRequest();
+    parting(b.insert_header(("Content-Type", "text/plain; charset=utf-8")).body("400 Bad Request"))
+}
+
 /// The router's answer to a path nobody owns.
 pub fn not_found(shape: &Shape) -> HttpResponse {
     text(404, "404 page not found\n", shape)
@@ -205,6 +223,14 @@ pub fn not_found(shape: &Shape) -> HttpResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_took_too_long_does_not_say_what_it_is() {
+        let late = late(&Status::timeout("request did not complete within the allotted timeout", 0), &Shape::default());
+        let body = actix_web::body::to_bytes(late.into_body()).await.expect("a body");
+        let want = r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}"#;
+        assert_eq!(body, format!("{want}\n"));
+    }
 
     #[test]
     fn warnings_fit_into_headers() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{CONNECTION, HeaderValue, RETRY_AFTER};
+use actix_web::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use shared::flags::FlagSet;
 use shared::status::Status;
 use tokio::time::Instant;
@@ -18,6 +18,8 @@ use crate::api::RequestInfo;
 const EXEMPT: [&str; 4] = ["/readyz", "/livez", "/healthz", "/metrics"];
 /// How the server itself is called as a client.
 const OWN_AGENT: &str = "kube-apiserver/";
+/// Fewest watches that end in a second.
+const PACE: u32 = 200;
 /// How often it is looked whether all are done.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -26,10 +28,12 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Ending {
     /// `--shutdown-send-retry-after`
     retry_after: bool,
+    /// `--request-timeout`: no request takes longer.
+    requests: Duration,
     /// `--shutdown-watch-termination-grace-period`
     watches: Duration,
     begun: AtomicBool,
-    /// Requests that are being answered, streams not counted.
+    /// Requests that are being answered, of those that came in time; streams are not counted.
     running: Arc<AtomicUsize>,
     /// Watches that are open.
     watching: Arc<AtomicUsize>,
@@ -40,7 +44,7 @@ pub(super) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
     fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
+        count.fetch_add(1, Ordering::SeqCst);
         Self(count.clone())
     }
 }
@@ -56,6 +60,7 @@ impl Ending {
     pub fn from_flags(flags: &FlagSet) -> Self {
         Self {
             retry_after: flags.boolean("shutdown-send-retry-after"),
+            requests: flags.duration("request-timeout"),
             watches: flags.duration("shutdown-watch-termination-grace-period"),
             ..Self::default()
         }
@@ -68,10 +73,17 @@ impl Ending {
 
     /// From now on requests come too late.
     pub fn begin(&self) {
-        self.begun.store(true, Ordering::Release);
+        self.begun.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn request(&self) -> Counted {
+    /// A request that comes in time is waited for.
+    pub(super) fn request(&self) -> Option<Counted> {
+        let counted = Counted::new(&self.running);
+        (!self.begun.load(Ordering::SeqCst)).then_some(counted)
+    }
+
+    /// An answer that is sent.
+    pub(super) fn answer(&self) -> Counted {
         Counted::new(&self.running)
     }
 
@@ -89,9 +101,9 @@ impl Ending {
         }
         if self.retry_after {
             let why = "The apiserver is shutting down, please try again later.\n";
-            let mut response = answer::text(429, why, shape);
+            let mut response = answer::parting(answer::text(429, why, shape));
+            response.headers_mut().remove(CACHE_CONTROL);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             return Some(response);
         }
         let waited_for = if info.verb == "watch" { !self.watches.is_zero() } else { !is_long_running(info) };
@@ -100,12 +112,21 @@ impl Ending {
         }
         let mut response = answer::failure(&Status::service_unavailable("apiserver is shutting down"), shape);
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         Some(response)
     }
 
-    /// Waits for requests, at most for `patience`.
-    pub async fn served(&self, patience: Duration) {
-        wait(&self.running, patience).await;
+    /// Waits for requests, as long as one may take.
+    pub async fn served(&self) {
+        wait(&self.running, self.requests).await;
+    }
+
+    /// How many watches are to end in a second, so that all have ended in the time they are given; `None` where they are
+    /// given none.
+    pub fn pace(&self) -> Option<u32> {
+        let open = u128::try_from(self.watching.load(Ordering::SeqCst)).unwrap_or(u128::MAX);
+        let needed = open.saturating_mul(1000).checked_div(self.watches.as_millis())?;
+        Some(u32::try_from(needed).unwrap_or(u32::MAX).max(PACE))
     }
 
     /// Waits for watches as long as they are given.
@@ -116,7 +137,7 @@ impl Ending {
 
 async fn wait(count: &AtomicUsize, patience: Duration) {
     let until = Instant::now() + patience;
-    while count.load(Ordering::Acquire) > 0 && Instant::now() < until {
+    while count.load(Ordering::SeqCst) > 0 && Instant::now() < until {
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -126,6 +147,7 @@ mod tests {
     use super::*;
     use crate::serve::info::request_info;
     use crate::verbs::query::Query;
+    use actix_web::http::ConnectionType;
 
     #[test]
     fn what_comes_too_late() {
@@ -144,10 +166,35 @@ mod tests {
             let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &args).expect("flags"));
             let (path, query) = line.split_once('?').unwrap_or((line, ""));
             let info = request_info("GET", path, &Query::parse(query));
-            let code = || ending.refusal(&info, agent, &Shape::default()).map(|r| r.status().as_u16());
-            assert_eq!(code(), None, "not before the end");
+            let shape = Shape { audit_id: "a".to_owned(), ..Shape::default() };
+            let refusal = || ending.refusal(&info, agent, &shape);
+            assert!(refusal().is_none(), "not before the end");
             ending.begin();
-            assert_eq!(code(), want, "{flags} {line} {agent}");
+            assert!(ending.request().is_none(), "it is not waited for");
+            let Some(refusal) = refusal() else {
+                assert_eq!(None, want, "{flags} {line} {agent}");
+                continue;
+            };
+            assert_eq!(Some(refusal.status().as_u16()), want, "{flags} {line} {agent}");
+            let has = ["audit-id", "x-content-type-options", "connection", "cache-control"]
+                .map(|name| refusal.headers().contains_key(name));
+            let closes = refusal.head().connection_type() == ConnectionType::Close;
+            assert_eq!((has, closes), ([true, true, want == Some(429), want == Some(503)], want == Some(429)));
+        }
+    }
+
+    /// As long as any request may take, and not a moment longer than they do.
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_waited_for() {
+        let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &[]).expect("flags"));
+        for (takes, waited) in [(30, 30), (90, 60)] {
+            let (begun, request) = (Instant::now(), ending.request().expect("in time"));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                drop(request);
+            });
+            ending.served().await;
+            assert_eq!(begun.elapsed().as_secs(), waited, "a request of {takes} s");
         }
     }
 
@@ -160,5 +207,18 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_millis(50));
         drop(open);
         assert_eq!(futures::FutureExt::now_or_never(ending.watched()), Some(()));
+    }
+
+    /// So many in a second that all have ended in time, and not fewer than may be at once anyway.
+    #[test]
+    fn the_pace_of_watches_that_end() {
+        for (grace, watches, want) in
+            [("0s", 9, None), ("10s", 0, Some(200)), ("10s", 500, Some(200)), ("500ms", 500, Some(1000))]
+        {
+            let args = [format!("--shutdown-watch-termination-grace-period={grace}")];
+            let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &[args[0].as_str()]).expect("flags"));
+            let _open: Vec<_> = (0..watches).map(|_| ending.watch()).collect();
+            assert_eq!(ending.pace(), want, "{grace} {watches}");
+        }
     }
 }

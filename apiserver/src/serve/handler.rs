@@ -21,13 +21,13 @@ use super::server::Server;
 use super::spans::{Spanned, Working};
 use super::traced::{Kept, caught, written_down};
 use super::{passing, paths};
-use crate::access::{Head, Notes, Pass, Refusal, attributes, is_long_running};
+use crate::access::{Head, Notes, Pass, Refusal, attributes, audit_id, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
 use crate::audit::{Origin, Trail};
 use crate::connect::{self, Connect};
 use crate::negotiate;
-use crate::verbs::query::{Query, unescaped};
+use crate::verbs::query::{Query, is_escaped, unescaped};
 use crate::verbs::{self, Body, Request};
 
 /// Where the log's verbosity is changed.
@@ -40,28 +40,33 @@ pub struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
-    let _running = server.ending.request();
+    if !is_escaped(req.uri().path()) {
+        return answer::unread();
+    }
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());
     let path = unescaped(req.uri().path(), false);
     let info = request_info(req.method().as_str(), &path, &query);
+    let _running = (!is_long_running(&info)).then(|| server.ending.request()).flatten();
     let mut shape = Shape {
         media: server.engine.policy.media,
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
         pretty: negotiate::for_people(query.get("pretty"), header("user-agent")),
         gzip: server.conduct.compresses && header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
-        audit_id: String::new(),
+        audit_id: audit_id(req.headers()),
         stranger: false,
         classified: None,
     };
-    let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
-    if origin.is_some() && req.method() == Method::OPTIONS {
-        let mut response = HttpResponse::NoContent().finish();
-        server.conduct.dress(&mut response, req.version(), origin);
+    if let Some(mut response) = server.ending.refusal(&info, header("user-agent"), &shape) {
+        if !server.ending.sends_away() {
+            server.conduct.dress(&mut response, req.version(), None);
+        }
         return response;
     }
-    if let Some(mut response) = server.ending.refusal(&info, header("user-agent"), &shape) {
+    let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
+    if origin.is_some() && req.method() == Method::OPTIONS {
+        let mut response = answer::empty(204, &shape);
         server.conduct.dress(&mut response, req.version(), origin);
         return response;
     }
@@ -160,7 +165,6 @@ impl Asked<'_> {
         let status = server.conduct.deadline(self.query).err().filter(|_| !is_long_running(self.info))?;
         let peer = Peer::default();
         let head = self.head(&peer);
-        shape.audit_id = server.access.audit_id(&head);
         self.stranger(server, &head, &status, shape).await;
         Some(answer::failure(&status, shape))
     }
@@ -211,7 +215,6 @@ async fn enter(
     let (access, req) = (&server.access, asked.req);
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
     let head = asked.head(&peer);
-    shape.audit_id = access.audit_id(&head);
     let began = SystemTime::now();
     let user = match access.authenticate(&head).await {
         Ok(user) => user,

@@ -6,7 +6,8 @@ use crate::verbs::query::Query;
 /// Reads a request line.
 pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
     let mut info = RequestInfo { verb: method.to_ascii_lowercase(), path: path.to_owned(), ..RequestInfo::default() };
-    let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+    // Segments between slashes may be empty, as they may for upstream.
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     let rest = match segments.as_slice() {
         ["api", version, rest @ ..] => {
             info.api_version = (*version).to_owned();
@@ -101,6 +102,10 @@ mod tests {
             ("GET", "/api/v1/nodes?fieldSelector=a%5C,metadata.name%3Dn1", "list||v1||nodes||"),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Da/b", "list||v1||nodes||"),
             ("POST", "/apis/apps/v1/namespaces/e/deployments", "create|apps|v1|e|deployments||"),
+            ("GET", "//api/v1/namespaces/e/pods//", "list||v1|e|pods||"),
+            ("GET", "/api/v1//pods", "get||v1|||pods|"),
+            ("GET", "/api/v1/namespaces//pods", "list||v1||pods||"),
+            ("GET", "/api/v1/namespaces/e/pods//p", "list||v1|e|pods||p"),
         ] {
             let (path, query) = url.split_once('?').unwrap_or((url, ""));
             let i = request_info(method, path, &Query::parse(query));

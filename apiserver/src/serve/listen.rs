@@ -161,7 +161,8 @@ pub fn serve(
             .unwrap_or(STREAMS),
         keep_alive: Duration::from_secs(90),
         head_deadline: Duration::from_secs(32),
-        drain: Duration::from_secs(10),
+        // Requests are waited for before: what is left by then are streams.
+        drain: flags.duration("request-timeout"),
         shutdown: shutdown.clone(),
         begin: Some(Arc::new(move || drop(tokio::task::spawn_local(engine.clone().settle())))),
     };

@@ -214,8 +214,8 @@ impl Meters {
         if let Some(gauge) = &running {
             gauge.inc();
         }
-        let watch = goes_on.then(|| ending.watch());
-        Sending { running, _watch: watch, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
+        let counted = if goes_on { ending.watch() } else { ending.answer() };
+        Sending { running, _counted: counted, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
     }
 }
 
@@ -235,7 +235,7 @@ impl Drop for Working {
 /// An answer on its way; measured when it is dropped.
 pub(super) struct Sending {
     running: Option<Gauge>,
-    _watch: Option<Counted>,
+    _counted: Counted,
     sizes: Option<Histogram>,
     sent: usize,
 }

@@ -13,10 +13,15 @@ use super::logs;
 use super::server::Server;
 use crate::aggregate::{self, Directory};
 use crate::api::RequestInfo;
-use crate::negotiate::{self, Media};
+use crate::negotiate::{self, Media, NotAcceptable};
 use crate::openapi;
 use crate::verbs::Reply;
 use crate::verbs::query::Query;
+
+/// What documents of discovery come in: there is no CBOR of them.
+const MEDIA: Media = Media { cbor: false, stores_json: false };
+/// What most other documents come in.
+const JSON: &str = "application/json";
 
 fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
     discovery::groups(rows.iter().map(|r| &**r))
@@ -32,14 +37,17 @@ fn resource_list(server: &Server, rows: &[Row], group: &str, version: &str) -> O
     Some(list)
 }
 
+/// Whether the client names a form of discovery documents.
+fn takes_any(shape: &Shape) -> bool {
+    negotiate::names_any(MEDIA.bodies(), shape.accept.as_deref())
+}
+
 /// A discovery document in the accepted form.
 fn document(tree: Option<Value>, kind: &str, shape: &Shape) -> HttpResponse {
     let Some(tree) = tree else { return answer::not_found(shape) };
-    // Discovery has no CBOR.
-    let media = Media::default();
-    let accepted = match negotiate::parse_plain(media, shape.accept.as_deref()) {
+    let accepted = match negotiate::parse_plain(MEDIA, shape.accept.as_deref()) {
         Ok(a) => a,
-        Err(e) => return answer::failure(&negotiate::not_acceptable(media, false, &e), shape),
+        Err(e) => return answer::failure(&negotiate::not_acceptable(MEDIA, false, &e), shape),
     };
     let pretty = accepted.pretty || shape.pretty;
     let body = negotiate::envelope(accepted.format, pretty, proto::schema::kind("", "v1", kind), &tree);
@@ -124,12 +132,7 @@ const JWKS: &str = "application/jwk-set+json";
 
 /// Whether the client takes a media type that is offered alone.
 fn takes(shape: &Shape, offered: &str) -> bool {
-    shape.accept.as_deref().is_none_or(|a| {
-        a.trim().is_empty()
-            || a.split(',').any(|c| {
-                matches!(c.split(';').next().unwrap_or("").trim(), "*/*" | "application/*") || c.trim() == offered
-            })
-    })
+    negotiate::names_any(&[offered], shape.accept.as_deref())
 }
 
 fn published(content_type: &str, body: Vec<u8>, shape: &Shape) -> HttpResponse {
@@ -211,10 +214,14 @@ pub(super) async fn serve(
     shape: &Shape,
 ) -> HttpResponse {
     let segments: Vec<&str> = info.path.split('/').filter(|s| !s.is_empty()).collect();
+    if info.path.starts_with("//") {
+        return answer::not_found(shape);
+    }
     if let Some(response) = for_any_method(server, method, &info.path, query, shape).await {
         return response;
     }
-    if !matches!(method, "GET" | "HEAD") {
+    let get_alone = matches!(segments.as_slice(), ["api", ..] | ["apis", _, _] | ["version"]);
+    if !matches!(method, "GET" | "HEAD") || (method == "HEAD" && get_alone) {
         return match segments.as_slice() {
             ["api" | "apis" | "version", ..] => answer::failure(&Status::generic_method_not_allowed(), shape),
             _ => answer::not_found(shape),
@@ -226,8 +233,12 @@ pub(super) async fn serve(
             json(&serde_json::json!({"paths": paths}), shape)
         }
         ["api" | "apis", ..] => discover(server, &segments, shape),
+        ["openapi", "v2"] if info.path.ends_with('/') => answer::not_found(shape),
         ["openapi", version, rest @ ..] => schemas(server, version, rest, query.get("hash"), shape).await,
         ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
+        ["version"] | [".well-known", "openid-configuration"] if !takes(shape, JSON) => {
+            answer::failure(&negotiate::unavailable(&[JSON]), shape)
+        }
         ["version"] => json(&shared::version::info_of(server.conduct.emulation), shape),
         ["debug", "pprof", ..] if server.conduct.profiling => {
             shared::serve::profile(&info.path, query.get("seconds")).await
@@ -245,10 +256,20 @@ pub(super) async fn serve(
 /// Which groups, versions and resources there are.
 fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
     let (rows, directory) = (server.engine.rows.all(), server.aggregator.directory());
+    // What comes from a router is asked for by name.
+    let routed = |document: &dyn Fn() -> HttpResponse| match takes_any(shape) {
+        true => document(),
+        false => answer::failure(&negotiate::not_acceptable(MEDIA, false, &NotAcceptable::Format), shape),
+    };
     match segments {
-        ["api"] => aggregated::answer(server, &rows, &directory, true, shape)
-            .unwrap_or_else(|| document(Some(discovery::api_versions(&server.address)), "APIVersions", shape)),
-        ["api", version] => document(resource_list(server, &rows, "", version), "APIResourceList", shape),
+        ["api"] => routed(&|| {
+            aggregated::answer(server, &rows, &directory, true, shape)
+                .unwrap_or_else(|| document(Some(discovery::api_versions(&server.address)), "APIVersions", shape))
+        }),
+        ["api", version] => match resource_list(server, &rows, "", version) {
+            None => answer::failure(&Status::generic_not_found(), shape),
+            list => routed(&|| document(list.clone(), "APIResourceList", shape)),
+        },
         ["apis"] => aggregated::answer(server, &rows, &directory, false, shape).unwrap_or_else(|| {
             let first = discovery::api_group(&groups(&rows), aggregate::GROUP);
             document(Some(directory.group_list(first)), "APIGroupList", shape)
@@ -259,10 +280,11 @@ fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
         }
         ["apis", group, version] => {
             let tree = resource_list(server, &rows, group, version);
-            if tree.is_none() && server.engine.rows.is_built_in(group) {
-                return answer::failure(&Status::generic_not_found(), shape);
+            match server.engine.rows.is_built_in(group) {
+                false => document(tree, "APIResourceList", shape),
+                true if tree.is_none() => answer::failure(&Status::generic_not_found(), shape),
+                true => routed(&|| document(tree.clone(), "APIResourceList", shape)),
             }
-            document(tree, "APIResourceList", shape)
         }
         _ => answer::not_found(shape),
     }

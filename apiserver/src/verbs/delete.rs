@@ -77,6 +77,7 @@ fn from_body(sent: Sent<'_>) -> Result<Value, Status> {
     let schema = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions")
         .ok_or_else(|| Status::internal("no DeleteOptions"))?;
     let wrong_kind = |version: &str, kind: &str| {
+        let version = if version.is_empty() { "meta.k8s.io/v1" } else { version };
         Status::bad_request(&format!(
             "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
         ))

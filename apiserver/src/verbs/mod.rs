@@ -4,6 +4,7 @@
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
 mod base;
+pub mod closing;
 mod component_status;
 pub mod connect;
 pub mod delete;
@@ -237,6 +238,9 @@ fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
     if r.info.verb == "patch" {
         patch::check_type(r, row)?;
     }
+    if row.custom.is_none() && !negotiate::names_any(r.media.bodies(), r.accept.as_deref()) {
+        return Err(not_acceptable(r, NotAcceptable::Format));
+    }
     if row.custom.is_some() && r.info.subresource != "scale" {
         r.accept = without_protobuf(r.media, r.accept.take())?;
     }
@@ -244,10 +248,7 @@ fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
         r.accept = without_table(r.media, r.accept.take())?;
     }
     let parsed = negotiate::parse(r.media, r.accept.as_deref(), r.info.verb == "watch");
-    parsed.map(drop).map_err(|why| match row.custom {
-        Some(_) => Status::not_acceptable(r.media.bodies()),
-        None => not_acceptable(r, why),
-    })
+    parsed.map(drop).map_err(|why| not_acceptable(r, why))
 }
 
 /// Runs a request for a resource.

@@ -1,19 +1,20 @@
 //! Query parameters and the options made from them, checked as upstream checks them.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use proto::Value;
-use shared::status::Status;
-use shared::status::field;
+use shared::status::{Status, field, go_quote};
 
 /// Decoded query parameters in order.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses `a=b&c=d`.
+    /// Parses `a=b&c=d`, without the parameters that are badly escaped or not separated as they should be.
     pub fn parse(raw: &str) -> Self {
         Self(
             raw.split('&')
-                .filter(|p| !p.is_empty())
+                .filter(|p| !p.is_empty() && !p.contains(';') && is_escaped(p))
                 .map(|p| p.split_once('=').unwrap_or((p, "")))
                 .map(|(k, v)| (unescaped(k, true), unescaped(v, true)))
                 .collect(),
@@ -40,16 +41,23 @@ impl Query {
         self.get(key).map(|_| self.flag(key))
     }
 
-    /// An integer, `None` when absent or empty.
+    /// An integer, `None` when absent.
     pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
-        match self.get(key) {
-            None | Some("") => Ok(None),
-            Some(v) => match v.parse() {
-                Ok(n) => Ok(Some(n)),
-                Err(_) => Err(Status::bad_request(&format!("strconv.ParseInt: parsing {v:?}: invalid syntax"))),
-            },
-        }
+        let Some(text) = self.get(key) else { return Ok(None) };
+        text.parse().map(Some).map_err(|error: ParseIntError| {
+            let why = match error.kind() {
+                IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            Status::bad_request(&format!("strconv.ParseInt: parsing {}: {why}", go_quote(text)))
+        })
     }
+}
+
+/// Whether each percent sign of a text has its two digits.
+pub fn is_escaped(text: &str) -> bool {
+    let digits = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|b| b.is_ascii_hexdigit());
+    text.split('%').skip(1).all(digits)
 }
 
 /// A text without its percent signs; in a query a plus is a space.
@@ -204,9 +212,9 @@ mod tests {
 
     #[test]
     fn booleans_and_escapes() {
-        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz");
+        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz&g=1;h=2");
         assert!(q.flag("a") && !q.flag("b") && !q.flag("c") && q.flag("d") && !q.flag("nope"));
-        assert_eq!((q.get("e"), q.get("f")), (Some("x/y z"), Some("%zz")));
+        assert_eq!((q.get("e"), q.get("f"), q.get("g")), (Some("x/y z"), None, None));
     }
 
     #[test]

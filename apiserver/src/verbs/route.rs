@@ -1,7 +1,7 @@
 //! Which row and subresource a request line means, or the error for one that means nothing.
 
 use proto::resources::{Resource, Row, Subresource};
-use shared::status::Status;
+use shared::status::{Status, go_quote};
 
 use crate::api::RequestInfo;
 use crate::crd;
@@ -27,10 +27,10 @@ const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""
 
 /// Whether no resource answers at an address at all, and no handler of a group does: the router says so.
 pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
-    if info.api_prefix == "api" {
-        return info.api_version != "v1";
+    if info.path.starts_with("//") {
+        return true;
     }
-    if rows.is_built_in(&info.api_group) {
+    if info.api_prefix == "api" || rows.is_built_in(&info.api_group) {
         return false;
     }
     let Some(row) = rows.find(&info.api_group, &info.api_version, &info.resource) else { return true };
@@ -41,8 +41,26 @@ pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
     }
 }
 
+/// Why a name cannot be a part of a key.
+fn no_segment(name: &str) -> Option<String> {
+    if matches!(name, "." | "..") {
+        return Some(format!("may not be '{name}'"));
+    }
+    name.contains('%').then(|| "may not contain '%'".to_owned())
+}
+
 /// Resolves a request line.
 pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
+    let route = resolved(rows, info, method)?;
+    // One that is only watched is never looked up.
+    let looked_up = info.parts.len() > 1 && info.verb != "watch";
+    match looked_up.then(|| no_segment(&info.name)).flatten() {
+        Some(why) => Err(Status::bad_request(&format!("Name parameter invalid: {}: {why}", go_quote(&info.name)))),
+        None => Ok(route),
+    }
+}
+
+fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
     let missing = Status::generic_not_found;
     let row = rows.find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
     // Custom resources say which verb of which resource it is.

@@ -15,8 +15,9 @@ use shared::status::Status;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::closing::Closing;
 use super::engine::Engine;
 use super::list::{Asked, begins_with_state, check, scope};
 use super::select::Selection;
@@ -54,8 +55,8 @@ struct Session {
     sent: Sent,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
-    closing: CancellationToken,
-    /// Waits for it; made once, for everybody who waits for it stands in one line.
+    closing: Arc<Closing>,
+    /// Waits for its beginning; made once, for everybody who waits for it stands in one line.
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
@@ -98,7 +99,11 @@ impl Session {
         let mut batch = Batch::default();
         // Changes that keep coming put nothing off.
         let now = Instant::now();
-        if self.closing.is_cancelled() || now >= self.deadline.deadline() {
+        if now >= self.deadline.deadline() {
+            return None;
+        }
+        if self.closing.has_begun() {
+            self.closing.turn().await;
             return None;
         }
         if self.bookmarks && now >= self.next_bookmark.deadline() {
@@ -118,7 +123,10 @@ impl Session {
                         self.one(&m, &mut batch).await;
                     }
                 }
-                () = self.closed.as_mut() => return None,
+                () = self.closed.as_mut() => {
+                    self.closing.turn().await;
+                    return None;
+                }
                 () = self.deadline.as_mut() => return None,
                 () = self.next_bookmark.as_mut(), if self.bookmarks => self.bookmark(&mut batch).await,
             }
@@ -359,7 +367,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         apart,
         sent: Sent::new(row, word_of_scope(r, namespace), tells_end.then_some(since)),
         batch: if r.messages { 1 } else { BATCH },
-        closed: Box::pin(engine.closing.clone().cancelled_owned()),
+        closed: Box::pin(engine.closing.begun()),
         closing: engine.closing.clone(),
         framer,
         watch,

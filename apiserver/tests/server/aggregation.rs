@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::harness::{Client, Cluster, EXTENSION, Extension, Identity, etcd_is_missing, file};
+use crate::lifecycle::{heard, say, stop_taking, unfinished};
 
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const NAME: &str = "v1.wardle.example.com";
@@ -86,6 +87,27 @@ async fn redirects_pass_where_they_are_allowed() {
     until_reason(&c, NAME, "Passed").await;
     let answer = c.get(&format!("/apis/{EXTENSION}/v1/elsewhere")).await;
     assert_eq!((answer.code, answer.header("location")), (302, "https://example.com/"));
+}
+
+/// A request that this server took is answered by the other one although this one takes no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_answers_on_the_way_down() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = cluster().await;
+    let other = Extension::start(c.pki()).await;
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
+    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
+    until_reason(&c, NAME, "Passed").await;
+    let mut busy = unfinished(&c, "POST", &format!("/apis/{EXTENSION}/v1/namespaces/default/flunders/a")).await;
+    stop_taking(&c).await;
+    say(&mut busy, "{}").await;
+    let answer = heard(busy).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"length\":2"), "{answer}");
+    tokio::task::block_in_place(|| c.stop_server());
 }
 
 #[tokio::test(flavor = "multi_thread")]

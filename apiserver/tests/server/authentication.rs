@@ -133,6 +133,10 @@ async fn tokens_of_other_issuers() {
     assert_eq!(nobody.get("/version").await.code, 401);
     assert_eq!(c.client(Identity::Token("nonsense".into())).get("/livez").await.code, 401);
 
+    let metrics = c.get("/metrics").await.text();
+    for name in ["fetch_last_timestamp_seconds", "fetch_last_key_set_info"] {
+        assert!(metrics.contains(&format!("\napiserver_authentication_jwt_authenticator_jwks_{name}{{")), "{name}");
+    }
     configuration(c.dir(), &issuer, "n:");
     becomes(&c, &signed(&with("jti", json!("j2"))), "n:jane").await;
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bad_input::names;
-use crate::harness::Identity;
+use crate::harness::{Client, Identity};
 use crate::{cluster, workspace};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,4 +135,90 @@ async fn paths_that_lead_nowhere() {
         assert!(answer.code < 500 || query.contains("ersion"), "{query}: {} {}", answer.code, answer.text());
     }
     assert_eq!(c.get(&format!("{ns}/configmaps")).await.ok()["items"], before);
+}
+
+const NOWHERE: &str = "the server could not find the requested resource";
+
+/// The router goes by names alone; what comes after it understands more.
+async fn what_a_router_offers(c: &Client, maps: &str) {
+    let only = |types: &str| format!("only the following media types are accepted: {types}");
+    let none = |types: &str| format!("406: Not Acceptable\n\nAvailable representations: {types}");
+    let all = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let streams = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+    for (path, accept, want) in [
+        ("/api", "application/*", none(all)),
+        ("/apis/apps/v1", "application/*", none(all)),
+        ("/version", "application/yaml", none("application/json")),
+        (maps, "application/*", none(&format!("{all}, {streams}"))),
+        (maps, "application/json;as=Foo", only(all)),
+        (&format!("{maps}?watch=1"), "application/yaml, application/json", only(streams)),
+    ] {
+        let answer = c.call("GET", path, &[("Accept", accept), ("User-Agent", "x")], None).await;
+        assert_eq!(answer.code, 406, "{path} {accept}");
+        if !accept.contains("yaml") {
+            assert_eq!(answer.json()["message"], want, "{path} {accept}");
+        }
+    }
+    for path in ["/apis", "/apis/apps"] {
+        assert_eq!(c.call("GET", path, &[("Accept", "application/*")], None).await.code, 200, "{path}");
+    }
+}
+
+/// What the router, the query's reader and the keys of the store say of a request line, in upstream's words.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_lines_that_are_almost_right() {
+    let Some((c, ns)) = workspace("almost-right").await else { return };
+    let maps = format!("{ns}/configmaps");
+    for (method, path, want) in [
+        ("GET", format!("{maps}/%2e"), (400, "Name parameter invalid: \".\": may not be '.'")),
+        ("DELETE", format!("{maps}/%2e%2e"), (400, "Name parameter invalid: \"..\": may not be '..'")),
+        ("GET", format!("{maps}/a%25b"), (400, "Name parameter invalid: \"a%b\": may not contain '%'")),
+        ("GET", format!("{maps}?limit="), (400, "strconv.ParseInt: parsing \"\": invalid syntax")),
+        (
+            "GET",
+            format!("{maps}?limit=99999999999999999999"),
+            (400, "strconv.ParseInt: parsing \"99999999999999999999\": value out of range"),
+        ),
+        ("GET", "/api/v2".to_owned(), (404, NOWHERE)),
+        ("GET", format!("{maps}/../configmaps"), (404, NOWHERE)),
+        ("GET", format!("{maps}//a"), (404, NOWHERE)),
+        ("GET", format!("/api/v1//namespaces{}", &ns["/api/v1/namespaces".len()..]), (404, NOWHERE)),
+    ] {
+        let (code, _, message) = c.call(method, &path, &[], None).await.failure();
+        assert_eq!((code, message.as_str()), want, "{method} {path}");
+    }
+    for path in [format!("/{maps}"), "//".to_owned(), "//healthz".to_owned(), "/openapi/v2/".to_owned()] {
+        let answer = c.get(&path).await;
+        assert_eq!((answer.code, answer.text().as_str()), (404, "404 page not found\n"), "{path}");
+    }
+    // No namespace at all is every namespace.
+    assert_eq!(c.get("/api/v1/namespaces//configmaps").await.ok()["kind"], "ConfigMapList");
+    // Parameters that cannot be read are none.
+    for query in ["limit=1;b=2", "labelSelector=%zz", "%zz=1"] {
+        assert_eq!(c.get(&format!("{maps}?{query}")).await.code, 200, "{query}");
+    }
+    for (path, code) in [("/api", 405), ("/api/v1", 405), ("/version", 405), ("/apis/apps/v1", 405), ("/healthz", 200)]
+    {
+        assert_eq!(c.call("HEAD", path, &[], None).await.code, code, "{path}");
+    }
+    what_a_router_offers(&c, &maps).await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}).to_string();
+    for (media, code) in [
+        ("APPLICATION/JSON", 201),
+        ("application/json;", 201),
+        ("application/json;;", 415),
+        ("application/json;x", 415),
+    ] {
+        let (path, headers) = (format!("{maps}?dryRun=All"), [("Content-Type", media)]);
+        let answer = c.call("POST", &path, &headers, Some(map.clone().into())).await;
+        assert_eq!(answer.code, code, "{media}");
+    }
+    let (headers, body) = ([("Content-Type", "application/json")], r#"{"kind":"ConfigMap"}"#);
+    let answer = c.call("DELETE", &format!("{maps}/a"), &headers, Some(body.into())).await;
+    let why = r#"no kind "ConfigMap" is registered for version "meta.k8s.io/v1" in scheme "pkg/runtime/scheme.go:111""#;
+    answer.fails(400, "BadRequest", why);
+    let text = map.replace("\"a\"", "\"\u{1}\"");
+    let answer = c.call("POST", &maps, &[("Content-Type", "application/json")], Some(text.into())).await;
+    let (_, _, message) = answer.failure();
+    assert!(message.ends_with(" ...)") && message.len() < 240, "{message}");
 }

@@ -1,5 +1,7 @@
 //! Flags about the process and what it keeps: sockets, the way down, where objects go.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -8,14 +10,36 @@ use crate::harness::{Client, Cluster, Identity, Webhook, etcd_is_missing, eventu
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// A request whose body does not come: the server is busy with it.
-async fn unfinished(c: &Cluster) -> impl Sized + use<> {
-    let mut connection = c.connection().await;
-    let head =
-        format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n");
-    connection.write_all(head.as_bytes()).await.expect("asked");
+type Connection = tokio_rustls::client::TlsStream<tokio::net::TcpStream>;
+
+pub(crate) async fn say(connection: &mut Connection, text: &str) {
+    connection.write_all(text.as_bytes()).await.expect("asked");
     connection.flush().await.expect("asked");
+}
+
+/// What is said over a connection until it is closed.
+pub(crate) async fn heard(mut connection: Connection) -> String {
+    let mut said = String::new();
+    let end = tokio::time::timeout(Duration::from_secs(30), connection.read_to_string(&mut said)).await;
+    end.expect("closed in time").expect("closed, not broken");
+    said
+}
+
+/// A request whose body of two bytes does not come: the server is busy with it.
+pub(crate) async fn unfinished(c: &Cluster, method: &str, path: &str) -> Connection {
+    let mut connection = c.connection().await;
+    let line = format!("{method} {path} HTTP/1.1\r\nHost: x");
+    say(&mut connection, &format!("{line}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n")).await;
+    let running = "apiserver_current_inflight_requests{request_kind=\"mutating\"} 1";
+    eventually("a busy server", async || c.get("/metrics").await.text().contains(running).then_some(())).await;
     connection
+}
+
+/// Tells the server to stop, until nothing is taken any more.
+pub(crate) async fn stop_taking(c: &Cluster) {
+    c.tell_to_stop();
+    let late: Client = c.client(Identity::Admin);
+    eventually("a closed port", async || late.try_get("/livez").await.err()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,19 +47,44 @@ async fn a_server_that_goes_down_sends_clients_away() {
     if etcd_is_missing() {
         return;
     }
-    let mut c = Cluster::start_with(|_, _| vec!["--shutdown-send-retry-after".to_owned()]).await;
-    let busy = unfinished(&c).await;
-    let running = "apiserver_current_inflight_requests{request_kind=\"mutating\"} 1";
-    eventually("a busy server", async || c.get("/metrics").await.text().contains(running).then_some(())).await;
+    let flags = ["--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1m"];
+    let mut c = Cluster::start_with(|_, _| flags.map(str::to_owned).into()).await;
+    let mut watch = c.connection().await;
+    say(&mut watch, &format!("GET {MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await;
+    let mut begun = [0; 12];
+    watch.read_exact(&mut begun).await.expect("an answer");
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    let mut idle = c.connection().await;
+    let busy = unfinished(&c, "POST", MAPS).await;
     c.tell_to_stop();
+    assert!(heard(watch).await.ends_with("\r\n0\r\n\r\n"), "watches end in order, and before requests");
     let late: Client = c.client(Identity::Admin);
     let refused =
         eventually("a refusal", async || late.try_get(MAPS).await.ok().filter(|answer| answer.code == 429)).await;
     assert_eq!(refused.text(), "The apiserver is shutting down, please try again later.\n");
     assert_eq!(refused.header("retry-after"), "5");
+    say(&mut idle, &format!("GET {MAPS} HTTP/1.1\r\nHost: x\r\nAudit-Id: mine\r\n\r\n")).await;
+    let refused = heard(idle).await.to_lowercase();
+    assert!(refused.contains("\r\nconnection: close\r\n") && refused.contains("\r\naudit-id: mine\r\n"), "{refused}");
     let probe = c.client(Identity::Admin).get("/readyz").await;
     assert!(probe.code == 500 && probe.text().contains("[-]shutdown failed"), "{}", probe.text());
     drop(busy);
+    tokio::task::block_in_place(|| c.stop_server());
+}
+
+/// What was begun has everything it needs to the end, although the port is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_outlast_the_port() {
+    if etcd_is_missing() {
+        return;
+    }
+    let mut c = Cluster::start().await;
+    let mut busy = unfinished(&c, "DELETE", MAPS).await;
+    stop_taking(&c).await;
+    // What it deletes it finds by a list that is as new as etcd.
+    say(&mut busy, "{}").await;
+    let answer = heard(busy).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     tokio::task::block_in_place(|| c.stop_server());
 }
 

@@ -131,6 +131,11 @@ impl Remote {
         Ok(Self { client, url, path })
     }
 
+    /// As in messages.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Posts JSON. The deadline is told to the server (`?timeout=30s`).
     ///
     /// # Errors

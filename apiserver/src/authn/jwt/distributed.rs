@@ -3,17 +3,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::keys::{Keys, Source};
+use super::keys::Keys;
+use super::source::Source;
 use super::{Provider, Token};
 use crate::access::tree;
 
-/// For the other token.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// Most issuers of other tokens.
 const ISSUERS: usize = 16;
 
@@ -61,7 +59,7 @@ impl Distributed {
     }
 
     async fn fetch(&self, url: &str, token: Option<&str>) -> Result<String, String> {
-        let reply = self.source.remote(url)?.fetch(token, DEADLINE).await.map_err(|e| e.to_string())?;
+        let reply = self.source.get(&self.source.remote(url)?, token).await?;
         if !reply.is_success() {
             let code = http::StatusCode::from_u16(reply.code).map(|code| code.to_string()).unwrap_or_default();
             return Err(format!("error while getting distributed claim JWT: {code}"));
@@ -77,7 +75,7 @@ impl Distributed {
             if issuers.len() >= ISSUERS && !issuers.contains_key(issuer) {
                 return Err(failed("too many issuers"));
             }
-            let new = || Arc::new(Keys::new(issuer, None, self.source.clone()));
+            let new = || Arc::new(Keys::new(issuer, None, self.source.clone(), None));
             issuers.entry(issuer.to_owned()).or_insert_with(new).clone()
         };
         keys.reach().await;

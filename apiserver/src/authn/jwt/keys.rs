@@ -1,27 +1,38 @@
-//! What an issuer publishes: where its keys are, and the keys. Fetched at start and again when a token names a key that
-//! is not known; never more often than once a second.
+//! What an issuer publishes: where its keys are, which is asked at start, and the keys, which are fetched when a token
+//! names one that is not known and the issuer has not said that they stay the same; by one request at a time, whose
+//! outcome is that of all who wait for it. Anybody can send such tokens: past a burst, fetches wait for their turn, and
+//! nobody is refused for that, so that a key which is really new is known with the next fetch.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::StatusCode;
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::Jwk;
 use p521::ecdsa::signature::Verifier as _;
 use serde_json::Value;
-use shared::client::{Dialer, Remote};
+use shared::client::{Remote, Reply};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::fetches::Fetches;
+use super::lifetime::lifetime;
+use super::source::Source;
 use crate::access::tree;
 
-/// For one document.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// Between attempts to reach an issuer.
 const RETRY: Duration = Duration::from_secs(10);
-/// Tokens with unknown keys must not make us press the issuer.
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
+/// Between fetches of keys that tokens ask for, once there were as many at once as may be.
+const EVERY: Duration = Duration::from_secs(1);
+/// Fetches that may follow one another without a pause.
+const AT_ONCE: u32 = 10;
+/// Before keys cease to stay the same by this, they may be fetched again: clocks differ.
+const AHEAD: Duration = Duration::from_secs(30);
+/// Bytes of an answer that are shown where it is none.
+const SHOWN: usize = 256;
 /// Most keys of one issuer.
 const KEYS: usize = 256;
 
@@ -72,21 +83,34 @@ struct Key {
 struct Known {
     jwks: Remote,
     keys: Vec<Key>,
+    /// Until when the issuer keeps to them.
+    lasting: Option<Instant>,
 }
 
-/// How issuers are reached.
-#[derive(Clone, Default)]
-pub(super) struct Source {
-    /// Whom to trust (PEM); the system's authorities when absent.
-    pub(super) ca: Option<String>,
-    /// Opens the connections, where they do not go straight.
-    pub(super) dialer: Option<Dialer>,
+impl Known {
+    fn lasts(&self) -> bool {
+        self.lasting.is_some_and(|until| Instant::now() + AHEAD <= until)
+    }
 }
 
-impl Source {
-    pub(super) fn remote(&self, url: &str) -> Result<Remote, String> {
-        let trust = self.ca.as_deref().map(str::as_bytes);
-        Remote::to(url, trust, self.dialer.clone()).map_err(|e| e.to_string())
+/// What became of fetching something.
+#[derive(Default)]
+struct Tried {
+    /// When that ended, and how.
+    last: Option<(Instant, Result<(), String>)>,
+    /// When all fetches so far are paid for, each with a pause.
+    paid: Option<Instant>,
+}
+
+impl Tried {
+    /// How long the next fetch waits for its turn.
+    fn wait(&self, now: Instant) -> Duration {
+        self.paid.map_or(Duration::ZERO, |paid| paid.saturating_duration_since(now + EVERY * (AT_ONCE - 1)))
+    }
+
+    /// A fetch begins.
+    fn begin(&mut self, now: Instant) {
+        self.paid = Some(self.paid.map_or(now, |paid| paid.max(now)) + EVERY);
     }
 }
 
@@ -96,16 +120,43 @@ pub(super) struct Keys {
     discovery: String,
     source: Source,
     known: ArcSwapOption<Known>,
-    /// When that was tried last, to its end; held meanwhile. Who waited for it does not try again.
-    fetched: Mutex<Option<Instant>>,
+    /// Tells of keys that are fetched, where that is measured.
+    fetches: Option<Fetches>,
+    /// Held while something is fetched. Who waited for that does not try again.
+    tried: Mutex<Tried>,
 }
 
-async fn document(remote: &Remote) -> Result<Value, String> {
-    let reply = remote.get(DEADLINE).await.map_err(|e| e.to_string())?;
-    if reply.code != 200 {
-        return Err(format!("{}: {}", reply.code, String::from_utf8_lossy(&reply.body[..reply.body.len().min(256)])));
+/// Where an issuer says its keys are, and who it says it is.
+async fn document(source: &Source, remote: &Remote) -> Result<Value, String> {
+    let reply = source.get(remote, None).await?;
+    match refusal(&reply) {
+        Some((status, body)) => Err(format!("{status}: {body}")),
+        None => parsed(&reply.body).map_err(|why| format!("oidc: failed to decode provider discovery object: {why}")),
     }
-    serde_json::from_slice(&reply.body).map_err(|e| format!("failed to decode: {e}"))
+}
+
+/// Code and beginning of an answer that is not what was asked for.
+fn refusal(reply: &Reply) -> Option<(StatusCode, Cow<'_, str>)> {
+    let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status != StatusCode::OK).then(|| (status, shown(&reply.body)))
+}
+
+fn shown(body: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&body[..body.len().min(SHOWN)])
+}
+
+fn parsed(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|e| e.to_string())
+}
+
+async fn key_set(source: &Source, jwks: &Remote) -> Result<(Reply, Value), String> {
+    let reply = source.get(jwks, None).await.map_err(|e| format!("oidc: get keys failed {e}"))?;
+    if let Some((status, body)) = refusal(&reply) {
+        return Err(format!("oidc: get keys failed: {status} {body}"));
+    }
+    let bad = |why: String| format!("oidc: failed to decode keys: {why} {}", shown(&reply.body));
+    let set = parsed(&reply.body).map_err(bad)?;
+    Ok((reply, set))
 }
 
 /// Keys that cannot be used are left out: an issuer may have others.
@@ -122,14 +173,22 @@ fn read(set: &Value) -> Vec<Key> {
 
 impl Keys {
     /// Of an issuer, whose document may be in another place than the usual one.
-    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: Source) -> Self {
+    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: Source, fetches: Option<Fetches>) -> Self {
         let well_known = || format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         Self {
             issuer: issuer.to_owned(),
             discovery: discovery.map_or_else(well_known, str::to_owned),
             source,
             known: ArcSwapOption::empty(),
-            fetched: Mutex::default(),
+            fetches,
+            tried: Mutex::default(),
+        }
+    }
+
+    /// Nothing is said any more of what was fetched.
+    pub(super) fn forget(&self) {
+        if let Some(fetches) = &self.fetches {
+            fetches.forget();
         }
     }
 
@@ -152,18 +211,19 @@ impl Keys {
 
     /// Tries to reach the issuer, unless that was tried just now.
     pub(super) async fn reach(&self) {
-        let mut tried = self.fetched.lock().await;
-        if self.is_known() || tried.is_some_and(|at| at.elapsed() < RETRY) {
+        let mut tried = self.tried.lock().await;
+        if self.is_known() || tried.last.as_ref().is_some_and(|(at, _)| at.elapsed() < RETRY) {
             return;
         }
-        if let Err(error) = self.discover_once().await {
+        let outcome = self.discover_once().await;
+        if let Err(error) = &outcome {
             tracing::error!(issuer = self.issuer, %error, "oidc authenticator: async token verifier for issuer");
         }
-        *tried = Some(Instant::now());
+        tried.last = Some((Instant::now(), outcome));
     }
 
     async fn discover_once(&self) -> Result<(), String> {
-        let found = document(&self.source.remote(&self.discovery)?).await?;
+        let found = document(&self.source, &self.source.remote(&self.discovery)?).await?;
         let said = tree::text(&found, "/issuer");
         if said != self.issuer {
             return Err(format!(
@@ -171,24 +231,40 @@ impl Keys {
                 self.issuer
             ));
         }
-        let jwks = self.source.remote(tree::text(&found, "/jwks_uri"))?;
-        let keys = read(&document(&jwks).await?);
-        self.known.store(Some(Known { jwks, keys }.into()));
+        let place = tree::text(&found, "/jwks_uri");
+        if place.is_empty() {
+            return Err("provider did not return JWKS URL".to_owned());
+        }
+        let jwks = self.source.remote(place)?;
+        self.known.store(Some(Known { jwks, keys: Vec::new(), lasting: None }.into()));
         Ok(())
     }
 
-    /// Fetches the keys again, unless that was done just now. Whether there is something new to try.
-    async fn refresh(&self) -> Result<bool, String> {
-        let mut fetched = self.fetched.lock().await;
-        if fetched.is_some_and(|at| at.elapsed() < AT_MOST_EVERY) {
-            return Ok(true);
+    /// Fetches the keys, unless they stay the same, or that was done while it was waited for.
+    async fn refresh(&self) -> Result<(), String> {
+        let asked = Instant::now();
+        let mut tried = self.tried.lock().await;
+        if let Some((_, outcome)) = tried.last.as_ref().filter(|(at, _)| *at > asked) {
+            return outcome.clone();
         }
-        let Some(known) = self.known.load_full() else { return Ok(false) };
-        let found = document(&known.jwks).await;
-        *fetched = Some(Instant::now());
-        let keys = read(&found?);
-        self.known.store(Some(Known { jwks: known.jwks.clone(), keys }.into()));
-        Ok(true)
+        let Some(known) = self.known.load_full().filter(|known| !known.lasts()) else { return Ok(()) };
+        // Who gives up meanwhile has fetched nothing, and others wait no longer for it.
+        tokio::time::sleep(tried.wait(Instant::now())).await;
+        tried.begin(Instant::now());
+        let outcome = self.fetch(&known.jwks).await.map(|fresh| self.known.store(Some(fresh.into())));
+        tried.last = Some((Instant::now(), outcome.clone()));
+        outcome
+    }
+
+    /// The keys as they are published; told where that is measured.
+    async fn fetch(&self, jwks: &Remote) -> Result<Known, String> {
+        let found = key_set(&self.source, jwks).await;
+        if let Some(fetches) = &self.fetches {
+            fetches.tell(found.as_ref().ok().map(|(reply, _)| &*reply.body));
+        }
+        let (reply, set) = found?;
+        let lasting = lifetime(&reply.headers, jiff::Timestamp::now());
+        Ok(Known { jwks: jwks.clone(), keys: read(&set), lasting: Instant::now().checked_add(lasting) })
     }
 
     fn verified(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> bool {
@@ -214,7 +290,9 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use shared::client::Dialer;
 
+    use super::super::source::DEADLINE;
     use super::*;
 
     #[test]
@@ -230,28 +308,88 @@ mod tests {
         assert!(!fits("ES512", "a.c") && !fits("ES384", "a.b") && !fits("RS256", "a.b"));
     }
 
-    /// An issuer that takes requests and never answers keeps who waits for it no longer than whoever asked first.
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_for_keys_does_not_ask_again() {
+    /// Turns of fetches of which each is begun as soon as it may: so many at once, then one after another.
+    #[test]
+    fn turns_of_fetches() {
+        let (mut tried, begun) = (Tried::default(), Instant::now());
+        let mut now = begun;
+        let mut turns = |pause: u64, fetches: u64| {
+            now += Duration::from_secs(pause);
+            let turn = |_| {
+                now += tried.wait(now);
+                tried.begin(now);
+                (now - begun).as_secs()
+            };
+            (0..fetches).map(turn).collect::<Vec<_>>()
+        };
+        assert_eq!(turns(0, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        assert_eq!(turns(2, 4), [5, 5, 6, 7]);
+        assert_eq!(turns(60, 11), [67, 67, 67, 67, 67, 67, 67, 67, 67, 67, 68]);
+    }
+
+    /// The keys of an issuer whose every connection this serves with one answer.
+    fn issuer(answer: impl Fn() -> Option<String> + Clone + Send + Sync + 'static) -> Keys {
         use shared::client::BoxStream;
-        let silent = Dialer::new(|_| {
-            let (near, far) = tokio::io::duplex(1 << 12);
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let dialer = Dialer::new(move |_| {
+            let (near, mut far) = tokio::io::duplex(1 << 12);
+            let answer = answer.clone();
             Box::pin(async move {
                 tokio::spawn(async move {
-                    let _open = far;
-                    std::future::pending::<()>().await;
+                    let mut asked = [0; 1 << 10];
+                    let some = far.read(&mut asked).await.unwrap_or_default();
+                    match answer().filter(|_| some > 0) {
+                        Some(answer) => drop(far.write_all(answer.as_bytes()).await),
+                        None => std::future::pending::<()>().await,
+                    }
                 });
                 let near: BoxStream = Box::pin(near);
                 Ok(near)
             })
         });
-        let source = Source { ca: None, dialer: Some(silent) };
-        let keys = Keys::new("http://issuer", None, source.clone());
+        let source = Source { ca: None, dialer: Some(dialer) };
+        let keys = Keys::new("http://issuer", None, source.clone(), None);
         let jwks = source.remote("http://issuer/keys").expect("a remote");
-        keys.known.store(Some(Known { jwks, keys: Vec::new() }.into()));
+        keys.known.store(Some(Known { jwks, keys: Vec::new(), lasting: None }.into()));
+        keys
+    }
+
+    /// An issuer that takes requests and never answers keeps who waits for it no longer than whoever asked first, and
+    /// all are told the same.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_keys_does_not_ask_again() {
+        let keys = issuer(|| None);
         let began = Instant::now();
         let asked = (0..5).map(|_| keys.verify("RS256", "k", "a.b", "c"));
-        assert!(futures::future::join_all(asked).await.iter().all(Result::is_err));
+        let told = futures::future::join_all(asked).await;
+        assert!(told.iter().all(|told| told.as_ref().is_err_and(|why| why.contains("fetching keys"))), "{told:?}");
         assert_eq!(began.elapsed().as_secs(), DEADLINE.as_secs());
+    }
+
+    /// Tokens with keys that nobody knows, one after another: how often the issuer is asked in a time.
+    #[tokio::test(start_paused = true)]
+    async fn tokens_that_ask_for_keys() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU64, Ordering};
+        for (said, tokens, fetches, seconds) in [
+            ("", 5, 5, 0),
+            ("", 40, 40, 30),
+            ("Cache-Control: max-age=3600\r\n", 40, 1, 0),
+            // What lasts hardly longer than clocks differ.
+            ("Cache-Control: max-age=20\r\n", 5, 5, 0),
+        ] {
+            let asked = Arc::new(AtomicU64::new(0));
+            let count = asked.clone();
+            let keys = issuer(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+                Some(format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{said}Content-Length: 11\r\n\r\n{{\"keys\":[]}}"))
+            });
+            let began = Instant::now();
+            for _ in 0..tokens {
+                let refused = keys.verify("RS256", "k", "a.b", "c").await;
+                assert_eq!(refused, Err("failed to verify signature: failed to verify id token signature".to_owned()));
+            }
+            assert_eq!((asked.load(Ordering::Relaxed), began.elapsed().as_secs()), (fetches, seconds), "{said}");
+        }
     }
 }

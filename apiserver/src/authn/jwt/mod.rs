@@ -7,8 +7,11 @@
 mod claims;
 pub mod config;
 mod distributed;
+mod fetches;
 mod keys;
+mod lifetime;
 mod registered;
+mod source;
 
 use std::sync::Arc;
 
@@ -28,10 +31,15 @@ use crate::egress::Egress;
 use crate::reloads::hashed;
 use config::{Issuer, Mapping};
 use distributed::Distributed;
-use keys::{Keys, Source};
+use fetches::Fetches;
+use keys::Keys;
+use source::Source;
 
 /// Seconds a token may be ahead of this machine's clock.
 const EARLY: f64 = 60.0;
+
+/// Seconds by which the time for a token is sorted.
+const BUCKETS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// One issuer.
 struct Provider {
@@ -50,18 +58,27 @@ pub struct Issuers {
 }
 
 impl Issuers {
-    /// Over these, fetching what they publish until the parent is cancelled.
+    /// Over these, asking where they publish their keys until the parent is cancelled. `measured`: metrics tell of keys
+    /// that are fetched.
+    ///
+    /// # Errors
+    /// Upstream's words about an issuer that is to be reached by a way there is not.
     pub fn start(
         issuers: Vec<Issuer>,
         egress: &Egress,
         parent: &CancellationToken,
         tasks: &shared::run::TaskGroup,
-    ) -> Self {
+        measured: bool,
+    ) -> Result<Self, String> {
         let stop = parent.child_token();
         let mut providers = Vec::new();
-        for issuer in issuers {
-            let source = Source { ca: issuer.ca.clone(), dialer: issuer.egress.and_then(|to| egress.proxied(to)) };
-            let keys = Arc::new(Keys::new(&issuer.url, issuer.discovery.as_deref(), source.clone()));
+        let dialers: Result<Vec<_>, String> =
+            issuers.iter().map(|issuer| issuer.egress.map(|to| egress.demanded(to)).transpose()).collect();
+        let dialers = dialers.map_err(|why| format!("oidc: {why}"))?;
+        for (issuer, dialer) in issuers.into_iter().zip(dialers) {
+            let source = Source { ca: issuer.ca.clone(), dialer };
+            let fetches = measured.then(|| Fetches::new(&issuer.url));
+            let keys = Arc::new(Keys::new(&issuer.url, issuer.discovery.as_deref(), source.clone(), fetches));
             let (work, until) = (keys.clone(), stop.clone());
             tasks.spawn("token-issuer", async move {
                 tokio::select! {
@@ -73,7 +90,7 @@ impl Issuers {
             let distributed = Distributed::new(source);
             providers.push(Provider { issuer, keys, distributed, hash });
         }
-        Self { providers, stop: Some(stop.drop_guard()) }
+        Ok(Self { providers, stop: Some(stop.drop_guard()) })
     }
 
     /// Whether all issuers have been reached.
@@ -100,9 +117,12 @@ impl Jwt {
         Self { issuers: ArcSwap::from_pointee(issuers) }
     }
 
-    /// Exchanges the issuers.
+    /// Exchanges the issuers. Nothing is said any more of the keys of those that are gone.
     pub fn replace(&self, issuers: Issuers) {
-        self.issuers.store(Arc::new(issuers));
+        let fresh = Arc::new(issuers);
+        let old = self.issuers.swap(fresh.clone());
+        let stays = |gone: &Provider| fresh.providers.iter().any(|p| p.issuer.url == gone.issuer.url);
+        old.providers.iter().filter(|p| !stays(p)).for_each(|gone| gone.keys.forget());
     }
 
     /// Whom a token stands for at a time (seconds). `None` for tokens of other issuers.
@@ -145,7 +165,7 @@ fn latency() -> HistogramVec {
         "apiserver_authentication_jwt_authenticator_latency_seconds",
         "[ALPHA] Latency of jwt authentication operations in seconds. This is the time spent authenticating a token for cache miss only (i.e. when the token is not found in the cache).",
         &["jwt_issuer_hash", "result"],
-        metrics::default_buckets(),
+        BUCKETS.to_vec(),
     )
 }
 

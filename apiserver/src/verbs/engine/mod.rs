@@ -17,10 +17,12 @@ use proto::Value;
 use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::authz::Attributes;
+use shared::run::Shutdown;
 use shared::status::Status;
 use shared::traces;
 
 use super::Noted;
+use super::closing::Closing;
 use super::kin::Conversions;
 use super::outcome::{Outcome, Waiting};
 use super::query::WriteOptions;
@@ -92,8 +94,10 @@ pub struct Engine {
     pub permits: OnceLock<Arc<dyn Permits>>,
     /// Calls conversion webhooks.
     pub caller: OnceLock<Arc<Caller>>,
-    /// Cancelled when the server goes down: ends watches.
-    pub closing: tokio_util::sync::CancellationToken,
+    /// Ends watches when the server goes down.
+    pub closing: Arc<Closing>,
+    /// Triggered when the last request was answered.
+    pub answered: Shutdown,
 }
 
 /// What a write is about.
@@ -184,7 +188,7 @@ impl Engine {
                 Err(error) => tracing::warn!(%error, "this thread shares the connection to etcd"),
             }
         };
-        self.closing.run_until_cancelled(settled).await;
+        self.answered.token().run_until_cancelled(settled).await;
     }
 
     /// The key of an object.

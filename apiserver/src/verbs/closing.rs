@@ -1,0 +1,69 @@
+//! How watches end when the server goes down: one after another, so that their clients do not all come back somewhere
+//! else in one moment.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// Of watches that need not take turns.
+pub const AT_ONCE: u32 = 0;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Closing {
+    begun: CancellationToken,
+    /// Watches that end in a second.
+    pace: AtomicU32,
+    /// Those that had their turn.
+    gone: AtomicU32,
+}
+
+impl Closing {
+    /// From now on watches end, so many in a second or [`AT_ONCE`]. Only the first word counts.
+    pub fn begin(&self, pace: u32) {
+        if !self.has_begun() {
+            self.pace.store(pace, Ordering::Release);
+            self.begun.cancel();
+        }
+    }
+
+    /// Whether watches end.
+    pub fn has_begun(&self) -> bool {
+        self.begun.is_cancelled()
+    }
+
+    /// Until watches end.
+    pub fn begun(&self) -> WaitForCancellationFutureOwned {
+        self.begun.clone().cancelled_owned()
+    }
+
+    /// Until it is a watch's turn to end.
+    pub async fn turn(&self) {
+        let before = self.gone.fetch_add(1, Ordering::Relaxed);
+        if let Some(wait) = (Duration::from_secs(1) * before).checked_div(self.pace.load(Ordering::Acquire)) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_after_another() {
+        for (pace, want) in [(0, [0, 0, 0, 0]), (2, [0, 500, 1000, 1500]), (200, [0, 5, 10, 15])] {
+            let (closing, began) = (Closing::default(), Instant::now());
+            closing.begin(pace);
+            closing.begin(1);
+            let ends = (0..4).map(async |_| {
+                closing.begun().await;
+                closing.turn().await;
+                began.elapsed().as_millis()
+            });
+            assert_eq!(futures::future::join_all(ends).await, want, "{pace}");
+        }
+    }
+}
