@@ -111,11 +111,11 @@ fn patched(row: &Resource, object: &Value) -> Value {
     scale
 }
 
-/// The replicas of a Scale that can be accepted.
+/// The replicas of a Scale that can be accepted; those of a custom object are judged with the object.
 fn check(row: &Resource, scale: &Value, name: &str) -> Result<i64, Status> {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     let mut errors = validation::scale_metadata(row, scale);
-    if replicas < 0 {
+    if replicas < 0 && row.custom.is_none() {
         let path = field::Path::of(&["spec", "replicas"]);
         errors.push(field::Error::invalid(path, replicas, "must be greater than or equal to 0"));
     }
