@@ -111,6 +111,8 @@ pub enum NotAcceptable {
     Format,
     /// The encoding is known, the form is not.
     Shape,
+    /// There is no stream in that encoding.
+    Stream,
 }
 
 /// Reads an `Accept` header for an endpoint that answers with a single object, a list or a watch.
@@ -136,9 +138,6 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
             (_, Some(format)) => format,
             (_, None) => continue,
         };
-        if watch && format == Format::Yaml {
-            continue;
-        }
         let (mut r#as, mut group, mut version, mut pretty) = ("", "", "", false);
         let (mut plain, mut known) = (true, true);
         for (key, value) in &clause.parameters {
@@ -179,6 +178,10 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
             // Table has no protobuf form.
             error = NotAcceptable::Shape;
             continue;
+        }
+        // What the client would rather have is known, and no stream of it.
+        if watch && format == Format::Yaml {
+            return Err(NotAcceptable::Stream);
         }
         return Ok(Accepted { format, shape, pretty });
     }
@@ -299,6 +302,8 @@ mod tests {
         ] {
             assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
         }
+        let streamed = parse(Media::default(), Some("application/yaml,application/json"), true);
+        assert_eq!(streamed, Err(NotAcceptable::Stream));
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
         assert_eq!(parse_plain(Media::default(), Some(table)), Err(NotAcceptable::Shape));
         let otherwise = format!("{table},application/yaml");

@@ -19,11 +19,10 @@ use shared::status::Status;
 pub fn not_acceptable(media: Media, streams: bool, why: &NotAcceptable) -> Status {
     const STREAMS: [&str; 3] =
         ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch", "application/cbor-seq"];
+    let offered = if media.cbor { &STREAMS } else { &STREAMS[..2] };
     match why {
-        NotAcceptable::Format => {
-            let offered = if media.cbor { &STREAMS } else { &STREAMS[..2] };
-            unavailable(&[media.bodies(), if streams { offered } else { &[] }].concat())
-        }
+        NotAcceptable::Format => unavailable(&[media.bodies(), if streams { offered } else { &[] }].concat()),
+        NotAcceptable::Stream => Status::not_acceptable(offered),
         NotAcceptable::Shape => Status::not_acceptable(media.bodies()),
     }
 }

@@ -245,8 +245,8 @@ fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
     }
     let parsed = negotiate::parse(r.media, r.accept.as_deref(), r.info.verb == "watch");
     parsed.map(drop).map_err(|why| match row.custom {
-        Some(_) => Status::not_acceptable(r.media.bodies()),
-        None => not_acceptable(r, why),
+        Some(_) if why != NotAcceptable::Stream => Status::not_acceptable(r.media.bodies()),
+        _ => not_acceptable(r, why),
     })
 }
 

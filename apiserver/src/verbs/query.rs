@@ -1,6 +1,7 @@
 //! Query parameters and the options made from them, checked as upstream checks them.
 
 use proto::Value;
+use shared::flags::parse_decimal;
 use shared::status::Status;
 use shared::status::field;
 
@@ -13,7 +14,7 @@ impl Query {
     pub fn parse(raw: &str) -> Self {
         Self(
             raw.split('&')
-                .filter(|p| !p.is_empty())
+                .filter(|p| !p.is_empty() && is_readable(p))
                 .map(|p| p.split_once('=').unwrap_or((p, "")))
                 .map(|(k, v)| (unescaped(k, true), unescaped(v, true)))
                 .collect(),
@@ -40,16 +41,18 @@ impl Query {
         self.get(key).map(|_| self.flag(key))
     }
 
-    /// An integer, `None` when absent or empty.
+    /// An integer, `None` when absent.
     pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
-        match self.get(key) {
-            None | Some("") => Ok(None),
-            Some(v) => match v.parse() {
-                Ok(n) => Ok(Some(n)),
-                Err(_) => Err(Status::bad_request(&format!("strconv.ParseInt: parsing {v:?}: invalid syntax"))),
-            },
-        }
+        let Some(text) = self.get(key) else { return Ok(None) };
+        parse_decimal(text).map(Some).map_err(|why| Status::bad_request(&why))
     }
+}
+
+/// Go passes over pairs with a semicolon or a percent sign that escapes nothing.
+fn is_readable(pair: &str) -> bool {
+    let bytes = pair.as_bytes();
+    let escapes = |at: usize| hex(bytes.get(at + 1)).is_some() && hex(bytes.get(at + 2)).is_some();
+    !pair.contains(';') && (0..bytes.len()).all(|at| bytes[at] != b'%' || escapes(at))
 }
 
 /// A text without its percent signs; in a query a plus is a space.
@@ -204,9 +207,15 @@ mod tests {
 
     #[test]
     fn booleans_and_escapes() {
-        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz");
+        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz&g=1;h=2&i=%");
         assert!(q.flag("a") && !q.flag("b") && !q.flag("c") && q.flag("d") && !q.flag("nope"));
-        assert_eq!((q.get("e"), q.get("f")), (Some("x/y z"), Some("%zz")));
+        assert_eq!(q.get("e"), Some("x/y z"));
+        assert_eq!(["f", "g", "h", "i"].map(|key| q.get(key)), [None; 4]);
+        assert_eq!(q.int("nope").map_err(|e| e.message), Ok(None));
+        assert_eq!(
+            q.int("d").map_err(|e| e.message),
+            Err(r#"strconv.ParseInt: parsing "": invalid syntax"#.to_owned())
+        );
     }
 
     #[test]
