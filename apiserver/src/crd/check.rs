@@ -3,7 +3,10 @@
 //! Answers for `kube-openapi/pkg/validation` as custom resources use it, with its paths (`spec.list[0].x`) and texts.
 //! Pure; recursion follows the schema, whose depth is bounded.
 
+use std::collections::HashSet;
+
 use proto::Value;
+use proto::merge::go_float;
 use serde_json::{Map, Number};
 use shared::status::field::{Error, Path};
 
@@ -19,6 +22,9 @@ pub fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<Error> 
     let mut out = Vec::new();
     at(value, old, schema, "", &mut out);
     out.truncate(MAX_ERRORS);
+    // What several alternatives find wrong is said once.
+    let mut said = HashSet::new();
+    out.retain(|error| said.insert(error.to_string()));
     out
 }
 
@@ -42,6 +48,11 @@ fn is_whole(value: &Value) -> bool {
 fn right_type(value: &Value, schema: &Schema) -> bool {
     if schema.int_or_string {
         return value.is_string() || (value.is_number() && is_whole(value));
+    }
+    // Upstream leaves texts and lists to the format, where there is one.
+    let is_numeric = matches!(&*schema.kind, "integer" | "number");
+    if !is_numeric && format_of(schema).is_some() && (value.is_string() || value.is_array()) {
+        return true;
     }
     match &*schema.kind {
         "" => true,
@@ -139,12 +150,26 @@ fn wrong_type(value: &Value, schema: &Schema, path: &str, out: &mut Vec<Error>) 
 }
 
 fn enums(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
-    if checks.enums.is_empty() || checks.enums.iter().any(|e| same(e, value)) {
+    if checks.enums.is_empty() || checks.enums.iter().any(|e| is_listed(e, value)) {
         return;
     }
     let supported: Vec<String> =
         checks.enums.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
     out.push(Error::not_supported(path_of(path), value.clone(), &supported));
+}
+
+/// Whether a value is one of an enumeration's: upstream makes the value a number of the other's type first.
+fn is_listed(listed: &Value, value: &Value) -> bool {
+    match (listed, value) {
+        (Value::Number(a), Value::Number(b)) if !a.is_f64() && b.is_f64() => a.as_i64() == b.as_f64().map(whole),
+        _ => same(listed, value),
+    }
+}
+
+/// A number without its fraction.
+#[allow(clippy::cast_possible_truncation)]
+fn whole(n: f64) -> i64 {
+    n as i64
 }
 
 /// Equality of JSON values, `1` and `1.0` being the same.
@@ -261,28 +286,40 @@ fn text_limits(text: &str, checks: &Checks, path: &str, out: &mut Vec<Error>) {
 
 fn number_limits(number: &Number, checks: &Checks, path: &str, out: &mut Vec<Error>) {
     let here = named(path);
-    let mut should_be = |what: String| {
-        let text = format!("{here} should be {what}");
-        out.push(Error::invalid(path_of(path), Value::Number(number.clone()), &text));
+    // An integer is compared with what the limits are without their fractions.
+    let cut = |limit: f64| {
+        if number.is_f64() { (limit, go_float(limit)) } else { (limit.trunc(), whole(limit).to_string()) }
     };
-    let limit = |v: &Option<Value>| v.as_ref().and_then(|v| v.as_f64().map(|n| (n, v.to_string())));
-    let number = number.as_f64().unwrap_or(f64::NAN);
-    if let Some((by, text)) = limit(&checks.multiple_of)
-        && !(number / by).fract().eq(&0.0)
-    {
-        should_be(format!("a multiple of {text}"));
+    let limit = |v: &Option<Value>| v.as_ref().and_then(Value::as_f64).map(cut);
+    let there = number.as_f64().unwrap_or(f64::NAN);
+    match limit(&checks.multiple_of) {
+        Some((by, text)) if by <= 0.0 => {
+            let place = path_of(path);
+            let why = format!("factor MultipleOf declared for {} must be positive: {text}", place.as_str());
+            out.push(Error::invalid(place, whole(by), &why));
+        }
+        Some((by, text)) if (there / by).fract() != 0.0 => out.push(Error::invalid(
+            path_of(path),
+            Value::Number(number.clone()),
+            &format!("{here} should be a multiple of {text}"),
+        )),
+        _ => {}
     }
+    let mut should_be = |what: String| {
+        let why = format!("{here} should be {what}");
+        out.push(Error::invalid(path_of(path), Value::Number(number.clone()), &why));
+    };
     if let Some((max, text)) = limit(&checks.maximum) {
         match checks.exclusive_maximum {
-            true if number >= max => should_be(format!("less than {text}")),
-            false if number > max => should_be(format!("less than or equal to {text}")),
+            true if there >= max => should_be(format!("less than {text}")),
+            false if there > max => should_be(format!("less than or equal to {text}")),
             _ => {}
         }
     }
     if let Some((min, text)) = limit(&checks.minimum) {
         match checks.exclusive_minimum {
-            true if number <= min => should_be(format!("greater than {text}")),
-            false if number < min => should_be(format!("greater than or equal to {text}")),
+            true if there <= min => should_be(format!("greater than {text}")),
+            false if there < min => should_be(format!("greater than or equal to {text}")),
             _ => {}
         }
     }
@@ -359,6 +396,30 @@ pub fn counterpart<'v>(item: &Value, old: &'v Value, list: &Schema) -> Option<&'
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// What follows from Go's types, as upstream's validator answered.
+    #[test]
+    fn numbers_and_formats_as_go_has_them() {
+        let schema = Schema::compile(&json!({"type": "object", "properties": {
+            "e": {"type": "number", "enum": [1, 2]},
+            "h": {"type": "number", "maximum": 1.5, "minimum": -1.5},
+            "m": {"type": "number", "multipleOf": 0.5},
+            "d": {"type": "string", "format": "date"},
+            "o": {"type": "object", "required": ["x"], "oneOf": [{"required": ["x"]}, {"required": ["x", "y"]}]},
+        }}));
+        for (value, want) in [
+            (json!({"e": 2.5, "h": -1, "m": 1.5, "d": ["x"]}), &[][..]),
+            (json!({"e": 3.5}), &[r#"e: Unsupported value: 3.5: supported values: "1", "2""#]),
+            (json!({"h": 2}), &["h: Invalid value: 2: h in body should be less than or equal to 1"]),
+            (json!({"h": 1e10}), &["h: Invalid value: 1e+10: h in body should be less than or equal to 1.5"]),
+            (json!({"m": 3}), &["m: Invalid value: 0: factor MultipleOf declared for m must be positive: 0"]),
+        ] {
+            let got: Vec<String> = check(&value, None, &schema).iter().map(ToString::to_string).collect();
+            assert_eq!(got, want, "{value}");
+        }
+        let said = check(&json!({"o": {}}), None, &schema);
+        assert_eq!(said.iter().filter(|e| e.to_string() == "o.x: Required value").count(), 1, "{said:?}");
+    }
 
     #[test]
     fn upstreams_words() {

@@ -13,7 +13,7 @@ pub fn fits(format: &str, text: &str) -> bool {
         "cidr" => text.parse::<ipnet::IpNet>().is_ok(),
         "uri" => is_uri(text),
         "email" => is_email(text),
-        "hostname" => text.len() <= 255 && matches("hostname", text),
+        "hostname" => text.len() <= 255 && text.split('.').all(|label| label.len() <= 63) && matches(format, text),
         "byte" => {
             use base64::Engine as _;
             base64::engine::general_purpose::STANDARD.decode(text).is_ok()
@@ -60,7 +60,10 @@ pub fn is_known(format: &str) -> bool {
 /// Formats that are regular expressions.
 const PATTERNS: [(&str, &str); 14] = [
     ("bsonobjectid", "^[0-9a-fA-F]{24}$"),
-    ("hostname", r"^([a-zA-Z0-9](-*[a-zA-Z0-9])*)(\.[a-zA-Z0-9](-*[a-zA-Z0-9])*)*\.?$"),
+    (
+        "hostname",
+        r"^([a-zA-Z0-9\p{S}\p{L}](-?[a-zA-Z0-9\p{S}\p{L}]{0,62})?|([a-zA-Z0-9\p{S}\p{L}]([a-zA-Z0-9\p{S}\p{L}-]{0,61}[a-zA-Z0-9\p{S}\p{L}])?\.)+[a-zA-Z\p{L}]{2,63})$",
+    ),
     (
         "mac",
         r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$|^([0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}$|^([0-9A-Fa-f]{2}[:-]){7}[0-9A-Fa-f]{2}$",
@@ -203,7 +206,10 @@ mod tests {
             ("cidr", "10.0.0.0/8", "10.0.0.0"),
             ("uri", "http://a/b", "a b"),
             ("email", "a@b.c", "a.b.c"),
-            ("hostname", "a.b-c", "-a"),
+            ("hostname", "a.b-c.example", "a.b-c"),
+            ("hostname", "a-b", "-a"),
+            ("hostname", "2020", "2020-01-01"),
+            ("hostname", "a.example", "a.b."),
             ("byte", "YQ==", "?"),
             ("date", "2026-01-31", "2026-02-31"),
             ("date-time", "2026-01-31T00:00:00Z", "2026-01-31"),

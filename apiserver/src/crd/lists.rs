@@ -40,6 +40,12 @@ fn at(value: &Value, schema: &Schema, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn unique(list: &[Value], schema: &Schema, path: &Path, out: &mut Vec<Error>) {
+    let is_map = matches!(schema.list, ListKind::Map(_));
+    if let Some(i) = list.iter().position(|item| is_map && !item.is_object() && !item.is_null()) {
+        let why = "must be an object for an array of list-type map";
+        out.push(Error::invalid(path.index(i), list[i].clone(), why));
+        return;
+    }
     let mut seen = HashSet::new();
     let mut told = HashSet::new();
     for (i, item) in list.iter().enumerate() {
@@ -48,7 +54,7 @@ fn unique(list: &[Value], schema: &Schema, path: &Path, out: &mut Vec<Error>) {
             ListKind::Set => item.clone(),
             ListKind::Map(keys) => match item {
                 Value::Object(map) => key_of(map, keys),
-                _ => continue,
+                _ => Value::Object(serde_json::Map::new()),
             },
         };
         // Trees print the same when they are the same: keys are sorted.
@@ -78,5 +84,11 @@ mod tests {
         let value = json!({"set": ["x", "y", "x", "x"], "map": [{"a": 1, "b": 2, "c": 3}, {"a": 1}, {"a": 1, "b": 2}], "free": ["x", "x"]});
         let got: Vec<String> = check(&value, &schema).iter().map(ToString::to_string).collect();
         assert_eq!(got, ["map[2]: Duplicate value: {\"a\":1,\"b\":2}", "set[2]: Duplicate value: \"x\""]);
+        let value = json!({"map": [null, {"c": 1}, null]});
+        let got: Vec<String> = check(&value, &schema).iter().map(ToString::to_string).collect();
+        assert_eq!(got, ["map[1]: Duplicate value: {}"]);
+        let value = json!({"map": [{"a": 1}, {"a": 1}, 5, "x"]});
+        let got: Vec<String> = check(&value, &schema).iter().map(ToString::to_string).collect();
+        assert_eq!(got, ["map[2]: Invalid value: 5: must be an object for an array of list-type map"]);
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::OnceLock;
 
 use proto::Value;
+use proto::merge::{go_print, go_type};
 use proto::resources::Resource;
 use proto::schema::{self, Card, Derived, Field, Kind, Message};
 use shared::status::field::{Error, Path};
@@ -23,10 +24,11 @@ pub fn open() -> &'static Message {
         let mut fields =
             vec![Field::new("kind", Kind::String, Card::Single), Field::new("apiVersion", Kind::String, Card::Single)];
         if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
-            fields.push(Field::new("metadata", Kind::Message(meta), Card::Single));
+            let field = Field::new("metadata", Kind::Message(meta), Card::Single);
+            fields.push(Field { go_type: "v1.ObjectMeta".into(), ..field });
         }
         Message {
-            name: "unstructured.Unstructured".into(),
+            name: schema::OPEN.into(),
             fields: fields.into(),
             wire: (&[]).into(),
             gvk: None,
@@ -80,25 +82,36 @@ pub fn present(row: &Resource, served: &Served, object: &mut Value) {
 /// What is wrong with a new object, beside its metadata.
 pub fn create(row: &Resource, served: &Served, object: &Value) -> Vec<Error> {
     let mut out = type_meta(row, object);
-    out.extend(check::check(object, None, &served.schema));
-    if let Some(scale) = &served.scale {
-        replicas(&scale.spec, object, &mut out);
-        scale_status(scale, object, &mut out);
+    if out.is_empty() {
+        out.extend(check::check(object, None, &served.schema));
+        if let Some(scale) = &served.scale {
+            replicas(&scale.spec, object, &mut out);
+            scale_status(scale, object, &mut out);
+        }
     }
     finish(served, object, None, &mut out);
     out
 }
 
-/// What is wrong with a changed object, beside its metadata.
-pub fn update(row: &Resource, served: &Served, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
+/// What is wrong with a changed object, of whose metadata it is known already.
+pub fn update(
+    row: &Resource,
+    served: &Served,
+    subresource: &str,
+    (new, old): (&Value, &Value),
+    metadata: &[Error],
+) -> Vec<Error> {
     meters::ratcheted(|| {
         let mut out = type_meta(row, new);
-        out.extend(check::check(new, Some(old), &served.schema));
-        if let Some(scale) = &served.scale {
-            if subresource != "status" {
-                replicas(&scale.spec, new, &mut out);
+        if out.is_empty() {
+            out.extend_from_slice(metadata);
+            out.extend(check::check(new, Some(old), &served.schema));
+            if let Some(scale) = &served.scale {
+                if subresource != "status" {
+                    replicas(&scale.spec, new, &mut out);
+                }
+                scale_status(scale, new, &mut out);
             }
-            scale_status(scale, new, &mut out);
         }
         finish(served, new, Some(old), &mut out);
         out
@@ -141,34 +154,51 @@ pub fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
     path.iter().try_fold(object, |v, step| v.get(step))
 }
 
-fn replicas(path: &[String], object: &Value, out: &mut Vec<Error>) {
-    let Some(value) = at(object, path).filter(|v| !v.is_null()) else { return };
-    let field = Path::new(&format!(".{}", path.join(".")));
-    match value.as_i64() {
-        None => {
-            let text = format!(".{} accessor error: {value} is not of the type int64", path.join("."));
-            out.push(Error::invalid(field, Value::from(0), &text));
+/// What stands at a path, or why nothing can stand there.
+fn nested<'v>(object: &'v Value, path: &[String]) -> Result<Option<&'v Value>, String> {
+    let mut at = object;
+    for (i, step) in path.iter().enumerate() {
+        match at {
+            Value::Object(map) => match map.get(step) {
+                Some(inner) => at = inner,
+                None => return Ok(None),
+            },
+            Value::Null => return Ok(None),
+            other => return Err(misfit(&path[..=i], other, "map[string]interface{}")),
         }
-        Some(n) if n < 0 => out.push(Error::invalid(field, n, "should be a non-negative integer")),
-        Some(n) if n > i64::from(i32::MAX) => {
-            let text = format!("should be less than or equal to {}", i32::MAX);
-            out.push(Error::invalid(field, n, &text));
-        }
-        Some(_) => {}
     }
+    Ok(Some(at))
+}
+
+fn misfit(path: &[String], value: &Value, wanted: &str) -> String {
+    let (shown, kind) = (go_print(value), go_type(value));
+    format!(".{} accessor error: {shown} is of the type {kind}, expected {wanted}", path.join("."))
+}
+
+fn replicas(path: &[String], object: &Value, out: &mut Vec<Error>) {
+    let found = match nested(object, path) {
+        Ok(None) => return,
+        Ok(Some(value)) => value.as_i64().ok_or_else(|| misfit(path, value, "int64")),
+        Err(why) => Err(why),
+    };
+    let (shown, why) = match found {
+        Err(why) => (0, why),
+        Ok(n) if n < 0 => (n, "should be a non-negative integer".to_owned()),
+        Ok(n) if n > i64::from(i32::MAX) => (n, format!("should be less than or equal to {}", i32::MAX)),
+        Ok(_) => return,
+    };
+    out.push(Error::invalid(Path::new(&format!(".{}", path.join("."))), shown, &why));
 }
 
 fn scale_status(scale: &Scale, object: &Value, out: &mut Vec<Error>) {
     replicas(&scale.status, object, out);
-    if let Some(path) = &scale.selector
-        && let Some(value) = at(object, path)
-        && !value.is_string()
-        && !value.is_null()
-    {
-        let name = path.join(".");
-        let text = format!(".{name} accessor error: {value} is not of the type string");
-        out.push(Error::invalid(Path::new(&format!(".{name}")), value.clone(), &text));
-    }
+    let Some(path) = &scale.selector else { return };
+    let why = match nested(object, path) {
+        Ok(None | Some(Value::String(_))) => return,
+        Ok(Some(value)) => misfit(path, value, "string"),
+        Err(why) => why,
+    };
+    out.push(Error::invalid(Path::new(&format!(".{}", path.join("."))), "", &why));
 }
 
 /// A write of `status` changes that and nothing else but who owns it.

@@ -200,7 +200,7 @@ impl Run {
                 Ok(_) => match rule.words(&scope, schema, root, &mut self.budget) {
                     Ok(words) => {
                         let at = rule.field_path.as_ref().map_or_else(|| path.clone(), |p| below(path, p));
-                        self.out.push(error(rule.reason, &at, &words, value));
+                        self.out.push(error(rule.reason, &at, &words, value, &schema.kind));
                     }
                     Err(why) => return self.end(path, schema, &why),
                 },
@@ -242,21 +242,14 @@ fn below(path: &Path, relative: &str) -> Path {
     }
 }
 
-fn error(kind: ErrorKind, path: &Path, words: &str, value: &Value) -> Error {
-    match kind {
+fn error(reason: ErrorKind, path: &Path, words: &str, value: &Value, kind: &str) -> Error {
+    // Objects and lists are not shown.
+    let shown = matches!(kind, "object" | "array").then(String::new);
+    match reason {
         ErrorKind::Required => Error::required(path, words),
         ErrorKind::Forbidden => Error::forbidden(path, words),
-        ErrorKind::Duplicate => {
-            let mut e = Error::duplicate(path, value.clone());
-            e.detail = words.to_owned();
-            e
-        }
-        // The value itself is left out of the sentence.
-        _ => {
-            let mut e = Error::invalid(path, Value::Null, "");
-            e.shown = Some(words.to_owned());
-            e
-        }
+        ErrorKind::Duplicate => Error { shown, ..Error::duplicate(path, value.clone()) },
+        _ => Error { shown, ..Error::invalid(path, value.clone(), words) },
     }
 }
 

@@ -374,7 +374,7 @@ mod tests {
         let run = |text: Value| run(&json!({"type": "object", "properties": {"a": text}}));
         assert!(run(json!({"x-kubernetes-int-or-string": true, "default": 1.5})).is_empty());
         let rule = json!({"type": "integer", "default": 1, "x-kubernetes-validations": [{"rule": "self > 1"}]});
-        assert_eq!(run(rule), ["s.properties[a].default: Invalid value: failed rule: self > 1"]);
+        assert_eq!(run(rule), ["s.properties[a].default: Invalid value: 1: failed rule: self > 1"]);
         let object = json!({"type": "object", "x-kubernetes-embedded-resource": true,
             "x-kubernetes-preserve-unknown-fields": true, "default": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": ".."}}});
         assert_eq!(run(object), ["s.properties[a].default.metadata.name: Invalid value: \"..\": may not be '..'"]);

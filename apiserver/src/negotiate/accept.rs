@@ -189,6 +189,7 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
             // Table has no protobuf form.
             continue;
         }
+        // What the client would rather have is known, and no stream of it.
         if watch && format == Format::Yaml {
             return Err(NotAcceptable::Stream);
         }

@@ -297,7 +297,8 @@ pub fn decode_patched(
         Err(e) => return Err(unpatched(schema, &tree, shown, &e.to_string())),
     }
     let found = strictly(Vec::new(), found, validation).map_err(|why| unpatched(schema, &tree, shown, &why))?;
-    if let Some(map) = tree.as_object_mut() {
+    // What a custom object calls itself is judged later.
+    if let Some(map) = tree.as_object_mut().filter(|_| !schema.is_open()) {
         map.insert("apiVersion".to_owned(), Value::from(named.0));
         map.insert("kind".to_owned(), Value::from(named.1));
     }
@@ -307,7 +308,9 @@ pub fn decode_patched(
 /// The answer to a patch whose outcome is no object of the kind; it shows the outcome.
 pub fn unpatched(schema: &Message, tree: &Value, patch: &Value, why: &str) -> Status {
     let mut bytes = Vec::new();
-    patched_text(Some(schema), tree, patch, &mut bytes);
+    // All keys of a custom object are sorted.
+    let schema = Some(schema).filter(|s| !s.is_open());
+    patched_text(schema, tree, patch, &mut bytes);
     let shown = String::from_utf8_lossy(&bytes).into_owned();
     let error = shared::status::field::Error::invalid("patch", Value::from(shown), why);
     Status::invalid("", "", "", vec![error])

@@ -12,7 +12,7 @@ use crate::crd::set_condition;
 /// Starts the list of versions that etcd may hold.
 pub(super) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     let versions = object.pointer("/spec/versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let stored: Vec<&Value> = versions.iter().filter(|v| v["storage"] == true).map(|v| &v["name"]).collect();
+    let stored = versions.iter().find(|v| v["storage"] == true).map(|v| [&v["name"]]);
     object["status"] =
         json!({"conditions": null, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored});
 }

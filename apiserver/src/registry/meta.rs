@@ -3,6 +3,7 @@
 use proto::Value;
 use rand::Rng;
 use serde_json::{Map, json};
+use shared::flags::parse_unsigned_decimal;
 
 /// Characters of generated name suffixes: no vowels, nothing that looks like something else.
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -57,11 +58,7 @@ pub fn set_text(object: &mut Value, field: &str, value: &str) {
 pub fn revision(object: &Value) -> Result<i64, String> {
     match text(object, "resourceVersion") {
         "" => Ok(0),
-        v => v
-            .parse::<i64>()
-            .ok()
-            .filter(|n| *n >= 0)
-            .ok_or_else(|| format!("strconv.ParseUint: parsing {v:?}: invalid syntax")),
+        v => parse_unsigned_decimal(v).map(|n| i64::try_from(n).unwrap_or(i64::MAX)),
     }
 }
 
@@ -94,11 +91,21 @@ pub fn fill(object: &mut Value) {
 pub fn carry_over(new: &mut Value, old: &Value) {
     let meta = metadata(new);
     let old_meta = old.get("metadata");
-    for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
-        match old_meta.and_then(|m| m.get(field)) {
-            Some(v) => meta.insert(field.to_owned(), v.clone()),
+    let before = |field: &str| old_meta.and_then(|m| m.get(field)).filter(|v| !v.is_null()).cloned();
+    for field in ["creationTimestamp", "generation"] {
+        match before(field) {
+            Some(v) => meta.insert(field.to_owned(), v),
             None => meta.remove(field),
         };
+    }
+    // That an object goes cannot be taken back; who says so of one that stays is refused.
+    if let Some(v) = before("deletionTimestamp") {
+        meta.insert("deletionTimestamp".to_owned(), v);
+    }
+    if let Some(v) = before("deletionGracePeriodSeconds")
+        .filter(|_| meta.get("deletionGracePeriodSeconds").is_none_or(Value::is_null))
+    {
+        meta.insert("deletionGracePeriodSeconds".to_owned(), v);
     }
     if meta.get("uid").and_then(Value::as_str).unwrap_or("").is_empty()
         && let Some(uid) = old_meta.and_then(|m| m.get("uid"))

@@ -151,7 +151,7 @@ fn names(names: &Value, path: &Path, out: &mut Vec<Error>) {
 /// What is asked of a definition beside its specification.
 fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let spec = get(object, "spec");
-    stored_versions(texts(get(object, "status"), "storedVersions"), list(spec, "versions"), out);
+    stored_versions(get(object, "status"), list(spec, "versions"), out);
     approval(object, old, out);
     if flag(spec, "preserveUnknownFields") && !old.is_some_and(|old| flag(get(old, "spec"), "preserveUnknownFields")) {
         let message =
@@ -161,26 +161,28 @@ fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
 }
 
 /// What etcd may hold has to be known.
-fn stored_versions(stored: Vec<&str>, versions: &[Value], out: &mut Vec<Error>) {
+fn stored_versions(status: &Value, versions: &[Value], out: &mut Vec<Error>) {
     let path = Path::of(&["status", "storedVersions"]);
+    let (stored, shown) = (texts(status, "storedVersions"), get(status, "storedVersions"));
     if stored.is_empty() {
-        out.push(Error::invalid(path, Value::from(stored), "must have at least one stored version"));
+        out.push(Error::invalid(path, shown.clone(), "must have at least one stored version"));
         return;
     }
-    for version in versions.iter().filter(|v| flag(v, "storage")) {
+    // Each is good for one version: of two with the same name the second one is not there.
+    let mut left: Vec<(usize, &str)> = stored.into_iter().enumerate().collect();
+    for version in versions {
         let name = text(version, "name");
-        if !stored.contains(&name) {
-            let message = format!("must have the storage version {name}");
-            out.push(Error::invalid(&path, Value::from(stored.clone()), &message));
+        let before = left.len();
+        left.retain(|(_, stored)| *stored != name);
+        if flag(version, "storage") && left.len() == before {
+            out.push(Error::invalid(&path, shown.clone(), &format!("must have the storage version {name}")));
         }
     }
-    for (i, name) in stored.iter().enumerate() {
-        if !versions.iter().any(|v| text(v, "name") == *name) {
-            let message = format!(
-                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
-            );
-            out.push(Error::invalid(path.index(i), *name, &message));
-        }
+    for (i, name) in left {
+        let message = format!(
+            "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+        );
+        out.push(Error::invalid(path.index(i), name, &message));
     }
 }
 
@@ -238,7 +240,8 @@ fn versions(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error
         }
         definition_parts::of_one(all, version, allowed.before, &path, out);
     }
-    let shown = || definition_parts::apart(all);
+    let is_missing = get(spec, "versions").is_null();
+    let shown = || if is_missing { Value::Null } else { definition_parts::apart(all) };
     let mut seen = std::collections::BTreeSet::new();
     if all.iter().any(|v| !seen.insert(text(v, "name"))) {
         out.push(Error::invalid(&path, shown(), "must contain unique version names"));

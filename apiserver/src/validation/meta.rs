@@ -209,6 +209,9 @@ pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>
             out.push(Error::invalid(path.child(key), get(meta, key).clone(), "field is immutable"));
         }
     }
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        immutable(get(meta, key), get(before, key), &path.child(key), out);
+    }
     maps_and_lists(meta, path, out);
 }
 

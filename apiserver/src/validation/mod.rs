@@ -426,7 +426,8 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
     // Upstream judges it of all kinds, and most kinds do once more: clients see causes twice.
     meta::update(new, old, &metadata(), &mut out);
     if let Some(served) = crd::served(row) {
-        out.extend(crd::objects::update(row, served, "", new, old));
+        let own = crd::objects::update(row, served, "", (new, old), &out);
+        out.extend(own);
         return out;
     }
     steps(rules.changed, rules, row, (new, old), &mut out);
@@ -438,7 +439,8 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
     let mut out = Vec::new();
     meta::update(new, old, &metadata(), &mut out);
     if let Some(served) = crd::served(row) {
-        out.extend(crd::objects::update(row, served, subresource, new, old));
+        let own = crd::objects::update(row, served, subresource, (new, old), &out);
+        out.extend(own);
         return out;
     }
     changed_metadata(row, new, old, &mut out);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proto::resources::Row;
-use shared::status::Status;
+use shared::flags::parse_unsigned_decimal;
+use shared::status::{Status, go_quote};
 
 use super::engine::Engine;
 use super::{Reply, Request, accepted, namespace_of, table};
@@ -15,11 +16,9 @@ use crate::storage::{self, codec};
 pub fn revision(text: &str) -> Result<Option<i64>, String> {
     match text {
         "" => Ok(None),
-        t => match t.parse::<u64>() {
+        t => match parse_unsigned_decimal(t) {
             Ok(n) => Ok(Some(i64::try_from(n).unwrap_or(i64::MAX))),
-            Err(_) => {
-                Err(format!("resourceVersion: Invalid value: {t:?}: strconv.ParseUint: parsing {t:?}: invalid syntax"))
-            }
+            Err(why) => Err(format!("resourceVersion: Invalid value: {}: {why}", go_quote(t))),
         },
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use proto::merge::{go_print, json_patch, merge_patch, strategic};
+use proto::merge::{go_print, json_patch, json_type, merge_patch, strategic};
 use proto::resources::Row;
 use proto::schema::Message;
 use proto::{Value, cbor, json, yaml};
@@ -120,7 +120,14 @@ impl Patch {
                 let text = cbor::to_json(body).map_err(|e| bad(format!("error decoding CBOR: {e}")))?;
                 read(&text, "error decoding CBOR: ").map(|(p, _)| (Document::Apply(p), Vec::new()))?
             }
-            _ => applied_yaml(body).map_err(bad).map(|(p, strict)| (Document::Apply(p), strict))?,
+            _ => {
+                let (applied, strict) = applied_yaml(body).map_err(bad)?;
+                if !applied.is_object() && !applied.is_null() {
+                    let what = format!("error unmarshaling JSON: while decoding JSON: {}", no_map(&applied));
+                    return Err(bad(format!("error decoding YAML: {what}")));
+                }
+                (Document::Apply(applied), strict)
+            }
         };
         Ok(Self { document, strict })
     }
@@ -160,6 +167,7 @@ impl Patch {
         match &self.document {
             Document::Json(p) => p.apply(&mut new).map_err(|_| rejected())?,
             Document::Merge(p) => {
+                check_merge(p, asked)?;
                 merge_patch::apply(&mut new, p.clone());
                 touched = Some(p);
             }
@@ -194,6 +202,22 @@ impl Patch {
     }
 }
 
+/// A merge patch is an object; a list takes the place of what is there when nobody asked for strict reading.
+fn check_merge(patch: &Value, asked: bool) -> Result<(), Status> {
+    match patch {
+        Value::Object(_) => Ok(()),
+        Value::Array(_) if !asked => Ok(()),
+        Value::Null => Err(Status::bad_request("Invalid JSON Patch")),
+        _ if !asked => Err(Status::bad_request("Invalid JSON Patch")),
+        other => Err(Status::bad_request(&format!("error decoding patch: {}", no_map(other)))),
+    }
+}
+
+/// What Go says of a value that is no object.
+fn no_map(value: &Value) -> String {
+    format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", json_type(value))
+}
+
 /// Reads applied text, with the keys that it has twice.
 fn applied_yaml(body: &[u8]) -> Result<(Value, Vec<String>), String> {
     // Most clients send JSON, which is YAML: read as such it costs less.
@@ -212,9 +236,15 @@ fn check_kind(named: (&str, &str), schema: &Message, new: &Value, touched: &Valu
     let text = |key: &str, default| new.get(key).and_then(Value::as_str).filter(|t| !t.is_empty()).unwrap_or(default);
     let (api_version, kind) = (text("apiVersion", named.0), text("kind", named.1));
     let (group, version) = named.0.split_once('/').unwrap_or(("", named.0));
-    if std::ptr::eq(schema, crd::objects::open()) && (api_version, kind) != named {
-        // Validation says what it must be.
-        return Ok(());
+    if schema.is_open() {
+        if new.get("kind").and_then(Value::as_str).is_some_and(|kind| !kind.is_empty()) {
+            // Validation says what it must be.
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        json::encode_any(new, &mut text);
+        let why = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(&text));
+        return Err(unpatched(schema, new, touched, &why));
     }
     let Some(mut why) = other_kind(api_version, kind, &Expected::kind(group, version, named.1)) else { return Ok(()) };
     // What the object claims to be is read first.

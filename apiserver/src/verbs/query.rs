@@ -1,9 +1,8 @@
 //! Query parameters and the options made from them, checked as upstream checks them.
 
-use std::num::{IntErrorKind, ParseIntError};
-
 use proto::Value;
-use shared::status::{Status, field, go_quote};
+use shared::flags::parse_decimal;
+use shared::status::{Status, field};
 
 /// Decoded query parameters in order.
 #[derive(Clone, Debug, Default)]
@@ -44,13 +43,7 @@ impl Query {
     /// An integer, `None` when absent.
     pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
         let Some(text) = self.get(key) else { return Ok(None) };
-        text.parse().map(Some).map_err(|error: ParseIntError| {
-            let why = match error.kind() {
-                IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-                _ => "invalid syntax",
-            };
-            Status::bad_request(&format!("strconv.ParseInt: parsing {}: {why}", go_quote(text)))
-        })
+        parse_decimal(text).map(Some).map_err(|why| Status::bad_request(&why))
     }
 }
 
@@ -212,9 +205,15 @@ mod tests {
 
     #[test]
     fn booleans_and_escapes() {
-        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz&g=1;h=2");
+        let q = Query::parse("a=zzz&b=false&c=0&d&e=x%2Fy+z&f=%zz&g=1;h=2&i=%");
         assert!(q.flag("a") && !q.flag("b") && !q.flag("c") && q.flag("d") && !q.flag("nope"));
-        assert_eq!((q.get("e"), q.get("f"), q.get("g")), (Some("x/y z"), None, None));
+        assert_eq!(q.get("e"), Some("x/y z"));
+        assert_eq!(["f", "g", "h", "i"].map(|key| q.get(key)), [None; 4]);
+        assert_eq!(q.int("nope").map_err(|e| e.message), Ok(None));
+        assert_eq!(
+            q.int("d").map_err(|e| e.message),
+            Err(r#"strconv.ParseInt: parsing "": invalid syntax"#.to_owned())
+        );
     }
 
     #[test]

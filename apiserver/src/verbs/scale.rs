@@ -111,11 +111,11 @@ fn patched(row: &Resource, object: &Value) -> Value {
     scale
 }
 
-/// The replicas of a Scale that can be accepted.
+/// The replicas of a Scale that can be accepted; those of a custom object are judged with the object.
 fn check(row: &Resource, scale: &Value, name: &str) -> Result<i64, Status> {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     let mut errors = validation::scale_metadata(row, scale);
-    if replicas < 0 {
+    if replicas < 0 && row.custom.is_none() {
         let path = field::Path::of(&["spec", "replicas"]);
         errors.push(field::Error::invalid(path, replicas, "must be greater than or equal to 0"));
     }
@@ -137,7 +137,11 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
     }
     let mut new = old.clone();
     put_back(row, &mut new, scale)?;
-    meta::set_text(&mut new, "resourceVersion", meta::text(scale, "resourceVersion"));
+    // A custom object is the one that was read where the client does not say which it means.
+    let revision = meta::text(scale, "resourceVersion");
+    if row.custom.is_none() || !revision.is_empty() {
+        meta::set_text(&mut new, "resourceVersion", revision);
+    }
     Ok(new)
 }
 

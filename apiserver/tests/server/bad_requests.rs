@@ -19,13 +19,31 @@ async fn selectors_and_options() {
             "fieldSelector=spec.foo%3D1",
             r#""spec.foo" is not a known field selector: only "metadata.name", "metadata.namespace""#,
         ),
+        (
+            "labelSelector=-a",
+            "unable to parse requirement: <nil>: Invalid value: \"-a\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+        ),
         ("limit=abc", r#"strconv.ParseInt: parsing "abc": invalid syntax"#),
+        ("limit=", r#"strconv.ParseInt: parsing "": invalid syntax"#),
+        ("limit=9223372036854775808", r#"strconv.ParseInt: parsing "9223372036854775808": value out of range"#),
+        (
+            "continue=abcd%3D%3D",
+            "invalid continue token: continue key is not valid: illegal base64 data at input byte 4",
+        ),
         (
             "continue=abc",
             "invalid continue token: continue key is not valid: invalid character 'i' looking for beginning of value",
         ),
     ] {
         c.get(&format!("{maps}?{query}")).await.fails(400, "BadRequest", message);
+    }
+    // As Go's encoder has it.
+    assert!(c.get(&format!("{maps}?labelSelector=-a")).await.text().contains(r"\u003cnil\u003e"));
+    // No value is an empty one, nothing compared with nothing says nothing, and what cannot be unescaped is passed over.
+    assert!(names(&c, &format!("{maps}?labelSelector=k+in+()")).await.is_empty());
+    for query in ["fieldSelector=%3D", "limit=%zz", "limit=1;x"] {
+        let there = names(&c, &format!("{maps}?{query}")).await;
+        assert!(there.contains(&"a".to_owned()), "{query}: {there:?}");
     }
     // Thousands of values are a selector like any other.
     let values: Vec<String> = (0..5000).map(|i| format!("v{i}")).collect();

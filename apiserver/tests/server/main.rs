@@ -32,6 +32,7 @@ mod forms;
 mod gates;
 mod impersonation;
 mod lifecycle;
+mod misfits;
 mod mutations;
 mod objects;
 mod old_objects;

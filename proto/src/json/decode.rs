@@ -32,6 +32,7 @@ fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -
     scan::check(bytes).map_err(DecodeError::Syntax)?;
     let mut d = Decoder::new(bytes, strict != Strictness::Ignore);
     d.yaml = yaml;
+    d.passed_over = usize::from(schema.is_open());
     let map = match d.text.peek() {
         b'{' => d.object(schema, Map::new(), 0)?,
         b'n' => Map::new(),
@@ -92,6 +93,8 @@ struct Decoder<'a, 's> {
     /// Innermost struct.
     owner: &'s str,
     reports: Vec<String>,
+    /// How many names that lead to a place are not told of.
+    passed_over: usize,
     /// Bytes of places that were put together.
     placed: usize,
     /// First type error; decoding goes on, as later errors of other sorts take precedence.
@@ -125,16 +128,18 @@ impl<'a, 's> Decoder<'a, 's> {
             names: vec![],
             owner: "",
             reports: vec![],
+            passed_over: 0,
             placed: 0,
             first: None,
         }
     }
 
     fn wrong(&self, what: &str, go_type: &str) -> DecodeError {
-        DecodeError::Type(if self.names.is_empty() {
+        let names = self.names.get(self.passed_over..).unwrap_or_default();
+        DecodeError::Type(if names.is_empty() {
             format!("json: cannot unmarshal {what} into Go value of type {go_type}")
         } else {
-            let field = self.names.join(".");
+            let field = names.join(".");
             format!("json: cannot unmarshal {what} into Go struct field {}.{field} of type {go_type}", self.owner)
         })
     }

@@ -214,7 +214,7 @@ pub(crate) fn int(value: i64, out: &mut Vec<u8>) {
 
 /// Copies JSON text as Go's encoder copies what a marshaller gave it: without blanks, with HTML characters escaped.
 /// False, with nothing written, when it is not JSON.
-pub(crate) fn raw(json: &[u8], out: &mut Vec<u8>) -> bool {
+pub fn raw(json: &[u8], out: &mut Vec<u8>) -> bool {
     if serde_json::from_slice::<serde::de::IgnoredAny>(json).is_err() {
         return false;
     }

@@ -1,9 +1,9 @@
 //! JSON patch (RFC 6902).
 //!
-//! Negative array indices count from the end, as upstream's library has it. A patch is applied to a copy: on failure
-//! the target is untouched.
+//! Negative array indices count from the end, as upstream's library has it, which replaces and tests the whole document
+//! and does nothing else with it. A patch is applied to a copy: on failure the target is untouched.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::json_type;
 use crate::json::MAX_TREE_DEPTH;
@@ -68,8 +68,10 @@ impl Patch {
         let mut patch = Self { operations: Vec::with_capacity(list.len().min(MAX_OPERATIONS)), strict: Vec::new() };
         let count = list.len();
         for (i, item) in list.into_iter().enumerate() {
-            let Value::Object(fields) = item else {
-                return Err(wrong(&item, "value of type handlers.jsonPatchOp"));
+            let fields = match item {
+                Value::Object(fields) => fields,
+                Value::Null => Map::new(),
+                other => return Err(wrong(&other, "value of type handlers.jsonPatchOp")),
             };
             let mut op = Operation { op: String::new(), path: None, from: None, value: None };
             for (name, value) in fields {
@@ -138,11 +140,10 @@ fn fits(path: &[String], depth: usize) -> Result<(), Error> {
     if path.len() + depth > MAX_TREE_DEPTH + 1 { fail("exceeded max depth".to_owned()) } else { Ok(()) }
 }
 
+/// The steps of a path that names a part of a document: what comes before its first slash does not count.
 fn tokens(path: &str) -> Option<Vec<String>> {
-    if path.is_empty() {
-        return Some(Vec::new());
-    }
-    Some(path.strip_prefix('/')?.split('/').map(|t| t.replace("~1", "/").replace("~0", "~")).collect())
+    let (_, steps) = path.split_once('/')?;
+    Some(steps.split('/').map(|t| t.replace("~1", "/").replace("~0", "~")).collect())
 }
 
 /// Position in a list; negative counts from the end.
@@ -170,10 +171,7 @@ fn find_mut<'a>(document: &'a mut Value, path: &[String]) -> Option<&'a mut Valu
 }
 
 fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
-    let Some((last, parents)) = path.split_last() else {
-        *document = value;
-        return Some(());
-    };
+    let (last, parents) = path.split_last()?;
     match find_mut(document, parents)? {
         Value::Object(map) => {
             map.insert(last.clone(), value);
@@ -227,10 +225,27 @@ impl Work {
 }
 
 impl Operation {
+    /// Replaces or tests the whole document.
+    fn apply_to_all(&self, document: &mut Value) -> Result<(), Error> {
+        let value = self.value.as_ref().unwrap_or(&Value::Null);
+        if self.op == "test" {
+            return if same(document, value) { Ok(()) } else { Err(Error::Test(String::new())) };
+        }
+        if !value.is_object() && !value.is_array() {
+            return fail("replace operation value must be object or array".to_owned());
+        }
+        fits(&[], measure(value).1)?;
+        *document = value.clone();
+        Ok(())
+    }
+
     fn apply(&self, document: &mut Value, work: &mut Work) -> Result<(), Error> {
         let Some(text) = self.path.as_deref() else {
             return fail(format!("{} operation is missing its path", self.op));
         };
+        if text.is_empty() && matches!(self.op.as_str(), "replace" | "test") {
+            return self.apply_to_all(document);
+        }
         let missing = |path: &str| format!("{} operation does not apply: doc is missing path: {path:?}", self.op);
         let Some(path) = tokens(text) else { return fail(missing(text)) };
         let from = || {
@@ -329,6 +344,11 @@ mod tests {
                 json!({"a": {"b": 1, "c": 2, "d": null}, "l": [1, 2, 3], "t~/x": 1}),
             ),
             (json!([{"op": "move", "from": "/a/b", "path": "/l/1"}]), json!({"a": {}, "l": [1, 1, 2, 3], "t~/x": 1})),
+            (json!([{"op": "replace", "path": "", "value": {"x": 1}}]), json!({"x": 1})),
+            (
+                json!([{"op": "test", "path": "", "value": doc}, {"op": "remove", "path": "passed-over/l"}]),
+                json!({"a": {"b": 1}, "t~/x": 1}),
+            ),
             (
                 json!([{"op": "copy", "from": "/l", "path": "/a/b"}]),
                 json!({"a": {"b": [1, 2, 3]}, "l": [1, 2, 3], "t~/x": 1}),
@@ -357,7 +377,14 @@ mod tests {
             json!({"op": "test", "path": "/a/b", "value": 2}),
             json!({"op": "zap", "path": "/a"}),
             json!({"op": "remove", "path": ""}),
+            json!({"op": "add", "path": "", "value": {}}),
+            json!({"op": "replace", "path": "", "value": 1}),
+            json!({"op": "test", "path": "", "value": {}}),
+            json!({"op": "copy", "from": "", "path": "/a/c"}),
+            json!({"op": "move", "from": "/a", "path": ""}),
+            json!({"op": "add", "path": "a", "value": 1}),
             json!({"op": "add"}),
+            json!(null),
         ] {
             let mut target = doc.clone();
             let patch = Patch::decode(json!([{"op": "add", "path": "/new", "value": 1}, op])).unwrap();
@@ -368,11 +395,11 @@ mod tests {
 
     #[test]
     fn small_patches_make_no_deep_trees() {
-        // Each puts all there is into its innermost object.
+        // Each puts what there is into its innermost object.
         let (mut depth, mut doubling) = (1, Vec::new());
         for _ in 0..17 {
-            doubling.push(json!({"op": "copy", "from": "", "path": "/a".repeat(depth + 1)}));
-            depth = 2 * depth + 1;
+            doubling.push(json!({"op": "copy", "from": "/a", "path": "/a".repeat(depth + 1)}));
+            depth *= 2;
         }
         let too_deep = Err("exceeded max depth".to_owned());
         assert_eq!(run(json!({"a": {}}), json!(doubling)), too_deep);
@@ -405,7 +432,8 @@ mod tests {
         );
         let doubling = json!(vec![json!({"op": "copy", "from": "/a", "path": "/a/x"}); 200]);
         let _ = run(json!({"a": {"b": "c"}}), doubling);
-        let bomb: Vec<Value> = (0..64).map(|i| json!({"op": "copy", "from": "", "path": format!("/k{i}")})).collect();
-        assert!(run(json!({"a": "c"}), json!(bomb)).is_err());
+        let bomb: Vec<Value> =
+            (0..64).map(|i| json!({"op": "copy", "from": "/a", "path": format!("/a/k{i}")})).collect();
+        assert!(run(json!({"a": {"b": "c"}}), json!(bomb)).is_err());
     }
 }

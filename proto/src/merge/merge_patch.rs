@@ -18,10 +18,26 @@ pub fn apply(target: &mut Value, patch: Value) {
                 map.remove(&key);
             }
             value @ Value::Object(_) => apply(map.entry(key).or_insert(Value::Null), value),
-            value => {
+            mut value => {
+                // Upstream's library leaves what comes in place of an object as it is.
+                if !map.get(&key).is_some_and(Value::is_object) {
+                    prune(&mut value);
+                }
                 map.insert(key, value);
             }
         }
+    }
+}
+
+/// Takes away what is null in the objects of lists, as it is taken away everywhere else.
+fn prune(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(prune);
+        }
+        Value::Array(list) => list.iter_mut().for_each(prune),
+        _ => {}
     }
 }
 
@@ -65,6 +81,13 @@ mod tests {
             (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
             (json!([1]), json!({"a": "b", "c": null}), json!({"a": "b"})),
             (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+            // Of lists the document says nothing; upstream's library has it so.
+            (
+                json!({"a": [1]}),
+                json!({"a": [null, {"b": null, "c": [{"d": null}]}]}),
+                json!({"a": [null, {"c": [{}]}]}),
+            ),
+            (json!({"a": {}}), json!({"a": [{"b": null}]}), json!({"a": [{"b": null}]})),
         ];
         for (mut target, patch, want) in table {
             apply(&mut target, patch.clone());

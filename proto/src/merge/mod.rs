@@ -18,6 +18,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::selector::format::quote;
+
 /// A value as Go's `%v` prints a decoded JSON value: `map[a:1 b:[x y]]`.
 #[must_use]
 pub fn go_print(value: &Value) -> String {
@@ -48,9 +50,49 @@ fn print(value: &Value, out: &mut String) {
             }
             out.push(']');
         }
-        other => {
-            let _ = write!(out, "{other}");
+        other => out.push_str(&go_number(other)),
+    }
+}
+
+/// A value as Go's `%#v` prints a decoded JSON value: `map[string]interface {}{"a":1}`.
+#[must_use]
+pub fn go_syntax(value: &Value) -> String {
+    let join = |parts: Vec<String>, open: &str| format!("{open}{{{}}}", parts.join(", "));
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Array(list) => join(list.iter().map(go_syntax).collect(), "[]interface {}"),
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(k, _)| *k);
+            let parts = entries.into_iter().map(|(k, v)| format!("{}:{}", quote(k), go_syntax(v)));
+            join(parts.collect(), "map[string]interface {}")
         }
+        Value::String(text) => quote(text),
+        other => go_number(other),
+    }
+}
+
+/// A number (or anything else) as Go's `%v` prints what JSON decodes to: large fractions with an exponent.
+#[must_use]
+pub fn go_number(value: &Value) -> String {
+    match value {
+        Value::Number(n) if n.is_f64() => n.as_f64().map(go_float).unwrap_or_default(),
+        other => other.to_string(),
+    }
+}
+
+/// A floating-point number as Go's `%v` prints it: `1e+06`, `100000.5`.
+#[must_use]
+pub fn go_float(n: f64) -> String {
+    let text = format!("{n:e}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    match exponent.parse::<i32>() {
+        Ok(-4..=5) => n.to_string(),
+        Ok(exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        Err(_) => text,
     }
 }
 
@@ -78,5 +120,32 @@ pub fn go_type(value: &Value) -> &'static str {
         Value::String(_) => "string",
         Value::Array(_) => "[]interface {}",
         Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_as_go_prints_them() {
+        for (n, want) in [
+            (1.0, "1"),
+            (2.5, "2.5"),
+            (123_456.0, "123456"),
+            (1e6, "1e+06"),
+            (1_234_567.5, "1.2345675e+06"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (-1e100, "-1e+100"),
+        ] {
+            assert_eq!(go_float(n), want);
+        }
+        let value = json!({"b": [1, 1e10, null], "a": "x"});
+        assert_eq!(go_print(&value), "map[a:x b:[1 1e+10 <nil>]]");
+        let syntax = r#"map[string]interface {}{"a":"x", "b":[]interface {}{1, 1e+10, interface {}(nil)}}"#;
+        assert_eq!(go_syntax(&value), syntax);
     }
 }

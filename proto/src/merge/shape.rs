@@ -160,7 +160,7 @@ impl List<'_> {
             Relation::Keys(keys) => {
                 let Value::Object(map) = item else {
                     let what = if item.is_null() {
-                        "associative list with keys has an element that's an explicit null"
+                        "associative list with keys may not have a null element"
                     } else {
                         "associative list with keys may not have non-map elements"
                     };
@@ -183,12 +183,9 @@ impl List<'_> {
                 }
                 if found.is_empty() {
                     let names: Vec<String> = keys.iter().map(|k| format!("{k:?}")).collect();
-                    let (plural, names) = match names.as_slice() {
-                        [one] => ("key field", one.clone()),
-                        many => ("all of key fields", format!("[{}]", many.join(" "))),
-                    };
                     return Err(format!(
-                        "associative list with keys has an element that omits {plural} {names} (and doesn't have default value)"
+                        "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
+                        names.join(" ")
                     ));
                 }
                 Ok(Element::key(found.iter().map(|(k, v)| (*k, &**v))))

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::fieldset::{Element, Set, path_text};
-use super::go_print;
 use super::managed::Ownable;
 use super::shape::{List, MapShape, Relation, Scalar, Shape, Type, deduced};
+use super::{go_print, go_syntax};
 
 fn shape<'a>(kind: Type<'a>, a: Option<&Value>, b: Option<&Value>) -> Shape<'a> {
     match kind.shape() {
@@ -42,14 +42,21 @@ fn complain(path: &[Element], text: &str, errors: &mut Vec<String>) {
 }
 
 fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
-    let unwanted = |what: &str| format!("expected {what}, got {}", go_print(value));
+    // Upstream prints what wraps the value there.
+    let unwanted = |what: &str| format!("expected {what}, got &{{{}}}", go_print(value));
     match shape(kind, Some(value), None) {
         _ if value.is_null() => {}
         Shape::Scalar(Scalar::Numeric) if !value.is_number() => {
             complain(path, &format!("expected numeric (int or float), got {}", super::go_type(value)), errors);
         }
-        Shape::Scalar(Scalar::Text) if !value.is_string() => complain(path, &unwanted("string"), errors),
+        Shape::Scalar(Scalar::Text) if !value.is_string() => {
+            let there = go_syntax(value);
+            complain(path, &format!("expected string, got &value.valueUnstructured{{Value:{there}}}"), errors);
+        }
         Shape::Scalar(Scalar::Boolean) if !value.is_boolean() => complain(path, &unwanted("boolean"), errors),
+        Shape::Scalar(Scalar::Untyped) if value.is_object() || value.is_array() => {
+            complain(path, &unwanted("any scalar"), errors);
+        }
         Shape::Scalar(_) | Shape::Any => {}
         Shape::List(list) => {
             let Value::Array(items) = value else { return complain(path, &unwanted("list"), errors) };

@@ -32,6 +32,9 @@ impl Gvk {
     }
 }
 
+/// The name of what custom objects are read by.
+pub const OPEN: &str = "unstructured.Unstructured";
+
 /// One struct type.
 #[derive(Debug, Clone)]
 pub struct Message {
@@ -253,6 +256,12 @@ impl std::fmt::Debug for MessageRef {
 }
 
 impl Message {
+    /// Whether it is what custom objects are read by: their metadata has a type, and is read by itself.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.name == OPEN
+    }
+
     /// Field by JSON name (case-sensitive).
     #[must_use]
     pub fn field(&self, json: &str) -> Option<&Field> {

@@ -40,7 +40,11 @@ impl FieldSelector {
             let Some((field, equal, value)) = split_term(part) else {
                 return Err(Error::new(format!("invalid selector: '{text}'; can't understand '{part}'")));
             };
-            terms.push(Term { field: field.to_owned(), equal, value: unescape(value)? });
+            let term = Term { field: field.to_owned(), equal, value: unescape(value)? };
+            // Nothing that is compared with nothing says nothing.
+            if !term.field.is_empty() || !term.value.is_empty() {
+                terms.push(term);
+            }
         }
         Ok(Self { terms })
     }

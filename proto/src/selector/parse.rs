@@ -204,7 +204,8 @@ impl<'a> Parser<'a> {
             }
             (Token::Close, _) => {
                 self.next();
-                Ok(BTreeSet::new())
+                // None means one, and that is empty.
+                Ok(BTreeSet::from([String::new()]))
             }
             (_, text) => Err(Error::new(format!("found '{text}', expected: ',', ')' or identifier"))),
         }

@@ -18,6 +18,32 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Go's `strconv.ParseInt` with base 10.
+///
+/// # Errors
+/// Go's words for a text that is none.
+pub fn parse_decimal(text: &str) -> Result<i64, String> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    text.parse().map_err(|_| undecimal("ParseInt", text, digits))
+}
+
+/// Go's `strconv.ParseUint` with base 10.
+///
+/// # Errors
+/// Go's words for a text that is none.
+pub fn parse_unsigned_decimal(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number) if !text.starts_with('+') => Ok(number),
+        _ => Err(undecimal("ParseUint", text, text)),
+    }
+}
+
+fn undecimal(function: &str, text: &str, digits: &str) -> String {
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let why = if is_number { "value out of range" } else { "invalid syntax" };
+    format!("strconv.{function}: parsing {}: {why}", go_quote(text))
+}
+
 /// Go's `strconv.ParseInt` with base 0.
 pub(super) fn parse_int(text: &str, bits: u32) -> Result<i64, String> {
     let fail = |what: &str| format!("strconv.ParseInt: parsing {}: {what}", go_quote(text));

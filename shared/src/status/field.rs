@@ -194,7 +194,8 @@ impl Error {
 
     /// `Too long: may not be more than N bytes`.
     pub fn too_long(field: impl Into<Path>, max: usize) -> Self {
-        Self::make(ErrorKind::TooLong, field, Value::Null, format!("may not be more than {max} bytes"))
+        let bytes = if max == 1 { "byte" } else { "bytes" };
+        Self::make(ErrorKind::TooLong, field, Value::Null, format!("may not be more than {max} {bytes}"))
     }
 
     /// `Too many: actual: must have at most N items`.
@@ -231,8 +232,7 @@ impl Error {
 fn show(value: &Value) -> String {
     match value {
         Value::String(text) => go_quote(text),
-        Value::Number(n) if n.is_f64() => n.to_string().trim_end_matches(".0").to_owned(),
-        other => other.to_string(),
+        other => proto::merge::go_number(other),
     }
 }
 

@@ -393,9 +393,11 @@ impl Status {
         self.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
     }
 
-    /// The JSON body.
+    /// The JSON body, with Go's escapes.
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+        let mut out = Vec::new();
+        proto::json::encode_raw(&serde_json::to_vec(self).unwrap_or_default(), &mut out);
+        out
     }
 }
 

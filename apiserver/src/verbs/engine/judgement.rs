@@ -9,6 +9,7 @@ use shared::status::{Status, field};
 use super::super::scale;
 use super::{Engine, Target};
 use crate::admission::{Attributes, Operation, Reinvocation};
+use crate::crd;
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::validation;
@@ -142,13 +143,19 @@ impl Engine {
         if errors.is_empty() {
             return Ok(());
         }
+        let name = meta::text(object, "name");
+        if storage.custom.is_some() {
+            // It is called what it calls itself, also where that is what is wrong with it.
+            let text = |key: &str| object[key].as_str().unwrap_or_default();
+            let group = text("apiVersion").split_once('/').map_or("", |(group, _)| group);
+            let errors = validation::in_order(crd::objects::open(), errors);
+            return Err(Status::invalid(group, text("kind"), name, errors));
+        }
         let errors = match codec::served_schema(storage) {
-            Ok(schema) if storage.custom.is_none() => validation::in_order(schema, errors),
-            _ => errors,
+            Ok(schema) => validation::in_order(schema, errors),
+            Err(_) => errors,
         };
-        // A custom object is called what it calls itself, also where that is what is wrong with it.
-        let own = object["kind"].as_str().filter(|_| storage.custom.is_some());
-        Err(Status::invalid(&t.row.group, own.unwrap_or(&t.row.kind), meta::text(object, "name"), errors))
+        Err(Status::invalid(&t.row.group, &t.row.kind, name, errors))
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Hot path: no trees for what is served in the version it is stored in.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -43,7 +44,7 @@ pub struct Parts {
     /// Objects are separated by commas.
     pub commas: bool,
     /// What comes after them.
-    pub tail: &'static [u8],
+    pub tail: Cow<'static, [u8]>,
     /// Names this way of writing, when it depends on nothing but the objects.
     pub fixed: Option<u64>,
 }
@@ -109,7 +110,7 @@ impl Chunks {
             self.next += 1;
         }
         if self.next == self.parts.items.len() && !std::mem::replace(&mut self.ended, true) {
-            out.extend_from_slice(self.parts.tail);
+            out.extend_from_slice(&self.parts.tail);
         }
     }
 
@@ -146,7 +147,7 @@ impl Packing {
         }
         if self.next == self.parts.items.len() {
             self.ended = true;
-            let pack = Pack::new(self.parts.tail, true);
+            let pack = Pack::new(&self.parts.tail, true);
             self.crc.combine(&pack.crc);
             return Some(Bytes::from([&pack.bytes[..], &packs::trailer(&self.crc)].concat()));
         }
@@ -232,7 +233,7 @@ mod tests {
                 !matches!(e.name(), "0" | "3")
             }),
             commas: true,
-            tail: b"]\n",
+            tail: Cow::Borrowed(b"]\n"),
             fixed: Some(1),
         }
     }

@@ -1,5 +1,6 @@
 //! Lists in the forms that clients ask for: put together from encoded objects where there are such, else from trees.
 
+use std::borrow::Cow;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 
@@ -30,6 +31,15 @@ fn meta(found: &Found) -> Value {
         }
     }
     Value::Object(meta)
+}
+
+/// What is said of a list of custom objects: that it goes on, also when it does not.
+fn custom_meta(found: &Found) -> Value {
+    let mut meta = meta(found);
+    if let Some(map) = meta.as_object_mut() {
+        map.entry("continue").or_insert_with(|| Value::from(""));
+    }
+    meta
 }
 
 /// Encodes a list.
@@ -79,15 +89,20 @@ fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, f
             (negotiate::partial_list_kind("v1"), tree)
         }
         Shape::Object => {
+            let (schema, meta) = match row.custom {
+                Some(_) => (None, custom_meta(found)),
+                None => (row.list_schema(), meta(found)),
+            };
             // Elements of a typed list do not say what they are.
-            if row.custom.is_none() {
+            if schema.is_some() {
                 for map in trees.iter_mut().filter_map(Value::as_object_mut) {
                     map.remove("kind");
                     map.remove("apiVersion");
                 }
             }
-            let tree = json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta(found), "items": trees});
-            (row.list_schema(), tree)
+            let tree =
+                json!({"kind": row.list_kind, "apiVersion": row.api_version(), "metadata": meta, "items": trees});
+            (schema, tree)
         }
     };
     let body = negotiate::written(accepted.format, accepted.pretty, schema, &tree)?;
@@ -105,7 +120,21 @@ fn way(row: &Row, format: &str) -> Option<u64> {
     row.custom.is_none().then(|| h.finish())
 }
 
+/// A list of custom objects, whose keys are sorted: what is said of the list comes last.
+fn custom_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
+    let head = format!(r#"{{"apiVersion":"{}","items":["#, row.api_version()).into_bytes();
+    let mut tail = format!(r#"],"kind":"{}","metadata":"#, row.list_kind).into_bytes();
+    json::encode_any(&custom_meta(&found), &mut tail);
+    tail.extend_from_slice(b"}\n");
+    let (engine, row) = (engine.clone(), row.clone());
+    let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Owned(tail), fixed: None }
+}
+
 fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
+    if row.custom.is_some() {
+        return custom_parts(engine, row, found);
+    }
     let mut head =
         format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).into_bytes();
     match schema::message(LIST_META) {
@@ -116,7 +145,7 @@ fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
     let fixed = way(row, "json");
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: END, fixed }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed }
 }
 
 fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found: Found) -> Parts {
@@ -126,7 +155,7 @@ fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found:
     let fixed = way(row, version);
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::metadata_item(&engine, &row, version, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: END, fixed }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed }
 }
 
 fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: Include, found: Found) -> Parts {
@@ -135,7 +164,7 @@ fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: 
     head.truncate(head.len() - END.len());
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::row_item(&engine, &row, version, include, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: END, fixed: None }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed: None }
 }
 
 /// A protobuf list (`metadata = 1`, `items = 2`) in its envelope, given each element's bytes.
@@ -152,7 +181,7 @@ fn enveloped(
     let Some(sizes) = found.items.iter().map(|e| size(e)).sum::<Option<usize>>() else { return Err(found) };
     let (mut head, tail) = protobuf::wrap_around(api_version, kind, body.len() + sizes);
     head.extend_from_slice(&body);
-    Ok(Parts { head, items: found.items, item, commas: false, tail, fixed })
+    Ok(Parts { head, items: found.items, item, commas: false, tail: Cow::Borrowed(tail), fixed })
 }
 
 fn protobuf_parts(row: &Row, found: Found) -> Result<Parts, Found> {

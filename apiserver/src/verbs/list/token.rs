@@ -1,7 +1,7 @@
 //! The token that a list goes on with, in upstream's form.
 
-use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine as _};
 use proto::{Value, json};
 use shared::status::Status;
 
@@ -15,9 +15,13 @@ pub(super) fn token(revision: i64, scope: &str, last: &str) -> String {
 /// Revision and key that a token names.
 pub(super) fn read_token(token: &str, scope: &str) -> Result<(i64, String), Status> {
     let bad = |why: String| Status::bad_request(&format!("invalid continue token: continue key is not valid: {why}"));
-    let bytes = URL_SAFE_NO_PAD
-        .decode(token.trim_end_matches('='))
-        .map_err(|_| bad(format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))))?;
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|e| {
+        let at = match e {
+            DecodeError::InvalidByte(at, _) => at,
+            _ => token.len().saturating_sub(1),
+        };
+        bad(format!("illegal base64 data at input byte {at}"))
+    })?;
     let v = json::decode_any(&bytes).map_err(|e| bad(e.to_string()))?;
     let version = v["v"].as_str().unwrap_or_default();
     if version != "meta.k8s.io/v1" {
