@@ -244,14 +244,11 @@ impl Access {
     pub fn jwks(&self) -> Vec<u8> {
         self.accounts.jwks()
     }
+}
 
-    /// The `Audit-Id` of a request: the client's own, or a new one.
-    pub fn audit_id(&self, head: &Head<'_>) -> String {
-        match head.headers.first("audit-id") {
-            Some(id) if !id.is_empty() => id.to_owned(),
-            _ => uuid::Uuid::new_v4().to_string(),
-        }
-    }
+/// The `Audit-Id` of a request: the client's own, or a new one.
+pub fn audit_id(said: &str) -> String {
+    if said.is_empty() { uuid::Uuid::new_v4().to_string() } else { said.to_owned() }
 }
 
 /// The authorisers' view of a request.

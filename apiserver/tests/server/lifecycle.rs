@@ -33,6 +33,8 @@ async fn a_server_that_goes_down_sends_clients_away() {
         eventually("a refusal", async || late.try_get(MAPS).await.ok().filter(|answer| answer.code == 429)).await;
     assert_eq!(refused.text(), "The apiserver is shutting down, please try again later.\n");
     assert_eq!(refused.header("retry-after"), "5");
+    // It is known to audit already, and to nothing that says how answers are kept.
+    assert_eq!((refused.header("audit-id").len(), refused.header("cache-control")), (36, ""));
     let probe = c.client(Identity::Admin).get("/readyz").await;
     assert!(probe.code == 500 && probe.text().contains("[-]shutdown failed"), "{}", probe.text());
     drop(busy);

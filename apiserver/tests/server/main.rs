@@ -14,6 +14,7 @@ mod bad_input;
 mod bad_requests;
 mod cbor;
 mod configured;
+mod connections;
 mod conversion;
 mod custom;
 mod custom_objects;

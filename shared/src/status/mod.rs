@@ -91,6 +91,22 @@ pub struct Status {
     pub code: u16,
 }
 
+/// [`Status`] without its kind.
+#[derive(Serialize)]
+struct Bare<'a> {
+    metadata: &'a ListMeta,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    status: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    message: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: &'a Option<Details>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<u16>,
+}
+
 fn kind() -> String {
     "Status".to_owned()
 }
@@ -391,6 +407,13 @@ impl Status {
     /// Seconds for a `Retry-After` header.
     pub fn retry_after(&self) -> Option<i32> {
         self.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
+    }
+
+    /// The JSON of it where nobody says of which kind it is, as between the ends of a session in a container.
+    pub fn to_bare_json(&self) -> Vec<u8> {
+        let Self { metadata, status, message, reason, details, code, .. } = self;
+        let bare = Bare { metadata, status, message, reason, details, code: (*code > 0).then_some(*code) };
+        serde_json::to_vec(&bare).unwrap_or_default()
     }
 
     /// The JSON body.

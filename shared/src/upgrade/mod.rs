@@ -83,7 +83,8 @@ pub fn accept(request: &HttpRequest, payload: web::Payload, head: &ResponseHead)
             response.append_header((name.clone(), value.clone()));
         }
     }
-    response.upgrade(protocol(request).unwrap_or_default());
+    let chosen = head.headers.get(UPGRADE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    response.upgrade(chosen.or_else(|| protocol(request)).unwrap_or_default());
     (response.streaming(ReaderStream::new(read)), Upgraded(ours))
 }
 
