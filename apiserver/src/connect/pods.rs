@@ -248,10 +248,10 @@ fn streams(query: &Query) -> Streams {
 }
 
 /// What the kubelet is told of a session: what runs, and which streams there are. It refuses what has none.
-fn session(query: &Query) -> Vec<String> {
+fn session(kind: Kind, query: &Query) -> Vec<String> {
     let streams = streams(query);
-    let mut parameters: Vec<String> =
-        query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
+    let words = if kind == Kind::Exec { query.all("command") } else { Vec::new() };
+    let mut parameters: Vec<String> = words.iter().map(|word| format!("command={}", encode(word))).collect();
     // With a terminal there is one output stream.
     let flags = [
         ("input", streams.stdin),
@@ -281,7 +281,7 @@ fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Resu
             "cannot exec into a container in a completed pod; current phase is {phase}"
         )));
     }
-    let parameters = session(query);
+    let parameters = session(kind, query);
     let verb = if kind == Kind::Exec { "exec" } else { "attach" };
     Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
 }
@@ -368,6 +368,7 @@ mod tests {
     /// A client that wants standard output alone opens no other stream, and the kubelet must not wait for one.
     #[test]
     fn streams_of_a_session() {
+        assert_eq!(session(Kind::Attach, &Query::parse("command=ls&stdout=1")), ["output=1"]);
         for (query, want) in [
             ("command=ls&command=-l&stdout=true", "command=ls command=-l output=1"),
             ("stdin=1&stdout=1&stderr=1", "input=1 output=1 error=1"),
@@ -375,7 +376,7 @@ mod tests {
             ("stdin=1&stdout=false", "input=1"),
             ("command=ls", "command=ls"),
         ] {
-            assert_eq!(session(&Query::parse(query)).join(" "), want, "{query}");
+            assert_eq!(session(Kind::Exec, &Query::parse(query)).join(" "), want, "{query}");
         }
     }
 

@@ -40,6 +40,9 @@ pub struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
+    if let Some(refused) = shared::upgrade::refusal(&req) {
+        return refused;
+    }
     let _running = server.ending.request();
     let header = |name: &str| req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let query = Query::parse(req.query_string());

@@ -21,14 +21,15 @@ fn says(head: &str) -> String {
             body.len()
         )
     };
-    match head.split(' ').nth(1).and_then(|path| path.rsplit('=').next()).unwrap_or_default() {
+    let query = head.split(' ').nth(1).and_then(|path| path.split_once('?')).map_or("", |(_, query)| query);
+    match query.split('&').next().and_then(|first| first.split_once('=')).map_or("", |(_, value)| value) {
         "1" => answer("200 OK\r\nContent-Type: text/own\r\nContent-Encoding: x", "a line\n"),
         "2" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\na line\n\r\n".to_owned(),
         "3" => answer("302 Found\r\nLocation: /elsewhere?a=b", ""),
         "400" => answer("400 Bad", "what?\n"),
         "500" => answer("500 Bad", "boom\n"),
         "refused" => answer("404 Not Found\r\nContent-Type: application/json", status),
-        "plain" => answer("403 Forbidden", "not you\n"),
+        "plain" | "403" => answer("403 Forbidden", "not you\n"),
         "same" => answer("200 OK", "hello"),
         _ => "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Own: 1\r\n\r\n"
             .to_owned(),
@@ -122,9 +123,9 @@ async fn a_connection_that_is_handed_over_is_the_kubelets() {
             [false, true, true],
         ),
         ("exec?command=x", "Connection: close\r\n", "400", "Upgrade request required", [false, true, true]),
-        ("portforward?ports=1", &tunnel, "101", "", [false, false, false]),
-        ("portforward?ports=plain", &tunnel, "403", "not you\n", [true, false, false]),
-        ("portforward?ports=1", &tunnel.replace("13", "12"), "400", "Bad Request\n", [false, true, true]),
+        ("portforward?ports=80", &tunnel, "101", "", [false, false, false]),
+        ("portforward?ports=403", &tunnel, "403", "not you\n", [true, false, false]),
+        ("portforward?ports=80", &tunnel.replace("13", "12"), "400", "Bad Request\n", [false, true, true]),
     ] {
         let answer = tokio::time::timeout(std::time::Duration::from_secs(20), raw(&c, path, headers)).await;
         let (head, said) = answer.unwrap_or_else(|_| panic!("{path} {headers} never ends"));

@@ -31,6 +31,7 @@ mod faults;
 mod flowcontrol;
 mod forms;
 mod gates;
+mod heads;
 mod impersonation;
 mod lifecycle;
 mod mutations;
