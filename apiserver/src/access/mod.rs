@@ -247,11 +247,8 @@ impl Access {
 }
 
 /// The `Audit-Id` of a request: the client's own, or a new one.
-pub fn audit_id(headers: &dyn Headers) -> String {
-    match headers.first("audit-id") {
-        Some(id) if !id.is_empty() => id.to_owned(),
-        _ => uuid::Uuid::new_v4().to_string(),
-    }
+pub fn audit_id(said: &str) -> String {
+    if said.is_empty() { uuid::Uuid::new_v4().to_string() } else { said.to_owned() }
 }
 
 /// The authorisers' view of a request.

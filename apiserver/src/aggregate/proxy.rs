@@ -15,7 +15,7 @@ use shared::upgrade::{self, RequestHead};
 
 use super::backend::{Backend, Sent};
 use super::{Aggregator, Remote};
-use crate::connect::{HOP_BY_HOP, Limit, body, carried, forwarded};
+use crate::connect::{HOP_BY_HOP, Limit, body, carried, forwarded, forwarded_for};
 use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
@@ -62,7 +62,7 @@ impl Aggregator {
                 const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
                 Ok(HttpResponse::BadGateway().body(REFUSED))
             }
-            Passed::Sent(sent) => Ok(passed_on(sent, audit_id)),
+            Passed::Sent(sent) => Ok(passed_on(sent)),
         }
     }
 
@@ -85,7 +85,7 @@ impl Aggregator {
         });
         Ok(match sent.await? {
             Passed::Switched(response) => response,
-            Passed::Sent(sent) => passed_on(sent, audit_id),
+            Passed::Sent(sent) => passed_on(sent),
         })
     }
 
@@ -102,7 +102,7 @@ impl Aggregator {
             dress(&mut headers);
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
             let switched = carried(request, payload, &backend.origin(address), head, Limit::default()).await;
-            return switched.map(Passed::Switched).map_err(|e| e.to_string());
+            return switched.map_err(|e| e.to_string())?.map(Passed::Switched).map_err(|status| status.message);
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
         dress(&mut headers);
@@ -137,11 +137,8 @@ impl Aggregator {
         if !audit_id.is_empty() {
             set("audit-id", audit_id);
         }
-        if let Some(peer) = request.peer_addr() {
-            let before: Vec<&str> =
-                request.headers().get_all("x-forwarded-for").filter_map(|v| v.to_str().ok()).collect();
-            let peer = peer.ip().to_string();
-            set("x-forwarded-for", &before.into_iter().chain([peer.as_str()]).collect::<Vec<_>>().join(", "));
+        if let Some(from) = forwarded_for(request) {
+            set("x-forwarded-for", &from);
         }
     }
 }
@@ -153,12 +150,12 @@ fn redirects(sent: &Sent) -> bool {
 }
 
 /// The answer for our client.
-fn passed_on(sent: Sent, audit_id: &str) -> HttpResponse {
+fn passed_on(sent: Sent) -> HttpResponse {
     let Sent { answer, mut rest } = sent;
     let code = answer.status().as_u16();
     let mut response = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY));
     for (name, value) in answer.headers() {
-        if HOP_BY_HOP.contains(&name.as_str()) || name == "audit-id" || name == "content-length" {
+        if HOP_BY_HOP.contains(&name.as_str()) || name == "content-length" {
             continue;
         }
         if let (Ok(name), Ok(value)) =
@@ -166,9 +163,6 @@ fn passed_on(sent: Sent, audit_id: &str) -> HttpResponse {
         {
             response.append_header((name, value));
         }
-    }
-    if !audit_id.is_empty() {
-        response.insert_header(("Audit-Id", audit_id));
     }
     let length = answer.headers().get("content-length").and_then(|l| l.to_str().ok()).and_then(|l| l.parse().ok());
     let mut chunks = answer.into_body().into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));

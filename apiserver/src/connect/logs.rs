@@ -1,17 +1,22 @@
 //! Logs of pods, which the pod's kubelet has.
 
-use actix_web::HttpResponse;
-use actix_web::http::header::HeaderMap;
-use shared::status::{Status, field};
+use std::future::ready;
+use std::io::Error;
 
-use super::pods::{container, encode, joined};
+use actix_web::HttpResponse;
+use actix_web::body::MessageBody as _;
+use actix_web::http::header::HeaderMap;
+use futures::{StreamExt as _, stream};
+use shared::status::{Status, field, go_quote};
+
+use super::pods::{container, encode, joined, redirect};
 use super::transport::collect;
 use super::{Call, Connect, messages, meters};
 use crate::access::tree::text;
 use crate::verbs::query::Query;
 
 /// Of a kubelet's refusal, so much is passed on.
-const REFUSAL: usize = 2 << 10;
+const REFUSAL: usize = 50_000;
 const STREAMS: &[&str] = &["All", "Stderr", "Stdout"];
 
 impl Connect {
@@ -36,15 +41,29 @@ impl Connect {
         let response = response.inspect_err(meters::logs_failed).map_err(|e| {
             Status::unknown(&format!("Get \"https://{}{path}\": {}", kubelet.authority(), kubelet.why(&e)))
         })?;
+        if let Some(elsewhere) = redirect(response.status(), response.headers()) {
+            return Err(Status::unknown(&format!("Get {}: redirects forbidden", go_quote(elsewhere))));
+        }
         match response.status().as_u16() {
-            200..=206 if messages::wanted(call.request) => messages::send(call.request, call.payload, response),
-            200..=206 => Ok(response),
+            200..=206 if messages::wanted(call.request) => Ok(messages::send(call.request, call.payload, response)),
+            200..=206 => Ok(lines(response)),
             code => {
                 let said = collect(response, REFUSAL).await;
-                Err(refusal(code, String::from_utf8_lossy(&said).trim(), &call.info.name))
+                Err(refusal(code, &String::from_utf8_lossy(&said), &call.info.name))
             }
         }
     }
+}
+
+/// The answer with a log. None of the kubelet's headers concern the client; and where the log breaks off it ends, as there
+/// is no more of it.
+fn lines(log: HttpResponse) -> HttpResponse {
+    let mut body = Box::pin(log.into_body());
+    let parts = stream::poll_fn(move |cx| body.as_mut().poll_next(cx));
+    let whole = parts.scan((), |(), part| {
+        ready(part.inspect_err(|error| tracing::debug!(%error, "A log broke off")).ok().map(Ok::<_, Error>))
+    });
+    HttpResponse::Ok().content_type("text/plain").streaming(whole)
 }
 
 /// The kubelet's query for a log request, with upstream's validation of `PodLogOptions`. Where streams are `split`, one

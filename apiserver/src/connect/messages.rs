@@ -8,13 +8,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
-use shared::status::Status;
 use shared::upgrade;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tungstenite::Message;
 
-use super::pods::{subprotocols, websocket_answer};
-use super::websocket;
+use super::{handshake, websocket};
 use crate::authn::TOKEN_PROTOCOL;
 
 const BINARY: &str = "binary.k8s.io";
@@ -37,13 +35,13 @@ impl Form {
 }
 
 /// The first form offered that is known, and its name; a client that offers none gets bytes.
-fn form(offered: &[String]) -> Option<(Form, Option<&'static str>)> {
+fn form(offered: &[&String]) -> Option<(Form, &'static str)> {
     if offered.is_empty() {
-        return Some((Form::Binary, None));
+        return Some((Form::Binary, ""));
     }
     offered.iter().find_map(|name| match name.as_str() {
-        BINARY => Some((Form::Binary, Some(BINARY))),
-        BASE64 => Some((Form::Base64, Some(BASE64))),
+        BINARY => Some((Form::Binary, BINARY)),
+        BASE64 => Some((Form::Base64, BASE64)),
         _ => None,
     })
 }
@@ -53,22 +51,23 @@ pub(super) fn wanted(request: &HttpRequest) -> bool {
     upgrade::protocol(request).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
-/// Sends a response's body in messages.
-///
-/// # Errors
-/// The request is not a WebSocket handshake, or offers none of the forms.
-pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpResponse) -> Result<HttpResponse, Status> {
-    let mut offered = subprotocols(request);
-    offered.retain(|name| !name.starts_with(TOKEN_PROTOCOL));
-    let Some((form, name)) = form(&offered) else {
-        let why = format!("requested protocol(s) are not supported: {offered:?}; supports {:?}", [BINARY, BASE64]);
-        return Err(Status::failure(403, "Forbidden", why));
+/// Sends a response's body in messages, if the client takes one of the forms.
+pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpResponse) -> HttpResponse {
+    let mut taken = Form::Binary;
+    let head = handshake::begin(request, |offered| {
+        let offered: Vec<&String> = offered.iter().filter(|name| !name.starts_with(TOKEN_PROTOCOL)).collect();
+        let (form, name) = form(&offered)?;
+        taken = form;
+        Some(Some(name))
+    });
+    let head = match head {
+        Ok(head) => head,
+        Err(refusal) => return refusal,
     };
-    let head = websocket_answer(request, name)?;
     let (response, client) = upgrade::accept(request, payload, &head);
     // Ends with its client or with the log.
-    actix_web::rt::spawn(carry(client, body.into_body(), form));
-    Ok(response)
+    actix_web::rt::spawn(carry(client, body.into_body(), taken));
+    response
 }
 
 async fn carry<C>(client: C, body: impl MessageBody, form: Form)
@@ -105,11 +104,14 @@ mod tests {
 
     #[test]
     fn the_first_known_form_is_taken() {
-        let offered = |names: &[&str]| form(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let offered = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            form(&names.iter().collect::<Vec<_>>())
+        };
         for (names, expected) in [
-            (&[][..], Some((Form::Binary, None))),
-            (&["x", BASE64, BINARY], Some((Form::Base64, Some(BASE64)))),
-            (&[BINARY], Some((Form::Binary, Some(BINARY)))),
+            (&[][..], Some((Form::Binary, ""))),
+            (&["x", BASE64, BINARY], Some((Form::Base64, BASE64))),
+            (&[BINARY], Some((Form::Binary, BINARY))),
             (&["v5.channel.k8s.io"], None),
         ] {
             assert_eq!(offered(names), expected, "{names:?}");

@@ -4,12 +4,15 @@
 //! switched protocols and is carried from then on. Old clients speak SPDY/3.1, which passes through unchanged; new
 //! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
 
+mod ended;
+mod handshake;
 mod kubelet;
 mod logs;
 mod messages;
 mod meters;
 mod pods;
 mod proxy;
+mod resize;
 pub mod spdy;
 mod throttle;
 mod translate;
@@ -17,6 +20,7 @@ mod transport;
 mod tunnel;
 mod watch;
 
+use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use shared::flags::FlagSet;
 use shared::status::Status;
@@ -30,11 +34,11 @@ use crate::egress::Egress;
 use kubelet::Kubelets;
 pub(crate) use pods::carried;
 pub(crate) use throttle::Limit;
-pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded};
+pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded, forwarded_for};
 pub use watch::{wants_messages, watch};
 
-/// Longest message, and frame, of a WebSocket client.
-const LONGEST_MESSAGE: usize = 4 << 20;
+/// Longest message, and frame, of a WebSocket client: upstream's.
+const LONGEST_MESSAGE: usize = 32 << 20;
 
 /// What is taken of a WebSocket client.
 pub fn websocket_limits() -> WebSocketConfig {
@@ -44,6 +48,20 @@ pub fn websocket_limits() -> WebSocketConfig {
 /// The server's end of a WebSocket on a connection that has switched to it.
 async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStream<C> {
     WebSocketStream::from_raw_socket(client, Role::Server, Some(websocket_limits())).await
+}
+
+/// An answer on a connection that is not HTTP's any more, or is as good as that.
+struct HandedOver;
+
+/// Marks an answer that leaves as the other side, or the WebSocket library, has it: nothing is added to it.
+pub(crate) fn handed_over(mut response: HttpResponse) -> HttpResponse {
+    response.extensions_mut().insert(HandedOver);
+    response
+}
+
+/// Whether an answer leaves as it is.
+pub(crate) fn is_handed_over(response: &HttpResponse) -> bool {
+    response.status() == StatusCode::SWITCHING_PROTOCOLS || response.extensions().get::<HandedOver>().is_some()
 }
 
 /// The room's door.

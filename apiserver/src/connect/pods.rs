@@ -1,17 +1,18 @@
 //! Exec, attach and port-forward of pods, which the pod's kubelet serves.
 
 use actix_web::http::StatusCode;
-use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, web};
 use proto::Value;
 use shared::flags::FlagSet;
-use shared::status::Status;
-use shared::upgrade::{self, Dialed, RequestHead, ResponseHead};
+use shared::status::{Status, go_quote};
+use shared::upgrade::{self, Dialed, RequestHead, ResponseHead, Rewound};
 
+use super::ended::Ended;
 use super::throttle::Limit;
 use super::translate::{self, Streams};
-use super::transport::{Origin, forwarded};
-use super::{Call, Connect, meters, tunnel};
+use super::transport::{HOP_BY_HOP, Origin, sent_on};
+use super::{Call, Connect, handed_over, handshake, meters, tunnel};
 use crate::access::tree::text;
 use crate::egress::BoxStream;
 use crate::verbs::query::Query;
@@ -42,15 +43,18 @@ impl Connect {
             return Err(Status::bad_request("Upgrade request required"));
         };
         let kubelet = self.kubelets.of(&self.api, node).await?;
-        let offered = if protocol.eq_ignore_ascii_case("websocket") { subprotocols(call.request) } else { Vec::new() };
+        let offered = match protocol.eq_ignore_ascii_case("websocket") {
+            true => handshake::offered(call.request),
+            false => Vec::new(),
+        };
         match self.form.of(kind, &offered) {
-            Form::Translated => translated(call, &kubelet, path, streams(&query), self.limit).await,
+            Form::Translated => translated(call, kubelet, path, streams(&query), self.limit).await,
             Form::Tunnelled => tunnelled(call, &kubelet, path, self.limit).await,
             Form::Relayed => {
                 let head = RequestHead {
                     method: call.request.method().to_string(),
                     path_and_query: path,
-                    headers: forwarded(&upgrade::headers(call.request), true, &self.front_proxy),
+                    headers: sent_on(call.request, true, &self.front_proxy),
                 };
                 relayed(call, &kubelet, head, self.limit).await
             }
@@ -105,7 +109,7 @@ pub(super) async fn relayed(
     limit: Limit,
 ) -> Result<HttpResponse, Status> {
     let carried = carried(call.request, call.payload, origin, head, limit).await;
-    carried.map_err(|error| undialed(origin, &error))
+    carried.map_err(|error| undialed(origin, &error))?
 }
 
 /// Asks another server to switch protocols and carries the client's bytes there, and back.
@@ -115,53 +119,81 @@ pub(crate) async fn carried(
     origin: &Origin,
     head: RequestHead,
     limit: Limit,
-) -> std::io::Result<HttpResponse> {
-    match origin.switch(head).await? {
-        Dialed::Refused(head, body) => Ok(passed_on(&head, body)),
+) -> std::io::Result<Result<HttpResponse, Status>> {
+    Ok(match origin.switch(head).await? {
+        Dialed::Refused(head, body) => refused(&head, body),
         Dialed::Switched(head, backend) => {
             let (response, client) = upgrade::accept(request, payload, &head);
             actix_web::rt::spawn(upgrade::relay(client, limit.on(backend)));
             Ok(response)
         }
-    }
+    })
 }
 
 async fn translated(
     call: Call<'_>,
-    kubelet: &Origin,
+    kubelet: Origin,
     path: String,
     streams: Streams,
     limit: Limit,
 ) -> Result<HttpResponse, Status> {
-    let switched = switched(kubelet, spdy_request("POST", path, translate::STREAM_PROTOCOL)).await;
-    match switched.inspect_err(|_| meters::translated(500))? {
-        Dialed::Refused(head, body) => {
-            meters::translated(head.status.as_u16());
-            Ok(passed_on(&head, body))
+    let known = |offered: &[String]| {
+        offered.iter().any(|name| name == translate::SUBPROTOCOL).then_some(Some(translate::SUBPROTOCOL))
+    };
+    let head = match handshake::begin(call.request, known) {
+        Ok(head) => head,
+        Err(refusal) => {
+            meters::translated(400);
+            return Ok(refusal);
         }
-        Dialed::Switched(_, backend) => {
-            let head = websocket_answer(call.request, Some(translate::SUBPROTOCOL));
-            let head = head.inspect_err(|_| meters::translated(400))?;
-            let (response, client) = upgrade::accept(call.request, call.payload, &head);
-            actix_web::rt::spawn(async move {
-                let told = translate::translate(client, limit.on(backend), streams).await;
-                meters::translated(if told { 200 } else { 500 });
-            });
-            Ok(response)
-        }
+    };
+    let (response, client) = upgrade::accept(call.request, call.payload, &head);
+    actix_web::rt::spawn(async move {
+        let begun = async { begun(&kubelet, path).await.map(|backend| limit.on(backend)) };
+        meters::translated(translate::translate(client, begun, streams).await);
+    });
+    Ok(response)
+}
+
+/// A session at a kubelet, or how it is told that there is none.
+async fn begun(kubelet: &Origin, path: String) -> Result<Rewound<BoxStream>, Ended> {
+    let url = format!("https://{}{path}", kubelet.authority());
+    let failed = |url: &str, why: &str| Ended::failed(&format!("error sending request: Post {}: {why}", go_quote(url)));
+    match kubelet.switch(spdy_request("POST", path, translate::STREAM_PROTOCOL)).await {
+        Err(error) => Err(failed(&url, &kubelet.why(&error))),
+        Ok(Dialed::Switched(_, backend)) => Ok(backend),
+        Ok(Dialed::Refused(head, said)) => Err(match redirect(head.status, &head.headers) {
+            Some(elsewhere) => failed(elsewhere, "redirect not allowed"),
+            None => Ended::refused(&said),
+        }),
     }
 }
 
+/// Where a client of Go's would go now.
+pub(super) fn redirect(code: StatusCode, headers: &HeaderMap) -> Option<&str> {
+    let redirects = matches!(code.as_u16(), 301 | 302 | 303 | 307 | 308);
+    let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
+    location.filter(|location| redirects && !location.is_empty())
+}
+
 async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String, limit: Limit) -> Result<HttpResponse, Status> {
-    let switched = switched(kubelet, spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await;
-    match switched.inspect_err(|_| meters::tunnelled(500))? {
+    let switched = kubelet.switch(spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await;
+    match switched.map_err(|error| undialed(kubelet, &error))? {
         Dialed::Refused(head, body) => {
+            let refused = refused(&head, body)?;
             meters::tunnelled(head.status.as_u16());
-            Ok(passed_on(&head, body))
+            Ok(refused)
         }
-        Dialed::Switched(_, backend) => {
-            let head = websocket_answer(call.request, Some(tunnel::SUBPROTOCOL));
-            let head = head.inspect_err(|_| meters::tunnelled(400))?;
+        Dialed::Switched(head, backend) => {
+            let protocol = head.headers.get("x-stream-protocol-version").and_then(|name| name.to_str().ok());
+            let protocol = protocol.map(|name| format!("{}{name}", tunnel::PREFIX));
+            let head = match handshake::begin_tunnel(call.request, protocol.as_deref()) {
+                Ok(head) => head,
+                Err(refusal) => {
+                    meters::tunnelled(500);
+                    return Ok(refusal);
+                }
+            };
             meters::tunnelled(101);
             let (response, client) = upgrade::accept(call.request, call.payload, &head);
             actix_web::rt::spawn(tunnel::tunnel(client, limit.on(backend)));
@@ -170,21 +202,25 @@ async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String, limit: Limit)
     }
 }
 
-async fn switched(origin: &Origin, head: RequestHead) -> Result<Dialed<BoxStream>, Status> {
-    origin.switch(head).await.map_err(|error| undialed(origin, &error))
-}
-
 fn undialed(origin: &Origin, error: &std::io::Error) -> Status {
     Status::unknown(&format!("error dialing backend: {}", origin.why(error)))
 }
 
-/// Why the other side does not switch, in its own words.
-fn passed_on(head: &ResponseHead, body: bytes::Bytes) -> HttpResponse {
-    let mut response = HttpResponse::build(head.status);
-    if let Some(kind) = head.headers.get("content-type") {
-        response.insert_header(("content-type", kind.clone()));
+/// The answer of another side that does not switch, as it is; the connection ends with it.
+fn refused(head: &ResponseHead, body: bytes::Bytes) -> Result<HttpResponse, Status> {
+    if head.status.as_u16() < 400 {
+        return Err(Status::unknown(&format!("invalid upgrade response: status code {}", head.status.as_u16())));
     }
-    response.body(body)
+    let mut response = HttpResponse::build(head.status);
+    for (name, value) in head.headers.iter().filter(|(name, _)| !between(name)) {
+        response.append_header((name.clone(), value.clone()));
+    }
+    Ok(handed_over(response.force_close().body(body)))
+}
+
+/// Whether a header says how the bytes of a body come.
+fn between(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(&name.as_str()) || *name == CONTENT_LENGTH
 }
 
 fn spdy_request(method: &str, path_and_query: String, protocol: &'static str) -> RequestHead {
@@ -201,28 +237,6 @@ fn spdy_request(method: &str, path_and_query: String, protocol: &'static str) ->
     RequestHead { method: method.to_owned(), path_and_query, headers }
 }
 
-pub(super) fn subprotocols(request: &HttpRequest) -> Vec<String> {
-    let values = request.headers().get_all("sec-websocket-protocol").filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
-}
-
-/// The server's half of a WebSocket handshake (RFC 6455 section 4.2.2).
-pub(super) fn websocket_answer(
-    request: &HttpRequest,
-    subprotocol: Option<&'static str>,
-) -> Result<ResponseHead, Status> {
-    let key =
-        request.headers().get("sec-websocket-key").ok_or_else(|| Status::bad_request("missing Sec-WebSocket-Key"))?;
-    let accept = tungstenite::handshake::derive_accept_key(key.as_bytes());
-    let accept = HeaderValue::from_str(&accept).map_err(|error| Status::internal(&error.to_string()))?;
-    let mut headers = HeaderMap::new();
-    headers.insert(HeaderName::from_static("sec-websocket-accept"), accept);
-    if let Some(subprotocol) = subprotocol {
-        headers.insert(HeaderName::from_static("sec-websocket-protocol"), HeaderValue::from_static(subprotocol));
-    }
-    Ok(ResponseHead { status: StatusCode::SWITCHING_PROTOCOLS, headers })
-}
-
 /// What a client asked for. There are no defaults: nobody waits for a stream that nobody opens.
 fn streams(query: &Query) -> Streams {
     Streams {
@@ -234,10 +248,10 @@ fn streams(query: &Query) -> Streams {
 }
 
 /// What the kubelet is told of a session: what runs, and which streams there are. It refuses what has none.
-fn session(query: &Query) -> Vec<String> {
+fn session(kind: Kind, query: &Query) -> Vec<String> {
     let streams = streams(query);
-    let mut parameters: Vec<String> =
-        query.all("command").iter().map(|word| format!("command={}", encode(word))).collect();
+    let words = if kind == Kind::Exec { query.all("command") } else { Vec::new() };
+    let mut parameters: Vec<String> = words.iter().map(|word| format!("command={}", encode(word))).collect();
     // With a terminal there is one output stream.
     let flags = [
         ("input", streams.stdin),
@@ -267,7 +281,7 @@ fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Resu
             "cannot exec into a container in a completed pod; current phase is {phase}"
         )));
     }
-    let parameters = session(query);
+    let parameters = session(kind, query);
     let verb = if kind == Kind::Exec { "exec" } else { "attach" };
     Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
 }
@@ -354,6 +368,7 @@ mod tests {
     /// A client that wants standard output alone opens no other stream, and the kubelet must not wait for one.
     #[test]
     fn streams_of_a_session() {
+        assert_eq!(session(Kind::Attach, &Query::parse("command=ls&stdout=1")), ["output=1"]);
         for (query, want) in [
             ("command=ls&command=-l&stdout=true", "command=ls command=-l output=1"),
             ("stdin=1&stdout=1&stderr=1", "input=1 output=1 error=1"),
@@ -361,7 +376,7 @@ mod tests {
             ("stdin=1&stdout=false", "input=1"),
             ("command=ls", "command=ls"),
         ] {
-            assert_eq!(session(&Query::parse(query)).join(" "), want, "{query}");
+            assert_eq!(session(Kind::Exec, &Query::parse(query)).join(" "), want, "{query}");
         }
     }
 

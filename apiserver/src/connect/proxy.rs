@@ -5,15 +5,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use actix_web::http::header::{HeaderName, HeaderValue, LOCATION};
 use proto::Value;
 use rand::seq::SliceRandom as _;
 use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
 
-use super::transport::{Origin, body, forwarded};
+use super::transport::{Origin, body, host, sent_on};
 use super::{Call, Connect, pods};
+
+/// What the other side says of pages of other origins is not for it to say.
+const CORS: [&str; 4] = [
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+];
 
 /// `[scheme:]name[:port]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +66,7 @@ impl Connect {
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let target = if rest.is_empty() { format!("/{query}") } else { format!("{rest}{query}") };
         if upgrade::protocol(call.request).is_some() {
-            let headers = forwarded(&upgrade::headers(call.request), true, &self.front_proxy);
+            let headers = sent_on(call.request, true, &self.front_proxy);
             let head = RequestHead { method: method.to_owned(), path_and_query: target, headers };
             return pods::relayed(call, &origin, head, self.limit).await;
         }
@@ -66,12 +74,21 @@ impl Connect {
             let location = format!("{prefix}/{query}");
             return Ok(HttpResponse::MovedPermanently().insert_header((LOCATION, location)).finish());
         }
-        let mut headers = forwarded(call.request.headers(), false, &self.front_proxy);
-        add_forwarded(&mut headers, &call);
+        let mut headers = sent_on(call.request, false, &self.front_proxy);
+        if let Ok(path) = HeaderValue::from_str(uri.path()) {
+            headers.insert(HeaderName::from_static("x-forwarded-uri"), path);
+        }
         let answered = origin.send(method, &target, &headers, body(call.payload)).await;
         let mut response = answered
             .map_err(|e| Status::service_unavailable(&format!("error trying to reach service: {}", origin.why(&e))))?;
-        relocate(&mut response, prefix, &origin);
+        for name in CORS {
+            response.headers_mut().remove(name);
+        }
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let location = location.and_then(|to| relocated(to, prefix, [&origin.authority(), host(call.request)]));
+        if let Some(Ok(location)) = location.map(|to| HeaderValue::from_str(&to)) {
+            response.headers_mut().insert(LOCATION, location);
+        }
         Ok(response)
     }
 
@@ -228,28 +245,42 @@ fn split(path: &str, namespaced: bool) -> Option<(&str, &str)> {
     (!prefix.to_ascii_lowercase().contains("%2f")).then_some((prefix, rest))
 }
 
-fn add_forwarded(headers: &mut HeaderMap, call: &Call<'_>) {
-    let host = call.request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let pairs =
-        [("x-forwarded-uri", call.request.uri().path()), ("x-forwarded-host", host), ("x-forwarded-proto", "https")];
-    for (name, value) in pairs {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
+/// A redirect of the other side, so that it leads through the proxy again; `None` for one that stays as it is. The other
+/// side's host may be called by its address, or as the client calls this server.
+fn relocated(to: &str, prefix: &str, [theirs, ours]: [&str; 2]) -> Option<String> {
+    let begins = match to.find("://") {
+        Some(at) if to[..at].bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) => at + 3,
+        _ if to.starts_with("//") => 2,
+        _ => 0,
+    };
+    let inside = &to[begins..];
+    let (host, rest) = match begins {
+        0 => ("", inside),
+        _ => inside.split_at(inside.find(['/', '?', '#']).unwrap_or(inside.len())),
+    };
+    let (path, after) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    if !(host.is_empty() || host == theirs || host == ours) || !path.starts_with('/') {
+        return None;
     }
+    let kept = if !host.is_empty() && host == ours { &to[..begins + host.len()] } else { "" };
+    if path.starts_with(prefix) {
+        return Some(format!("{kept}{path}{after}"));
+    }
+    let slash = if path.ends_with('/') { "/" } else { "" };
+    Some(format!("{kept}{}{slash}{after}", clean(&format!("{prefix}{path}"))))
 }
 
-/// Redirects of the other side lead through the proxy again.
-fn relocate(response: &mut HttpResponse, prefix: &str, origin: &Origin) {
-    let Some(location) = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()) else { return };
-    let scheme = if origin.tls.is_some() { "https" } else { "http" };
-    let inside = location.strip_prefix(&format!("{scheme}://{}", origin.authority())).unwrap_or(location);
-    if !inside.starts_with('/') {
-        return;
+/// A path without empty parts, `.` and `..`.
+fn clean(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
     }
-    if let Ok(value) = HeaderValue::from_str(&format!("{prefix}{inside}")) {
-        response.headers_mut().insert(LOCATION, value);
-    }
+    format!("/{}", parts.join("/"))
 }
 
 #[cfg(test)]
@@ -280,6 +311,25 @@ mod tests {
             let refused = permitted(&at(host)).await.err().map(|status| (status.code, status.message));
             let wanted = (!open).then(|| (400, "address not allowed".to_owned()));
             assert_eq!(refused, wanted, "{host}");
+        }
+    }
+
+    #[test]
+    fn redirects_lead_through_the_proxy_again() {
+        for (to, want) in [
+            ("/other?x=1", Some("/p/proxy/other?x=1")),
+            ("/a//b/../c/", Some("/p/proxy/a/c/")),
+            ("http://10.0.0.1:80/a#b", Some("/p/proxy/a#b")),
+            ("https://10.0.0.1:80/", Some("/p/proxy/")),
+            ("//10.0.0.1:80/a", Some("/p/proxy/a")),
+            ("https://api:6443/a", Some("https://api:6443/p/proxy/a")),
+            ("/p/proxy/a", Some("/p/proxy/a")),
+            ("https://example.com/a", None),
+            ("a/b", None),
+            ("http://10.0.0.1:80", None),
+        ] {
+            let got = relocated(to, "/p/proxy", ["10.0.0.1:80", "api:6443"]);
+            assert_eq!(got.as_deref(), want, "{to}");
         }
     }
 

@@ -1,6 +1,10 @@
 //! Exec and attach for WebSocket clients: each message carries a channel number and bytes
 //! (`v5.channel.k8s.io`), which become streams of a SPDY connection to the kubelet, and back (KEP-4006).
+//!
+//! The client has its connection before the kubelet is asked for one: how it went, whatever went wrong, is told on the
+//! error channel.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,11 +13,14 @@ use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, interval_at, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tungstenite::Message;
 use tungstenite::protocol::frame::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
 
+use super::ended::Ended;
+use super::resize::Sizes;
 use super::spdy::{Codec, Frame, SpdyError, put_data, put_ping};
 
 /// The subprotocol that is translated; older ones are understood by kubelets themselves.
@@ -26,14 +33,27 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
+const CHANNELS: u8 = 5;
 const CLOSE: u8 = 255;
 /// Pings that may wait to be answered.
 const PINGS: usize = 8;
+/// How often the kubelet is asked whether it is there, so that nobody between takes the connection for dead.
+const PING_PERIOD: Duration = Duration::from_secs(5);
+/// A session ends in which nothing was said for so long, as at kubelets.
+const IDLE: Duration = Duration::from_secs(4 * 60 * 60);
+/// How long the client may take to hear how it went.
+const TELLING: Duration = Duration::from_secs(10);
 /// How long the client may take to say goodbye.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Bytes of input in a frame.
+const CHUNK: usize = 32 << 10;
+/// Of what the kubelet says on the error stream, so much is read.
+const LONGEST_SAID: usize = 1 << 20;
 
 /// Stream numbers by channel.
 type Numbers = BTreeMap<u8, u32>;
+type Sink<C> = SplitSink<WebSocketStream<C>, Message>;
+type Messages<C> = SplitStream<WebSocketStream<C>>;
 
 /// The streams that the client asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,58 +80,138 @@ impl Streams {
         ];
         all.into_iter().filter(|(_, _, wanted)| *wanted).map(|(channel, name, _)| (channel, name))
     }
+
+    /// The first channel that the client reads.
+    fn first(self) -> u8 {
+        match self {
+            Self { stdout: true, .. } => STDOUT,
+            Self { stderr: true, .. } => STDERR,
+            _ => ERROR,
+        }
+    }
 }
 
-/// Why the conversation ended before the command did.
-#[derive(Debug, thiserror::Error)]
-enum Broken {
-    #[error(transparent)]
-    Spdy(#[from] SpdyError),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    #[error(transparent)]
-    WebSocket(#[from] tungstenite::Error),
+/// How a session is over.
+enum Over {
+    /// It came to its end, which is told.
+    Ended(Box<Ended>),
+    /// The client does not listen any more, or does not keep to the protocol.
+    Left(CloseCode),
 }
 
-/// Translates until either side ends. Whether the kubelet said how the command ended.
-pub async fn translate<C, K>(client: C, kubelet: K, streams: Streams) -> bool
+impl Over {
+    fn told(ended: Ended) -> Self {
+        Self::Ended(Box::new(ended))
+    }
+
+    /// By what the client said last.
+    fn by(last: Option<&tungstenite::Error>) -> Self {
+        Self::Left(match last {
+            Some(tungstenite::Error::Protocol(_)) => CloseCode::Protocol,
+            _ => CloseCode::Normal,
+        })
+    }
+}
+
+impl From<tungstenite::Error> for Over {
+    fn from(error: tungstenite::Error) -> Self {
+        tracing::debug!(%error, "An exec or attach connection broke");
+        Self::by(Some(&error))
+    }
+}
+
+/// Translates until either side ends. Under which code it is counted.
+pub(super) async fn translate<C, K>(client: C, kubelet: impl Future<Output = Result<K, Ended>>, streams: Streams) -> u16
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let told = converse(super::websocket(client).await, kubelet, streams).await;
-    told.inspect_err(|error| tracing::debug!(%error, "An exec or attach connection broke")).unwrap_or(false)
+    let (mut sink, mut messages) = super::websocket(client).await.split();
+    let over = match session(&mut sink, &mut messages, kubelet, streams).await {
+        Ok(ended) => Over::told(ended),
+        Err(over) => over,
+    };
+    let counted = if let Over::Ended(ended) = &over { ended.counted } else { 500 };
+    // The client may be gone already.
+    timeout(TELLING, part(&mut sink, over)).await.ok();
+    // Its answer, so that it has read everything before the connection goes.
+    let answer = async { while let Some(Ok(_)) = messages.next().await {} };
+    timeout(FAREWELL, answer).await.ok();
+    counted
 }
 
-async fn converse<C, K>(socket: WebSocketStream<C>, kubelet: K, streams: Streams) -> Result<bool, Broken>
+/// Tells how it went, and closes.
+async fn part<C: AsyncRead + AsyncWrite + Unpin>(sink: &mut Sink<C>, over: Over) -> Result<(), tungstenite::Error> {
+    let code = match over {
+        Over::Ended(ended) => {
+            sink.feed(message(ERROR, &ended.status.to_bare_json())).await?;
+            CloseCode::Normal
+        }
+        Over::Left(code) => code,
+    };
+    sink.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await
+}
+
+async fn session<C, K>(
+    sink: &mut Sink<C>,
+    messages: &mut Messages<C>,
+    kubelet: impl Future<Output = Result<K, Ended>>,
+    streams: Streams,
+) -> Result<Ended, Over>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let (read, mut write) = tokio::io::split(kubelet);
-    let (mut sink, mut stream) = socket.split();
+    // The client sees that the connection stands.
+    sink.send(message(streams.first(), b"")).await?;
+    let (read, mut write) = tokio::io::split(kubelet.await.map_err(Over::told)?);
+    let lost = |error: &dyn std::fmt::Display| tracing::debug!(%error, "The connection to a kubelet broke");
     let mut out = BytesMut::new();
     let mut codec = Codec::default();
-    let numbers = open(&mut codec, streams, &mut out)?;
-    write.write_all(&out).await?;
-    write.flush().await?;
-    let (pings, mut pinged) = mpsc::channel(PINGS);
+    let opened = open(&mut codec, streams, &mut out);
+    let numbers = opened.map_err(|error| Over::told(Ended::failed(&error.to_string())))?;
+    if let Err(error) = write.write_all(&out).await.and(write.flush().await) {
+        lost(&error);
+    }
+    let (pings, pinged) = mpsc::channel(PINGS);
+    let heard = Cell::new(Instant::now());
     let mut output = Output {
         codec,
-        sink: &mut sink,
+        sink,
         open: numbers.iter().filter(|(c, _)| **c != STDIN && **c != RESIZE).map(|(_, n)| *n).collect(),
         numbers: &numbers,
-        told: false,
+        said: Vec::new(),
         pings,
+        heard: &heard,
+    };
+    let mut input = Input {
+        numbers: &numbers,
+        sizes: Sizes::default(),
+        pinged,
+        period: interval_at(Instant::now() + PING_PERIOD, PING_PERIOD),
+        ping: 1,
+        heard: &heard,
     };
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
-        ended = input(&mut stream, &mut pinged, &mut write, &numbers) => return ended.map(|()| false),
-        ended = output.copy(read) => ended?,
+        over = input.copy(messages, &mut write) => Err(over),
+        () = idle(&heard) => Err(Over::by(None)),
+        copied = output.copy(read) => {
+            copied?;
+            Ok(Ended::after(&output.said))
+        }
     }
-    let told = output.told;
-    finish(&mut sink, &mut stream, told).await?;
-    Ok(told)
+}
+
+/// Until nothing was heard for too long.
+async fn idle(heard: &Cell<Instant>) {
+    loop {
+        let until = heard.get() + IDLE;
+        if until <= Instant::now() {
+            return;
+        }
+        sleep_until(until).await;
+    }
 }
 
 /// Opens the streams; their numbers by channel.
@@ -124,74 +224,142 @@ fn open(codec: &mut Codec, streams: Streams, out: &mut BytesMut) -> Result<Numbe
     Ok(numbers)
 }
 
-/// From the client to the kubelet, until the client ends.
-async fn input<C, W>(
-    client: &mut SplitStream<WebSocketStream<C>>,
-    pinged: &mut mpsc::Receiver<u32>,
-    kubelet: &mut W,
-    numbers: &Numbers,
-) -> Result<(), Broken>
-where
-    C: AsyncRead + AsyncWrite + Unpin,
-    W: AsyncWrite + Unpin,
-{
-    let mut out = BytesMut::new();
-    loop {
-        tokio::select! {
-            Some(number) = pinged.recv() => put_ping(&mut out, number),
-            message = client.next() => match message {
-                None | Some(Ok(Message::Close(_))) => return Ok(()),
-                Some(message) => put_message(&message?, numbers, &mut out),
-            },
-        }
-        if !out.is_empty() {
-            kubelet.write_all(&out.split()).await?;
-            kubelet.flush().await?;
+/// What a client's message is for.
+#[derive(Debug, PartialEq, Eq)]
+enum Said<'a> {
+    /// Bytes of a channel.
+    Bytes(u8, &'a [u8]),
+    /// The last bytes of a channel were said.
+    Last(u8),
+    /// Nothing that concerns anybody.
+    Nothing,
+    /// Not in the protocol.
+    Wrong,
+}
+
+impl<'a> Said<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        match bytes {
+            [CLOSE, channel] if *channel < CHANNELS => Self::Last(*channel),
+            [CLOSE, ..] => Self::Wrong,
+            [channel, bytes @ ..] => Self::Bytes(*channel, bytes),
+            [] => Self::Nothing,
         }
     }
 }
 
-fn put_message(message: &Message, numbers: &Numbers, out: &mut BytesMut) {
-    let bytes = match message {
-        Message::Binary(bytes) => bytes.as_ref(),
-        Message::Text(text) => text.as_bytes(),
-        _ => return,
-    };
-    let (channel, bytes, fin) = match bytes {
-        [CLOSE, channel, ..] => (*channel, &[][..], true),
-        [channel, bytes @ ..] => (*channel, bytes, false),
-        [] => return,
-    };
-    let writable = matches!(channel, STDIN | RESIZE) && (fin || !bytes.is_empty());
-    if let Some(stream) = numbers.get(&channel).filter(|_| writable) {
-        put_data(out, *stream, bytes, fin);
+/// From the client to the kubelet.
+struct Input<'a> {
+    numbers: &'a Numbers,
+    sizes: Sizes,
+    /// Pings of the kubelet.
+    pinged: mpsc::Receiver<u32>,
+    /// When to ping it, and how the next ping is called: those of clients are odd.
+    period: Interval,
+    ping: u32,
+    heard: &'a Cell<Instant>,
+}
+
+impl Input<'_> {
+    /// Until the client ends. What the kubelet does not take is lost: it is the other direction that ends with it.
+    async fn copy<C, W>(&mut self, client: &mut Messages<C>, kubelet: &mut W) -> Over
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let mut stdin = self.numbers.get(&STDIN).copied();
+        let mut out = BytesMut::new();
+        loop {
+            let said = tokio::select! {
+                Some(number) = self.pinged.recv() => {
+                    put_ping(&mut out, number);
+                    None
+                }
+                _ = self.period.tick() => {
+                    put_ping(&mut out, self.ping);
+                    self.ping = self.ping.wrapping_add(2);
+                    None
+                }
+                message = client.next() => match message {
+                    None | Some(Ok(Message::Close(_))) => return Over::by(None),
+                    Some(Err(error)) => return error.into(),
+                    Some(Ok(Message::Binary(bytes))) => Some(bytes),
+                    Some(Ok(Message::Text(text))) => Some(text.into()),
+                    Some(Ok(_)) => None,
+                },
+            };
+            let said = said.as_deref().unwrap_or_default();
+            if !said.is_empty() {
+                self.heard.set(Instant::now());
+            }
+            match Said::of(said) {
+                Said::Wrong => return Over::by(None),
+                Said::Bytes(STDIN, bytes) => {
+                    for chunk in stdin.iter().flat_map(|stream| bytes.chunks(CHUNK).map(|chunk| (*stream, chunk))) {
+                        put_data(&mut out, chunk.0, chunk.1, false);
+                        write(kubelet, &mut out).await;
+                    }
+                }
+                Said::Last(STDIN) => {
+                    if let Some(stream) = stdin.take() {
+                        put_data(&mut out, stream, b"", true);
+                    }
+                }
+                Said::Bytes(RESIZE, bytes) => {
+                    let sizes = self.sizes.take(bytes);
+                    if let Some(stream) = self.numbers.get(&RESIZE).filter(|_| !sizes.is_empty()) {
+                        put_data(&mut out, *stream, &sizes, false);
+                    }
+                }
+                Said::Bytes(..) | Said::Last(_) | Said::Nothing => {}
+            }
+            write(kubelet, &mut out).await;
+        }
+    }
+}
+
+/// Writes what there is, if the kubelet takes it.
+async fn write<W: AsyncWrite + Unpin>(kubelet: &mut W, out: &mut BytesMut) {
+    let bytes = out.split();
+    if !bytes.is_empty() && kubelet.write_all(&bytes).await.is_ok() {
+        kubelet.flush().await.ok();
     }
 }
 
 /// From the kubelet to the client.
 struct Output<'a, C> {
     codec: Codec,
-    sink: &'a mut SplitSink<WebSocketStream<C>, Message>,
+    sink: &'a mut Sink<C>,
     numbers: &'a Numbers,
     /// Streams of the kubelet that have not ended.
     open: Vec<u32>,
-    /// The command's end was told.
-    told: bool,
+    /// What came on the error stream.
+    said: Vec<u8>,
     pings: mpsc::Sender<u32>,
+    heard: &'a Cell<Instant>,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
-    /// Until every stream, or the connection, has ended.
-    async fn copy<R: AsyncRead + Unpin>(&mut self, mut kubelet: R) -> Result<(), Broken> {
+    /// Until every stream, or the connection, has ended, in whichever way.
+    async fn copy<R: AsyncRead + Unpin>(&mut self, mut kubelet: R) -> Result<(), tungstenite::Error> {
         let mut buffer = BytesMut::with_capacity(16 << 10);
         loop {
-            let ended = kubelet.read_buf(&mut buffer).await? == 0;
-            while let Some(frame) = self.codec.decode(&mut buffer)? {
-                if matches!(frame, Frame::GoAway) {
-                    self.open.clear();
-                }
-                if let Some(message) = self.message(frame) {
-                    self.sink.feed(message).await?;
+            let read = kubelet.read_buf(&mut buffer).await;
+            let mut ended = !matches!(read, Ok(1..));
+            loop {
+                match self.codec.decode(&mut buffer) {
+                    Ok(Some(frame)) => {
+                        if let Some(message) = self.message(frame) {
+                            self.heard.set(Instant::now());
+                            self.sink.feed(message).await?;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::debug!(%error, "A kubelet does not speak SPDY");
+                        ended = true;
+                        break;
+                    }
                 }
             }
             self.sink.flush().await?;
@@ -209,7 +377,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                 }
                 let channel =
                     self.numbers.iter().find(|(_, number)| **number == stream).map(|(channel, _)| *channel)?;
-                self.told |= channel == ERROR && !bytes.is_empty();
+                if channel == ERROR {
+                    let room = LONGEST_SAID.saturating_sub(self.said.len()).min(bytes.len());
+                    self.said.extend_from_slice(&bytes[..room]);
+                    return None;
+                }
                 (!bytes.is_empty()).then(|| message(channel, &bytes))
             }
             Frame::Accepted { stream, fin: true } | Frame::Reset { stream } => {
@@ -217,31 +389,16 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                 None
             }
             Frame::Ping(number) => {
-                // Pings measure liveness; one that finds no room has its answer in those before it.
-                self.pings.try_send(number).ok();
+                // Pings measure liveness; one that finds no room has its answer in those before it. Odd ones are ours.
+                if number % 2 == 0 {
+                    self.pings.try_send(number).ok();
+                }
                 None
             }
+            // Who says that there will be no more streams goes on with those that there are.
             Frame::Open { .. } | Frame::Accepted { .. } | Frame::GoAway | Frame::Other => None,
         }
     }
-}
-
-/// Closes in order; a command whose end was never told has failed.
-async fn finish<C: AsyncRead + AsyncWrite + Unpin>(
-    sink: &mut SplitSink<WebSocketStream<C>, Message>,
-    stream: &mut SplitStream<WebSocketStream<C>>,
-    told: bool,
-) -> Result<(), Broken> {
-    if !told {
-        let status = shared::status::Status::internal("the connection to the container was lost");
-        sink.feed(message(ERROR, &status.to_json())).await?;
-    }
-    let frame = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-    sink.send(Message::Close(Some(frame))).await?;
-    // The client's answer, so that it has read everything before the connection goes.
-    let answer = async { while let Some(Ok(_)) = stream.next().await {} };
-    tokio::time::timeout(FAREWELL, answer).await.ok();
-    Ok(())
 }
 
 fn message(channel: u8, bytes: &[u8]) -> Message {
@@ -253,15 +410,17 @@ fn message(channel: u8, bytes: &[u8]) -> Message {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use super::*;
     use tungstenite::protocol::Role;
 
-    #[tokio::test]
+    #[actix_web::test]
     async fn a_command_gets_its_input_and_its_end_is_told() {
         let (client, ours) = tokio::io::duplex(64 << 10);
         let (kubelet, theirs) = tokio::io::duplex(64 << 10);
         let streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
-        let translation = tokio::spawn(translate(ours, kubelet, streams));
+        let translation = actix_web::rt::spawn(translate(ours, ready(Ok(kubelet)), streams));
         let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
         client.send(message(STDIN, b"question")).await.expect("open");
         client.send(Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))).await.expect("open");
@@ -299,22 +458,58 @@ mod tests {
         while let Some(Ok(received)) = client.next().await {
             heard.push(received);
         }
-        assert_eq!(heard[0], message(STDOUT, b"answer"));
-        assert_eq!(heard[1], message(ERROR, br#"{"status":"Success"}"#));
-        assert!(matches!(&heard[2], Message::Close(Some(frame)) if frame.code == CloseCode::Normal));
-        translation.await.expect("it ends");
+        assert_eq!(heard[..2], [message(STDOUT, b""), message(STDOUT, b"answer")]);
+        assert_eq!(heard[2], message(ERROR, br#"{"metadata":{},"status":"Success"}"#));
+        assert!(matches!(&heard[3], Message::Close(Some(frame)) if frame.code == CloseCode::Normal));
+        assert_eq!(translation.await.expect("it ends"), 200);
     }
 
-    #[tokio::test]
-    async fn a_lost_kubelet_is_a_failure() {
+    /// What a client hears of a session with a kubelet that does this.
+    async fn heard(kubelet: Result<tokio::io::DuplexStream, Ended>, says: &[&'static [u8]]) -> Vec<Message> {
         let (client, ours) = tokio::io::duplex(1024);
-        let (kubelet, theirs) = tokio::io::duplex(1024);
-        tokio::spawn(translate(ours, kubelet, Streams { stdout: true, ..Streams::default() }));
-        drop(theirs);
+        actix_web::rt::spawn(translate(ours, ready(kubelet), Streams { stderr: true, ..Streams::default() }));
         let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
-        if let Some(Ok(Message::Binary(bytes))) = client.next().await {
-            assert_eq!(bytes[0], ERROR);
-            assert!(String::from_utf8_lossy(&bytes[1..]).contains("InternalError"));
+        for said in says {
+            client.send(Message::Binary(Bytes::from_static(said))).await.expect("open");
+        }
+        client.filter_map(|message| async { message.ok() }).collect().await
+    }
+
+    #[actix_web::test]
+    async fn the_client_is_told_how_it_went() {
+        let (lost, _) = tokio::io::duplex(1024);
+        for (kubelet, says, want) in [
+            (Ok(lost), &[][..], Some(r#"{"metadata":{},"status":"Success"}"#)),
+            (
+                Err(Ended::after(br#"{"status":"Failure","message":"x"}"#)),
+                &[],
+                Some(r#""message":"Internal error occurred: x""#),
+            ),
+        ] {
+            let said = heard(kubelet, says).await;
+            assert_eq!(said[0], message(STDERR, b""));
+            let told = String::from_utf8_lossy(&said[1].clone().into_data()[1..]).into_owned();
+            assert!(want.is_some_and(|want| told.contains(want)), "{told}");
+            assert!(said[2].is_close() && said.len() == 3, "{said:?}");
+        }
+        // Who does not keep to the protocol is told nothing.
+        let (_silent, kubelet) = tokio::io::duplex(1024);
+        let said = heard(Ok(kubelet), &[&[9, 1], &[], &[CLOSE, STDIN], &[CLOSE, STDIN, 1]]).await;
+        assert!(said.len() == 2 && said[1].is_close(), "{said:?}");
+    }
+
+    #[test]
+    fn messages_are_for_channels() {
+        for (bytes, want) in [
+            (&[STDIN, 1, 2][..], Said::Bytes(STDIN, &[1, 2])),
+            (&[9, 1], Said::Bytes(9, &[1])),
+            (&[CLOSE, STDIN], Said::Last(STDIN)),
+            (&[CLOSE], Said::Wrong),
+            (&[CLOSE, STDIN, 0], Said::Wrong),
+            (&[CLOSE, CHANNELS], Said::Wrong),
+            (&[], Said::Nothing),
+        ] {
+            assert_eq!(Said::of(bytes), want, "{bytes:?}");
         }
     }
 }

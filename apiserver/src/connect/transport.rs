@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use actix_web::dev::Payload;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
-use actix_web::{HttpResponse, web};
+use actix_web::http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http_body_util::{BodyExt as _, StreamBody};
@@ -39,6 +39,7 @@ pub(crate) const HOP_BY_HOP: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Headers that are between the client and us.
 const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
 /// What the names of others that are begin with: whom to act as is for us.
@@ -84,16 +85,17 @@ impl Origin {
         Ok(Box::pin(tokio::time::timeout(HANDSHAKE, secured).await.map_err(timeout).flatten()?))
     }
 
-    /// Asks to switch protocols.
+    /// Asks to switch protocols. Who does not say which host he means, means this one.
     pub(super) async fn switch(&self, mut head: RequestHead) -> io::Result<Dialed<BoxStream>> {
         let stream = self.open().await?;
-        let host = HeaderValue::from_str(&self.authority()).map_err(io::Error::other)?;
-        head.headers.insert(HeaderName::from_static("host"), host);
+        if !head.headers.contains_key(HOST) {
+            head.headers.insert(HOST, HeaderValue::from_str(&self.authority()).map_err(io::Error::other)?);
+        }
         let timeout = |_| io::Error::new(io::ErrorKind::TimedOut, "i/o timeout");
         tokio::time::timeout(SWITCH, dial(stream, &head)).await.map_err(timeout).flatten()
     }
 
-    /// Sends a request and returns the answer, its body still flowing.
+    /// Sends a request and returns the answer, its body still flowing. The host is this one unless the headers say so.
     pub(super) async fn send(
         &self,
         method: &str,
@@ -102,7 +104,10 @@ impl Origin {
         body: Option<Payload>,
     ) -> io::Result<HttpResponse> {
         let stream = self.open().await?;
-        let mut request = hyper::Request::builder().method(method).uri(path_and_query).header("host", self.authority());
+        let mut request = hyper::Request::builder().method(method).uri(path_and_query);
+        if !headers.contains_key(HOST) {
+            request = request.header("host", self.authority());
+        }
         for (name, value) in headers {
             request = request.header(name.as_str(), value.as_bytes());
         }
@@ -119,7 +124,10 @@ impl Origin {
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
         let mut response =
             HttpResponse::build(StatusCode::from_u16(answer.status().as_u16()).map_err(io::Error::other)?);
-        for (name, value) in answer.headers().iter().filter(|(name, _)| !HOP_BY_HOP.contains(&name.as_str())) {
+        let named = answer.headers().get_all("connection").iter().filter_map(|value| value.to_str().ok());
+        let named: Vec<&str> = named.flat_map(|value| value.split(',')).map(str::trim).collect();
+        let between = |name: &str| HOP_BY_HOP.contains(&name) || named.iter().any(|n| n.eq_ignore_ascii_case(name));
+        for (name, value) in answer.headers().iter().filter(|(name, _)| !between(name.as_str())) {
             let name = HeaderName::from_bytes(name.as_str().as_bytes()).map_err(io::Error::other)?;
             response.append_header((name, HeaderValue::from_bytes(value.as_bytes()).map_err(io::Error::other)?));
         }
@@ -160,6 +168,35 @@ pub(crate) fn forwarded(headers: &HeaderMap, upgrade: bool, front_proxy: &FrontP
         kept.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     }
     kept
+}
+
+/// The host that a client means, which may be one of ours under any name.
+pub(super) fn host(request: &HttpRequest) -> &str {
+    match request.uri().authority() {
+        Some(authority) => authority.as_str(),
+        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    }
+}
+
+/// What is sent on for a client that is to be known by those behind: its headers, the host it means, where it comes from.
+pub(super) fn sent_on(request: &HttpRequest, upgrade: bool, front_proxy: &FrontProxyHeaders) -> HeaderMap {
+    let mut headers = forwarded(&shared::upgrade::headers(request), upgrade, front_proxy);
+    let host = Some(host(request)).filter(|host| !host.is_empty()).map(HeaderValue::from_str);
+    for (name, value) in
+        [(HOST, host), (FORWARDED_FOR, forwarded_for(request).map(|from| HeaderValue::from_str(&from)))]
+    {
+        if let Some(Ok(value)) = value {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// Where a request comes from, by those it came through and the last of them.
+pub(crate) fn forwarded_for(request: &HttpRequest) -> Option<String> {
+    let peer = request.peer_addr()?.ip().to_string();
+    let before = request.headers().get_all(FORWARDED_FOR).filter_map(|value| value.to_str().ok());
+    Some(before.chain([peer.as_str()]).collect::<Vec<_>>().join(", "))
 }
 
 /// What follows a request's head, where anything does. The other side is told of no more than it is sent: it would take

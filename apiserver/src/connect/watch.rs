@@ -1,14 +1,13 @@
 //! A watch whose client asked for WebSocket: every event is a message, text for JSON and binary for protobuf and CBOR.
 
+use actix_web::http::header::ORIGIN;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::{Buf as _, Bytes};
 use futures::{SinkExt as _, StreamExt as _};
-use shared::status::Status;
 use shared::upgrade;
 use tungstenite::Message;
 
-use super::pods::websocket_answer;
-use super::websocket;
+use super::{handshake, websocket};
 use crate::api::RequestInfo;
 use crate::verbs::{Body, Reply};
 
@@ -31,12 +30,13 @@ fn message(mut frame: Bytes, content_type: &str) -> Option<Message> {
     Some(Message::Binary(frame))
 }
 
-/// Sends the frames of a reply, each of which is one event, as messages.
-///
-/// # Errors
-/// The request is not a WebSocket handshake.
-pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> Result<HttpResponse, Status> {
-    let head = websocket_answer(request, None)?;
+/// Sends the frames of a reply, each of which is one event, as messages. A client has to say which page asks.
+pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> HttpResponse {
+    let asked = request.headers().get(ORIGIN).is_some_and(|origin| !origin.is_empty());
+    let head = match handshake::begin(request, |_| asked.then_some(None)) {
+        Ok(head) => head,
+        Err(refusal) => return refusal,
+    };
     let content_type = reply.content_type;
     let mut frames = match reply.body {
         Body::Stream(frames) => frames,
@@ -64,5 +64,5 @@ pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> Resu
         // The client may be gone already.
         sink.close().await.ok();
     });
-    Ok(response)
+    response
 }

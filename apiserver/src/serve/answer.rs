@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WARNING};
+use actix_web::http::header::{CACHE_CONTROL, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
 use actix_web::http::{ConnectionType, StatusCode};
 use bytes::Bytes;
 use flate2::Compression;
@@ -11,6 +11,7 @@ use flate2::write::GzEncoder;
 use shared::status::Status;
 
 use crate::audit::Trail;
+use crate::connect::is_handed_over;
 use crate::flowcontrol::Classified;
 use crate::negotiate::{self, Accepted, Format, Media};
 use crate::verbs::{Body, COMPRESS_FROM, Reply};
@@ -40,21 +41,58 @@ fn code(n: u16) -> StatusCode {
     StatusCode::from_u16(n).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
+/// What every answer carries that the server itself begins.
+fn common(shape: &Shape) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+    let classified = shape.classified.as_ref();
+    let said = [
+        (HeaderName::from_static("audit-id"), Some(shape.audit_id.as_str())),
+        (CACHE_CONTROL, Some("no-cache, private")),
+        (HeaderName::from_static("x-kubernetes-pf-flowschema-uid"), classified.map(|c| c.schema_uid.as_str())),
+        (HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid"), classified.map(|c| c.level_uid.as_str())),
+    ];
+    let filled = said.map(|(name, value)| Some((name, HeaderValue::from_str(value.filter(|v| !v.is_empty())?).ok()?)));
+    filled.into_iter().flatten()
+}
+
 fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
     let mut b = HttpResponse::build(code(n));
-    b.insert_header(("Cache-Control", "no-cache, private"));
     if n == 413 {
         // As Go calls it still.
         b.reason("Request Entity Too Large");
     }
-    if !shape.audit_id.is_empty() {
-        b.insert_header(("Audit-Id", shape.audit_id.as_str()));
-    }
-    if let Some(c) = &shape.classified {
-        b.insert_header(("X-Kubernetes-PF-FlowSchema-UID", c.schema_uid.as_str()));
-        b.insert_header(("X-Kubernetes-PF-PriorityLevel-UID", c.level_uid.as_str()));
+    for header in common(shape) {
+        b.insert_header(header);
     }
     b
+}
+
+/// Completes an answer: what it says itself holds. `false`: it leaves as it is.
+pub fn complete(response: &mut HttpResponse, shape: &Shape) -> bool {
+    if is_handed_over(response) {
+        return false;
+    }
+    for (name, value) in common(shape) {
+        if !response.headers().contains_key(&name) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    true
+}
+
+/// Completes the answer of another server: what it says of these matters comes after what we say.
+pub fn relayed(mut response: HttpResponse, shape: &Shape) -> HttpResponse {
+    if is_handed_over(&response) {
+        return response;
+    }
+    for (name, value) in common(shape) {
+        let headers = response.headers_mut();
+        let theirs: Vec<HeaderValue> = headers.get_all(&name).cloned().collect();
+        headers.insert(name.clone(), value);
+        for value in theirs {
+            headers.append(name.clone(), value);
+        }
+    }
+    response
 }
 
 /// `299 - "text"`, or nothing for texts no header can hold.
@@ -170,10 +208,10 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
 
 /// An answer that took too long; upstream does not say of which kind it is.
 pub fn late(status: &Status, shape: &Shape) -> HttpResponse {
-    let text = String::from_utf8_lossy(&status.to_json()).replacen("\"kind\":\"Status\",\"apiVersion\":\"v1\",", "", 1);
-    let mut response = said(format!("{text}\n"), shape);
-    *response.status_mut() = code(status.code);
-    response
+    let mut body = status.to_bare_json();
+    body.push(b'\n');
+    let mut response = start(status.code, shape);
+    response.insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body)
 }
 
 /// An answer to a request there is no room for: plain text, made without looking at what the client accepts.
@@ -230,6 +268,28 @@ mod tests {
         let body = actix_web::body::to_bytes(late.into_body()).await.expect("a body");
         let want = r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}"#;
         assert_eq!(body, format!("{want}\n"));
+    }
+
+    #[test]
+    fn answers_of_others_are_completed_and_ours_hold() {
+        let shape = Shape { audit_id: "ours".to_owned(), ..Shape::default() };
+        let theirs = || {
+            let mut response = HttpResponse::Ok();
+            response.insert_header(("Audit-Id", "theirs")).insert_header(("Cache-Control", "max-age=5")).finish()
+        };
+        let said = |response: &HttpResponse| -> Vec<String> {
+            let all = ["audit-id", "cache-control"].map(|name| response.headers().get_all(name));
+            all.into_iter().flatten().map(|v| v.to_str().expect("text").to_owned()).collect()
+        };
+        let mut ours = theirs();
+        assert!(complete(&mut ours, &shape));
+        assert_eq!(said(&ours), ["theirs", "max-age=5"]);
+        assert_eq!(said(&relayed(theirs(), &shape)), ["ours", "theirs", "no-cache, private", "max-age=5"]);
+        let mut handed_over = crate::connect::handed_over(HttpResponse::NotFound().finish());
+        assert!(!complete(&mut handed_over, &shape) && said(&handed_over).is_empty());
+        let mut plain = HttpResponse::Ok().finish();
+        assert!(complete(&mut plain, &shape));
+        assert_eq!(said(&plain), ["ours", "no-cache, private"]);
     }
 
     #[test]

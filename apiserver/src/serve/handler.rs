@@ -40,6 +40,9 @@ pub struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
     let since = Instant::now();
+    if let Some(refused) = shared::upgrade::refusal(&req) {
+        return refused;
+    }
     if !is_escaped(req.uri().path()) {
         return answer::unread();
     }
@@ -54,27 +57,20 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         pretty: negotiate::for_people(query.get("pretty"), header("user-agent")),
         gzip: server.conduct.compresses && header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
-        audit_id: audit_id(req.headers()),
+        audit_id: audit_id(header("audit-id")),
         stranger: false,
         classified: None,
     };
-    if let Some(mut response) = server.ending.refusal(&info, header("user-agent"), &shape) {
-        if !server.ending.sends_away() {
-            server.conduct.dress(&mut response, req.version(), None);
-        }
+    let spanned = Spanned::default();
+    let asked = Asked { req: &req, info: &info, query: &query, since, spanned: &spanned };
+    if let Some(response) = asked.early(&server, &shape).await {
         return response;
     }
     let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
-    if origin.is_some() && req.method() == Method::OPTIONS {
-        let mut response = answer::empty(204, &shape);
-        server.conduct.dress(&mut response, req.version(), origin);
-        return response;
-    }
     let mut kept = Kept(None);
     let trail = &mut kept.0;
-    let spanned = Spanned::default();
-    let asked = Asked { req: &req, info: &info, query: &query, since, spanned: &spanned };
-    if let Some(mut response) = asked.untimely(&server, &mut shape).await {
+    if origin.is_some() && req.method() == Method::OPTIONS {
+        let mut response = answer::empty(204, &shape);
         server.conduct.dress(&mut response, req.version(), origin);
         return response;
     }
@@ -99,7 +95,9 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     if shape.stranger {
         server.conduct.part_with_stranger(&mut response, req.version());
     }
-    server.conduct.dress(&mut response, req.version(), origin);
+    if answer::complete(&mut response, &shape) {
+        server.conduct.dress(&mut response, req.version(), origin);
+    }
     spanned.answered(response)
 }
 
@@ -160,12 +158,25 @@ impl Asked<'_> {
         }
     }
 
+    /// The answer to a request that comes too late, or whose time limit is none. Nobody looks at who asks or where the page
+    /// comes from that does.
+    async fn early(&self, server: &Server, shape: &Shape) -> Option<HttpResponse> {
+        let mut response = match server.ending.refusal(self.info, self.header("user-agent"), shape) {
+            Some(response) => response,
+            None => self.untimely(server, shape).await?,
+        };
+        // Clients are sent away before anything is said that other answers carry.
+        if response.status() != StatusCode::TOO_MANY_REQUESTS {
+            server.conduct.dress(&mut response, self.req.version(), None);
+        }
+        Some(response)
+    }
+
     /// The refusal of a time limit that is none: it comes before the question who asks.
-    async fn untimely(&self, server: &Server, shape: &mut Shape) -> Option<HttpResponse> {
+    async fn untimely(&self, server: &Server, shape: &Shape) -> Option<HttpResponse> {
         let status = server.conduct.deadline(self.query).err().filter(|_| !is_long_running(self.info))?;
         let peer = Peer::default();
-        let head = self.head(&peer);
-        self.stranger(server, &head, &status, shape).await;
+        self.stranger(server, &self.head(&peer), &status, shape).await;
         Some(answer::failure(&status, shape))
     }
 
@@ -291,7 +302,7 @@ impl Admitted<'_> {
         };
         match peers.answer(info, req, payload, &self.pass.user, &self.shape.audit_id).await? {
             Err(status) => Ok(self.failed(&status, false)),
-            Ok(response) => Ok(self.relayed(response)),
+            Ok(response) => Ok(self.relayed(answer::relayed(response, self.shape))),
         }
     }
 
@@ -335,7 +346,7 @@ impl Admitted<'_> {
         let user = &self.pass.user;
         let asked = self.server.aggregator.proxy(remote, self.asked.req, payload, user, &self.shape.audit_id).await;
         let response = match asked {
-            Ok(response) => response,
+            Ok(response) => answer::relayed(response, self.shape),
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
         self.relayed(response)
@@ -382,7 +393,10 @@ impl Admitted<'_> {
         match response {
             Ok(response) => {
                 self.asked.count(server, false, response.status().as_u16());
-                if info.subresource == "proxy" { self.passed_on(response) } else { response }
+                match info.subresource.as_str() {
+                    "proxy" => self.passed_on(answer::relayed(response, self.shape)),
+                    _ => response,
+                }
             }
             Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
         }
@@ -454,9 +468,7 @@ impl Admitted<'_> {
         let sending = server.meters.sending(info, &server.ending);
         let reply = held(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
         let response = match payload {
-            Some(payload) if messages => {
-                connect::watch(req, payload, reply).unwrap_or_else(|status| answer::failure(&status, self.shape))
-            }
+            Some(payload) if messages => connect::watch(req, payload, reply),
             _ => answer::reply(reply, self.shape),
         };
         working.sent();

@@ -80,8 +80,15 @@ async fn at(address: String, stream: impl AsyncRead + AsyncWrite + Unpin + Send 
         let address = address.clone();
         async move {
             let asked = format!("{} {} at {address}: ", request.method(), request.uri());
-            let body = request.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
-            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from([asked.as_bytes(), &body].concat()))))
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+            let mut answer = Response::builder().header("Cache-Control", "max-age=5").header("Audit-Id", "theirs");
+            answer = answer.header("Access-Control-Allow-Origin", "*");
+            // What the proxy in front says of who asks.
+            for (name, value) in &head.headers {
+                answer = answer.header(format!("x-seen-{name}"), value);
+            }
+            Ok::<_, Infallible>(answer.body(Full::new(Bytes::from([asked.as_bytes(), &body].concat()))).expect("one"))
         }
     });
     // A connection that breaks is seen by who asked.

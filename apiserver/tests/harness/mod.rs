@@ -8,6 +8,7 @@ mod extension;
 mod extension_schemas;
 pub mod histories;
 mod kms;
+mod kubelet;
 mod pki;
 mod remote;
 mod webhook;
@@ -34,6 +35,8 @@ pub use egress::{Proxy, Speaks};
 pub use extension::{Extension, GROUP as EXTENSION};
 #[allow(unused_imports)]
 pub use kms::Kms;
+#[allow(unused_imports)]
+pub use kubelet::{Kubelet, head};
 #[allow(unused_imports)]
 pub use pki::{Identity, Pki};
 #[allow(unused_imports)]

@@ -40,6 +40,18 @@ async fn pods_are_reached(speaks: Speaks, protocol: &str, refused: &str) {
     let cluster = behind(&proxy, protocol).await;
     let answer = cluster.get(&format!("{PODS}/p:8080/proxy/a?b=c")).await;
     assert_eq!((answer.code, answer.text().as_str()), (200, "GET /a?b=c at 10.1.2.3:8080: "));
+    // What both say of an answer is said twice; of pages of other origins only the server says anything.
+    let said = |name: &str| -> Vec<&str> {
+        answer.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+    };
+    assert_eq!(said("cache-control"), ["no-cache, private", "max-age=5"]);
+    let ids = said("audit-id");
+    assert!(matches!(ids[..], [ours, "theirs"] if ours.len() == 36), "{ids:?}");
+    assert!(said("access-control-allow-origin").is_empty());
+    assert_eq!(said("x-seen-host"), [format!("127.0.0.1:{}", cluster.port())], "the host is whom the client means");
+    assert_eq!(said("x-seen-x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(said("x-seen-x-forwarded-uri"), [format!("{PODS}/p:8080/proxy/a")]);
+    assert!(said("x-seen-x-forwarded-host").is_empty() && said("x-seen-x-forwarded-proto").is_empty());
     // More than one packet, there and back.
     let large = "x".repeat(300_000);
     let answer =

@@ -211,8 +211,13 @@ async fn a_watch_over_websocket_sends_an_event_per_message() {
         c.post(&maps, json!({"metadata": {"name": name}})).await.ok();
     }
     let url = format!("wss://localhost{maps}?watch=1&timeoutSeconds=20");
+    let refused = tokio_tungstenite::client_async(url.as_str(), server.connection().await).await;
+    let code = |error| if let tungstenite::Error::Http(answer) = error { answer.status().as_u16() } else { 0 };
+    assert_eq!(refused.err().map(code), Some(403), "upstream's library wants to know which page asks");
+    let mut asked = tungstenite::client::IntoClientRequest::into_client_request(url).expect("a request");
+    asked.headers_mut().insert("Origin", http::HeaderValue::from_static("https://web.example"));
     let (mut socket, answer) =
-        tokio_tungstenite::client_async(url, server.connection().await).await.expect("a handshake");
+        tokio_tungstenite::client_async(asked, server.connection().await).await.expect("a handshake");
     assert_eq!(answer.status(), 101);
     c.delete(&format!("{maps}/a")).await.ok();
     let mut seen = Vec::new();

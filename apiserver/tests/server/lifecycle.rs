@@ -63,6 +63,8 @@ async fn a_server_that_goes_down_sends_clients_away() {
         eventually("a refusal", async || late.try_get(MAPS).await.ok().filter(|answer| answer.code == 429)).await;
     assert_eq!(refused.text(), "The apiserver is shutting down, please try again later.\n");
     assert_eq!(refused.header("retry-after"), "5");
+    // It is known to audit already, and to nothing that says how answers are kept.
+    assert_eq!((refused.header("audit-id").len(), refused.header("cache-control")), (36, ""));
     say(&mut idle, &format!("GET {MAPS} HTTP/1.1\r\nHost: x\r\nAudit-Id: mine\r\n\r\n")).await;
     let refused = heard(idle).await.to_lowercase();
     assert!(refused.contains("\r\nconnection: close\r\n") && refused.contains("\r\naudit-id: mine\r\n"), "{refused}");

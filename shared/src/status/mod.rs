@@ -91,6 +91,28 @@ pub struct Status {
     pub code: u16,
 }
 
+/// [`Status`] without its kind.
+#[derive(Serialize)]
+struct Bare<'a> {
+    metadata: &'a ListMeta,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    status: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    message: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: &'a Option<Details>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<u16>,
+}
+
+fn json(tree: &impl Serialize) -> Vec<u8> {
+    let mut out = Vec::new();
+    proto::json::encode_raw(&serde_json::to_vec(tree).unwrap_or_default(), &mut out);
+    out
+}
+
 fn kind() -> String {
     "Status".to_owned()
 }
@@ -393,11 +415,16 @@ impl Status {
         self.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
     }
 
+    /// The JSON of it where nobody says of which kind it is, as between the ends of a session in a container.
+    pub fn to_bare_json(&self) -> Vec<u8> {
+        let Self { metadata, status, message, reason, details, code, .. } = self;
+        let bare = Bare { metadata, status, message, reason, details, code: (*code > 0).then_some(*code) };
+        json(&bare)
+    }
+
     /// The JSON body, with Go's escapes.
     pub fn to_json(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        proto::json::encode_raw(&serde_json::to_vec(self).unwrap_or_default(), &mut out);
-        out
+        json(self)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The HTTPS server of the components that accept upgrades: actix-web's with [`Rewriting`] between TLS and HTTP/1.1, and
+//! The HTTPS server of the components that accept upgrades: actix-web's with [`Gate`] between TLS and HTTP/1.1, and
 //! [`http2`] for whoever speaks that.
 
 use std::fmt::{Debug, Display};
@@ -22,8 +22,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::gate::Gate;
 use super::http2::{self, Noted, Peer, Settings};
-use super::rewrite::Rewriting;
 use crate::metrics::{self, Counter};
 use crate::run::Shutdown;
 
@@ -134,11 +134,7 @@ impl Listening {
 }
 
 /// HTTP/1.1 over an app.
-fn http1<S, B>(
-    listening: &Listening,
-    connected: Connected,
-    app: S,
-) -> HttpService<Rewriting<TlsStream<TcpStream>>, S, B>
+fn http1<S, B>(listening: &Listening, connected: Connected, app: S) -> HttpService<Gate<TlsStream<TcpStream>>, S, B>
 where
     S: ServiceFactory<Request, Config = ()>,
     S::Error: Into<Response<BoxBody>> + 'static,
@@ -156,7 +152,7 @@ where
             let shutdown = shutdown.clone();
             async move { shutdown.wait().await }
         })
-        .on_connect_ext(move |io: &Rewriting<TlsStream<TcpStream>>, data: &mut Extensions| connected(io.inner(), data))
+        .on_connect_ext(move |io: &Gate<TlsStream<TcpStream>>, data: &mut Extensions| connected(io.inner(), data))
         .finish(app)
 }
 
@@ -173,7 +169,7 @@ impl<H1, H2> Thread<H1, H2> {
     /// Serves a connection to its end.
     async fn serve<B>(&self, socket: TcpStream)
     where
-        H1: Service<(Rewriting<TlsStream<TcpStream>>, Protocol, Option<SocketAddr>)>,
+        H1: Service<(Gate<TlsStream<TcpStream>>, Protocol, Option<SocketAddr>)>,
         H1::Error: Display,
         H2: Service<Request>,
         H2::Response: Into<Response<B>>,
@@ -188,7 +184,7 @@ impl<H1, H2> Thread<H1, H2> {
             if let Err(error) = http2::serve(stream, &self.http2, &peer, &self.settings).await {
                 tracing::debug!(%error, "HTTP/2 connection error");
             }
-        } else if let Err(error) = self.http1.call((Rewriting::new(stream), Protocol::Http1, address)).await {
+        } else if let Err(error) = self.http1.call((Gate::new(stream), Protocol::Http1, address)).await {
             tracing::debug!(%error, "HTTP connection error");
         }
     }

@@ -5,9 +5,10 @@
 //! What the frames mean is none of this room's business.
 
 mod dial;
+mod gate;
+mod heads;
 mod http2;
 mod listen;
-mod rewrite;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +16,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use actix_web::http::StatusCode;
-use actix_web::http::header::{CONNECTION, HeaderMap, UPGRADE};
+use actix_web::http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, UPGRADE};
+use actix_web::http::{StatusCode, Version};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -28,8 +29,10 @@ pub use listen::{Listening, serve};
 
 /// Bytes that may wait between the two sides of a connection, each way.
 const BUFFER: usize = 64 << 10;
-/// What the connection's first bytes really asked for; see [`rewrite`].
+/// What a head really asked for; see [`gate`].
 const ASKED: &str = "x-ironclad-upgrade";
+/// Why a head was refused; see [`heads`].
+const REFUSED: &str = "x-ironclad-refused";
 
 /// The protocol that a request wants to switch to: `SPDY/3.1`, `websocket`, …
 pub fn protocol(request: &HttpRequest) -> Option<String> {
@@ -41,6 +44,17 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
     // What was really asked for counts only where something was asked for.
     let upgrade = headers.get(UPGRADE)?;
     headers.get(ASKED).unwrap_or(upgrade).to_str().ok().map(str::to_owned)
+}
+
+/// The answer to a request that stands for one whose head was refused.
+pub fn refusal(request: &HttpRequest) -> Option<HttpResponse> {
+    let said = request.headers().get(REFUSED).filter(|_| request.version() != Version::HTTP_2)?.to_str().ok()?;
+    let (code, why) = said.split_once(' ').unwrap_or((said, ""));
+    let mut response = HttpResponse::build(StatusCode::from_bytes(code.as_bytes()).ok()?);
+    if !why.is_empty() {
+        response.insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"));
+    }
+    Some(response.force_close().body(why.to_owned()))
 }
 
 /// What was noted of a request's connection when it was made.
@@ -83,7 +97,8 @@ pub fn accept(request: &HttpRequest, payload: web::Payload, head: &ResponseHead)
             response.append_header((name.clone(), value.clone()));
         }
     }
-    response.upgrade(protocol(request).unwrap_or_default());
+    let chosen = head.headers.get(UPGRADE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    response.upgrade(chosen.or_else(|| protocol(request)).unwrap_or_default());
     (response.streaming(ReaderStream::new(read)), Upgraded(ours))
 }
 

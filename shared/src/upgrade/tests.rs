@@ -6,29 +6,8 @@ use actix_web::{App, HttpRequest, HttpResponse, web};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::rewrite::rewrite;
 use super::{Dialed, Listening, RequestHead, ResponseHead, accept, dial, headers, protocol, serve};
 use crate::run::Shutdown;
-
-#[test]
-fn only_foreign_upgrades_are_rewritten() {
-    let table = [
-        (
-            "GET / HTTP/1.1\r\nupgrade: SPDY/3.1\r\nA: b\r\n\r\nrest",
-            "GET / HTTP/1.1\r\nUpgrade: websocket\r\nx-ironclad-upgrade: SPDY/3.1\r\nA: b\r\n\r\nrest",
-        ),
-        ("GET / HTTP/1.1\r\nUpgrade: WebSocket\r\n\r\n", "GET / HTTP/1.1\r\nUpgrade: WebSocket\r\n\r\n"),
-        ("GET / HTTP/1.1\r\nX-Ironclad-Upgrade: lie\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\n\r\nUpgrade: SPDY/3.1\r\n",
-            "GET / HTTP/1.1\r\nHost: a\r\n\r\nUpgrade: SPDY/3.1\r\n",
-        ),
-        ("half a head", "half a head"),
-    ];
-    for (given, expected) in table {
-        assert_eq!(String::from_utf8_lossy(&rewrite(given.as_bytes())), expected);
-    }
-}
 
 async fn echo(request: HttpRequest, payload: web::Payload) -> HttpResponse {
     if protocol(&request).is_none() {

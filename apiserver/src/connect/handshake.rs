@@ -1,0 +1,123 @@
+//! How a connection becomes a WebSocket. Upstream's server has two libraries for it, which refuse in different words: one
+//! takes the connection over first and says next to nothing, the other answers as any handler does.
+
+use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use actix_web::http::{Method, StatusCode};
+use actix_web::{HttpRequest, HttpResponse};
+use shared::upgrade::{self, ResponseHead};
+
+use super::handed_over;
+
+/// The version of the protocol that there is.
+const VERSION: &str = "13";
+
+/// Why there is no WebSocket: the code, and what is said of it.
+type Refusal = (u16, &'static str);
+
+/// The protocols that a client offers, best first.
+pub(super) fn offered(request: &HttpRequest) -> Vec<String> {
+    let values = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL).filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
+}
+
+fn first<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// What is wrong with a handshake, if anything is.
+fn wrong(method: &Method, headers: &HeaderMap) -> Option<Refusal> {
+    let asks = first(headers, CONNECTION.as_str()).to_ascii_lowercase().contains("upgrade");
+    let rules = [
+        (method == Method::GET, (405, "bad method")),
+        (asks && first(headers, UPGRADE.as_str()).eq_ignore_ascii_case("websocket"), (400, "not websocket protocol")),
+        (!first(headers, "sec-websocket-key").is_empty(), (400, "mismatch challenge/response")),
+        (first(headers, "sec-websocket-version") == VERSION, (400, "missing or bad WebSocket Version")),
+    ];
+    rules.into_iter().find(|(kept, _)| !kept).map(|(_, refusal)| refusal)
+}
+
+/// The answer that switches, or what takes its place. `choose` takes a protocol of those offered, or none, or refuses.
+pub(super) fn begin<'a>(
+    request: &HttpRequest,
+    choose: impl FnOnce(&[String]) -> Option<Option<&'a str>>,
+) -> Result<ResponseHead, HttpResponse> {
+    if let Some((code, why)) = wrong(request.method(), &upgrade::headers(request)) {
+        return Err(refused(code, why));
+    }
+    let protocol = choose(&offered(request)).ok_or_else(|| refused(403, ""))?;
+    Ok(switching(first(request.headers(), "sec-websocket-key"), protocol))
+}
+
+/// The refusal on a connection that is the library's already.
+fn refused(code: u16, why: &'static str) -> HttpResponse {
+    let mut response = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST));
+    if why.ends_with("Version") {
+        response.insert_header(("Sec-WebSocket-Version", VERSION));
+    }
+    handed_over(response.force_close().body(why))
+}
+
+/// The same for a tunnel, whose library answers as a handler.
+pub(super) fn begin_tunnel(request: &HttpRequest, protocol: Option<&str>) -> Result<ResponseHead, HttpResponse> {
+    if let Some((code, _)) = wrong(request.method(), &upgrade::headers(request)) {
+        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);
+        let mut response = HttpResponse::build(code);
+        response.insert_header(("Sec-Websocket-Version", VERSION));
+        response.insert_header(("Content-Type", "text/plain; charset=utf-8"));
+        response.insert_header(("X-Content-Type-Options", "nosniff"));
+        return Err(response.body(format!("{}\n", code.canonical_reason().unwrap_or_default())));
+    }
+    let protocol = protocol.filter(|name| offered(request).iter().any(|offer| offer == name));
+    Ok(switching(first(request.headers(), "sec-websocket-key"), protocol))
+}
+
+/// The server's half of a handshake (RFC 6455 section 4.2.2).
+fn switching(key: &str, protocol: Option<&str>) -> ResponseHead {
+    let accept = tungstenite::handshake::derive_accept_key(key.as_bytes());
+    let mut headers = HeaderMap::new();
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    let said =
+        [(HeaderName::from_static("sec-websocket-accept"), Some(accept.as_str())), (SEC_WEBSOCKET_PROTOCOL, protocol)];
+    for (name, value) in said {
+        if let Some(Ok(value)) = value.map(HeaderValue::from_str) {
+            headers.insert(name, value);
+        }
+    }
+    ResponseHead { status: StatusCode::SWITCHING_PROTOCOLS, headers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshakes_are_refused_in_order() {
+        let whole = [
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("sec-websocket-version", "13"),
+        ];
+        let asked = |method: Method, changed: &[(&str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in whole.iter().chain(changed) {
+                let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+                headers.insert(name, HeaderValue::from_str(value).expect("a value"));
+            }
+            wrong(&method, &headers)
+        };
+        for (method, changed, want) in [
+            (Method::GET, &[][..], None),
+            (Method::POST, &[("upgrade", "x")], Some((405, "bad method"))),
+            (Method::GET, &[("upgrade", "x"), ("sec-websocket-key", "")], Some((400, "not websocket protocol"))),
+            (
+                Method::GET,
+                &[("sec-websocket-key", ""), ("sec-websocket-version", "12")],
+                Some((400, "mismatch challenge/response")),
+            ),
+            (Method::GET, &[("sec-websocket-version", "12")], Some((400, "missing or bad WebSocket Version"))),
+        ] {
+            assert_eq!(asked(method, changed), want, "{changed:?}");
+        }
+    }
+}

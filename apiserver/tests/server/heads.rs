@@ -1,0 +1,77 @@
+//! Heads of requests over HTTP/1 that few clients send: taken and refused as Go's server does.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{Cluster, etcd_is_missing};
+
+/// All answers on a connection on which this is said; it ends with the last of them.
+async fn answers(c: &Cluster, said: &str) -> String {
+    let mut connection = c.connection().await;
+    connection.write_all(said.as_bytes()).await.expect("asked");
+    let mut answers = Vec::new();
+    let read = connection.read_to_end(&mut answers);
+    // Upstream's does not say goodbye either.
+    tokio::time::timeout(std::time::Duration::from_secs(20), read).await.expect("it ends").ok();
+    String::from_utf8_lossy(&answers).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_are_judged_as_go_does() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start().await;
+    let last = "Host: h\r\nConnection: close\r\n";
+    let get = |target: &str, more: &str| format!("GET {target} HTTP/1.1\r\n{last}{more}\r\n");
+    let post =
+        |more: &str| format!("POST /api/v1/namespaces HTTP/1.1\r\n{last}Content-Type: application/json\r\n{more}");
+    for (said, code, body) in [
+        (get("/version?a=<é", ""), 200, "\"major\""),
+        (get("/api/v1/namespaces/<é", ""), 404, "é\\\" not found"),
+        (get("/api/v1/namespaces/a%zz", ""), 400, "\r\n\r\n400 Bad Request"),
+        (get("version", ""), 400, "\r\n\r\n400 Bad Request"),
+        (get("/version", "Expect: 100-continue\r\n"), 200, "\"major\""),
+        (get("/version", "A: b\r\n c\r\n"), 200, "\"major\""),
+        (get("/version", &format!("A: {}\r\n", "a".repeat(100_000))), 200, "\"major\""),
+        (get("/version", &format!("A: {}\r\n", "a".repeat(2 << 20))), 431, "431 Request Header Fields Too Large"),
+        (get("/version", "a b: c\r\n"), 400, "400 Bad Request: invalid header name"),
+        (get("/version", "Expect: x\r\n"), 417, ""),
+        ("GET /version HTTP/1.1\r\n\r\n".to_owned(), 400, "400 Bad Request: missing required Host header"),
+        ("GET /version HTTP/1.1\r\nHost: a b\r\n\r\n".to_owned(), 400, "400 Bad Request: malformed Host header"),
+        (
+            "GET /version HTTP/3.0\r\n\r\n".to_owned(),
+            505,
+            "505 HTTP Version Not Supported: unsupported protocol version",
+        ),
+        ("GET /version\r\n".to_owned(), 400, "400 Bad Request"),
+        ("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 200, ""),
+        (get("/version", "").replace("\r\n", "\n"), 200, "\"major\""),
+        (post("Transfer-Encoding: gzip\r\n\r\n"), 501, "Unsupported transfer encoding"),
+        (post("Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}"), 400, "400 Bad Request"),
+        (
+            post("Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}"),
+            422,
+            "Required value: name or generateName is required",
+        ),
+        (
+            post("Transfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\n{}\r\n0\r\n\r\n"),
+            422,
+            "Required value: name or generateName is required",
+        ),
+    ] {
+        let answer = answers(&c, &said).await;
+        let said = said.get(..200).unwrap_or(&said);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")) && answer.contains(body), "{said}: {answer}");
+        let audited = answer.to_ascii_lowercase().contains("\r\naudit-id: ");
+        assert_eq!(
+            audited,
+            body.starts_with(['"', 'é', 'R']),
+            "nobody knows of a request without a head: {said}: {answer}"
+        );
+    }
+    // What is refused has its turn.
+    let kept = "GET /version HTTP/1.1\r\nHost: h\r\n\r\n";
+    let all = answers(&c, &format!("{kept}{kept}GET /% HTTP/1.1\r\nHost: h\r\n\r\n{kept}")).await;
+    let codes: Vec<&str> = all.match_indices("HTTP/1.1 ").filter_map(|(at, _)| all.get(at + 9..at + 12)).collect();
+    assert_eq!(codes, ["200", "200", "400"], "{all}");
+}

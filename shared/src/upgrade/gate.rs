@@ -1,0 +1,306 @@
+//! What stands between TLS and the HTTP library on a connection over HTTP/1: it gives it heads that [`heads`] has judged,
+//! and what follows them as it comes. Clients of exec and port-forward ask for SPDY/3.1, and the library hands over the
+//! bytes of a connection for WebSocket alone: what was really asked for is noted in a header of ours.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::heads::{self, Body, Line, Search};
+
+const CHUNK: usize = 8 << 10;
+
+pub(super) struct Gate<S> {
+    inner: S,
+    /// Read, and not passed on.
+    ahead: BytesMut,
+    /// To be passed on as it is.
+    given: Bytes,
+    state: State,
+}
+
+enum State {
+    /// A head comes; whether its first line was looked at.
+    Head(Search, bool),
+    Length(u64),
+    Chunks(Chunks),
+    /// Everything passes.
+    Open,
+    /// Nothing passes any more: a request was refused.
+    Shut,
+}
+
+impl<S> Gate<S> {
+    pub(super) fn new(inner: S) -> Self {
+        Self { inner, ahead: BytesMut::new(), given: Bytes::new(), state: State::head() }
+    }
+
+    pub(super) fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// Takes a step with what was read. `false`: more has to be read first.
+    fn step(&mut self) -> bool {
+        match &mut self.state {
+            State::Head(search, looked) => {
+                let end = search.end(&self.ahead);
+                if !*looked && search.has_line() {
+                    *looked = true;
+                    if let Err(refused) = Line::read(&self.ahead) {
+                        return self.refuse(refused);
+                    }
+                }
+                if end.unwrap_or(self.ahead.len()) > heads::LONGEST {
+                    return self.refuse(heads::TOO_LARGE);
+                }
+                let Some(end) = end else { return false };
+                match heads::judged(&self.ahead.split_to(end)) {
+                    Err(refused) => return self.refuse(refused),
+                    Ok((head, body)) => {
+                        self.given = Bytes::from(head);
+                        self.state = State::after(body);
+                    }
+                }
+            }
+            State::Length(0) => self.state = State::head(),
+            State::Length(left) => {
+                let count = self.ahead.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                self.given = self.ahead.split_to(count).freeze();
+                *left -= count as u64;
+            }
+            State::Chunks(chunks) => {
+                let count = chunks.take(&self.ahead);
+                let over = chunks.over();
+                self.given = self.ahead.split_to(count).freeze();
+                match over {
+                    Some(true) => self.state = State::head(),
+                    // What is none is for the library to say.
+                    Some(false) => self.state = State::Open,
+                    None => {}
+                }
+            }
+            State::Open => self.given = self.ahead.split().freeze(),
+            State::Shut => self.ahead.clear(),
+        }
+        !self.given.is_empty() || matches!(self.state, State::Head(..)) && !self.ahead.is_empty()
+    }
+
+    fn refuse(&mut self, refused: heads::Refused) -> bool {
+        self.given = Bytes::from(heads::in_place(refused));
+        self.state = State::Shut;
+        true
+    }
+}
+
+impl State {
+    fn head() -> Self {
+        Self::Head(Search::default(), false)
+    }
+
+    fn after(body: Body) -> Self {
+        match body {
+            Body::Length(0) => Self::head(),
+            Body::Length(length) => Self::Length(length),
+            Body::Chunks => Self::Chunks(Chunks::default()),
+            Body::Rest => Self::Open,
+        }
+    }
+}
+
+/// Where in a chunked body one is (RFC 9112 section 7.1).
+#[derive(Default)]
+struct Chunks {
+    at: At,
+    /// What is left of the chunk; while its length is read, that.
+    left: u64,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Size,
+    Extension,
+    /// In the end of the line with a size.
+    SizeEnd,
+    Data,
+    /// In the end of the line after a chunk.
+    DataEnd,
+    DataEnded,
+    /// At the beginning of a line of the trailer, within one, in the end of one, and in that of the last.
+    Trailer,
+    TrailerLine,
+    TrailerEnd,
+    LastEnd,
+    Over,
+    Wrong,
+}
+
+impl Chunks {
+    /// How many of the bytes are of the body.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        while let (Some(byte), None) = (bytes.get(used), self.over()) {
+            if self.at == At::Data {
+                let rest = (bytes.len() - used) as u64;
+                let count = rest.min(self.left);
+                self.left -= count;
+                used += usize::try_from(count).unwrap_or(usize::MAX);
+                if self.left == 0 {
+                    self.at = At::DataEnd;
+                }
+                continue;
+            }
+            used += 1;
+            self.at = self.after(*byte);
+        }
+        used
+    }
+
+    fn after(&mut self, byte: u8) -> At {
+        match (self.at, byte) {
+            (At::Size | At::Extension, b'\r') => At::SizeEnd,
+            (At::Size, b';' | b' ' | b'\t') => At::Extension,
+            (At::Size, digit) => match char::from(digit).to_digit(16) {
+                Some(digit) if self.left < 1 << 56 => {
+                    self.left = self.left << 4 | u64::from(digit);
+                    At::Size
+                }
+                _ => At::Wrong,
+            },
+            (At::SizeEnd, b'\n') if self.left == 0 => At::Trailer,
+            (At::SizeEnd, b'\n') => At::Data,
+            (At::DataEnd, b'\r') => At::DataEnded,
+            (At::DataEnded, b'\n') => At::Size,
+            (At::Trailer, b'\r') => At::LastEnd,
+            (At::LastEnd, b'\n') => At::Over,
+            (At::TrailerLine, b'\r') => At::TrailerEnd,
+            (At::TrailerEnd, b'\n') => At::Trailer,
+            (At::Extension | At::Trailer | At::TrailerLine, byte) if byte != b'\n' => match self.at {
+                At::Extension => At::Extension,
+                _ => At::TrailerLine,
+            },
+            _ => At::Wrong,
+        }
+    }
+
+    /// Whether it is over, and well.
+    fn over(&self) -> Option<bool> {
+        match self.at {
+            At::Over => Some(true),
+            At::Wrong => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if !this.given.is_empty() {
+                let count = this.given.len().min(buf.remaining());
+                buf.put_slice(&this.given[..count]);
+                this.given.advance(count);
+                return Poll::Ready(Ok(()));
+            }
+            if matches!(this.state, State::Open) && this.ahead.is_empty() {
+                return Pin::new(&mut this.inner).poll_read(cx, buf);
+            }
+            if !this.ahead.is_empty() && this.step() {
+                continue;
+            }
+            let mut chunk = [0; CHUNK];
+            let mut read = ReadBuf::new(&mut chunk);
+            ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
+            if read.filled().is_empty() {
+                // Half a head is none.
+                return Poll::Ready(Ok(()));
+            }
+            this.ahead.extend_from_slice(read.filled());
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gate<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// What the library is given, of bytes that come in pieces of a length.
+    async fn given(bytes: &[u8], piece: usize) -> String {
+        let (mut client, ours) = tokio::io::duplex(1 << 20);
+        let mut gate = Gate::new(ours);
+        let mut out = Vec::new();
+        let sending = async {
+            for piece in bytes.chunks(piece) {
+                client.write_all(piece).await.expect("open");
+                tokio::task::yield_now().await;
+            }
+            drop(client);
+        };
+        let (_, read) = tokio::join!(sending, gate.read_to_end(&mut out));
+        read.expect("read");
+        String::from_utf8_lossy(&out).replace("\r\n", "|")
+    }
+
+    #[tokio::test]
+    async fn every_head_is_judged_and_what_follows_it_passes() {
+        const GET: &str = "GET /< HTTP/1.1\nHost: h\n\n";
+        const GIVEN: &str = "GET /%3C HTTP/1.1|Host: h||";
+        let post = "POST / HTTP/1.1\r\nHost: h\r\n";
+        let refused = "GET / HTTP/1.1|Host: x|Connection: close|x-ironclad-refused: 400 400 Bad Request||";
+        for (sent, want) in [
+            (format!("{GET}{GET}"), format!("{GIVEN}{GIVEN}")),
+            (
+                format!("{post}Content-Length: 5\r\n\r\nGET /{GET}"),
+                format!("POST / HTTP/1.1|Host: h|Content-Length: 5||GET /{GIVEN}"),
+            ),
+            (
+                format!("{post}Transfer-Encoding: chunked\r\n\r\n5;a=b\r\nGET /\r\n0\r\nA: b\r\n\r\n{GET}"),
+                format!("POST / HTTP/1.1|Host: h|Transfer-Encoding: chunked||5;a=b|GET /|0|A: b||{GIVEN}"),
+            ),
+            (
+                format!("GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n{GET}"),
+                format!("GET / HTTP/1.1|Host: h|Connection: upgrade|Upgrade: websocket|x-ironclad-upgrade: x||{}", GET),
+            ),
+            (format!("{GET}GET /%zz HTTP/1.1\r\n"), format!("{GIVEN}{refused}")),
+            (format!("{GET}half a head"), GIVEN.to_owned()),
+        ] {
+            for piece in [1, 7, 4096] {
+                assert_eq!(given(sent.as_bytes(), piece).await, want, "{piece}: {sent}");
+            }
+        }
+        let long = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "a".repeat(heads::LONGEST));
+        assert!(given(long.as_bytes(), 4096).await.contains("x-ironclad-refused: 431 "));
+    }
+}

@@ -1,0 +1,373 @@
+//! The head of a request over HTTP/1, judged as Go's server does, which clients of upstream know: what it takes that the
+//! HTTP library here does not is said in other words (a raw `<` in a path, a length said twice), and what it refuses is
+//! refused with its code and text. Pure.
+
+/// The longest head that is taken, and the most headers: more is more than the library here takes. (Go has a megabyte and
+/// does not count.)
+pub(super) const LONGEST: usize = (128 << 10) - 1;
+const MOST_HEADERS: usize = 96;
+
+/// Why a request is refused: code and text.
+pub(super) type Refused = (u16, &'static str);
+
+pub(super) const TOO_LARGE: Refused = (431, "431 Request Header Fields Too Large");
+const BAD: Refused = (400, "400 Bad Request");
+const NO_HOST: Refused = (400, "400 Bad Request: missing required Host header");
+const BAD_HOST: Refused = (400, "400 Bad Request: malformed Host header");
+const BAD_NAME: Refused = (400, "400 Bad Request: invalid header name");
+const ENCODING: Refused = (501, "Unsupported transfer encoding");
+const VERSION: Refused = (505, "505 HTTP Version Not Supported: unsupported protocol version");
+const EXPECTATION: Refused = (417, "");
+
+/// What follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// So many bytes, and then the next head.
+    Length(u64),
+    /// Chunks, and then the next head.
+    Chunks,
+    /// No more heads: the connection changes its protocol, or is about to end.
+    Rest,
+}
+
+/// The search for the end of a head that comes in pieces: nothing is looked at twice.
+#[derive(Default)]
+pub(super) struct Search {
+    /// Where the line begins that is not complete.
+    line: usize,
+    seen: usize,
+}
+
+impl Search {
+    /// Where the head ends, if it is complete.
+    pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        while let Some(at) = bytes.get(self.seen..)?.iter().position(|byte| *byte == b'\n') {
+            let next = self.seen + at + 1;
+            if trimmed(&bytes[self.line..next]).is_empty() {
+                return Some(next);
+            }
+            (self.line, self.seen) = (next, next);
+        }
+        self.seen = bytes.len();
+        None
+    }
+
+    /// Whether the first line is complete.
+    pub(super) fn has_line(&self) -> bool {
+        self.line > 0
+    }
+}
+
+/// The first line of a request.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    method: &'a str,
+    target: &'a [u8],
+    /// The second number of HTTP/1's version.
+    minor: u8,
+}
+
+fn trimmed(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+impl<'a> Line<'a> {
+    /// Reads the line that `bytes` begin with.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, Refused> {
+        let line = trimmed(bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default());
+        let mut parts = line.splitn(3, |byte| *byte == b' ');
+        let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(BAD);
+        };
+        let method = std::str::from_utf8(method).map_err(|_| BAD)?;
+        let minor = match version {
+            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'0'..=b'9'] => minor - b'0',
+            [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Err(VERSION),
+            _ => return Err(BAD),
+        };
+        let known = !method.is_empty() && method.bytes().all(is_token) && is_target(method, target);
+        if known { Ok(Self { method, target, minor }) } else { Err(BAD) }
+    }
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether Go can tell what is asked for.
+fn is_target(method: &str, target: &[u8]) -> bool {
+    if target.is_empty() || target.iter().any(|byte| *byte < 0x20 || *byte == 0x7f) {
+        return false;
+    }
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let escaped = |at: usize| path.get(at + 1..at + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+    let escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| escaped(at));
+    // A scheme, which only whoever takes this for a proxy says.
+    let scheme = path.iter().position(|byte| *byte == b':').is_some_and(|at| {
+        at > 0
+            && path[0].is_ascii_alphabetic()
+            && path[..at].iter().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
+    });
+    escapes && (path.starts_with(b"/") || target == b"*" || method == "CONNECT" || scheme)
+}
+
+/// The target as the library takes it.
+fn encoded(target: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(target.len());
+    let mut in_query = false;
+    for byte in target {
+        let plain = match in_query {
+            true => !b"\"#<>".contains(byte) && *byte < 0x7f,
+            false => byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:@[]/%?".contains(byte),
+        };
+        in_query |= *byte == b'?';
+        if plain {
+            out.push(*byte);
+        } else {
+            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+    out
+}
+
+type Field = (String, Vec<u8>);
+type Fields = Vec<Field>;
+
+/// The headers; what is folded over lines is one.
+fn fields(lines: &[u8]) -> Result<Fields, Refused> {
+    let mut fields = Fields::new();
+    let mut odd = false;
+    for line in lines.split_inclusive(|byte| *byte == b'\n').map(trimmed).filter(|line| !line.is_empty()) {
+        if line.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
+            return Err(BAD);
+        }
+        if matches!(line[0], b' ' | b'\t') {
+            let (_, value) = fields.last_mut().ok_or(BAD)?;
+            value.push(b' ');
+            value.extend_from_slice(line.trim_ascii());
+            continue;
+        }
+        let at = line.iter().position(|byte| *byte == b':').filter(|at| *at > 0).ok_or(BAD)?;
+        let name = &line[..at];
+        if !name.iter().all(|byte| is_token(*byte) || *byte == b' ') {
+            return Err(BAD);
+        }
+        odd |= name.contains(&b' ');
+        fields.push((String::from_utf8_lossy(name).into_owned(), line[at + 1..].trim_ascii().to_vec()));
+    }
+    if odd { Err(BAD_NAME) } else { Ok(fields) }
+}
+
+fn values<'a>(fields: &'a [Field], name: &str) -> Vec<&'a [u8]> {
+    fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_slice()).collect()
+}
+
+/// Whether one of the words of a list is this.
+fn names(values: &[&[u8]], word: &str) -> bool {
+    let mut words = values.iter().flat_map(|value| value.split(|byte| *byte == b','));
+    words.any(|one| one.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}
+
+fn drop_all(fields: &mut Fields, name: &str) {
+    fields.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
+}
+
+fn check_host(line: &Line<'_>, fields: &[Field]) -> Result<(), Refused> {
+    let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"!$%&()*+,-.:;=['_]~".contains(byte);
+    match values(fields, "host")[..] {
+        [] if line.minor > 0 && line.method != "CONNECT" => Err(NO_HOST),
+        [] => Ok(()),
+        [host] if host.iter().all(valid) => Ok(()),
+        [_] => Err(BAD_HOST),
+        _ => Err(BAD),
+    }
+}
+
+/// How long the body is. What says so is left in one form.
+fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
+    if line.minor == 0 {
+        drop_all(fields, "transfer-encoding");
+    }
+    let encodings = values(fields, "transfer-encoding");
+    if matches!(encodings[..], [encoding] if encoding.eq_ignore_ascii_case(b"chunked")) {
+        drop_all(fields, "content-length");
+        return Ok(Body::Chunks);
+    }
+    if !encodings.is_empty() {
+        return Err(ENCODING);
+    }
+    let said = values(fields, "content-length");
+    let Some(first) = said.first().copied() else { return Ok(Body::Length(0)) };
+    if first.is_empty() || said.iter().any(|other| *other != first) || !first.iter().all(u8::is_ascii_digit) {
+        return Err(BAD);
+    }
+    let length: i64 = std::str::from_utf8(first).ok().and_then(|text| text.parse().ok()).ok_or(BAD)?;
+    drop_all(fields, "content-length");
+    fields.push(("Content-Length".to_owned(), length.to_string().into_bytes()));
+    Ok(Body::Length(length.unsigned_abs()))
+}
+
+/// What is expected: that the server says to go on, which it does where there is something to go on with.
+fn check_expectation(line: &Line<'_>, fields: &mut Fields, body: Body) -> Result<(), Refused> {
+    let expected = values(fields, "expect");
+    if !names(&expected, "100-continue") && expected.first().is_some_and(|expected| !expected.is_empty()) {
+        return Err(EXPECTATION);
+    }
+    if line.minor == 0 || body == Body::Length(0) {
+        drop_all(fields, "expect");
+    }
+    Ok(())
+}
+
+/// Marks a change of protocol as one to WebSocket, the only one that the library knows. Whether there is one.
+fn mark(fields: &mut Fields) -> bool {
+    let asks = names(&values(fields, "connection"), "upgrade");
+    let wanted = values(fields, "upgrade").first().map(|wanted| wanted.to_vec());
+    let Some(wanted) = wanted.filter(|wanted| asks && !wanted.eq_ignore_ascii_case(b"h2c")) else {
+        // Nobody here speaks HTTP/2 that way: it stays as it is.
+        if named_in_vain(fields) {
+            drop_all(fields, "upgrade");
+            drop_all(fields, "connection");
+        }
+        return false;
+    };
+    if !wanted.eq_ignore_ascii_case(b"websocket") {
+        drop_all(fields, "upgrade");
+        fields.push(("Upgrade".to_owned(), b"websocket".to_vec()));
+        fields.push((super::ASKED.to_owned(), wanted));
+    }
+    true
+}
+
+/// Whether a protocol is named that the connection does not change to, and nothing else is said of the connection.
+fn named_in_vain(fields: &[Field]) -> bool {
+    !values(fields, "upgrade").is_empty() && !names(&values(fields, "connection"), "close")
+}
+
+/// What the library is given for a head, and what follows it.
+pub(super) fn judged(head: &[u8]) -> Result<(Vec<u8>, Body), Refused> {
+    let line = Line::read(head)?;
+    let after = head.iter().position(|byte| *byte == b'\n').map_or(head.len(), |at| at + 1);
+    let mut fields = fields(&head[after..])?;
+    drop_all(&mut fields, super::ASKED);
+    drop_all(&mut fields, super::REFUSED);
+    if values(&fields, "host").len() > 1 {
+        return Err(BAD);
+    }
+    let mut body = length(&line, &mut fields)?;
+    check_host(&line, &fields)?;
+    check_expectation(&line, &mut fields, body)?;
+    if line.method == "OPTIONS" && line.target == b"*" {
+        return Err((200, ""));
+    }
+    if mark(&mut fields) || line.method == "CONNECT" {
+        body = Body::Rest;
+    } else if line.minor == 0 && body == Body::Length(0) {
+        // The library wants to hear it.
+        drop_all(&mut fields, "content-length");
+        fields.push(("Content-Length".to_owned(), b"0".to_vec()));
+    }
+    if fields.len() > MOST_HEADERS {
+        return Err(TOO_LARGE);
+    }
+    let mut out = format!("{} ", line.method).into_bytes();
+    out.extend_from_slice(&encoded(line.target));
+    out.extend_from_slice(if line.minor == 0 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+    for (name, value) in &fields {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok((out, body))
+}
+
+/// The request that takes the place of one that is refused: answers have to come in order, and this has its turn.
+pub(super) fn in_place((code, text): Refused) -> Vec<u8> {
+    let note = super::REFUSED;
+    format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{note}: {code} {text}\r\n\r\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a head, which is shown with `|` for the end of a line.
+    fn shown(head: &[u8]) -> Result<(String, Body), Refused> {
+        judged(head).map(|(bytes, body)| (String::from_utf8_lossy(&bytes).replace("\r\n", "|"), body))
+    }
+
+    #[test]
+    fn heads_go_takes_are_taken() {
+        const NONE: Body = Body::Length(0);
+        for (head, want, body) in [
+            ("GET /a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1|Host: h||", NONE),
+            ("GET /a HTTP/1.1\nHost: h\n\n", "GET /a HTTP/1.1|Host: h||", NONE),
+            ("GET /a HTTP/1.2\r\nHost:\r\n\r\n", "GET /a HTTP/1.1|Host: ||", NONE),
+            ("GET /<é#{ HTTP/1.1\r\nHost: h\r\n\r\n", "GET /%3C%C3%A9%23%7B HTTP/1.1|Host: h||", NONE),
+            ("GET /a?<é%zz|{ HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a?%3C%C3%A9%zz|{ HTTP/1.1|Host: h||", NONE),
+            ("POST /a HTTP/1.0\r\n\r\n", "POST /a HTTP/1.0|Content-Length: 0||", NONE),
+            ("FOO /a HTTP/1.1\r\nHost: h\r\nA: b\r\n  c\r\n\r\n", "FOO /a HTTP/1.1|Host: h|A: b c||", NONE),
+            (
+                "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n",
+                "POST /a HTTP/1.1|Host: h|Content-Length: 2||",
+                Body::Length(2),
+            ),
+            (
+                "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nTransfer-Encoding: Chunked\r\n\r\n",
+                "POST /a HTTP/1.1|Host: h|Transfer-Encoding: Chunked||",
+                Body::Chunks,
+            ),
+            ("GET /a HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\r\n", "GET /a HTTP/1.1|Host: h||", NONE),
+            (
+                "GET /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nx-Ironclad-Upgrade: lie\r\n\r\n",
+                "GET /a HTTP/1.1|Host: h|Connection: Upgrade|Upgrade: websocket|x-ironclad-upgrade: SPDY/3.1||",
+                Body::Rest,
+            ),
+            (
+                "GET /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nx-ironclad-refused: 500\r\n\r\n",
+                "GET /a HTTP/1.1|Host: h||",
+                NONE,
+            ),
+            ("GET http://h/a HTTP/1.1\r\nHost: h\r\n\r\n", "GET http://h/a HTTP/1.1|Host: h||", NONE),
+        ] {
+            assert_eq!(shown(head.as_bytes()), Ok((want.to_owned(), body)), "{head:?}");
+            assert_eq!(Search::default().end(head.as_bytes()), Some(head.len()), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn heads_go_refuses_are_refused_in_its_words() {
+        let host = |rest: &str| format!("GET /a HTTP/1.1\r\nHost: h\r\n{rest}\r\n\r\n");
+        for (head, want) in [
+            ("GET /a HTTP/1.1\r\n\r\n".to_owned(), NO_HOST),
+            ("GET /a HTTP/1.1\r\nHost: a b\r\n\r\n".to_owned(), BAD_HOST),
+            ("GET /a HTTP/1.1\r\nHost: é\r\n\r\n".to_owned(), BAD_HOST),
+            (host("Host: h"), BAD),
+            (host("Transfer-Encoding: gzip"), ENCODING),
+            (host("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), ENCODING),
+            (host("Content-Length: 1\r\nContent-Length: 2"), BAD),
+            (host("Content-Length: +1"), BAD),
+            (host("Content-Length:"), BAD),
+            (host("Expect: x"), EXPECTATION),
+            (host("a b: c"), BAD_NAME),
+            (host("a(b: c"), BAD),
+            (host("abc"), BAD),
+            (host(": c"), BAD),
+            (host("A: b\x01"), BAD),
+            (host(&"A: b\r\n".repeat(100)), TOO_LARGE),
+            ("GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("GET a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("GET  /a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("GET /a HTTP/1.1 \r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("G(T /a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("GET /a\r\n\r\n".to_owned(), BAD),
+            ("\r\nGET /a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("GET /a HTTP/2.0\r\nHost: h\r\n\r\n".to_owned(), VERSION),
+            ("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), (200, "")),
+        ] {
+            assert_eq!(shown(head.as_bytes()), Err(want), "{head:?}");
+        }
+    }
+}
