@@ -287,9 +287,8 @@ fn text_limits(text: &str, checks: &Checks, path: &str, out: &mut Vec<Error>) {
 fn number_limits(number: &Number, checks: &Checks, path: &str, out: &mut Vec<Error>) {
     let here = named(path);
     // An integer is compared with what the limits are without their fractions.
-    let cut = |limit: f64| match number.is_f64() {
-        true => (limit, go_float(limit)),
-        false => (limit.trunc(), whole(limit).to_string()),
+    let cut = |limit: f64| {
+        if number.is_f64() { (limit, go_float(limit)) } else { (limit.trunc(), whole(limit).to_string()) }
     };
     let limit = |v: &Option<Value>| v.as_ref().and_then(Value::as_f64).map(cut);
     let there = number.as_f64().unwrap_or(f64::NAN);

@@ -46,7 +46,11 @@ impl Coercion {
                 for (key, inner) in map.iter_mut() {
                     let below = schema.field(key).filter(|s| s.embedded || s.embeds);
                     let Some(below) = below else { continue };
-                    let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    let path = match (path, schema.property(key)) {
+                        ("", _) => key.clone(),
+                        (path, Some(_)) => format!("{path}.{key}"),
+                        (path, None) => format!("{path}[{key}]"),
+                    };
                     self.value(inner, below, &path)?;
                 }
             }

@@ -137,7 +137,11 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
     }
     let mut new = old.clone();
     put_back(row, &mut new, scale)?;
-    meta::set_text(&mut new, "resourceVersion", meta::text(scale, "resourceVersion"));
+    // A custom object is the one that was read where the client does not say which it means.
+    let revision = meta::text(scale, "resourceVersion");
+    if row.custom.is_none() || !revision.is_empty() {
+        meta::set_text(&mut new, "resourceVersion", revision);
+    }
     Ok(new)
 }
 
