@@ -351,7 +351,7 @@ mod tests {
         );
         assert_eq!(
             run(schema.clone(), object(json!({"fixed": "b"})), Some(object(json!({"fixed": "a"})))),
-            ["spec.fixed: Invalid value: is immutable"]
+            [r#"spec.fixed: Invalid value: "b": is immutable"#]
         );
         assert_eq!(
             run(schema.clone(), object(json!({"min": 3, "max": 2})), Some(object(json!({"min": 3, "max": 2})))),
