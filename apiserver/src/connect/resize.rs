@@ -31,7 +31,7 @@ impl Sizes {
         }
         self.rest.extend_from_slice(bytes);
         let mut sizes = serde_json::Deserializer::from_slice(&self.rest).into_iter::<Size>();
-        while let Some(size) = sizes.next() {
+        for size in sizes.by_ref() {
             match size {
                 Ok(Size { width, height }) => {
                     out.extend_from_slice(format!("{{\"Width\":{width},\"Height\":{height}}}\n").as_bytes());

@@ -94,12 +94,16 @@ impl Streams {
 /// How a session is over.
 enum Over {
     /// It came to its end, which is told.
-    Ended(Ended),
+    Ended(Box<Ended>),
     /// The client does not listen any more, or does not keep to the protocol.
     Left(CloseCode),
 }
 
 impl Over {
+    fn told(ended: Ended) -> Self {
+        Self::Ended(Box::new(ended))
+    }
+
     /// By what the client said last.
     fn by(last: Option<&tungstenite::Error>) -> Self {
         Self::Left(match last {
@@ -124,7 +128,7 @@ where
 {
     let (mut sink, mut messages) = super::websocket(client).await.split();
     let over = match session(&mut sink, &mut messages, kubelet, streams).await {
-        Ok(ended) => Over::Ended(ended),
+        Ok(ended) => Over::told(ended),
         Err(over) => over,
     };
     let counted = if let Over::Ended(ended) = &over { ended.counted } else { 500 };
@@ -160,12 +164,12 @@ where
 {
     // The client sees that the connection stands.
     sink.send(message(streams.first(), b"")).await?;
-    let (read, mut write) = tokio::io::split(kubelet.await.map_err(Over::Ended)?);
+    let (read, mut write) = tokio::io::split(kubelet.await.map_err(Over::told)?);
     let lost = |error: &dyn std::fmt::Display| tracing::debug!(%error, "The connection to a kubelet broke");
     let mut out = BytesMut::new();
     let mut codec = Codec::default();
     let opened = open(&mut codec, streams, &mut out);
-    let numbers = opened.map_err(|error| Over::Ended(Ended::failed(&error.to_string())))?;
+    let numbers = opened.map_err(|error| Over::told(Ended::failed(&error.to_string())))?;
     if let Err(error) = write.write_all(&out).await.and(write.flush().await) {
         lost(&error);
     }
