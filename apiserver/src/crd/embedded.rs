@@ -26,7 +26,7 @@ pub enum Malformed {
 pub fn coerce(object: &mut Value, schema: &Schema, malformed: Malformed) -> Result<Vec<String>, Error> {
     let mut coercion = Coercion { malformed, unknown: Vec::new() };
     if schema.embeds {
-        coercion.value(object, schema, "")?;
+        coercion.value(object, schema, &Place::default())?;
     }
     Ok(coercion.unknown)
 }
@@ -36,29 +36,49 @@ struct Coercion {
     unknown: Vec<String>,
 }
 
+/// Where in an object one is: upstream names members of maps in one way where it refuses and in another where it warns.
+#[derive(Default)]
+struct Place {
+    refused: String,
+    warned: String,
+}
+
+impl Place {
+    fn is_root(&self) -> bool {
+        self.warned.is_empty()
+    }
+
+    fn member(&self, key: &str, is_property: bool) -> Self {
+        if self.is_root() {
+            return Self { refused: key.to_owned(), warned: key.to_owned() };
+        }
+        let refused = if is_property { format!("{}.{key}", self.refused) } else { format!("{}[{key}]", self.refused) };
+        Self { refused, warned: format!("{}.{key}", self.warned) }
+    }
+
+    fn item(&self, index: usize) -> Self {
+        Self { refused: format!("{}[{index}]", self.refused), warned: format!("{}[{index}]", self.warned) }
+    }
+}
+
 impl Coercion {
-    fn value(&mut self, at: &mut Value, schema: &Schema, path: &str) -> Result<(), Error> {
+    fn value(&mut self, at: &mut Value, schema: &Schema, place: &Place) -> Result<(), Error> {
         match at {
             Value::Object(map) => {
-                if schema.embedded && !path.is_empty() {
-                    self.object(map, path)?;
+                if schema.embedded && !place.is_root() {
+                    self.object(map, place)?;
                 }
                 for (key, inner) in map.iter_mut() {
                     let below = schema.field(key).filter(|s| s.embedded || s.embeds);
                     let Some(below) = below else { continue };
-                    let path = match (path, schema.property(key)) {
-                        ("", _) => key.clone(),
-                        (path, Some(_)) => format!("{path}.{key}"),
-                        (path, None) => format!("{path}[{key}]"),
-                    };
-                    self.value(inner, below, &path)?;
+                    self.value(inner, below, &place.member(key, schema.property(key).is_some()))?;
                 }
             }
             Value::Array(list) => {
                 let items = schema.items.as_deref().filter(|s| s.embedded || s.embeds);
                 let Some(items) = items else { return Ok(()) };
                 for (i, inner) in list.iter_mut().enumerate() {
-                    self.value(inner, items, &format!("{path}[{i}]"))?;
+                    self.value(inner, items, &place.item(i))?;
                 }
             }
             _ => {}
@@ -66,14 +86,14 @@ impl Coercion {
         Ok(())
     }
 
-    fn object(&mut self, map: &mut Map<String, Value>, path: &str) -> Result<(), Error> {
+    fn object(&mut self, map: &mut Map<String, Value>, place: &Place) -> Result<(), Error> {
         for key in ["apiVersion", "kind"] {
             if map.get(key).is_none_or(Value::is_string) {
                 continue;
             }
             match (self.malformed, map.remove(key)) {
                 (Malformed::Refused, Some(value)) => {
-                    return Err(Error::invalid(Path::new(path).child(key), value, "must be a string"));
+                    return Err(Error::invalid(Path::new(&place.refused).child(key), value, "must be a string"));
                 }
                 _ => continue,
             }
@@ -82,10 +102,10 @@ impl Coercion {
         match (read(metadata), self.malformed) {
             (Ok((read, unknown)), _) => {
                 *metadata = read;
-                self.unknown.extend(unknown.iter().map(|field| format!("{path}.metadata.{field}")));
+                self.unknown.extend(unknown.iter().map(|field| format!("{}.metadata.{field}", place.warned)));
             }
             (Err(why), Malformed::Refused) => {
-                return Err(Error::invalid(Path::new(path).child("metadata"), metadata.take(), &why));
+                return Err(Error::invalid(Path::new(&place.refused).child("metadata"), metadata.take(), &why));
             }
             (Err(_), Malformed::Dropped) => drop_malformed(metadata),
         }
@@ -126,12 +146,13 @@ fn drop_malformed(metadata: &mut Value) {
 /// What is wrong with the objects in a value at a path; `whole`: it is one itself. Metadata is left what there is in it.
 pub fn judge(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
     let mut coercion = Coercion { malformed: Malformed::Refused, unknown: Vec::new() };
+    let place = Place { refused: path.as_str().to_owned(), warned: path.as_str().to_owned() };
     let own = match value {
-        Value::Object(map) if whole => coercion.object(map, path.as_str()),
+        Value::Object(map) if whole => coercion.object(map, &place),
         _ => Ok(()),
     };
     let mut out = Vec::new();
-    match own.and_then(|()| coercion.value(value, schema, path.as_str())) {
+    match own.and_then(|()| coercion.value(value, schema, &place)) {
         Ok(()) => walk(value, schema, path, whole, &mut out),
         Err(why) => out.push(why),
     }
@@ -234,6 +255,8 @@ mod tests {
         dropped["pod"]["kind"] = json!(7);
         let why = coerce(&mut dropped.clone(), &schema(), Malformed::Refused).expect_err("refused").to_string();
         assert_eq!(why, "pod.kind: Invalid value: 7: must be a string");
+        let why = coerce(&mut json!({"named": {"a": {"kind": 7}}}), &schema(), Malformed::Refused).expect_err("refused");
+        assert_eq!(why.to_string(), "named[a].kind: Invalid value: 7: must be a string");
         assert!(coerce(&mut dropped, &schema(), Malformed::Dropped).is_ok());
         assert_eq!(dropped, json!({"pod": {"apiVersion": "v1", "metadata": {"name": "n"}}}));
     }

@@ -252,6 +252,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gate<S> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -302,5 +303,33 @@ mod tests {
         }
         let long = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "a".repeat(heads::LONGEST));
         assert!(given(long.as_bytes(), 4096).await.contains("x-ironclad-refused: 431 "));
+    }
+
+    /// What clients say, and what they do not.
+    fn fragment() -> impl Strategy<Value = Vec<u8>> {
+        let said = proptest::sample::select(vec![
+            "GET / HTTP/1.1\r\nHost: h\r\n",
+            "POST /< HTTP/1.1\nHost: h\n",
+            "Content-Length: 3\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Connection: upgrade\r\nUpgrade: x\r\n",
+            "Expect: 100-continue\r\n",
+            "\r\n",
+            "abc",
+            "3;a\r\nabc\r\n",
+            "0\r\n\r\n",
+        ]);
+        prop_oneof![9 => said.prop_map(|text| text.as_bytes().to_vec()), 1 => proptest::collection::vec(any::<u8>(), 0..9)]
+    }
+
+    proptest! {
+        /// However a connection's bytes are cut, the library is given the same.
+        #[test]
+        fn pieces_do_not_matter(said in proptest::collection::vec(fragment(), 0..24), piece in 1..40_usize) {
+            let bytes = said.concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let (cut, whole) = runtime.block_on(async { (given(&bytes, piece).await, given(&bytes, 1 << 20).await) });
+            prop_assert_eq!(cut, whole);
+        }
     }
 }
