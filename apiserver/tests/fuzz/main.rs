@@ -40,5 +40,6 @@ targets! {
     delete_options [br#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Foreground","preconditions":{"uid":"x"}}|gracePeriodSeconds=1&orphanDependents=x"#]
     schemas [br#"{"type":"object","properties":{"a":{"type":"string","pattern":"^(a|b)*$","default":"x"},"b":{"type":"array","items":{"x-kubernetes-int-or-string":true},"x-kubernetes-list-type":"set"}},"x-kubernetes-validations":[{"rule":"self.a == 'x'"}]}|{"a":1,"b":["x",2]}"#]
     spdy_frames [targets::spdy(), b"\x80\x03\x00\x06\x00\x00\x00\x04\x00\x00\x00\x01", b"\x00\x00\x00\x01\x01\x00\x00\x02hi"]
+    http_heads [b"POST /a<?b#c%41 HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 2\r\n\r\n", b"OPTIONS * HTTP/1.0\nA: b\n c\nTransfer-Encoding: chunked\nExpect: 100-continue, x\n\n"]
     websocket_frames [b"\x82\x85\x01\x02\x03\x04\x01hello", b"\x89\x80\x00\x00\x00\x00\x88\x82\x00\x00\x00\x00\x03\xe8", b"\x02\x81\x00\x00\x00\x00\x00\x80\xfe\x00\x02\x00\x00\x00\x00ab"]
 }

@@ -276,3 +276,14 @@ pub(crate) fn websocket_frames(input: &[u8]) -> String {
         }
     }
 }
+
+pub(crate) fn http_heads(input: &[u8]) -> String {
+    match shared::upgrade::judged(input) {
+        Err((code, why)) => format!("{code} {why}"),
+        Ok(head) => {
+            let ends = head.windows(4).filter(|window| window == b"\r\n\r\n").count();
+            assert!(ends == 1 && head.ends_with(b"\r\n\r\n"), "one head is made of it");
+            String::from_utf8_lossy(&head).into_owned()
+        }
+    }
+}

@@ -46,6 +46,14 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
     headers.get(ASKED).unwrap_or(upgrade).to_str().ok().map(str::to_owned)
 }
 
+/// What the HTTP library is given for a head over HTTP/1.
+///
+/// # Errors
+/// The code and the text that it is refused with.
+pub fn judged(head: &[u8]) -> Result<Vec<u8>, (u16, &'static str)> {
+    heads::judged(head).map(|(head, _)| head)
+}
+
 /// The answer to a request that stands for one whose head was refused.
 pub fn refusal(request: &HttpRequest) -> Option<HttpResponse> {
     let said = request.headers().get(REFUSED).filter(|_| request.version() != Version::HTTP_2)?.to_str().ok()?;
