@@ -255,7 +255,8 @@ mod tests {
         dropped["pod"]["kind"] = json!(7);
         let why = coerce(&mut dropped.clone(), &schema(), Malformed::Refused).expect_err("refused").to_string();
         assert_eq!(why, "pod.kind: Invalid value: 7: must be a string");
-        let why = coerce(&mut json!({"named": {"a": {"kind": 7}}}), &schema(), Malformed::Refused).expect_err("refused");
+        let why =
+            coerce(&mut json!({"named": {"a": {"kind": 7}}}), &schema(), Malformed::Refused).expect_err("refused");
         assert_eq!(why.to_string(), "named[a].kind: Invalid value: 7: must be a string");
         assert!(coerce(&mut dropped, &schema(), Malformed::Dropped).is_ok());
         assert_eq!(dropped, json!({"pod": {"apiVersion": "v1", "metadata": {"name": "n"}}}));
