@@ -191,7 +191,12 @@ fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
     }
     let encodings = values(fields, "transfer-encoding");
     if matches!(encodings[..], [encoding] if encoding.eq_ignore_ascii_case(b"chunked")) {
-        drop_all(fields, "content-length");
+        if !values(fields, "content-length").is_empty() {
+            // Whoever stands between may believe the other word: after this request nothing is (RFC 9112 section 6.1).
+            drop_all(fields, "content-length");
+            drop_all(fields, "connection");
+            fields.push(("Connection".to_owned(), b"close".to_vec()));
+        }
         return Ok(Body::Chunks);
     }
     if !encodings.is_empty() {
@@ -316,7 +321,7 @@ mod tests {
             ),
             (
                 "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nTransfer-Encoding: Chunked\r\n\r\n",
-                "POST /a HTTP/1.1|Host: h|Transfer-Encoding: Chunked||",
+                "POST /a HTTP/1.1|Host: h|Transfer-Encoding: Chunked|Connection: close||",
                 Body::Chunks,
             ),
             ("GET /a HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\r\n", "GET /a HTTP/1.1|Host: h||", NONE),
