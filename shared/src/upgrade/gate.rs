@@ -20,6 +20,8 @@ pub(super) struct Gate<S> {
     /// To be passed on as it is.
     given: Bytes,
     state: State,
+    /// The request that passes says that it is the last one.
+    last: bool,
 }
 
 enum State {
@@ -29,13 +31,13 @@ enum State {
     Chunks(Chunks),
     /// Everything passes.
     Open,
-    /// Nothing passes any more: a request was refused.
+    /// Nothing passes any more: a request was refused, or was the last one.
     Shut,
 }
 
 impl<S> Gate<S> {
     pub(super) fn new(inner: S) -> Self {
-        Self { inner, ahead: BytesMut::new(), given: Bytes::new(), state: State::head() }
+        Self { inner, ahead: BytesMut::new(), given: Bytes::new(), state: State::head(), last: false }
     }
 
     pub(super) fn inner(&self) -> &S {
@@ -59,13 +61,14 @@ impl<S> Gate<S> {
                 let Some(end) = end else { return false };
                 match heads::judged(&self.ahead.split_to(end)) {
                     Err(refused) => return self.refuse(refused),
-                    Ok((head, body)) => {
-                        self.given = Bytes::from(head);
-                        self.state = State::after(body);
+                    Ok(head) => {
+                        self.given = Bytes::from(head.bytes);
+                        self.last = head.last;
+                        self.state = State::within(head.body);
                     }
                 }
             }
-            State::Length(0) => self.state = State::head(),
+            State::Length(0) => self.state = self.after(),
             State::Length(left) => {
                 let count = self.ahead.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 self.given = self.ahead.split_to(count).freeze();
@@ -76,7 +79,7 @@ impl<S> Gate<S> {
                 let over = chunks.over();
                 self.given = self.ahead.split_to(count).freeze();
                 match over {
-                    Some(true) => self.state = State::head(),
+                    Some(true) => self.state = self.after(),
                     // What is none is for the library to say.
                     Some(false) => self.state = State::Open,
                     None => {}
@@ -85,7 +88,12 @@ impl<S> Gate<S> {
             State::Open => self.given = self.ahead.split().freeze(),
             State::Shut => self.ahead.clear(),
         }
-        !self.given.is_empty() || matches!(self.state, State::Head(..)) && !self.ahead.is_empty()
+        !self.given.is_empty() || matches!(self.state, State::Head(..) | State::Length(0)) && !self.ahead.is_empty()
+    }
+
+    /// What comes after a request.
+    fn after(&self) -> State {
+        if self.last { State::Shut } else { State::head() }
     }
 
     fn refuse(&mut self, refused: heads::Refused) -> bool {
@@ -100,9 +108,8 @@ impl State {
         Self::Head(Search::default(), false)
     }
 
-    fn after(body: Body) -> Self {
+    fn within(body: Body) -> Self {
         match body {
-            Body::Length(0) => Self::head(),
             Body::Length(length) => Self::Length(length),
             Body::Chunks => Self::Chunks(Chunks::default()),
             Body::Rest => Self::Open,
@@ -296,6 +303,14 @@ mod tests {
             ),
             (format!("{GET}GET /%zz HTTP/1.1\r\n"), format!("{GIVEN}{refused}")),
             (format!("{GET}half a head"), GIVEN.to_owned()),
+            (
+                format!("{post}Content-Length: 2\r\nConnection: close\r\n\r\nab{GET}"),
+                "POST / HTTP/1.1|Host: h|Connection: close|Content-Length: 2||ab".to_owned(),
+            ),
+            (
+                format!("{post}Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{GET}"),
+                "POST / HTTP/1.1|Host: h|Transfer-Encoding: chunked|Connection: close||0||".to_owned(),
+            ),
         ] {
             for piece in [1, 7, 4096] {
                 assert_eq!(given(sent.as_bytes(), piece).await, want, "{piece}: {sent}");

@@ -250,8 +250,19 @@ fn named_in_vain(fields: &[Field]) -> bool {
     !values(fields, "upgrade").is_empty() && !names(&values(fields, "connection"), "close")
 }
 
-/// What the library is given for a head, and what follows it.
-pub(super) fn judged(head: &[u8]) -> Result<(Vec<u8>, Body), Refused> {
+/// A head that is taken.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// What the library is given for it.
+    pub(super) bytes: Vec<u8>,
+    /// What follows it.
+    pub(super) body: Body,
+    /// No request comes after this one.
+    pub(super) last: bool,
+}
+
+/// What becomes of a head.
+pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
     let line = Line::read(head)?;
     let after = head.iter().position(|byte| *byte == b'\n').map_or(head.len(), |at| at + 1);
     let mut fields = fields(&head[after..])?;
@@ -285,7 +296,9 @@ pub(super) fn judged(head: &[u8]) -> Result<(Vec<u8>, Body), Refused> {
         }
     }
     out.extend_from_slice(b"\r\n");
-    Ok((out, body))
+    // The library would read on, and then know no more of the first request that it was to be the last one.
+    let last = names(&values(&fields, "connection"), "close");
+    Ok(Head { bytes: out, body, last })
 }
 
 /// The request that takes the place of one that is refused: answers have to come in order, and this has its turn.
@@ -300,7 +313,7 @@ mod tests {
 
     /// What becomes of a head, which is shown with `|` for the end of a line.
     fn shown(head: &[u8]) -> Result<(String, Body), Refused> {
-        judged(head).map(|(bytes, body)| (String::from_utf8_lossy(&bytes).replace("\r\n", "|"), body))
+        judged(head).map(|head| (String::from_utf8_lossy(&head.bytes).replace("\r\n", "|"), head.body))
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
 /// # Errors
 /// The code and the text that it is refused with.
 pub fn judged(head: &[u8]) -> Result<Vec<u8>, (u16, &'static str)> {
-    heads::judged(head).map(|(head, _)| head)
+    heads::judged(head).map(|head| head.bytes)
 }
 
 /// The answer to a request that stands for one whose head was refused.
