@@ -48,6 +48,15 @@ async fn until_reason(c: &Client, name: &str, wanted: &str) -> Value {
     found["status"]["conditions"][0].clone()
 }
 
+/// Has the other server at a port answer its group.
+async fn extended(c: &Cluster, port: u16) {
+    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
+    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
+    c.post(SERVICES, service(&c.pki().ca, port)).await.ok();
+    until_reason(c, NAME, "Passed").await;
+}
+
 /// Of a server that only has OpenAPI v2 there is v3, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_server_has_schemas_in_version_3() {
@@ -56,11 +65,7 @@ async fn an_old_server_has_schemas_in_version_3() {
     }
     let c = cluster().await;
     let other = Extension::start_old(c.pki()).await;
-    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
-    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
-    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
-    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
-    until_reason(&c, NAME, "Passed").await;
+    extended(&c, other.port()).await;
     let index = c.get("/openapi/v3").await.ok();
     let address = index["paths"][format!("apis/{EXTENSION}/v1")]["serverRelativeURL"].as_str().expect("an address");
     let document = c.get(address).await;
@@ -80,11 +85,7 @@ async fn redirects_pass_where_they_are_allowed() {
     }
     let c = cluster_with("--aggregator-reject-forwarding-redirect=false").await;
     let other = Extension::start(c.pki()).await;
-    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
-    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
-    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
-    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
-    until_reason(&c, NAME, "Passed").await;
+    extended(&c, other.port()).await;
     let answer = c.get(&format!("/apis/{EXTENSION}/v1/elsewhere")).await;
     assert_eq!((answer.code, answer.header("location")), (302, "https://example.com/"));
 }
@@ -97,11 +98,7 @@ async fn another_server_answers_on_the_way_down() {
     }
     let mut c = cluster().await;
     let other = Extension::start(c.pki()).await;
-    c.post("/api/v1/namespaces", json!({"metadata": {"name": "wardle"}})).await.ok();
-    let named = json!({"metadata": {"name": "api"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
-    c.post("/api/v1/namespaces/wardle/services", named).await.ok();
-    c.post(SERVICES, service(&c.pki().ca, other.port())).await.ok();
-    until_reason(&c, NAME, "Passed").await;
+    extended(&c, other.port()).await;
     let mut busy = unfinished(&c, "POST", &format!("/apis/{EXTENSION}/v1/namespaces/default/flunders/a")).await;
     stop_taking(&c).await;
     say(&mut busy, "{}").await;

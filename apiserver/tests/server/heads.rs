@@ -7,7 +7,8 @@ use crate::harness::{Cluster, etcd_is_missing};
 /// All answers on a connection on which this is said; it ends with the last of them.
 async fn answers(c: &Cluster, said: &str) -> String {
     let mut connection = c.connection().await;
-    connection.write_all(said.as_bytes()).await.expect("asked");
+    // A server that has heard enough does not listen for ever.
+    let _ = connection.write_all(said.as_bytes()).await;
     let mut answers = Vec::new();
     let read = connection.read_to_end(&mut answers);
     // Upstream's does not say goodbye either.

@@ -2,16 +2,22 @@
 //! and what follows them as it comes. Clients of exec and port-forward ask for SPDY/3.1, and the library hands over the
 //! bytes of a connection for WebSocket alone: what was really asked for is noted in a header of ours.
 
+use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 use super::heads::{self, Body, Line, Search};
 
 const CHUNK: usize = 8 << 10;
+/// How long a client is heard out after the last answer: what it says to a socket that is closed would reset the
+/// connection, and it would not see why it was refused. Go's server waits as long.
+const LINGER: Duration = Duration::from_millis(500);
 
 pub(super) struct Gate<S> {
     inner: S,
@@ -22,6 +28,8 @@ pub(super) struct Gate<S> {
     state: State,
     /// The request that passes says that it is the last one.
     last: bool,
+    /// Until when the client is heard out.
+    lingers: Option<Pin<Box<Sleep>>>,
 }
 
 enum State {
@@ -37,7 +45,7 @@ enum State {
 
 impl<S> Gate<S> {
     pub(super) fn new(inner: S) -> Self {
-        Self { inner, ahead: BytesMut::new(), given: Bytes::new(), state: State::head(), last: false }
+        Self { inner, ahead: BytesMut::new(), given: Bytes::new(), state: State::head(), last: false, lingers: None }
     }
 
     pub(super) fn inner(&self) -> &S {
@@ -231,7 +239,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gate<S> {
+impl<S: AsyncRead + Unpin> Gate<S> {
+    /// Reads what nobody looks at, to its end or until it is enough.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // First, so that a client who never pauses does not keep it from being looked at.
+        if self.lingers.get_or_insert_with(|| Box::pin(sleep(LINGER))).as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut chunk = [0; CHUNK];
+        loop {
+            let mut read = ReadBuf::new(&mut chunk);
+            if ready!(Pin::new(&mut self.inner).poll_read(cx, &mut read)).is_err() || read.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gate<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(cx, buf)
     }
@@ -241,7 +266,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gate<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+        if matches!(self.state, State::Shut) { self.poll_linger(cx).map(Ok) } else { Poll::Ready(Ok(())) }
     }
 
     fn poll_write_vectored(
@@ -318,6 +344,27 @@ mod tests {
         }
         let long = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "a".repeat(heads::LONGEST));
         assert!(given(long.as_bytes(), 4096).await.contains("x-ironclad-refused: 431 "));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_refused_is_heard_out_and_not_for_ever() {
+        for (goes_on, waited) in [(true, LINGER), (false, Duration::ZERO)] {
+            let (mut client, ours) = tokio::io::duplex(1 << 10);
+            let mut gate = Gate::new(ours);
+            client.write_all(b"GET /% HTTP/1.1\r\n").await.expect("open");
+            let mut some = [0; 64];
+            assert!(gate.read(&mut some).await.expect("read") > 0);
+            let saying = tokio::spawn(async move {
+                while goes_on && client.write_all(&[b'a'; 64]).await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            });
+            let began = tokio::time::Instant::now();
+            gate.shutdown().await.expect("closed");
+            assert_eq!(began.elapsed().as_millis(), waited.as_millis(), "{goes_on}");
+            drop(gate);
+            saying.await.expect("no panic");
+        }
     }
 
     /// What clients say, and what they do not.
