@@ -1,6 +1,7 @@
 //! What all five components share: flags, serving, client, informers, access chains
 
 pub mod address;
+mod ahead;
 pub mod authn;
 pub mod authz;
 pub mod cel;

@@ -10,9 +10,8 @@ use actix_web::{App, web};
 use shared::cert::{self, CertError, OptionError, ReloadingKey, SniKeys, TlsOptions};
 use shared::flags::FlagSet;
 use shared::run::Shutdown;
-use shared::upgrade::{self, Listening};
-use tokio::net::{TcpSocket, TcpStream};
-use tokio_rustls::server::TlsStream;
+use shared::upgrade::{self, Listening, Secured};
+use tokio::net::TcpSocket;
 
 use super::handler::{Peer, handle};
 use super::server::Server;
@@ -130,7 +129,7 @@ fn listener(address: SocketAddr, shared: bool) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)?.into_std()
 }
 
-fn remember_peer(connection: &TlsStream<TcpStream>, data: &mut Extensions) {
+fn remember_peer(connection: &Secured, data: &mut Extensions) {
     let chain = connection.get_ref().1.peer_certificates().unwrap_or_default();
     data.insert(Peer(Arc::new(chain.iter().map(|c| c.clone().into_owned()).collect())));
 }

@@ -5,6 +5,7 @@
 //! Nothing here reads or writes objects.
 
 mod builtin;
+mod names;
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -61,9 +62,6 @@ pub struct Message {
     /// What is found out about it when it is first written.
     pub derived: Derived,
 }
-
-/// A message with more fields than this is searched by an index of their names.
-const FEW_FIELDS: usize = 6;
 
 /// Facts that follow from a message's tables, found out once. Starts empty.
 #[derive(Debug, Clone, Default)]
@@ -271,20 +269,8 @@ impl Message {
     /// Index of a field by JSON name.
     #[must_use]
     pub fn field_index(&self, json: &str) -> Option<usize> {
-        if self.fields.len() <= FEW_FIELDS {
-            return self.fields.iter().position(|f| f.json == json);
-        }
-        let sorted = self.derived.by_name.get_or_init(|| {
-            let mut all: Box<[u16]> = (0..self.fields.len()).filter_map(|i| u16::try_from(i).ok()).collect();
-            all.sort_by(|a, b| self.name_at(*a).cmp(self.name_at(*b)));
-            all
-        });
-        let at = sorted.binary_search_by(|i| self.name_at(*i).cmp(json)).ok()?;
-        sorted.get(at).map(|i| usize::from(*i))
-    }
-
-    fn name_at(&self, index: u16) -> &str {
-        self.fields.get(usize::from(index)).map_or("", |f| &f.json)
+        let table = self.derived.by_name.get_or_init(|| names::table(self.fields.iter().map(|f| &*f.json)));
+        names::find(table, self.fields.len(), json, |index| self.fields[index].json == json)
     }
 
     /// Indexes of the fields that Go writes although they are unset, ascending.

@@ -14,6 +14,7 @@ use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper_rustls::FixedServerNameResolver;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::GaiResolver;
+use hyper_util::rt::TokioIo;
 use kube::client::ConfigExt as _;
 use kube::{Client, Config};
 use parking_lot::Mutex;
@@ -29,6 +30,7 @@ use super::peer::{Answer, Connector, Io, Peer};
 use super::timely::{CONNECT, Timely};
 use super::transport::{Sent, erased};
 use super::{Throttle, Transport};
+use crate::ahead::Ahead;
 use crate::cert::ReloadingKey;
 
 /// Requests under way of one connection before another is opened.
@@ -118,7 +120,7 @@ where
         headers: headers(config)?,
         credentials,
         patience: Patience::new(throttle.clone(), measures),
-        connector: Timely(https.enable_all_versions().wrap_connector(connector)),
+        connector: Timely(https.enable_all_versions().wrap_connector(connector.map_response(ahead))),
         lanes: Mutex::new(Lanes { open: Vec::new(), pair }),
     });
     let send = move |mut request| {
@@ -126,6 +128,11 @@ where
         Box::pin(async move { server.send(&mut request).await.map(erased) }) as Sent
     };
     Ok(Transport::new(config.default_namespace.clone(), send))
+}
+
+/// A connection that is read with as few system calls as possible.
+fn ahead<T: Io>(io: T) -> TokioIo<Ahead<TokioIo<T>>> {
+    TokioIo::new(Ahead::of(TokioIo::new(io)))
 }
 
 /// What every request carries, whom it is made for included.

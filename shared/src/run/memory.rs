@@ -9,19 +9,26 @@ const TIDY: Duration = Duration::from_secs(30);
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
 const TIDY_LIMIT: usize = 128 << 20;
 
-/// Two malloc arenas are plenty for a few threads and keep freed memory in few places. Large blocks go back to the system
+/// Few malloc arenas keep freed memory in few places. Two are plenty for a few threads; where one does the work, it is the
+/// first, which grows by 128 KB at a time, others by a page with a system call for each. Large blocks go back to the system
 /// when they are freed: left alone, malloc takes the first of them for a habit and keeps the next ones, with holes between
-/// what stays.
+/// what stays. The end of an arena does when it is larger than a burst leaves it: [`tidy`] sees to the rest.
 #[allow(unsafe_code)]
-pub(super) fn settle_allocator() {
+pub(super) fn settle_allocator(threads: usize) {
     #[cfg(target_env = "gnu")]
-    const LARGE: libc::c_int = 128 << 10;
-    #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    {
+        const LARGE: libc::c_int = 128 << 10;
+        const ROOM: libc::c_int = 1 << 20;
+        let arenas = if threads > 1 { 2 } else { 1 };
+        // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, arenas);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, ROOM);
+        }
     }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = threads;
 }
 
 /// Bursts leave holes that the allocator keeps; a component that is idle again gives them back, and the code that only

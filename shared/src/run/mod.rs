@@ -84,7 +84,7 @@ where
         eprintln!("Error: {e}");
         return ExitCode::FAILURE;
     }
-    memory::settle_allocator();
+    memory::settle_allocator(threads);
     // Fails only when one is installed already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Err(e) = crate::metrics::start(&flags) {

@@ -26,15 +26,14 @@ use actix_web::web::ServiceConfig;
 use actix_web::{App, HttpServer};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
-use tokio::net::{TcpSocket, TcpStream};
-use tokio_rustls::server::TlsStream;
+use tokio::net::TcpSocket;
 
 use crate::authn::Authenticator;
 use crate::authz::Authorizer;
 use crate::cert::CertError;
 use crate::flags::FlagSet;
 use crate::run::{Shutdown, TaskGroup};
-use crate::upgrade::{self, Listening};
+use crate::upgrade::{self, Listening, Secured};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
 pub use health::{Answer, Health, Probe, Report, Tally, slis};
@@ -284,13 +283,13 @@ fn listener(address: SocketAddr, shares_port: bool) -> std::io::Result<TcpListen
 }
 
 /// Keeps the client's certificates and address where requests find them.
-fn note_certificates(stream: &TlsStream<TcpStream>, data: &mut Extensions) {
+fn note_certificates(stream: &Secured, data: &mut Extensions) {
     let (socket, session) = stream.get_ref();
     if let Some(chain) = session.peer_certificates() {
         let owned: Vec<CertificateDer<'static>> = chain.iter().map(|c| c.clone().into_owned()).collect();
         data.insert(ClientCertificates(owned.into()));
     }
-    if let Ok(peer) = socket.peer_addr() {
+    if let Ok(peer) = socket.inner().peer_addr() {
         data.insert(peer);
     }
 }

@@ -24,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::gate::Gate;
 use super::http2::{self, Noted, Peer, Settings};
+use crate::ahead::Ahead;
 use crate::metrics::{self, Counter};
 use crate::run::Shutdown;
 
@@ -61,7 +62,9 @@ pub struct Listening {
     pub begin: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-type Connected = fn(&TlsStream<TcpStream>, &mut Extensions);
+/// A connection over TLS.
+pub type Secured = TlsStream<Ahead<TcpStream>>;
+type Connected = fn(&Secured, &mut Extensions);
 
 /// Serves an app over TLS. `connected` sees each connection once, before its first request, and may leave notes in
 /// its data. The server ends by its handle.
@@ -134,7 +137,7 @@ impl Listening {
 }
 
 /// HTTP/1.1 over an app.
-fn http1<S, B>(listening: &Listening, connected: Connected, app: S) -> HttpService<Gate<TlsStream<TcpStream>>, S, B>
+fn http1<S, B>(listening: &Listening, connected: Connected, app: S) -> HttpService<Gate<Secured>, S, B>
 where
     S: ServiceFactory<Request, Config = ()>,
     S::Error: Into<Response<BoxBody>> + 'static,
@@ -152,7 +155,7 @@ where
             let shutdown = shutdown.clone();
             async move { shutdown.wait().await }
         })
-        .on_connect_ext(move |io: &Gate<TlsStream<TcpStream>>, data: &mut Extensions| connected(io.inner(), data))
+        .on_connect_ext(move |io: &Gate<Secured>, data: &mut Extensions| connected(io.inner(), data))
         .finish(app)
 }
 
@@ -169,7 +172,7 @@ impl<H1, H2> Thread<H1, H2> {
     /// Serves a connection to its end.
     async fn serve<B>(&self, socket: TcpStream)
     where
-        H1: Service<(Gate<TlsStream<TcpStream>>, Protocol, Option<SocketAddr>)>,
+        H1: Service<(Gate<Secured>, Protocol, Option<SocketAddr>)>,
         H1::Error: Display,
         H2: Service<Request>,
         H2::Response: Into<Response<B>>,
@@ -198,10 +201,10 @@ fn prepare(socket: &TcpStream) {
     SockRef::from(socket).set_tcp_keepalive(&alive).ok();
 }
 
-async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(TlsStream<TcpStream>, Option<SocketAddr>)> {
+async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(Secured, Option<SocketAddr>)> {
     prepare(&socket);
     let peer = socket.peer_addr().ok();
-    match tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await {
+    match tokio::time::timeout(HANDSHAKE, acceptor.accept(Ahead::of(socket))).await {
         Ok(Ok(stream)) => return Some((stream, peer)),
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake error"),
         Err(_) => tracing::debug!("TLS handshake timeout"),

@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf
 use tokio_util::io::ReaderStream;
 
 pub use dial::{Dialed, RequestHead, ResponseHead, Rewound, dial};
-pub use listen::{Listening, serve};
+pub use listen::{Listening, Secured, serve};
 
 /// Bytes that may wait between the two sides of a connection, each way.
 const BUFFER: usize = 64 << 10;
