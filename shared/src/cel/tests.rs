@@ -35,7 +35,7 @@ fn run(expression: &str) -> Result<bool, String> {
     let tree = tree();
     let scope = Scope::of(&[("self", &tree), ("object", &tree)]);
     let extras = Extras { bind: true, patch: true };
-    let program = Program::compile_with(expression, &declared(), extras)?;
+    let program = Program::compile_with(expression, &declared(), extras).map_err(|e| e.to_string())?;
     match program.run(&scope, PER_CALL_LIMIT).0 {
         Ok(Value::Bool(answer)) => Ok(answer),
         Ok(other) => Err(format!("{other:?}")),
@@ -92,7 +92,7 @@ fn what_does_not_fit_is_told() {
         ("jsonpatch.escapeKey('a')", "undeclared reference to 'jsonpatch'"),
         ("Object{a: 1}", "undeclared reference to 'Object'"),
     ] {
-        let got = Program::compile(source, &declared()).map(|p| p.result().to_string()).expect_err(source);
+        let got = Program::compile(source, &declared()).map(|p| p.result().to_string()).expect_err(source).to_string();
         assert!(got.contains(want), "{source}: {got}");
     }
 }
@@ -134,7 +134,7 @@ fn variables_are_computed_once_and_when_asked_for() {
     }
     admission::declare_none(&mut declared);
     let run = |source: &str| {
-        let program = Program::compile(source, &declared)?;
+        let program = Program::compile(source, &declared).map_err(|e| e.to_string())?;
         let mut budget = Budget::new(RUNTIME_BUDGET);
         let answer = program.evaluate(&scope, &mut budget).map(|v| v.shown()).map_err(|e| e.to_string());
         Ok::<_, String>((answer, RUNTIME_BUDGET - budget.left()))
