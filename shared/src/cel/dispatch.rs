@@ -14,7 +14,7 @@ struct Operator {
     of: &'static [&'static str],
 }
 
-const OPERATORS: [Operator; 8] = [
+const OPERATORS: [Operator; 9] = [
     Operator {
         names: &["_+_"],
         of: &[
@@ -49,6 +49,7 @@ const OPERATORS: [Operator; 8] = [
     },
     Operator { names: &["-_"], of: &["bool", "double", "google.protobuf.Duration", "int"] },
     Operator { names: &["size"], of: &["bytes", "list", "map", "string"] },
+    Operator { names: &["sort", "@sortByAssociatedKeys"], of: &["list"] },
     Operator {
         names: &["!_", "@in", "_==_", "_!=_", "contains", "startsWith", "endsWith", "matches", "type", "dyn"],
         of: &[],

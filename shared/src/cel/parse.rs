@@ -141,8 +141,6 @@ fn environment(extras: Extras) -> Result<Env, String> {
     // The standard macros come with the standard environment, which is made for each expression and forgotten.
     let mut env = Env::stdlib();
     let mut all = vec![
-        Macro::receiver("optMap", 2, |m, t, a| opt_map(m, t, a, "optMap")),
-        Macro::receiver("optFlatMap", 2, |m, t, a| opt_map(m, t, a, "optFlatMap")),
         Macro::receiver("sortBy", 2, sort_by),
         Macro::receiver("all", 3, |m, t, a| two(m, t, a, all)),
         Macro::receiver("exists", 3, |m, t, a| two(m, t, a, exists)),
@@ -187,32 +185,6 @@ fn name_of(make: &MacroExprHelper<'_>, e: &IdedExpr) -> Result<String, ParseErro
         Expr::Ident(name) => Ok(name.clone()),
         _ => Err(make.new_error(e.id, "argument must be a simple name")),
     }
-}
-
-/// What is bound to a name, and the rest, of `optMap` and `optFlatMap`.
-fn opt_map(
-    make: &mut MacroExprHelper<'_>,
-    target: &mut Option<IdedExpr>,
-    args: &mut Vec<IdedExpr>,
-    name: &str,
-) -> Expansion {
-    let Expr::Ident(variable) = args[0].expr.clone() else {
-        return Err(make.new_error(args[0].id, format!("{name}() variable name must be a simple identifier")));
-    };
-    let (Some(mapped), Some(target)) = (args.pop(), target.take()) else { return Ok(None) };
-    let member = |make: &mut MacroExprHelper<'_>, name: &str, of: IdedExpr| {
-        make.next_expr(Expr::Call(CallExpr {
-            func_name: name.to_owned(),
-            target: Some(Box::new(of)),
-            args: Vec::new(),
-        }))
-    };
-    let value = member(make, "value", target.clone());
-    let has = member(make, "hasValue", target);
-    let bound = bound(make, &variable, value, mapped);
-    let found = if name == "optMap" { call(make, "optional.of", vec![bound]) } else { bound };
-    let none = call(make, "optional.none", Vec::new());
-    Ok(Some(call(make, "_?_:_", vec![has, found, none])))
 }
 
 /// A name for a value, as a loop that never runs.

@@ -26,7 +26,11 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
     /// Follows a chain, without what it costs as a whole.
     pub(super) fn path(&mut self, node: &'n Node) -> Answer<'a> {
         let mut links = Vec::new();
-        self.follow(node, &mut links)
+        let found = self.follow(node, &mut links)?;
+        Ok(match (&node.kind, found) {
+            (Kind::Select { test: true, .. }, Value::Optional(there)) => Value::Bool(there.is_some()),
+            (_, found) => found,
+        })
     }
 
     fn follow(&mut self, node: &'n Node, links: &mut Vec<&'n Node>) -> Answer<'a> {

@@ -72,7 +72,7 @@ fn what_does_not_fit_is_told() {
         ("other == 1", "ERROR: <input>:1:1: undeclared reference to 'other' (in container '')\n | other == 1\n | ^"),
         ("self.nope == 1", "undefined field 'nope'"),
         ("self.name == 1", "1:11: found no matching overload for '_==_' applied to '(string, int)'"),
-        ("self.n && true", "found no matching overload for '_&&_' applied to '(int, bool)'"),
+        ("self.n && true", "1:5: expected type 'bool' but found 'int'"),
         ("1 == 1.0", "found no matching overload for '_==_' applied to '(int, double)'"),
         ("nope(self.n)", "undeclared reference to 'nope' (in container '')"),
         ("self.n.x == 1", "type 'int' does not support field selection"),
@@ -89,6 +89,13 @@ fn what_does_not_fit_is_told() {
         ("self.name ==", "ERROR: <input>:1:13: Syntax error: "),
         ("object.", "ERROR: <input>:1:8: Syntax error: no viable alternative at input '.'\n | object.\n | .......^"),
         ("cel.bind(x, 1, x)", "undeclared reference to 'cel'"),
+        ("{1: 'x'}[1u]", "found no matching overload for '_[_]' applied to '(map(int, string), uint)'"),
+        ("[dyn(1), 1]", "1:10: expected type 'dyn' but found 'int'"),
+        ("int('a') == 1", "program instantiation failed: type conversion error from 'string' to 'int'"),
+        (
+            "'日本'.size() == nope",
+            "1:16: undeclared reference to 'nope' (in container '')\n | '日本'.size() == nope\n | .．．............^",
+        ),
         ("jsonpatch.escapeKey('a')", "undeclared reference to 'jsonpatch'"),
         ("Object{a: 1}", "undeclared reference to 'Object'"),
     ] {

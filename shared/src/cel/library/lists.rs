@@ -115,7 +115,7 @@ fn sum<'a>(args: &mut Args<'_, 'a>, nothing: Value<'a>) -> Answer<'a> {
             }
             (Value::Double(a), Value::Double(b)) => Value::Double(a + b),
             (Value::Duration(a), Value::Duration(b)) => {
-                Value::Duration(a.checked_add(*b).ok_or_else(|| Error::new("duration overflow"))?)
+                Value::Duration(a.checked_add(*b).ok_or_else(|| Error::new("integer overflow"))?)
             }
             _ => return Err(Error::overload()),
         };

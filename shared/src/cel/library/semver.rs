@@ -76,8 +76,13 @@ fn parse(text: &str) -> Result<Version, String> {
             return Err(format!("Numeric PreRelease version must not contain leading zeroes {part:?}"));
         }
     }
-    if build.is_some_and(|b| b.split('.').any(bad)) {
-        return Err("Invalid character(s) found in build meta data".to_owned());
+    for part in build.into_iter().flat_map(|b| b.split('.')) {
+        if part.is_empty() {
+            return Err("Build meta data is empty".to_owned());
+        }
+        if bad(part) {
+            return Err(format!("Invalid character(s) found in build meta data {part:?}"));
+        }
     }
     Ok(Version { numbers: [number(major, "Major")?, number(minor, "Minor")?, number(patch, "Patch")?], pre })
 }
