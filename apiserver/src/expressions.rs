@@ -138,7 +138,7 @@ impl Wanted {
             Self::Patches => "list(JSONPatch)",
         };
         // A list without elements is one of any type.
-        let empty = self == Self::Patches && matches!(got, Type::List(of) if matches!(**of, Type::Open));
+        let empty = self == Self::Patches && matches!(got, Type::List(of) if matches!(**of, Type::Dyn));
         if found == one || empty { Ok(()) } else { Err(format!("must evaluate to {one} but got {found}")) }
     }
 }
@@ -198,7 +198,7 @@ impl Names {
         let remembered = known.lock().get(&key).cloned();
         let program = remembered.unwrap_or_else(|| {
             let made = Program::compile_with(expression, &self.declared, self.dialect.extras());
-            let made = made.map(Arc::new).map_err(|e| format!("compilation failed: {e}"));
+            let made = made.map(Arc::new).map_err(|e| e.to_string());
             let mut known = known.lock();
             if known.len() >= PROGRAMS {
                 known.clear();

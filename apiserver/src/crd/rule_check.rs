@@ -194,7 +194,7 @@ pub(super) fn variables(of: &Type, optional: bool) -> Declared {
 }
 
 fn compiled(source: &str, declared: &Declared, wanted: &Type, wrong: &str) -> Result<Program, String> {
-    let program = Program::compile(source, declared).map_err(|e| format!("compilation failed: {e}"))?;
+    let program = Program::compile(source, declared).map_err(|e| e.to_string())?;
     if !program.result().is(wanted) {
         return Err(wrong.to_owned());
     }

@@ -58,8 +58,7 @@ impl Rule {
         let Some(decl) = Decl::of(schema, root) else {
             return Err("unable to convert structural schema to CEL declarations".to_owned());
         };
-        Program::compile(source, &variables(&decl.of, self.optional_old))
-            .map_err(|e| format!("compilation failed: {e}"))
+        Program::compile(source, &variables(&decl.of, self.optional_old)).map_err(|e| e.to_string())
     }
 
     fn program(&self, schema: &Schema, root: bool) -> Result<&Program, String> {

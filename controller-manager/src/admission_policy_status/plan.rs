@@ -82,7 +82,7 @@ pub fn warnings(spec: &ValidatingAdmissionPolicySpec, kinds: &[Kind], params: Op
 }
 
 fn complaint(expression: &str, variables: &Declared) -> Option<String> {
-    Program::compile(expression, variables).err()
+    Program::check(expression, variables).err()
 }
 
 /// What an expression may name when it is about an object of this type. Parameters of an unknown type are not there.
@@ -91,7 +91,7 @@ fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option
     admission::declare_none(&mut out);
     // Each variable may name those before it.
     for variable in spec.variables.iter().flatten() {
-        let of = Program::compile(&variable.expression, &out).map_or(Type::Dyn, |p| p.result().clone());
+        let of = Program::check(&variable.expression, &out).unwrap_or(Type::Dyn);
         admission::declare(&mut out, &variable.name, of);
     }
     out

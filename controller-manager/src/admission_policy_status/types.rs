@@ -120,7 +120,7 @@ mod tests {
     }
 
     fn check(source: &str, variables: &Declared) -> Result<(), String> {
-        Program::compile(source, variables).map(drop)
+        Program::check(source, variables).map(drop)
     }
 
     #[test]

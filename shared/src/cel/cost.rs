@@ -1,7 +1,8 @@
 //! What functions cost: counted when they run, estimated before. The numbers are upstream's, because what may be stored
 //! and what is cancelled depends on them.
 
-use super::estimate::{Range, Sized};
+use super::estimate::{Given, Range};
+use super::types::Type;
 use super::value::Value;
 use super::{Error, Fuel};
 
@@ -9,19 +10,25 @@ use super::{Error, Fuel};
 pub(super) const CHARACTER: f64 = 0.1;
 /// What one character of a regular expression costs per looked-at character.
 const PATTERN: f64 = 0.25;
-/// Characters of the longest regular expression behind a named format.
-const FORMAT_PATTERN: u64 = 60;
+/// Characters that estimates assume for the regular expression behind a named format.
+const FORMAT_PATTERN: f64 = 128.0;
+/// Characters of the name of a format at most.
+const FORMAT_NAME: u64 = 64;
+/// What making a list costs beside the call.
+const NEW_LIST: u64 = 10;
+/// What a requirement of a selector costs: a structure and a list.
+const REQUIREMENT: f64 = 50.0;
+/// Addresses as bytes.
+const ADDRESS: Range = Range { min: 4, max: 16 };
 
 /// The cost of a function, and how large its result is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cost {
     /// Always the same.
     Fixed(u64),
-    /// By the size of an argument.
-    Scan(usize, f64),
-    /// By the size of the first argument, when it runs; estimated as nothing special.
-    Parse(f64),
-    /// Looks at the receiver; the result is as large at most.
+    /// Looks so often at the first argument, a text.
+    Scan(f64),
+    /// Looks at the first argument; the result is as large at most.
     Keep,
     /// `startsWith` and `endsWith`: by the receiver when it runs, by the other text in estimates.
     Prefix,
@@ -33,12 +40,16 @@ pub(super) enum Cost {
     Join,
     /// `format`.
     Format,
-    /// `matches`, `find`, `findAll`; whether the result has a size.
-    Regex(bool),
+    /// `matches`.
+    Matches,
+    /// `find` and `findAll`, whose result has a size.
+    Find,
     /// Whether a text contains another.
     Contains,
     /// Whether a list contains a value.
     InList,
+    /// Whether two values are the same.
+    Equal,
     /// By the shorter of two.
     Compare,
     /// Two texts become one.
@@ -49,8 +60,16 @@ pub(super) enum Cost {
     Walk,
     /// Every element of one list against every one of the other, so often.
     Sets(f64),
+    /// By the list that is made.
+    Slice,
+    Range,
+    Reverse,
+    /// By the list that is taken apart, and how deep.
+    Flatten,
     /// Every element against every other.
-    Quadratic,
+    Distinct,
+    /// The same, of the list in this argument; whether it holds texts.
+    Sort(usize, bool),
     /// Whether a network contains an address or network; whether it is given as text.
     Network {
         whole: bool,
@@ -63,28 +82,37 @@ pub(super) enum Cost {
     Quote,
     /// `validate` of a named format.
     Validate,
-    /// By a number given: as many elements are made.
-    Count,
+    /// A selector is read.
+    Selector,
 }
 
+/// How large a value is where it counts: what has no size counts as one.
 fn size(values: &[Value<'_>], i: usize) -> u64 {
-    values.get(i).and_then(Value::size).unwrap_or(1)
+    let value = match values.get(i) {
+        Some(Value::Optional(Some(inner))) => Some(&**inner),
+        plain => plain,
+    };
+    value.and_then(Value::size).unwrap_or(1)
 }
 
-/// `⌈n · factor⌉`
+/// `⌈n · factor⌉`, or the most there is.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 pub(super) fn times(n: u64, factor: f64) -> u64 {
     (n as f64 * factor).ceil() as u64
 }
 
+/// `⌊n · factor⌋`
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+fn floored(n: u64, factor: f64) -> u64 {
+    (n as f64 * factor) as u64
+}
+
 /// What walking over a value costs.
 fn walk(value: &Value<'_>, fuel: &mut Fuel) -> Result<u64, Error> {
     fuel.burn(1)?;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
-    let floor = |n: usize| (n as f64 * CHARACTER) as u64;
     match value {
-        Value::String(s) => return Ok(floor(s.len())),
-        Value::Bytes(b) => return Ok(floor(b.len())),
+        Value::String(s) => return Ok(floored(s.len() as u64, CHARACTER)),
+        Value::Bytes(b) => return Ok(floored(b.len() as u64, CHARACTER)),
         _ => {}
     }
     let mut cost = 0_u64;
@@ -102,105 +130,161 @@ fn walk(value: &Value<'_>, fuel: &mut Fuel) -> Result<u64, Error> {
     Ok(cost)
 }
 
+/// Elements compared with each other, at most.
+fn squared(list: Option<&Value<'_>>) -> u64 {
+    let n = list.and_then(Value::size).unwrap_or(0);
+    let texts = list.and_then(|l| l.element(0)).is_some_and(|v| matches!(v, Value::String(_) | Value::Bytes(_)));
+    let factor = if texts { 2.0 + CHARACTER } else { 2.0 };
+    floored(n.saturating_mul(n), factor).saturating_add(1 + NEW_LIST)
+}
+
+/// What reading a selector costs.
+fn selector(length: Range) -> Range {
+    Range::fixed(NEW_LIST).plus(length.times(CHARACTER)).plus(length.times(0.5).times(REQUIREMENT))
+}
+
+/// Characters of the regular expression behind a named format.
+fn pattern_of(format: Option<&Value<'_>>) -> u64 {
+    format.and_then(super::library::format::pattern_size).unwrap_or(0)
+}
+
 impl Cost {
-    /// What is known before the function runs.
-    pub(super) fn before(self, v: &[Value<'_>], fuel: &mut Fuel) -> Result<u64, Error> {
+    /// Whether it is counted by which function of a name it is; where that is not known, it counts as any.
+    fn is_chosen(self) -> bool {
+        matches!(
+            self,
+            Self::InList | Self::Compare | Self::Concat | Self::Encode | Self::Decode | Self::Sort(..) | Self::Slice
+        )
+    }
+
+    /// What is known before the function runs. `single`: it is known which of the functions of its name it is.
+    pub(super) fn before(self, v: &[Value<'_>], single: bool, fuel: &mut Fuel) -> Result<u64, Error> {
+        if !single && self.is_chosen() {
+            return Ok(1);
+        }
         let of = |i| size(v, i);
+        let each = |factor: f64| times(of(0), factor);
         Ok(match self {
             Self::Fixed(n) => n,
-            Self::Scan(i, factor) => times(of(i), factor),
-            Self::Parse(factor) => times(of(0), factor),
-            Self::Keep | Self::Prefix | Self::Encode | Self::Decode | Self::Quote | Self::Format => {
-                times(of(0), CHARACTER)
+            Self::Scan(looks) => each(looks * CHARACTER),
+            Self::Keep | Self::Prefix | Self::Encode | Self::Decode | Self::Quote | Self::Format => each(CHARACTER),
+            Self::Replace | Self::Split => each(2.0 * CHARACTER),
+            Self::Join | Self::Slice | Self::Range | Self::Reverse => 0,
+            Self::Matches | Self::Find => {
+                times(of(0).saturating_add(1), CHARACTER).saturating_mul(times(of(1), PATTERN))
             }
-            Self::Replace | Self::Split => times(of(0), 2.0 * CHARACTER),
-            Self::Join => 0,
-            Self::Regex(_) => times(of(0) + 1, CHARACTER).saturating_mul(times(of(1), PATTERN)),
-            Self::Contains => times(of(0), CHARACTER).saturating_mul(times(of(1), CHARACTER)),
+            Self::Contains => each(CHARACTER).saturating_mul(times(of(1), CHARACTER)),
             Self::InList => of(1),
-            Self::Compare => times(of(0).min(of(1)), CHARACTER),
+            Self::Equal if matches!(v.first(), Some(Value::Opaque(_))) => 1,
+            Self::Compare | Self::Equal => times(of(0).min(of(1)), CHARACTER),
             Self::Concat => times(of(0).saturating_add(of(1)), CHARACTER),
             Self::ConcatList => 1,
             Self::Walk => walk(&v[0], fuel)?,
-            Self::Sets(factor) => times(of(0).saturating_mul(of(1)), factor).saturating_add(1),
-            Self::Quadratic => of(0).saturating_mul(of(0)).saturating_add(1),
+            Self::Sets(factor) => floored(of(0).saturating_mul(of(1)), factor).saturating_add(1),
+            Self::Flatten => {
+                let depth = match v.get(1) {
+                    Some(Value::Int(depth)) => u64::try_from(*depth).unwrap_or(0),
+                    _ => 1,
+                };
+                of(0).saturating_mul(depth).saturating_add(1 + NEW_LIST)
+            }
+            Self::Distinct => squared(v.first()),
+            Self::Sort(i, _) => squared(v.get(i)),
             Self::Network { whole, text } => {
-                let bytes = 16;
-                let mut cost = times(2 * bytes, CHARACTER);
+                let mut cost = times(of(0).saturating_mul(2), CHARACTER);
                 if whole {
-                    cost += times(bytes, CHARACTER) + 1;
+                    cost += each(CHARACTER) + 1;
                 }
-                if text {
+                if text && single {
                     cost += times(of(1), CHARACTER);
                 }
                 cost
             }
-            Self::Validate => times(of(1) + 1, CHARACTER).saturating_mul(times(FORMAT_PATTERN, PATTERN)),
-            Self::Count => match v.first() {
-                Some(Value::Int(n)) => u64::try_from(*n).unwrap_or(0).saturating_add(1),
-                _ => 1,
-            },
+            Self::Validate => {
+                let pattern = times(pattern_of(v.first()), PATTERN);
+                times(of(1).saturating_add(1), CHARACTER).saturating_mul(pattern)
+            }
+            Self::Selector => selector(Range::fixed(of(1))).max,
         })
     }
 
-    /// What is known by the result.
-    pub(super) fn after(self, result: &Value<'_>) -> u64 {
+    /// What is known by the result; nothing for a failure.
+    pub(super) fn after(self, result: Option<&Value<'_>>) -> u64 {
+        let made = result.and_then(Value::size).unwrap_or(1);
         match self {
-            Self::Join => times(result.size().unwrap_or(1), 2.0 * CHARACTER),
+            Self::Join => times(made, 2.0 * CHARACTER),
+            Self::Slice | Self::Range | Self::Reverse => made.saturating_add(1 + NEW_LIST),
             _ => 0,
         }
     }
 
-    /// The range of the cost, and of the size of the result when it has one. `element` is what is known of the elements of
-    /// the first argument.
-    pub(super) fn estimate(self, sizes: &[Sized], element: Option<Range>) -> (Range, Option<Range>) {
-        let of = |i: usize| sizes.get(i).map_or(Range::UNKNOWN, |s| s.size.unwrap_or(Range::UNKNOWN));
+    /// The range of the cost, and of the size of the result when it has one.
+    pub(super) fn estimate(self, given: &Given<'_>) -> (Range, Option<Range>) {
+        let of = |i: usize| given.size(i);
         let plain = |cost: Range| (cost, None);
+        let listed = |size: Range, factor: f64| (size.times(factor).plus(Range::fixed(1 + NEW_LIST)), Some(size));
         match self {
             Self::Fixed(n) => plain(Range::fixed(n)),
-            Self::Scan(i, factor) => plain(of(i).times(factor)),
-            Self::Parse(_) => plain(Range::fixed(1)),
+            Self::Scan(looks) => plain(of(0).times(looks * CHARACTER)),
             Self::Keep => (of(0).times(CHARACTER), Some(of(0))),
             Self::Prefix => plain(of(1).times(CHARACTER)),
             Self::Replace => (of(0).times(2.0 * CHARACTER), Some(replaced(of(0), of(1), of(2)))),
-            Self::Split => (of(0).times(2.0 * CHARACTER), Some(Range { min: 0, max: of(0).max })),
+            Self::Split => {
+                #[allow(clippy::cast_sign_loss)]
+                let most = given.literal(2).map_or(of(0).max, |n| n as u64);
+                (of(0).times(2.0 * CHARACTER), Some(Range { min: 0, max: most }))
+            }
             Self::Join => {
                 let list = of(0);
-                let mut joined = list.by(element.unwrap_or(Range::UNKNOWN));
-                if sizes.len() > 1 {
+                let mut joined = given.element().map_or(Range::fixed(0), |(_, size)| list.by(size));
+                if given.count() > 1 {
                     let gaps = Range { min: list.min.saturating_sub(1), max: list.max.saturating_sub(1) };
                     joined = joined.plus(of(1).by(gaps));
                 }
                 (joined.times(CHARACTER), Some(joined))
             }
-            Self::Format => (of(0).times(CHARACTER), Some(Range::UNKNOWN)),
-            Self::Regex(sized) => {
+            Self::Format => plain(of(0).times(CHARACTER)),
+            Self::Matches | Self::Find => {
                 let text = of(0).plus(Range::fixed(1)).times(CHARACTER);
-                let found = sized.then_some(Range { min: 0, max: of(0).max });
+                let found = matches!(self, Self::Find).then_some(Range { min: 0, max: of(0).max });
                 (text.by(of(1).times(PATTERN)), found)
             }
             Self::Contains => plain(of(0).times(CHARACTER).by(of(1).times(CHARACTER))),
             Self::InList => plain(of(1)),
-            Self::Compare => {
-                let most = of(0).max.min(of(1).max);
-                plain(Range { min: u64::from(most > 0), max: most }.times(CHARACTER))
-            }
+            Self::Equal => plain(same(given).unwrap_or_else(|| compared(given))),
+            Self::Compare => plain(compared(given)),
             Self::Concat => {
                 let both = of(0).plus(of(1));
                 (both.times(CHARACTER), Some(both))
             }
             Self::ConcatList => (Range::fixed(1), Some(of(0).plus(of(1)))),
             Self::Walk => {
-                let each = Range::fixed(1).plus(element.map_or(Range::fixed(0), |e| e.times(CHARACTER)));
-                plain(of(0).by(each))
+                let Some((texts, size)) = given.element() else { return plain(of(0).times(CHARACTER)) };
+                let each = if texts { size.times(CHARACTER) } else { Range::fixed(0) };
+                plain(of(0).by(Range::fixed(1).plus(each)))
             }
             Self::Sets(factor) => plain(of(0).by(of(1)).times(factor).plus(Range::fixed(1))),
-            Self::Quadratic => (of(0).by(of(0)).plus(Range::fixed(1)), Some(of(0))),
+            Self::Slice => {
+                let at = |i, otherwise: u64| given.literal(i).map_or(otherwise, |n| u64::try_from(n).unwrap_or(0));
+                // It begins at the start and ends at the end where nothing else is known.
+                listed(Range::fixed(at(2, of(0).max).wrapping_sub(at(1, 0))), 1.0)
+            }
+            Self::Range => {
+                let n = given.literal(0).map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0));
+                listed(Range::fixed(n), 1.0)
+            }
+            Self::Reverse => listed(of(0), 1.0),
+            Self::Flatten => {
+                let depth = given.literal(1).map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0));
+                #[allow(clippy::cast_precision_loss)]
+                listed(of(0), if given.count() > 1 { depth as f64 } else { 1.0 })
+            }
+            Self::Distinct => listed(of(0).by(of(0)), 2.0),
+            Self::Sort(i, texts) => listed(of(i).by(of(i)), if texts { 2.0 + CHARACTER } else { 2.0 }),
             Self::Network { whole, text } => {
-                let bytes = Range { min: 4, max: 16 };
-                let mut cost = bytes.plus(bytes).times(CHARACTER);
+                let mut cost = ADDRESS.plus(ADDRESS).times(CHARACTER);
                 if whole {
-                    cost = cost.plus(bytes.times(CHARACTER)).plus(Range::fixed(1));
+                    cost = cost.plus(ADDRESS.times(CHARACTER)).plus(Range::fixed(1));
                 }
                 if text {
                     cost = cost.plus(of(1).times(CHARACTER));
@@ -209,21 +293,41 @@ impl Cost {
             }
             Self::Encode => {
                 let n = of(0);
-                (n.times(CHARACTER), Some(Range { min: n.min, max: n.max.saturating_mul(4) }))
+                (n.times(CHARACTER), Some(Range { min: n.min, max: n.max.wrapping_mul(4) }))
             }
             Self::Decode => (of(0).times(CHARACTER), Some(Range { min: of(0).min / 4, max: of(0).max })),
             Self::Quote => {
                 let n = of(0);
-                let quoted = Range { min: n.min.saturating_add(2), max: n.max.saturating_mul(2).saturating_add(2) };
+                let quoted = Range { min: n.min.wrapping_add(2), max: n.max.wrapping_mul(2).wrapping_add(2) };
                 (n.times(CHARACTER), Some(quoted))
             }
-            Self::Validate => {
-                let text = of(1).plus(Range::fixed(1)).times(CHARACTER);
-                plain(text.by(Range::fixed(FORMAT_PATTERN).times(PATTERN)))
-            }
-            Self::Count => (Range::UNKNOWN, Some(Range::UNKNOWN)),
+            Self::Validate => plain(of(1).times(CHARACTER).times(FORMAT_PATTERN * PATTERN)),
+            Self::Selector => plain(selector(of(1))),
         }
     }
+}
+
+/// What comparing two texts costs, whichever is shorter.
+fn compared(given: &Given<'_>) -> Range {
+    let most = given.size(0).max.min(given.size(1).max);
+    Range { min: u64::from(most > 0), max: most }.times(CHARACTER)
+}
+
+/// What comparing two values of a type of Kubernetes' own costs; `None` for others.
+fn same(given: &Given<'_>) -> Option<Range> {
+    let (a, b) = (given.of(0)?, given.of(1)?);
+    let Type::Opaque(name) = a else { return None };
+    if !a.is(b) {
+        return None;
+    }
+    Some(match *name {
+        "kubernetes.NamedFormat" => Range { min: 1, max: FORMAT_NAME }.times(CHARACTER),
+        "kubernetes.URL" => {
+            let most = given.known(1).map_or(1, |size| size.max);
+            Range { min: 1, max: most }.times(CHARACTER)
+        }
+        _ => Range::fixed(1),
+    })
 }
 
 /// How long a text is after every `old` in it became `new`.

@@ -4,7 +4,7 @@
 
 use super::node::{Fold, Kind, Node};
 use super::types::Type;
-use super::value::{Key, Value};
+use super::value::Value;
 
 /// The size an element is assumed to have at least when a request can hold so many of them.
 pub const MAX_ELEMENT_BYTES: u64 = 3 << 20;
@@ -65,22 +65,59 @@ impl Range {
 /// Sizes of what a list or map holds.
 #[derive(Clone, Copy, Debug)]
 struct Inside {
+    list: bool,
     key: Range,
     value: Range,
 }
 
 impl Inside {
     fn union(self, other: Self) -> Self {
-        Self { key: self.key.union(other.key), value: self.value.union(other.value) }
+        Self { list: self.list, key: self.key.union(other.key), value: self.value.union(other.value) }
     }
 }
 
-type Path<'n> = Option<Vec<Place<'n>>>;
+/// The way to a place below a variable; empty where there is none.
+type Path<'n> = Vec<Place<'n>>;
 
-/// What is known of a value beside its cost.
-#[derive(Clone, Debug)]
-pub(super) struct Sized {
-    pub(super) size: Option<Range>,
+/// What is known of the arguments of a function.
+pub(super) struct Given<'e> {
+    arguments: Vec<(&'e Node, Option<Range>)>,
+    element: Option<(bool, Range)>,
+}
+
+impl Given<'_> {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.arguments.len()
+    }
+
+    /// The size of one; anything where it is not known.
+    pub(super) fn size(&self, i: usize) -> Range {
+        self.known(i).unwrap_or(Range::UNKNOWN)
+    }
+
+    /// The size of one, if it is known.
+    pub(super) fn known(&self, i: usize) -> Option<Range> {
+        self.arguments.get(i).and_then(|(_, size)| *size)
+    }
+
+    /// The type of one.
+    pub(super) fn of(&self, i: usize) -> Option<&Type> {
+        self.arguments.get(i).map(|(node, _)| &node.of)
+    }
+
+    /// The number that one is written as.
+    pub(super) fn literal(&self, i: usize) -> Option<i64> {
+        match self.arguments.get(i).map(|(node, _)| &node.kind) {
+            Some(Kind::Literal(Value::Int(n))) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// Of the elements of the first one: whether they are texts, and their size; `None` when it is not known to be a list.
+    pub(super) fn element(&self) -> Option<(bool, Range)> {
+        self.element
+    }
 }
 
 /// What is known of a part.
@@ -99,6 +136,7 @@ pub(super) fn estimate(root: &Node, sizes: &dyn Fn(&[Place<'_>]) -> Option<u64>)
 }
 
 /// A variable of a comprehension.
+#[derive(Default)]
 struct Local<'n> {
     size: Option<Range>,
     inside: Option<Inside>,
@@ -123,81 +161,95 @@ fn is_scalar(of: &Type) -> bool {
     }
 }
 
+/// What is computed beforehand is estimated as it is written.
+fn written(node: &Node) -> &Node {
+    match &node.kind {
+        Kind::Constant { from, .. } => from,
+        _ => node,
+    }
+}
+
 fn below<'n>(path: &Path<'n>, place: Place<'n>) -> Path<'n> {
-    let mut path = path.clone()?;
+    let mut path = path.clone();
     path.push(place);
-    Some(path)
+    path
 }
 
 impl<'n> Estimator<'_, 'n> {
     fn at(&self, path: &Path<'_>) -> Option<Range> {
-        let path = path.as_deref()?;
-        (self.sizes)(path).map(|max| Range { min: 0, max })
+        let known = (!path.is_empty()).then(|| (self.sizes)(path)).flatten();
+        known.map(|max| Range { min: 0, max })
     }
 
-    /// The size of a value: by its place, or by its type.
-    fn size(&self, node: &Node, path: &Path<'_>) -> Option<Range> {
-        self.at(path).or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)))
+    /// What is known of a part that no size was computed for: by its place, or by its type.
+    fn plain(&self, node: &Node, cost: Range, path: Path<'n>) -> Known<'n> {
+        let size = self.at(&path).or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)));
+        Known { cost, size, inside: None, path }
     }
 
     fn part(&mut self, node: &'n Node) -> Known<'n> {
-        let plain = |cost: Range| Known { cost, size: None, inside: None, path: None };
+        let node = written(node);
         match &node.kind {
-            Kind::Literal(value) => literal(value),
-            Kind::Variable(name) => {
-                let path = Some(name.split('.').map(Place::Named).collect());
-                Known { cost: Range::fixed(1), size: self.size(node, &path), inside: None, path }
+            Kind::Literal(Value::Type(name)) => self.plain(node, Range::fixed(1), vec![Place::Named(name)]),
+            Kind::Literal(value) | Kind::Constant { value, .. } => {
+                let size = Some(Range::fixed(value.size().unwrap_or(1)));
+                Known { size, ..self.plain(node, Range::fixed(0), Vec::new()) }
             }
+            Kind::Variable(name) => self.plain(node, Range::fixed(1), vec![Place::Named(name)]),
             Kind::Local { slot, .. } => {
                 let local = &self.locals[*slot];
-                let (path, inside) = (local.path.clone(), local.inside);
-                let size = self.size(node, &path).or(local.size);
-                Known { cost: Range::fixed(1), size, inside, path }
+                let known = self.plain(node, Range::fixed(1), local.path.clone());
+                Known { size: known.size.or(local.size), inside: local.inside, ..known }
             }
-            Kind::Select { operand, field, test } => {
+            Kind::Select { operand, test: true, .. } => {
+                let cost = self.part(operand).cost;
+                self.plain(node, cost, Vec::new())
+            }
+            Kind::Select { operand, field, .. } => {
                 let from = self.part(operand);
-                if *test {
-                    return Known { size: Some(Range::fixed(1)), ..plain(from.cost) };
-                }
-                let counted = matches!(operand.of, Type::Map(_) | Type::Object(_));
-                let path = below(&from.path, Place::Named(field));
+                let counted = matches!(operand.of, Type::Map(_) | Type::Object(_) | Type::Opaque(_));
                 let cost = from.cost.plus(Range::fixed(u64::from(counted)));
-                Known { cost, size: self.size(node, &path), inside: None, path }
+                self.plain(node, cost, below(&from.path, Place::Named(field)))
             }
-            Kind::OptionalSelect { operand, field } => {
-                let from = self.part(operand);
-                let path = below(&from.path, Place::Named(field));
-                Known { cost: from.cost.plus(Range::fixed(1)), size: self.size(node, &path), inside: None, path }
+            Kind::OptionalSelect { operand, .. } => {
+                let cost = self.part(operand).cost.plus(Range::fixed(1));
+                self.plain(node, cost, Vec::new())
             }
-            Kind::Index { operand, index, .. } => {
+            Kind::Index { operand, index, of, .. } => {
                 let (from, by) = (self.part(operand), self.part(index));
-                let place = if matches!(operand.of, Type::Map(_)) { Place::Values } else { Place::Items };
-                let path = below(&from.path, place);
-                let size = from.inside.map(|i| i.value).or_else(|| self.size(node, &path));
-                Known { cost: from.cost.plus(by.cost).plus(Range::fixed(1)), size, inside: None, path }
+                let cost = from.cost.plus(by.cost).plus(Range::fixed(1));
+                if !of.list && !of.map {
+                    return self.plain(node, cost, Vec::new());
+                }
+                let place = if of.map { Place::Values } else { Place::Items };
+                let known = self.plain(node, cost, below(&from.path, place));
+                Known { size: from.inside.map(|i| i.value).or(known.size), ..known }
             }
             Kind::And(parts) | Kind::Or(parts) => {
                 let (a, b) = (self.part(&parts[0]).cost, self.part(&parts[1]).cost);
-                let cost = Range { min: a.min, max: a.max.saturating_add(b.max) };
-                Known { size: Some(Range::fixed(1)), ..plain(cost) }
+                self.plain(node, Range { min: a.min, max: a.max.saturating_add(b.max) }, Vec::new())
             }
             Kind::Condition(parts) => {
                 let (c, a, b) = (self.part(&parts[0]), self.part(&parts[1]), self.part(&parts[2]));
                 let inside = a.inside.zip(b.inside).map(|(a, b)| a.union(b));
                 let unknown = |s: Option<Range>| s.unwrap_or(Range::UNKNOWN);
                 let size = Some(unknown(a.size).union(unknown(b.size)));
-                Known { cost: c.cost.plus(a.cost.union(b.cost)), size, inside, path: None }
+                Known { cost: c.cost.plus(a.cost.union(b.cost)), size, inside, path: Vec::new() }
             }
-            Kind::NotStrictlyFalse(inner) => plain(self.part(inner).cost.plus(Range::fixed(1))),
+            Kind::NotStrictlyFalse(inner) => {
+                let cost = self.part(inner).cost.plus(Range::fixed(1));
+                self.plain(node, cost, Vec::new())
+            }
             Kind::Call { .. } => self.call(node),
             Kind::List(items) => self.list(items.iter().map(|(item, _)| item)),
             Kind::Map(entries) => self.map(entries.iter().map(|(key, value, _)| (key, value))),
             Kind::Struct { fields, .. } => {
                 let each = fields.iter().map(|(_, value, _)| value);
-                plain(each.fold(Range::fixed(40), |sum, value| sum.plus(self.part(value).cost)))
+                let cost = each.fold(Range::fixed(40), |sum, value| sum.plus(self.part(value).cost));
+                self.plain(node, cost, Vec::new())
             }
             Kind::Fold(fold) if is_bind(fold) => self.bind(fold),
-            Kind::Fold(fold) => self.fold(fold),
+            Kind::Fold(fold) => self.fold(node, fold),
         }
     }
 
@@ -209,86 +261,93 @@ impl<'n> Estimator<'_, 'n> {
             cost = cost.plus(known.cost);
             value = value.union(known.size.unwrap_or(Range::UNKNOWN));
         }
-        Known { cost, size: Some(size), inside: Some(Inside { key: Range::fixed(1), value }), path: None }
+        let inside = Some(Inside { list: true, key: Range::fixed(1), value });
+        Known { cost, size: Some(size), inside, path: Vec::new() }
     }
 
     fn map(&mut self, entries: impl ExactSizeIterator<Item = (&'n Node, &'n Node)>) -> Known<'n> {
         let (size, start) = (Range::fixed(entries.len() as u64), none_of(entries.len()));
-        let (mut cost, mut inside) = (Range::fixed(30), Inside { key: start, value: start });
+        let (mut cost, mut inside) = (Range::fixed(30), Inside { list: false, key: start, value: start });
         for (key, value) in entries {
             let (key, value) = (self.part(key), self.part(value));
             cost = cost.plus(key.cost).plus(value.cost);
-            let sizes = Inside { key: key.size.unwrap_or(Range::UNKNOWN), value: value.size.unwrap_or(Range::UNKNOWN) };
+            let sizes = Inside {
+                list: false,
+                key: key.size.unwrap_or(Range::UNKNOWN),
+                value: value.size.unwrap_or(Range::UNKNOWN),
+            };
             inside = inside.union(sizes);
         }
-        Known { cost, size: Some(size), inside: Some(inside), path: None }
+        Known { cost, size: Some(size), inside: Some(inside), path: Vec::new() }
     }
 
     fn call(&mut self, node: &'n Node) -> Known<'n> {
-        let Kind::Call { candidates, arguments, .. } = &node.kind else { return literal(&Value::Null) };
+        let Kind::Call { name, candidates, arguments, .. } = &node.kind else {
+            return self.plain(node, Range::fixed(0), Vec::new());
+        };
         let known: Vec<Known<'n>> = arguments.iter().map(|a| self.part(a)).collect();
         let sum = known.iter().fold(Range::fixed(0), |sum, k| sum.plus(k.cost));
-        if candidates.first().is_some_and(|c| c.entry.name == "dyn")
+        if &**name == "dyn"
             && let Some(only) = known.first()
         {
-            return Known { cost: only.cost.plus(Range::fixed(1)), ..only.clone() };
+            let plain = self.plain(node, only.cost.plus(Range::fixed(1)), Vec::new());
+            return Known { size: only.size.or(plain.size), inside: only.inside, ..plain };
         }
-        let sizes: Vec<Sized> = known.iter().map(|k| Sized { size: k.size }).collect();
-        let element = arguments.first().and_then(|first| match &first.of {
-            Type::List(of) if matches!(**of, Type::String | Type::Bytes) => {
-                let path = below(&known[0].path, Place::Items);
-                Some(known[0].inside.map(|i| i.value).or_else(|| self.at(&path)).unwrap_or(Range::UNKNOWN))
+        let element = match arguments.first().map(|first| &first.of) {
+            Some(Type::List(of)) => {
+                let size = known.first().filter(|k| !k.path.is_empty());
+                let size = size.and_then(|k| self.at(&below(&k.path, Place::Items))).unwrap_or(Range::UNKNOWN);
+                Some((matches!(**of, Type::String | Type::Bytes), size))
             }
             _ => None,
-        });
+        };
+        let sized = arguments.iter().map(written).zip(&known).map(|(a, k)| (a, k.size)).collect();
+        let given = Given { arguments: sized, element };
         let (mut cost, mut size) = (Range { min: u64::MAX, max: 0 }, None::<Range>);
         for candidate in candidates {
-            let (one, made) = candidate.entry.cost.estimate(&sizes, element);
+            let (one, made) = candidate.entry.cost.estimate(&given);
             cost = cost.union(one);
             size = match (size, made) {
                 (Some(a), Some(b)) => Some(a.union(b)),
                 (a, b) => a.or(b),
             };
+            // What has no size of its own has that of its type.
+            size = size.or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)));
         }
-        let inside = match (candidates.first().map(|c| c.entry.name), known.as_slice()) {
-            (Some("_+_"), [a, b]) => a.inside.zip(b.inside).map(|(a, b)| a.union(b)),
+        let inside = match (&**name, known.as_slice()) {
+            ("_+_", [a, b]) => a.inside.zip(b.inside).map(|(a, b)| a.union(b)),
             _ => None,
         };
-        let size = size.or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)));
-        Known { cost: sum.plus(cost), size, inside, path: None }
+        Known { cost: sum.plus(cost), size, inside, path: Vec::new() }
     }
 
     fn bind(&mut self, fold: &'n Fold) -> Known<'n> {
         let (range, init) = (self.part(&fold.range), self.part(&fold.init));
         let base = self.locals.len();
-        for _ in &fold.variables {
-            self.locals.push(Local { size: None, inside: None, path: None });
-        }
         self.locals.push(Local { size: init.size, inside: init.inside, path: init.path });
+        self.locals.resize_with(base + 1 + fold.variables, Local::default);
         let result = self.part(&fold.result);
         self.locals.truncate(base);
-        Known { cost: range.cost.plus(init.cost).plus(result.cost), path: None, ..result }
+        Known { cost: range.cost.plus(init.cost).plus(result.cost), path: Vec::new(), ..result }
     }
 
-    fn fold(&mut self, fold: &'n Fold) -> Known<'n> {
+    fn fold(&mut self, node: &'n Node, fold: &'n Fold) -> Known<'n> {
         let (range, init) = (self.part(&fold.range), self.part(&fold.init));
         let base = self.locals.len();
-        let list = matches!(fold.range.of, Type::List(_));
+        self.locals.push(Local { size: init.size, inside: init.inside, path: init.path });
+        let list = range.inside.map_or_else(|| matches!(fold.range.of, Type::List(_)), |i| i.list);
         let (key, value) = (range.inside.map(|i| i.key), range.inside.map(|i| i.value));
-        let keys = || below(&range.path, Place::Keys);
-        let values = || below(&range.path, if list { Place::Items } else { Place::Values });
-        let two = fold.variables.len() == 2;
-        for i in 0..fold.variables.len() {
-            let (size, path) = match (two, i) {
-                (true, 0) if list => (key, None),
-                (true, 0) => (key, keys()),
-                (true, _) => (value, values()),
-                (false, _) if list => (value, values()),
-                (false, _) => (key, keys()),
+        let two = fold.variables == 2;
+        for i in 0..fold.variables {
+            let (size, place) = match (two && i == 0, list) {
+                (true, true) => (key, Place::Named("@indices")),
+                (true, false) => (key, Place::Keys),
+                (false, true) => (value, Place::Items),
+                (false, false) if two => (value, Place::Values),
+                (false, false) => (key, Place::Keys),
             };
-            self.locals.push(Local { size, inside: None, path });
+            self.locals.push(Local { size, inside: None, path: below(&range.path, place) });
         }
-        self.locals.push(Local { size: init.size, inside: init.inside, path: None });
         let condition = self.part(&fold.condition);
         let step = self.part(&fold.step);
         let result = self.part(&fold.result);
@@ -296,41 +355,17 @@ impl<'n> Estimator<'_, 'n> {
         let count = range.size.unwrap_or(Range::UNKNOWN);
         let rounds = count.by(step.cost.plus(condition.cost));
         let cost = range.cost.plus(init.cost).plus(result.cost).plus(rounds);
-        let (size, inside) = match &fold.init.kind {
-            Kind::Literal(Value::List(_) | Value::Map(_)) | Kind::List(_) | Kind::Map(_) => (Some(count), step.inside),
-            Kind::Literal(_) => (init.size, None),
-            _ => (None, None),
-        };
-        Known { cost, size, inside, path: None }
+        let known = self.plain(node, cost, Vec::new());
+        match &written(&fold.init).kind {
+            Kind::List(_) | Kind::Map(_) => Known { size: Some(count), inside: step.inside, ..known },
+            Kind::Literal(_) => Known { size: init.size.or(known.size), ..known },
+            _ => known,
+        }
     }
 }
 
 /// `cel.bind` is written as a loop that never runs.
 fn is_bind(fold: &Fold) -> bool {
-    matches!(&fold.range.kind, Kind::List(items) if items.is_empty())
+    matches!(&written(&fold.range).kind, Kind::List(items) if items.is_empty())
         && matches!(fold.condition.kind, Kind::Literal(Value::Bool(false)))
-        && &*fold.accumulator != "@result"
-}
-
-/// A literal costs nothing; one of several values costs as if it were made.
-fn literal<'n>(value: &Value<'static>) -> Known<'n> {
-    let size_of = |v: &Value<'static>| Range::fixed(v.size().unwrap_or(1));
-    let union = |all: &mut dyn Iterator<Item = Range>| all.reduce(Range::union).unwrap_or(Range::fixed(0));
-    let (base, inside) = match value {
-        Value::List(items) => (10, Some(Inside { key: Range::fixed(1), value: union(&mut items.iter().map(size_of)) })),
-        Value::Map(map) => {
-            let key = union(&mut map.entries.keys().map(|k| match k {
-                Key::String(s) => Range::fixed(s.chars().count() as u64),
-                _ => Range::fixed(1),
-            }));
-            (30, Some(Inside { key, value: union(&mut map.entries.values().map(size_of)) }))
-        }
-        _ => (0, None),
-    };
-    let nested = match value {
-        Value::List(items) => items.iter().fold(Range::fixed(0), |sum, v| sum.plus(literal(v).cost)),
-        Value::Map(map) => map.entries.values().fold(Range::fixed(0), |sum, v| sum.plus(literal(v).cost)),
-        _ => Range::fixed(0),
-    };
-    Known { cost: Range::fixed(base).plus(nested), size: Some(size_of(value)), inside, path: None }
 }

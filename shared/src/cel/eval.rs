@@ -1,24 +1,27 @@
 //! Running a checked expression. Every step is counted as upstream counts it, and the run ends when the limit is passed.
+//!
+//! A failure is a value like any other until somebody needs a better one: the rest of a call is evaluated, and counted,
+//! after an argument has failed. What ends all is [`Error::Cancelled`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value as Tree;
 
+use super::dispatch;
 use super::library::Args;
-use super::node::{Candidate, Fold, Kind, Node};
-use super::types::Type;
+use super::node::{Candidate, Fold, How, Kind, Node};
 use super::value::{Answer, Key, Made, Map, Text, Value};
 use super::{Error, Fuel, Scope};
 
 /// What a variable or a selection costs.
-const SELECT: u64 = 1;
+pub(super) const SELECT: u64 = 1;
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 const STRUCT: u64 = 40;
 /// Bytes of text that a function looks at in one unit of work.
 const LOOKED_AT: u64 = 64;
-/// Regular expressions that one run may compile: those the checker has not seen.
+/// Regular expressions that one run may compile: those that are not known beforehand.
 pub(super) const MAX_PATTERNS: u32 = 1_000;
 
 /// Runs; the cost is told even when there is no value.
@@ -52,235 +55,239 @@ impl Tools {
     }
 }
 
-struct Run<'s, 'a> {
-    scope: &'s Scope<'a>,
-    locals: Vec<Answer<'a>>,
-    cost: u64,
-    limit: u64,
-    tools: Tools,
+/// The value of a variable of a comprehension.
+#[derive(Clone)]
+enum Local<'n, 'a> {
+    /// Not asked for yet.
+    Asleep(&'n Node),
+    Awake(Answer<'a>),
 }
 
-impl<'a> Run<'_, 'a> {
-    fn spend(&mut self, cost: u64) -> Result<(), Error> {
+pub(super) struct Run<'s, 'n, 'a> {
+    scope: &'s Scope<'a>,
+    locals: Vec<Local<'n, 'a>>,
+    cost: u64,
+    limit: u64,
+    pub(super) tools: Tools,
+}
+
+/// Passes on that all has ended.
+pub(super) fn unless_cancelled<'a>(answer: Answer<'a>) -> Result<Answer<'a>, Error> {
+    match answer {
+        Err(Error::Cancelled) => Err(Error::Cancelled),
+        other => Ok(other),
+    }
+}
+
+impl<'n, 'a> Run<'_, 'n, 'a> {
+    pub(super) fn spend(&mut self, cost: u64) -> Result<(), Error> {
         self.cost = self.cost.saturating_add(cost);
         if self.cost > self.limit { Err(Error::Cancelled) } else { Ok(()) }
     }
 
-    fn eval(&mut self, node: &Node) -> Answer<'a> {
+    pub(super) fn eval(&mut self, node: &'n Node) -> Answer<'a> {
         match &node.kind {
-            Kind::Literal(value) => Ok(value.clone()),
-            Kind::Variable(name) => {
-                self.spend(SELECT)?;
-                self.scope.get(name)
+            Kind::Literal(value) | Kind::Constant { value, .. } => Ok(value.clone()),
+            Kind::Variable(_)
+            | Kind::Local { .. }
+            | Kind::Select { .. }
+            | Kind::OptionalSelect { .. }
+            | Kind::Index { .. }
+            | Kind::Condition(_) => {
+                let found = unless_cancelled(self.path(node))?;
+                self.spend(super::paths::cost_of(node))?;
+                found
             }
-            Kind::Local { slot, taken, .. } => {
-                self.spend(SELECT)?;
-                if *taken {
-                    return std::mem::replace(&mut self.locals[*slot], Ok(Value::Null));
-                }
-                self.locals[*slot].clone()
-            }
-            Kind::Select { operand, field, test } => self.select(operand, field, *test),
-            Kind::OptionalSelect { operand, field } => {
-                let operand = self.operand(operand)?;
-                self.spend(SELECT)?;
-                Ok(Value::Optional(present(&operand).and_then(|v| v.field(field)).map(Arc::new)))
-            }
-            Kind::Index { operand, index, optional } => self.index(operand, index, *optional),
             Kind::And(parts) => self.logic(parts, false),
             Kind::Or(parts) => self.logic(parts, true),
-            Kind::Condition(parts) => match self.eval(&parts[0])? {
-                Value::Bool(true) => self.eval(&parts[1]),
-                Value::Bool(false) => self.eval(&parts[2]),
-                _ => Err(Error::overload()),
-            },
             Kind::NotStrictlyFalse(inner) => {
-                let found = self.eval(inner);
+                let found = unless_cancelled(self.eval(inner))?;
                 self.spend(1)?;
-                match found {
-                    Ok(Value::Bool(false)) => Ok(Value::Bool(false)),
-                    Err(Error::Cancelled) => Err(Error::Cancelled),
-                    _ => Ok(Value::Bool(true)),
-                }
+                Ok(Value::Bool(!matches!(found, Ok(Value::Bool(false)))))
             }
-            Kind::Call { candidates, arguments, pattern } => self.call(candidates, arguments, pattern.as_ref()),
-            Kind::List(items) => self.list(items),
-            Kind::Map(entries) => self.map(entries),
-            Kind::Struct { name, fields } => self.made(name, fields),
+            Kind::Call { name, candidates, arguments, pattern, how, .. } => match how {
+                How::Otherwise => self.otherwise(name, arguments),
+                _ => self.call(name, candidates, arguments, (pattern.as_ref(), *how)),
+            },
+            Kind::List(items) => {
+                let made = unless_cancelled(self.list(items))?;
+                self.spend(LIST)?;
+                made
+            }
+            Kind::Map(entries) => {
+                let made = unless_cancelled(self.map(entries))?;
+                self.spend(MAP)?;
+                made
+            }
+            Kind::Struct { name, fields } => {
+                let made = unless_cancelled(self.made(name, fields))?;
+                self.spend(STRUCT)?;
+                made
+            }
             Kind::Fold(fold) => self.fold(fold),
         }
     }
 
-    /// What a selection is made from; something that is no chain of names costs once more.
-    fn operand(&mut self, node: &Node) -> Answer<'a> {
-        let chain = matches!(
-            node.kind,
-            Kind::Variable(_)
-                | Kind::Local { .. }
-                | Kind::Select { test: false, .. }
-                | Kind::Index { .. }
-                | Kind::OptionalSelect { .. }
-        );
-        let found = self.eval(node)?;
-        if !chain {
-            self.spend(SELECT)?;
-        }
-        Ok(found)
+    pub(super) fn variable(&self, name: &str) -> Answer<'a> {
+        self.scope.get(name)
     }
 
-    fn select(&mut self, operand: &Node, field: &str, test: bool) -> Answer<'a> {
-        let operand = self.operand(operand)?;
-        if test {
-            return match &operand {
-                Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|v| v.field(field).is_some()))),
-                Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
-                    Ok(Value::Bool(operand.field(field).is_some()))
-                }
-                _ => Err(Error::overload()),
-            };
+    /// A variable of a comprehension.
+    pub(super) fn local(&mut self, slot: usize, taken: bool) -> Answer<'a> {
+        if let Local::Asleep(init) = self.locals[slot] {
+            let found = unless_cancelled(self.eval(init))?;
+            self.locals[slot] = Local::Awake(found);
         }
-        self.spend(SELECT)?;
-        match &operand {
-            Value::Optional(inner) => Ok(Value::Optional(inner.as_ref().and_then(|v| v.field(field)).map(Arc::new))),
-            Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
-                operand.field(field).ok_or_else(|| Error::no_key(field))
-            }
-            _ => Err(Error::new(format!("no such key: {field}"))),
+        let kept = &mut self.locals[slot];
+        let found = if taken { std::mem::replace(kept, Local::Awake(Ok(Value::Null))) } else { kept.clone() };
+        match found {
+            Local::Awake(found) => found,
+            Local::Asleep(_) => Err(Error::overload()),
         }
-    }
-
-    fn index(&mut self, operand: &Node, index: &Node, optional: bool) -> Answer<'a> {
-        let operand = self.operand(operand)?;
-        let index = self.eval(index)?;
-        self.spend(SELECT)?;
-        if !optional && !matches!(operand, Value::Optional(_)) {
-            return operand.at(&index);
-        }
-        Ok(Value::Optional(present(&operand).and_then(|v| v.at(&index).ok()).map(Arc::new)))
     }
 
     /// `&&` and `||`: one side can be enough, and then what is wrong with the other does not matter.
-    fn logic(&mut self, parts: &[Node; 2], enough: bool) -> Answer<'a> {
-        let first = match self.eval(&parts[0]) {
-            Ok(Value::Bool(b)) if b == enough => return Ok(Value::Bool(enough)),
-            Err(Error::Cancelled) => return Err(Error::Cancelled),
-            Ok(Value::Bool(_)) => None,
-            Ok(_) => Some(Error::overload()),
-            Err(e) => Some(e),
-        };
-        match (self.eval(&parts[1]), first) {
-            (Ok(Value::Bool(b)), _) if b == enough => Ok(Value::Bool(enough)),
-            (Err(Error::Cancelled), _) => Err(Error::Cancelled),
-            (_, Some(e)) | (Err(e), None) => Err(e),
-            (Ok(Value::Bool(b)), None) => Ok(Value::Bool(b)),
-            (Ok(_), None) => Err(Error::overload()),
+    fn logic(&mut self, parts: &'n [Node; 2], enough: bool) -> Answer<'a> {
+        let mut wrong = None;
+        for part in parts {
+            match self.eval(part) {
+                Ok(Value::Bool(b)) if b == enough => return Ok(Value::Bool(enough)),
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Ok(Value::Bool(_)) => {}
+                Ok(_) => wrong = wrong.or(Some(Error::overload())),
+                Err(why) => wrong = wrong.or(Some(why)),
+            }
+        }
+        wrong.map_or(Ok(Value::Bool(!enough)), Err)
+    }
+
+    /// `or` and `orValue`.
+    fn otherwise(&mut self, name: &str, arguments: &'n [Node]) -> Answer<'a> {
+        let [first, second] = arguments else { return Err(Error::overload()) };
+        match self.eval(first)? {
+            Value::Optional(None) => self.eval(second),
+            Value::Optional(Some(value)) if name == "orValue" => Ok((*value).clone()),
+            other => Ok(other),
         }
     }
 
-    fn call(&mut self, candidates: &[Candidate], arguments: &[Node], pattern: Option<&regex::Regex>) -> Answer<'a> {
-        let mut values = Vec::with_capacity(arguments.len());
-        for argument in arguments {
-            values.push(self.eval(argument)?);
-        }
-        let chosen = match candidates {
-            [one] => one,
-            many => {
-                let fits = |c: &&Candidate| c.arguments.iter().zip(&values).all(|(t, v)| suits(t, v));
-                many.iter().find(fits).ok_or_else(Error::overload)?
+    fn call(
+        &mut self,
+        name: &str,
+        candidates: &'n [Candidate],
+        arguments: &'n [Node],
+        (pattern, how): (Option<&'n regex::Regex>, How),
+    ) -> Answer<'a> {
+        let (mut values, mut wrong) = (Vec::with_capacity(arguments.len()), None);
+        let in_turn = arguments.len() > 2
+            || pattern.is_some()
+            || name == "format"
+            || (candidates.len() > 1 && !dispatch::is_operator(name));
+        for (i, argument) in arguments.iter().enumerate() {
+            match unless_cancelled(self.eval(argument))? {
+                Ok(value) => values.push(value),
+                // What others stand behind is not called at all, and nothing is counted.
+                Err(why) if in_turn && i + 1 < arguments.len() => return Err(why),
+                Err(why) => {
+                    wrong = wrong.or(Some(why));
+                    values.push(Value::Null);
+                }
             }
-        };
-        let entry = chosen.entry;
+        }
+        if how == How::Among {
+            return wrong
+                .map_or_else(|| (candidates[0].entry.run)(&mut Args { values, pattern, tools: &mut self.tools }), Err);
+        }
+        let single = candidates.len() == 1;
         // Looking at a long text takes long, whatever it costs.
         let bytes = values.iter().map(|v| if let Value::String(s) = v { s.len() as u64 } else { 0 }).sum::<u64>();
         self.tools.fuel.burn(bytes / LOOKED_AT)?;
-        let before = entry.cost.before(&values, &mut self.tools.fuel)?;
+        let cost = candidates[0].entry.cost;
+        let before = cost.before(&values, single, &mut self.tools.fuel)?;
         self.spend(before)?;
-        let answer = (entry.run)(&mut Args { values, pattern, tools: &mut self.tools });
-        if let Ok(value) = &answer {
-            self.spend(entry.cost.after(value))?;
+        if let Some(why) = wrong {
+            self.spend(cost.after(None))?;
+            return Err(why);
         }
+        let tools = &mut self.tools;
+        let answer = match dispatch::choose(name, candidates, &values, pattern.is_some()) {
+            Ok(entry) => unless_cancelled((entry.run)(&mut Args { values, pattern, tools }))?,
+            Err(why) => Err(why),
+        };
+        self.spend(cost.after(answer.as_ref().ok()))?;
         answer
     }
 
-    fn list(&mut self, items: &[(Node, bool)]) -> Answer<'a> {
+    fn list(&mut self, items: &'n [(Node, bool)]) -> Answer<'a> {
         let mut out = Vec::with_capacity(items.len());
         for (item, optional) in items {
             let value = self.eval(item)?;
             if *optional {
-                out.extend(unwrapped(&value)?);
+                out.extend(unwrapped(&value, None)?);
             } else {
                 out.push(value);
             }
         }
-        self.spend(LIST)?;
         Ok(Value::List(Arc::new(out)))
     }
 
-    fn map(&mut self, entries: &[(Node, Node, bool)]) -> Answer<'a> {
+    fn map(&mut self, entries: &'n [(Node, Node, bool)]) -> Answer<'a> {
         let mut out = BTreeMap::new();
         for (key, value, optional) in entries {
-            let key = self.eval(key)?;
-            let key = Key::of(&key).ok_or_else(|| Error::new(format!("unsupported key type: {}", key.type_name())))?;
+            let named = self.eval(key)?;
             let mut value = self.eval(value)?;
             if *optional {
-                match unwrapped(&value)? {
+                match unwrapped(&value, Some(&named.shown()))? {
                     Some(inner) => value = inner,
                     None => continue,
                 }
             }
-            if out.contains_key(&key) {
-                return Err(Error::new("Failed with repeated key"));
-            }
+            let key =
+                Key::of(&named).ok_or_else(|| Error::new(format!("unsupported key type: {}", named.type_name())))?;
             out.insert(key, value);
         }
-        self.spend(MAP)?;
         Ok(Value::Map(Arc::new(Map { entries: out, otherwise: None })))
     }
 
-    fn made(&mut self, name: &Arc<str>, fields: &[(Arc<str>, Node, bool)]) -> Answer<'a> {
+    fn made(&mut self, name: &Arc<str>, fields: &'n [(Arc<str>, Node, bool)]) -> Answer<'a> {
         let mut out = BTreeMap::new();
         for (field, value, optional) in fields {
             let mut value = self.eval(value)?;
             if *optional {
-                match unwrapped(&value)? {
+                match unwrapped(&value, Some(field))? {
                     Some(inner) => value = inner,
                     None => continue,
                 }
             }
             out.insert(field.to_string(), value);
         }
-        self.spend(STRUCT)?;
         Ok(Value::Made(Arc::new(Made { name: name.clone(), fields: out })))
     }
 
-    fn fold(&mut self, fold: &Fold) -> Answer<'a> {
+    fn fold(&mut self, fold: &'n Fold) -> Answer<'a> {
         let range = self.eval(&fold.range)?;
-        let init = self.eval(&fold.init);
-        if matches!(init, Err(Error::Cancelled)) {
-            return Err(Error::Cancelled);
-        }
         let base = self.locals.len();
-        let accumulator = base + fold.variables.len();
-        self.locals.resize_with(accumulator, || Ok(Value::Null));
-        self.locals.push(init);
-        let done = self.rounds(fold, &range, base, accumulator).and_then(|()| self.eval(&fold.result));
+        // What is collected is computed when it is first asked for: perhaps never.
+        self.locals.push(Local::Asleep(&fold.init));
+        self.locals.resize(base + 1 + fold.variables, Local::Awake(Ok(Value::Null)));
+        let done = self.rounds(fold, &range, base).and_then(|()| self.eval(&fold.result));
         self.locals.truncate(base);
         done
     }
 
-    fn rounds(&mut self, fold: &Fold, range: &Value<'a>, base: usize, accumulator: usize) -> Result<(), Error> {
+    fn rounds(&mut self, fold: &'n Fold, range: &Value<'a>, base: usize) -> Result<(), Error> {
         // What a loop may leave early is not made into values beforehand.
         match range {
             Value::List(items) => {
                 for (i, item) in items.iter().enumerate() {
-                    if !self.element(fold, i, item.clone(), base, accumulator)? {
+                    if !self.element(fold, i, item.clone(), base)? {
                         break;
                     }
                 }
             }
             Value::Tree(Tree::Array(items)) => {
                 for (i, item) in items.iter().enumerate() {
-                    if !self.element(fold, i, Value::of(item), base, accumulator)? {
+                    if !self.element(fold, i, Value::of(item), base)? {
                         break;
                     }
                 }
@@ -288,108 +295,63 @@ impl<'a> Run<'_, 'a> {
             Value::Tree(Tree::Object(entries)) => {
                 for (key, value) in entries {
                     let key = Value::String(Text::Borrowed(key));
-                    if !self.entry(fold, key, Value::of(value), base, accumulator)? {
+                    if !self.entry(fold, key, Value::of(value), base)? {
                         break;
                     }
                 }
             }
             Value::Map(map) => {
                 for (key, value) in &map.entries {
-                    if !self.entry(fold, key.value(), value.clone(), base, accumulator)? {
+                    if !self.entry(fold, key.value(), value.clone(), base)? {
                         break;
                     }
                 }
             }
-            _ => return Err(Error::overload()),
+            other => {
+                let of = dispatch::go_type(other);
+                return Err(Error::new(match fold.variables {
+                    2 => format!("unsupported comprehension range type: {of}"),
+                    _ => format!("got '{of}', expected iterable type"),
+                }));
+            }
         }
         Ok(())
     }
 
-    fn element(
-        &mut self,
-        fold: &Fold,
-        i: usize,
-        item: Value<'a>,
-        base: usize,
-        accumulator: usize,
-    ) -> Result<bool, Error> {
-        if fold.variables.len() == 2 {
-            self.locals[base] = Ok(Value::Int(i64::try_from(i).unwrap_or(i64::MAX)));
-            self.locals[base + 1] = Ok(item);
+    fn element(&mut self, fold: &'n Fold, i: usize, item: Value<'a>, base: usize) -> Result<bool, Error> {
+        if fold.variables == 2 {
+            self.locals[base + 1] = Local::Awake(Ok(Value::Int(i64::try_from(i).unwrap_or(i64::MAX))));
+            self.locals[base + 2] = Local::Awake(Ok(item));
         } else {
-            self.locals[base] = Ok(item);
+            self.locals[base + 1] = Local::Awake(Ok(item));
         }
-        self.round(fold, accumulator)
+        self.round(fold, base)
     }
 
-    fn entry(
-        &mut self,
-        fold: &Fold,
-        key: Value<'a>,
-        value: Value<'a>,
-        base: usize,
-        accumulator: usize,
-    ) -> Result<bool, Error> {
-        self.locals[base] = Ok(key);
-        if fold.variables.len() == 2 {
-            self.locals[base + 1] = Ok(value);
+    fn entry(&mut self, fold: &'n Fold, key: Value<'a>, value: Value<'a>, base: usize) -> Result<bool, Error> {
+        self.locals[base + 1] = Local::Awake(Ok(key));
+        if fold.variables == 2 {
+            self.locals[base + 2] = Local::Awake(Ok(value));
         }
-        self.round(fold, accumulator)
+        self.round(fold, base)
     }
 
     /// One round; whether there is another.
-    fn round(&mut self, fold: &Fold, accumulator: usize) -> Result<bool, Error> {
-        match self.eval(&fold.condition) {
-            Ok(Value::Bool(true)) => {}
-            Ok(Value::Bool(false)) => return Ok(false),
-            Ok(_) => return Err(Error::overload()),
-            Err(e) => return Err(e),
+    fn round(&mut self, fold: &'n Fold, base: usize) -> Result<bool, Error> {
+        if let Ok(Value::Bool(false)) = unless_cancelled(self.eval(&fold.condition))? {
+            return Ok(false);
         }
-        let next = self.eval(&fold.step);
-        if matches!(next, Err(Error::Cancelled)) {
-            return Err(Error::Cancelled);
-        }
-        self.locals[accumulator] = next;
+        let next = unless_cancelled(self.eval(&fold.step))?;
+        self.locals[base] = Local::Awake(next);
         Ok(true)
     }
 }
 
-/// The value inside of an optional one; a plain value is itself.
-fn present<'v, 'a>(value: &'v Value<'a>) -> Option<&'v Value<'a>> {
-    match value {
-        Value::Optional(inner) => inner.as_deref(),
-        plain => Some(plain),
-    }
-}
-
-fn unwrapped<'a>(value: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
-    match value {
-        Value::Optional(inner) => Ok(inner.as_deref().cloned()),
-        other => Err(Error::new(format!(
-            "cannot initialize optional entry from non-optional value of type {}",
-            other.type_name()
-        ))),
-    }
-}
-
-/// Whether a value is of a declared type, as far as it can be told from outside.
-fn suits(of: &Type, value: &Value<'_>) -> bool {
-    match (of, value) {
-        (Type::Dyn | Type::Open | Type::Param(_), _)
-        | (Type::Null, Value::Null)
-        | (Type::Bool, Value::Bool(_))
-        | (Type::Int, Value::Int(_))
-        | (Type::UInt, Value::UInt(_))
-        | (Type::Double, Value::Double(_))
-        | (Type::String, Value::String(_))
-        | (Type::Bytes, Value::Bytes(_))
-        | (Type::Timestamp, Value::Timestamp(_))
-        | (Type::Duration, Value::Duration(_))
-        | (Type::Type, Value::Type(_))
-        | (Type::Optional(_), Value::Optional(_))
-        | (Type::List(_), Value::List(_) | Value::Tree(Tree::Array(_)))
-        | (Type::Map(_), Value::Map(_) | Value::Tree(Tree::Object(_))) => true,
-        (Type::Opaque(name), Value::Opaque(o)) => o.type_name() == *name,
-        _ => false,
-    }
+/// What is given for an entry, or an element, that may be missing.
+fn unwrapped<'a>(value: &Value<'a>, entry: Option<&str>) -> Result<Option<Value<'a>>, Error> {
+    let Value::Optional(inner) = value else {
+        let (what, shown) = (entry.map_or("list element".to_owned(), |e| format!("entry '{e}'")), value.shown());
+        return Err(Error::new(format!("cannot initialize optional {what} from non-optional value {shown}")));
+    };
+    Ok(inner.as_deref().cloned())
 }

@@ -11,11 +11,14 @@ pub mod admission;
 mod check;
 mod cost;
 pub mod device;
+mod dispatch;
 mod estimate;
 mod eval;
 mod library;
 mod node;
 mod parse;
+mod paths;
+mod plan;
 mod types;
 mod value;
 mod words;
@@ -133,6 +136,22 @@ static TIMES: LazyLock<Times> = LazyLock::new(|| {
     }
 });
 
+/// Why an expression cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// What is wrong with it, and where.
+    #[error("compilation failed: {0}")]
+    Compilation(String),
+    /// What is known of it beforehand fails already.
+    #[error("program instantiation failed: {0}")]
+    Program(String),
+}
+
+fn checked(expression: &str, variables: &Declared, extras: Extras) -> Result<(node::Node, Vec<String>), String> {
+    let parsed = parse::parse(expression, extras)?;
+    check::check(&parsed, variables, extras)
+}
+
 /// A compiled expression.
 #[derive(Debug)]
 pub struct Program {
@@ -141,19 +160,27 @@ pub struct Program {
 }
 
 impl Program {
-    /// Compiles and checks an expression; the error is a report with the places of what is wrong.
-    pub fn compile(expression: &str, variables: &Declared) -> Result<Self, String> {
+    /// Compiles and checks an expression.
+    pub fn compile(expression: &str, variables: &Declared) -> Result<Self, Rejected> {
         Self::compile_with(expression, variables, Extras::default())
     }
 
     /// [`Self::compile`] where there is more than everywhere.
-    pub fn compile_with(expression: &str, variables: &Declared, extras: Extras) -> Result<Self, String> {
+    pub fn compile_with(expression: &str, variables: &Declared, extras: Extras) -> Result<Self, Rejected> {
         let _timed = TIMES.compilation.start_timer();
-        let (root, mentioned) = parse::on_a_large_stack(expression, || {
-            let parsed = parse::parse(expression, extras)?;
-            check::check(&parsed, variables, extras)
-        })?;
-        Ok(Self { root, mentioned })
+        parse::on_a_large_stack(expression, || {
+            let (mut root, mentioned) = checked(expression, variables, extras).map_err(Rejected::Compilation)?;
+            plan::plan(&mut root).map_err(Rejected::Program)?;
+            Ok(Self { root, mentioned })
+        })
+        .unwrap_or_else(|why| Err(Rejected::Compilation(why)))
+    }
+
+    /// Checks an expression that will not be run: its type, or a report with the places of what is wrong.
+    pub fn check(expression: &str, variables: &Declared) -> Result<Type, String> {
+        let extras = Extras::default();
+        let checked = || checked(expression, variables, extras).map(|(root, _)| root.of);
+        parse::on_a_large_stack(expression, checked).unwrap_or_else(Err)
     }
 
     /// Whether a variable is named.

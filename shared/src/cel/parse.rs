@@ -19,6 +19,9 @@ const MAX_CHAIN: usize = 5_000;
 /// The stack each link of a chain takes.
 const LINK_BYTES: usize = 32 << 10;
 
+/// Longest line of an expression that is shown with what is wrong in it, in bytes.
+const MAX_SHOWN: usize = 16 << 10;
+
 /// A parsed expression.
 pub(super) struct Parsed<'s> {
     pub(super) root: IdedExpr,
@@ -27,15 +30,12 @@ pub(super) struct Parsed<'s> {
 }
 
 /// Runs on a thread with a stack that is large enough for an expression, whoever calls.
-pub(super) fn on_a_large_stack<T: Send>(
-    source: &str,
-    work: impl FnOnce() -> Result<T, String> + Send,
-) -> Result<T, String> {
+pub(super) fn on_a_large_stack<T: Send>(source: &str, work: impl FnOnce() -> T + Send) -> Result<T, String> {
     let bytes = STACK_BYTES + chain(source).min(MAX_CHAIN) * LINK_BYTES;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("cel".into()).stack_size(bytes);
         let running = thread.spawn_scoped(scope, work).map_err(|e| format!("compiler unavailable: {e}"))?;
-        running.join().unwrap_or_else(|_| Err("expression could not be compiled".to_owned()))
+        running.join().map_err(|_| "expression could not be compiled".to_owned())
     })
 }
 
@@ -55,7 +55,9 @@ pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> 
         Ok((root, places)) => Ok(Parsed { root, source, places }),
         Err(errors) => {
             let at = |n: isize| usize::try_from(n).unwrap_or(1).max(1);
-            let lines = errors.errors.iter().map(|e| problem(source, (at(e.pos.0), at(e.pos.1)), &e.msg));
+            // What is incomplete is so because of something else.
+            let told = errors.errors.iter().filter(|e| !e.msg.starts_with("Incomplete ") || errors.errors.len() == 1);
+            let lines = told.map(|e| problem(source, (at(e.pos.0), at(e.pos.1)), &expected(&e.msg)));
             Err(lines.collect::<Vec<_>>().join("\n"))
         }
     }
@@ -72,8 +74,8 @@ fn chain(source: &str) -> usize {
 impl Parsed<'_> {
     /// A problem at a part of the expression.
     pub(super) fn problem(&self, id: u64, message: &str) -> String {
-        let start = self.places.offset_for(id).map_or(0, |(start, _)| start as usize);
-        let before: String = self.source.chars().take(start).collect();
+        let start = self.source.floor_char_boundary(self.start(id) as usize);
+        let before = &self.source[..start];
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
         problem(self.source, (line, column), message)
@@ -81,15 +83,53 @@ impl Parsed<'_> {
 
     /// Where a part begins.
     pub(super) fn start(&self, id: u64) -> u32 {
-        self.places.offset_for(id).map_or(0, |(start, _)| start)
+        let start = self.places.offset_for(id).map_or(0, |(start, _)| start);
+        u32::try_from(sign(self.source, start as usize)).unwrap_or(start)
     }
+}
+
+/// What can go on after a value: an operator, or more of it.
+const GOES_ON: [&str; 18] = [
+    "'=='", "'!='", "'in'", "'<'", "'<='", "'>='", "'>'", "'&&'", "'||'", "'['", "'.'", "','", "'-'", "'?'", "'+'",
+    "'*'", "'/'", "'%'",
+];
+
+/// A syntax error as upstream's parser words it: where a value could go on or end, it tells how it could end.
+fn expected(message: &str) -> String {
+    let split = message.split_once(" expecting {").and_then(|(what, set)| Some((what, set.strip_suffix('}')?)));
+    let Some((what, set)) = split.filter(|(_, set)| set.contains("'=='")) else { return message.to_owned() };
+    let ends: Vec<&str> = set.split(", ").filter(|token| !GOES_ON.contains(token)).collect();
+    match ends.as_slice() {
+        [end] => format!("{what} expecting {end}"),
+        _ => message.to_owned(),
+    }
+}
+
+/// Where a number begins that stands at a place: at its sign, if it has one.
+fn sign(source: &str, start: usize) -> usize {
+    let Some((before, number)) = source.split_at_checked(start) else { return start };
+    let Some(before) = before.trim_end().strip_suffix('-').filter(|_| number.starts_with(|c: char| c.is_ascii_digit()))
+    else {
+        return start;
+    };
+    // Behind something that has a value it is an operator.
+    let value = |c: char| c.is_alphanumeric() || matches!(c, '_' | ')' | ']' | '}' | '\'' | '"' | '`');
+    if before.trim_end().ends_with(value) { start } else { before.len() }
 }
 
 /// One problem with its place in the source.
 fn problem(source: &str, (line, column): (usize, usize), message: &str) -> String {
     let mut text = format!("ERROR: <input>:{line}:{column}: {message}");
-    if let Some(shown) = source.lines().nth(line - 1) {
-        text.push_str(&format!("\n | {shown}\n | {}^", ".".repeat(column - 1)));
+    if let Some(shown) = source.split('\n').nth(line - 1).filter(|shown| shown.len() <= MAX_SHOWN) {
+        let shown = shown.replace('\t', " ");
+        // What is wider than a letter is pointed at by what is as wide.
+        let mark =
+            |c: Option<char>, wide: char, narrow: char| if c.is_some_and(|c| !c.is_ascii()) { wide } else { narrow };
+        let mut chars = shown.chars();
+        let mut below: String =
+            std::iter::from_fn(|| chars.next()).take(column - 1).map(|c| mark(Some(c), '．', '.')).collect();
+        below.push(mark(shown.chars().nth(column - 1), '＾', '^'));
+        text.push_str(&format!("\n | {shown}\n | {below}"));
     }
     text
 }
@@ -178,7 +218,15 @@ fn bind(make: &mut MacroExprHelper<'_>, target: &mut Option<IdedExpr>, args: &mu
 /// `list.sortBy(x, key)` sorts by keys computed once.
 fn sort_by(make: &mut MacroExprHelper<'_>, target: &mut Option<IdedExpr>, args: &mut Vec<IdedExpr>) -> Expansion {
     const INPUT: &str = "@__sortBy_input__";
-    let name = name_of(make, &args[0])?;
+    if let Some(target) =
+        target.as_ref().filter(|t| matches!(t.expr, Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_)))
+    {
+        let why = "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
+        return Err(make.new_error(target.id, why));
+    }
+    let Expr::Ident(name) = args[0].expr.clone() else {
+        return Err(make.new_error(args[0].id, "argument is not an identifier"));
+    };
     let (Some(key), Some(target)) = (args.pop(), target.take()) else { return Ok(None) };
     let accu_init = make.next_expr(Expr::List(ListExpr::default()));
     let accumulator = ident(make, RESULT);
@@ -297,7 +345,7 @@ fn transform_map(make: &mut MacroExprHelper<'_>, first: &str, rest: Vec<IdedExpr
     let init = make.next_expr(Expr::Map(MapExpr::default()));
     let so_far = ident(make, RESULT);
     let key = ident(make, first);
-    let step = call(make, "@mapInsert", vec![so_far, key, made]);
+    let step = call(make, "cel.@mapInsert", vec![so_far, key, made]);
     let step = filtered(make, filter, step);
     Loop { init, condition: truth(make, true), step, result: ident(make, RESULT) }
 }
@@ -306,7 +354,7 @@ fn transform_entry(make: &mut MacroExprHelper<'_>, _: &str, rest: Vec<IdedExpr>)
     let (made, filter) = parts(rest);
     let init = make.next_expr(Expr::Map(MapExpr::default()));
     let so_far = ident(make, RESULT);
-    let step = call(make, "@mapInsert", vec![so_far, made]);
+    let step = call(make, "cel.@mapInsert", vec![so_far, made]);
     let step = filtered(make, filter, step);
     Loop { init, condition: truth(make, true), step, result: ident(make, RESULT) }
 }

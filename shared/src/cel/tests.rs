@@ -35,7 +35,7 @@ fn run(expression: &str) -> Result<bool, String> {
     let tree = tree();
     let scope = Scope::of(&[("self", &tree), ("object", &tree)]);
     let extras = Extras { bind: true, patch: true };
-    let program = Program::compile_with(expression, &declared(), extras)?;
+    let program = Program::compile_with(expression, &declared(), extras).map_err(|e| e.to_string())?;
     match program.run(&scope, PER_CALL_LIMIT).0 {
         Ok(Value::Bool(answer)) => Ok(answer),
         Ok(other) => Err(format!("{other:?}")),
@@ -72,7 +72,7 @@ fn what_does_not_fit_is_told() {
         ("other == 1", "ERROR: <input>:1:1: undeclared reference to 'other' (in container '')\n | other == 1\n | ^"),
         ("self.nope == 1", "undefined field 'nope'"),
         ("self.name == 1", "1:11: found no matching overload for '_==_' applied to '(string, int)'"),
-        ("self.n && true", "found no matching overload for '_&&_' applied to '(int, bool)'"),
+        ("self.n && true", "1:5: expected type 'bool' but found 'int'"),
         ("1 == 1.0", "found no matching overload for '_==_' applied to '(int, double)'"),
         ("nope(self.n)", "undeclared reference to 'nope' (in container '')"),
         ("self.n.x == 1", "type 'int' does not support field selection"),
@@ -89,10 +89,17 @@ fn what_does_not_fit_is_told() {
         ("self.name ==", "ERROR: <input>:1:13: Syntax error: "),
         ("object.", "ERROR: <input>:1:8: Syntax error: no viable alternative at input '.'\n | object.\n | .......^"),
         ("cel.bind(x, 1, x)", "undeclared reference to 'cel'"),
+        ("{1: 'x'}[1u]", "found no matching overload for '_[_]' applied to '(map(int, string), uint)'"),
+        ("[dyn(1), 1]", "1:10: expected type 'dyn' but found 'int'"),
+        ("int('a') == 1", "program instantiation failed: type conversion error from 'string' to 'int'"),
+        (
+            "'日本'.size() == nope",
+            "1:16: undeclared reference to 'nope' (in container '')\n | '日本'.size() == nope\n | .．．............^",
+        ),
         ("jsonpatch.escapeKey('a')", "undeclared reference to 'jsonpatch'"),
         ("Object{a: 1}", "undeclared reference to 'Object'"),
     ] {
-        let got = Program::compile(source, &declared()).map(|p| p.result().to_string()).expect_err(source);
+        let got = Program::compile(source, &declared()).map(|p| p.result().to_string()).expect_err(source).to_string();
         assert!(got.contains(want), "{source}: {got}");
     }
 }
@@ -134,7 +141,7 @@ fn variables_are_computed_once_and_when_asked_for() {
     }
     admission::declare_none(&mut declared);
     let run = |source: &str| {
-        let program = Program::compile(source, &declared)?;
+        let program = Program::compile(source, &declared).map_err(|e| e.to_string())?;
         let mut budget = Budget::new(RUNTIME_BUDGET);
         let answer = program.evaluate(&scope, &mut budget).map(|v| v.shown()).map_err(|e| e.to_string());
         Ok::<_, String>((answer, RUNTIME_BUDGET - budget.left()))

@@ -10,8 +10,8 @@ pub enum Type {
     Dyn,
     /// Known when it runs, like [`Type::Dyn`], but no comprehension goes over it.
     Any,
-    /// Of an empty literal: whatever the rest of the expression makes of it.
-    Open,
+    /// Of what was complained of: anything goes with it.
+    Error,
     /// `null`.
     Null,
     /// Truth.
@@ -36,14 +36,16 @@ pub enum Type {
     Map(Arc<(Type, Type)>),
     /// A value that may be missing.
     Optional(Arc<Type>),
-    /// A type as a value.
-    Type,
+    /// A type as a value, and which one; `None` for that of types.
+    Type(Option<Arc<Type>>),
     /// What only functions see inside of.
     Opaque(&'static str),
     /// An object with known fields.
     Object(Arc<dyn Shape>),
     /// Stands for any type in the declaration of a function.
     Param(char),
+    /// Not known yet: what the rest of the expression makes of it.
+    Var(u32),
 }
 
 /// What is known of an object.
@@ -96,52 +98,54 @@ impl Type {
         Self::Object(Arc::new(Fields { name: name.to_owned(), fields }))
     }
 
+    /// The type of a type.
+    #[must_use]
+    pub(super) fn of(of: Self) -> Self {
+        Self::Type(Some(Arc::new(of)))
+    }
+
     /// Whether nothing is known.
     #[must_use]
     pub fn is_dyn(&self) -> bool {
-        matches!(self, Self::Dyn | Self::Any | Self::Open)
+        matches!(self, Self::Dyn | Self::Any)
+    }
+
+    /// The types that it is made of.
+    pub(super) fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::List(of) | Self::Optional(of) | Self::Type(Some(of)) => vec![of],
+            Self::Map(of) => vec![&of.0, &of.1],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Itself with other parts.
+    pub(super) fn with(&self, change: &mut dyn FnMut(&Self) -> Self) -> Self {
+        match self {
+            Self::List(of) => Self::list(change(of)),
+            Self::Optional(of) => Self::optional(change(of)),
+            Self::Map(of) => Self::map(change(&of.0), change(&of.1)),
+            Self::Type(Some(of)) => Self::of(change(of)),
+            plain => plain.clone(),
+        }
+    }
+
+    /// Whether two types are the same but for their parts.
+    pub(super) fn alike(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Object(a), Self::Object(b)) => a.name() == b.name(),
+            (Self::Opaque(a), Self::Opaque(b)) => a == b,
+            (Self::Param(a), Self::Param(b)) => a == b,
+            (Self::Var(a), Self::Var(b)) => a == b,
+            (Self::Type(a), Self::Type(b)) => a.is_some() == b.is_some(),
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
+        }
     }
 
     /// Whether two types are the same.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.is(b),
-            (Self::Map(a), Self::Map(b)) => a.0.is(&b.0) && a.1.is(&b.1),
-            (Self::Object(a), Self::Object(b)) => a.name() == b.name(),
-            (Self::Opaque(a), Self::Opaque(b)) => a == b,
-            (Self::Param(a), Self::Param(b)) => a == b,
-            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
-        }
-    }
-
-    /// Whether a value of the other type can stand where this one is asked for.
-    #[must_use]
-    pub fn takes(&self, other: &Self) -> bool {
-        match (self, other) {
-            (a, b) if a.is_dyn() || b.is_dyn() => true,
-            (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.takes(b),
-            (Self::Map(a), Self::Map(b)) => a.0.takes(&b.0) && a.1.takes(&b.1),
-            // What may be absent may be null.
-            (Self::Object(_) | Self::Timestamp | Self::Duration | Self::Opaque(_), Self::Null)
-            | (Self::Null, Self::Object(_) | Self::Timestamp | Self::Duration | Self::Opaque(_)) => true,
-            (a, b) => a.is(b),
-        }
-    }
-
-    /// What both types are when they meet: the one that says more; `None` when they do not fit.
-    #[must_use]
-    pub fn join(&self, other: &Self) -> Option<Self> {
-        match (self, other) {
-            (Self::Open, t) | (t, Self::Open) => Some(t.clone()),
-            (Self::Any, Self::Any) => Some(Self::Any),
-            (Self::Dyn | Self::Any, _) | (_, Self::Dyn | Self::Any) => Some(Self::Dyn),
-            (Self::Null, t) | (t, Self::Null) if t.takes(&Self::Null) => Some(t.clone()),
-            (Self::List(a), Self::List(b)) => a.join(b).map(Self::list),
-            (Self::Optional(a), Self::Optional(b)) => a.join(b).map(Self::optional),
-            (Self::Map(a), Self::Map(b)) => Some(Self::map(a.0.join(&b.0)?, a.1.join(&b.1)?)),
-            (a, b) => a.is(b).then(|| a.clone()),
-        }
+        self.alike(other) && self.parts().iter().zip(other.parts()).all(|(a, b)| a.is(b))
     }
 
     /// The name as results are called by: in full.
@@ -154,6 +158,8 @@ impl Type {
             Self::List(t) => format!("list({})", t.full()),
             Self::Map(m) => format!("map({}, {})", m.0.full(), m.1.full()),
             Self::Optional(t) => format!("optional_type({})", t.full()),
+            Self::Type(Some(t)) => format!("type({})", t.full()),
+            Self::Any => "google.protobuf.Any".to_owned(),
             other => other.to_string(),
         }
     }
@@ -161,12 +167,20 @@ impl Type {
     /// What its values are called when they are there; none where that is not known before.
     pub(super) fn at_runtime(&self) -> Option<String> {
         Some(match self {
-            Self::Dyn | Self::Any | Self::Open | Self::Param(_) => return None,
+            Self::Dyn | Self::Any | Self::Error | Self::Param(_) | Self::Var(_) => return None,
+            _ => self.erased(),
+        })
+    }
+
+    /// The name without those of its parts.
+    pub(super) fn erased(&self) -> String {
+        match self {
             Self::List(_) => "list".to_owned(),
             Self::Map(_) => "map".to_owned(),
             Self::Optional(_) => "optional_type".to_owned(),
+            Self::Type(_) => "type".to_owned(),
             other => other.full(),
-        })
+        }
     }
 
     /// Reads a type as the tables of the library write it.
@@ -176,6 +190,7 @@ impl Type {
             return match head {
                 "list" => Self::list(Self::declared(inner)),
                 "optional" => Self::optional(Self::declared(inner)),
+                "type" => Self::of(Self::declared(inner)),
                 _ => {
                     let (key, value) = inner.split_once(',').unwrap_or((inner, "dyn"));
                     Self::map(Self::declared(key), Self::declared(value))
@@ -193,7 +208,7 @@ impl Type {
             "bytes" => Self::Bytes,
             "timestamp" => Self::Timestamp,
             "duration" => Self::Duration,
-            "type" => Self::Type,
+            "type" => Self::Type(None),
             _ => match text.as_bytes() {
                 [letter] => Self::Param(char::from(*letter)),
                 _ => Self::Opaque(text),
@@ -205,8 +220,9 @@ impl Type {
 impl std::fmt::Display for Type {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Dyn | Self::Open => "dyn",
+            Self::Dyn => "dyn",
             Self::Any => "any",
+            Self::Error => "!error!",
             Self::Null => "null",
             Self::Bool => "bool",
             Self::Int => "int",
@@ -216,13 +232,15 @@ impl std::fmt::Display for Type {
             Self::Bytes => "bytes",
             Self::Timestamp => "timestamp",
             Self::Duration => "duration",
-            Self::Type => "type",
+            Self::Type(None) => "type",
+            Self::Type(Some(t)) => return write!(f, "type({t})"),
             Self::List(t) => return write!(f, "list({t})"),
             Self::Map(m) => return write!(f, "map({}, {})", m.0, m.1),
             Self::Optional(t) => return write!(f, "optional_type({t})"),
             Self::Opaque(name) => name,
             Self::Object(shape) => shape.name(),
             Self::Param(letter) => return write!(f, "{letter}"),
+            Self::Var(n) => return write!(f, "_var{n}"),
         })
     }
 }

@@ -37,8 +37,14 @@ pub enum Key<'a> {
     Bool(bool),
     /// A whole number, whatever its type; those above `i64` are unsigned.
     Int(i128),
+    /// A fraction that is no whole number, by its bits.
+    Double(u64),
     /// Text.
     String(Text<'a>),
+    /// The name of a type.
+    Type(Text<'a>),
+    /// `null`.
+    Null,
 }
 
 impl Key<'_> {
@@ -47,6 +53,9 @@ impl Key<'_> {
             Self::Bool(_) => 0,
             Self::Int(_) => 1,
             Self::String(_) => 2,
+            Self::Double(_) => 3,
+            Self::Type(_) => 4,
+            Self::Null => 5,
         }
     }
 }
@@ -56,7 +65,8 @@ impl Ord for Key<'_> {
         match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
             (Self::Int(a), Self::Int(b)) => a.cmp(b),
-            (Self::String(a), Self::String(b)) => (**a).cmp(&**b),
+            (Self::String(a), Self::String(b)) | (Self::Type(a), Self::Type(b)) => (**a).cmp(&**b),
+            (Self::Double(a), Self::Double(b)) => a.cmp(b),
             (a, b) => a.rank().cmp(&b.rank()),
         }
     }
@@ -86,7 +96,10 @@ impl<'a> Key<'a> {
             Value::UInt(n) => Some(Self::Int((*n).into())),
             #[allow(clippy::cast_possible_truncation)]
             Value::Double(n) if n.fract() == 0.0 && n.abs() < 9.3e18 => Some(Self::Int(*n as i128)),
+            Value::Double(n) => Some(Self::Double(n.to_bits())),
             Value::String(s) => Some(Self::String(s.clone())),
+            Value::Type(name) => Some(Self::Type(name.clone())),
+            Value::Null => Some(Self::Null),
             _ => None,
         }
     }
@@ -95,7 +108,10 @@ impl<'a> Key<'a> {
         match self {
             Self::Bool(b) => Value::Bool(*b),
             Self::Int(n) => i64::try_from(*n).map_or_else(|_| Value::UInt(u64::try_from(*n).unwrap_or(0)), Value::Int),
+            Self::Double(bits) => Value::Double(f64::from_bits(*bits)),
             Self::String(s) => Value::String(s.clone()),
+            Self::Type(name) => Value::Type(name.clone()),
+            Self::Null => Value::Null,
         }
     }
 }
@@ -115,6 +131,14 @@ pub trait Opaque: Any + Send + Sync + std::fmt::Debug {
     fn type_name(&self) -> &'static str;
     /// Whether another is the same.
     fn equals(&self, other: &dyn Opaque) -> bool;
+    /// How large it is; `None` for what has no size.
+    fn size(&self) -> Option<u64> {
+        None
+    }
+    /// As messages show it.
+    fn shown(&self) -> String {
+        self.type_name().to_owned()
+    }
     /// For looking inside.
     fn any(&self) -> &dyn Any;
 }
@@ -255,6 +279,7 @@ impl<'a> Value<'a> {
             Self::Map(m) => m.entries.len(),
             Self::Tree(Tree::Array(l)) => l.len(),
             Self::Tree(Tree::Object(m)) => m.len(),
+            Self::Opaque(o) => return o.size(),
             _ => return None,
         };
         u64::try_from(n).ok()
@@ -266,6 +291,24 @@ impl<'a> Value<'a> {
         match self {
             Self::List(l) => Some(l.clone()),
             Self::Tree(Tree::Array(l)) => Some(Arc::new(l.iter().map(Value::of).collect())),
+            _ => None,
+        }
+    }
+
+    /// An element of a list.
+    pub(super) fn element(&self, place: usize) -> Option<Value<'a>> {
+        match self {
+            Self::List(l) => l.get(place).cloned(),
+            Self::Tree(Tree::Array(l)) => l.get(place).map(Self::of),
+            _ => None,
+        }
+    }
+
+    /// The first entry of a map.
+    pub(super) fn first_entry(&self) -> Option<(Value<'a>, Value<'a>)> {
+        match self {
+            Self::Map(m) => m.entries.first_key_value().map(|(k, v)| (k.value(), v.clone())),
+            Self::Tree(Tree::Object(m)) => m.iter().next().map(|(k, v)| (Self::String(Text::Borrowed(k)), Self::of(v))),
             _ => None,
         }
     }

@@ -37,8 +37,7 @@ pub(super) struct Selectors {
 
 fn compile(expression: &str, multiple: bool) -> Compiled {
     let variables = if multiple { device::variables_of_shared() } else { device::variables() };
-    let program = Program::compile_with(expression, &variables, device::extras())
-        .map_err(|e| format!("compilation failed: {e}"))?;
+    let program = Program::compile_with(expression, &variables, device::extras()).map_err(|e| e.to_string())?;
     match program.result() {
         Type::Bool | Type::Dyn => Ok(Arc::new(program)),
         other => Err(format!("must evaluate to bool or the unknown type, not {}", other.full())),

@@ -6,26 +6,26 @@ use ipnet::IpNet;
 
 use super::{Args, Entry, ONE, bool, function, int, method, opaque, text};
 use crate::cel::Error;
-use crate::cel::cost::{CHARACTER, Cost};
+use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 use crate::status::go_quote;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Ip(IpAddr);
 
-opaque!(Ip, "net.IP");
+opaque!(Ip, "net.IP", |ip| Some(if ip.0.is_ipv4() { 4 } else { 16 }), |ip| ip.0.to_string());
 
 #[derive(Debug, PartialEq, Eq)]
 struct Cidr(IpNet);
 
-opaque!(Cidr, "net.CIDR");
+opaque!(Cidr, "net.CIDR", |net| Some(u64::from(net.0.prefix_len().div_ceil(8))), |net| net.0.to_string());
 
-const PARSE: Cost = Cost::Parse(CHARACTER);
+const PARSE: Cost = Cost::Scan(1.0);
 
 pub(super) const TABLE: &[Entry] = &[
     function("ip", "string", "net.IP", PARSE, ip),
     function("isIP", "string", "bool", PARSE, is_ip),
-    function("ip.isCanonical", "string", "bool", Cost::Parse(2.0 * CHARACTER), is_canonical),
+    function("ip.isCanonical", "string", "bool", Cost::Scan(2.0), is_canonical),
     method("family", "net.IP", "int", ONE, family),
     method("isUnspecified", "net.IP", "bool", ONE, is_unspecified),
     method("isLoopback", "net.IP", "bool", ONE, is_loopback),
@@ -196,7 +196,8 @@ fn is_cidr<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 
 fn contains_ip<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let inner = match args.get(1)? {
-        Value::String(s) => parse_ip(s)?,
+        // Nobody is told why it is none.
+        Value::String(s) => parse_ip(s).map_err(|_| Error::overload())?,
         _ => args.inside::<Ip>(1)?.0,
     };
     bool(network(args)?.contains(&inner))
@@ -204,7 +205,7 @@ fn contains_ip<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 
 fn contains_cidr<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let inner = match args.get(1)? {
-        Value::String(s) => parse_cidr(s)?,
+        Value::String(s) => parse_cidr(s).map_err(|_| Error::overload())?,
         _ => args.inside::<Cidr>(1)?.0,
     };
     bool(network(args)?.contains(&inner))

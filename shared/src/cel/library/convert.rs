@@ -36,7 +36,7 @@ pub(super) const TABLE: &[Entry] = &[
     function("bytes", "bytes", "bytes", ONE, to_bytes),
     function("bytes", "string", "bytes", Cost::Encode, to_bytes),
     function("dyn", "A", "dyn", ONE, to_dyn),
-    function("type", "A", "type", ONE, type_of),
+    function("type", "A", "type(A)", ONE, type_of),
 ];
 
 /// Bytes as JSON writes them.

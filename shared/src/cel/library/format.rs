@@ -46,6 +46,20 @@ formats! {
     "datetime" datetime,
 }
 
+/// Characters of the regular expression behind a format, or of one that would be.
+pub(in crate::cel) fn pattern_size(format: &Value<'_>) -> Option<u64> {
+    let Format(name) = format.inside::<Format>()?;
+    Some(match *name {
+        "dns1123Label" | "dns1123LabelPrefix" | "dns1035Label" | "dns1035LabelPrefix" => 30,
+        "dns1123Subdomain" | "dns1123SubdomainPrefix" | "qualifiedName" => 60,
+        "labelValue" => 40,
+        "uri" => 1103,
+        "uuid" => 70,
+        "byte" => 84,
+        _ => 71,
+    })
+}
+
 fn by_name<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let wanted = args.text(0)?;
     let found = NAMES.iter().copied().find(|n| *n == wanted);
@@ -56,7 +70,11 @@ fn by_name<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 #[must_use]
 pub fn fits(name: &str, value: &str) -> Option<Vec<String>> {
     let plain = |fits: bool, what: &str| if fits { Vec::new() } else { vec![what.to_owned()] };
-    let masked = |value: &str| value.strip_suffix('-').map_or_else(|| value.to_owned(), |v| format!("{v}a"));
+    // A dash at the end, and what stands before it, is as good as a letter.
+    let masked = |value: &str| match value.strip_suffix('-') {
+        Some(rest) if !rest.is_empty() => format!("{}a", &rest[..rest.floor_char_boundary(rest.len() - 1)]),
+        _ => value.to_owned(),
+    };
     Some(match name {
         "dns1123Label" => names::dns1123_label(value),
         "dns1123LabelPrefix" => names::dns1123_label(&masked(value)),

@@ -8,72 +8,127 @@ use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 use crate::cel::{Error, Fuel};
 
-const SETS: Cost = Cost::Sets(1.0);
+/// What one row makes of the type of the elements.
+macro_rules! row {
+    (sorted $of:literal) => {
+        method("isSorted", concat!("list(", $of, ")"), "bool", Cost::Walk, is_sorted)
+    };
+    (min $of:literal) => {
+        method("min", concat!("list(", $of, ")"), $of, Cost::Walk, min)
+    };
+    (max $of:literal) => {
+        method("max", concat!("list(", $of, ")"), $of, Cost::Walk, max)
+    };
+    (sort $of:literal $texts:literal) => {
+        method("sort", concat!("list(", $of, ")"), concat!("list(", $of, ")"), Cost::Sort(0, $texts), sort)
+    };
+    (by $of:literal $texts:literal) => {
+        method(
+            "@sortByAssociatedKeys",
+            concat!("list(A), list(", $of, ")"),
+            "list(A)",
+            Cost::Sort(1, $texts),
+            sort_by_keys,
+        )
+    };
+}
 
-pub(super) const TABLE: &[Entry] = &[
-    method("isSorted", "list(A)", "bool", Cost::Walk, is_sorted),
-    method("sum", "list(A)", "A", Cost::Walk, sum),
-    method("min", "list(A)", "A", Cost::Walk, min),
-    method("max", "list(A)", "A", Cost::Walk, max),
+/// Rows of a method, one for each type that has an order.
+macro_rules! ordered {
+    ($row:ident) => {
+        [
+            row!($row "int"),
+            row!($row "uint"),
+            row!($row "double"),
+            row!($row "bool"),
+            row!($row "duration"),
+            row!($row "timestamp"),
+            row!($row "string"),
+            row!($row "bytes"),
+        ]
+    };
+    ($row:ident by size) => {
+        [
+            row!($row "int" false),
+            row!($row "uint" false),
+            row!($row "double" false),
+            row!($row "bool" false),
+            row!($row "duration" false),
+            row!($row "timestamp" false),
+            row!($row "string" true),
+            row!($row "bytes" true),
+        ]
+    };
+}
+
+const IS_SORTED: [Entry; 8] = ordered!(sorted);
+const MIN: [Entry; 8] = ordered!(min);
+const MAX: [Entry; 8] = ordered!(max);
+const SORT: [Entry; 8] = ordered!(sort by size);
+const SORT_BY: [Entry; 8] = ordered!(by by size);
+const PLAIN: &[Entry] = &[
+    method("sum", "list(int)", "int", Cost::Walk, |args| sum(args, Value::Int(0))),
+    method("sum", "list(uint)", "uint", Cost::Walk, |args| sum(args, Value::UInt(0))),
+    method("sum", "list(double)", "double", Cost::Walk, |args| sum(args, Value::Double(0.0))),
+    method("sum", "list(duration)", "duration", Cost::Walk, |args| sum(args, Value::Duration(0))),
     method("indexOf", "list(A), A", "int", Cost::Walk, index_of),
     method("lastIndexOf", "list(A), A", "int", Cost::Walk, last_index_of),
-    method("slice", "list(A), int, int", "list(A)", Cost::Scan(0, 1.0), slice),
-    method("flatten", "list(list(A))", "list(A)", Cost::Scan(0, 1.0), flatten),
-    method("flatten", "list(dyn), int", "list(dyn)", Cost::Scan(0, 1.0), flatten),
-    method("distinct", "list(A)", "list(A)", Cost::Quadratic, distinct),
-    method("reverse", "list(A)", "list(A)", Cost::Scan(0, 1.0), reverse),
-    method("sort", "list(A)", "list(A)", Cost::Quadratic, sort),
-    method("@sortByAssociatedKeys", "list(A), list(B)", "list(A)", Cost::Quadratic, sort_by_keys),
+    method("slice", "list(A), int, int", "list(A)", Cost::Slice, slice),
+    method("flatten", "list(list(A))", "list(A)", Cost::Flatten, flatten),
+    method("flatten", "list(dyn), int", "list(dyn)", Cost::Flatten, flatten),
+    method("distinct", "list(A)", "list(A)", Cost::Distinct, distinct),
+    method("reverse", "list(A)", "list(A)", Cost::Reverse, reverse),
     method("first", "list(A)", "optional(A)", ONE, first),
     method("last", "list(A)", "optional(A)", ONE, last),
-    function("lists.range", "int", "list(int)", Cost::Count, range),
-    function("sets.contains", "list(A), list(A)", "bool", SETS, contains),
+    function("lists.range", "int", "list(int)", Cost::Range, range),
+    function("sets.contains", "list(A), list(A)", "bool", Cost::Sets(1.0), contains),
     function("sets.equivalent", "list(A), list(A)", "bool", Cost::Sets(2.0), equivalent),
-    function("sets.intersects", "list(A), list(A)", "bool", SETS, intersects),
+    function("sets.intersects", "list(A), list(A)", "bool", Cost::Sets(1.0), intersects),
 ];
+
+pub(super) const TABLES: [&[Entry]; 6] = [&IS_SORTED, &MIN, &MAX, &SORT, &SORT_BY, PLAIN];
 
 /// Elements one function may make.
 const MAX_MADE: usize = 1_000_000;
 
-fn order(a: &Value<'_>, b: &Value<'_>) -> Result<Ordering, Error> {
-    a.order(b).ok_or_else(Error::overload)
+/// Whether values have an order; those of two types may have none between them.
+fn comparable(items: &[Value<'_>]) -> Result<(), Error> {
+    let ordered = items.iter().all(|v| v.order(v).is_some() || matches!(v, Value::Double(_)));
+    if ordered { Ok(()) } else { Err(Error::overload()) }
 }
 
 fn is_sorted<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    for pair in args.list(0)?.windows(2) {
-        if order(&pair[0], &pair[1])? == Ordering::Greater {
-            return bool(false);
-        }
-    }
-    bool(true)
+    let items = args.list(0)?;
+    comparable(&items)?;
+    bool(!items.windows(2).any(|pair| pair[0].order(&pair[1]) == Some(Ordering::Greater)))
 }
 
-fn sum<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    let mut total: Option<Value<'a>> = None;
+fn sum<'a>(args: &mut Args<'_, 'a>, nothing: Value<'a>) -> Answer<'a> {
+    let mut total = nothing;
     for v in args.list(0)?.iter() {
-        total = Some(match (total, v) {
-            (None, v) => v.clone(),
-            (Some(Value::Int(a)), Value::Int(b)) => {
+        total = match (total, v) {
+            (Value::Int(a), Value::Int(b)) => {
                 Value::Int(a.checked_add(*b).ok_or_else(|| Error::new("integer overflow"))?)
             }
-            (Some(Value::UInt(a)), Value::UInt(b)) => {
+            (Value::UInt(a), Value::UInt(b)) => {
                 Value::UInt(a.checked_add(*b).ok_or_else(|| Error::new("unsigned integer overflow"))?)
             }
-            (Some(Value::Double(a)), Value::Double(b)) => Value::Double(a + b),
-            (Some(Value::Duration(a)), Value::Duration(b)) => {
+            (Value::Double(a), Value::Double(b)) => Value::Double(a + b),
+            (Value::Duration(a), Value::Duration(b)) => {
                 Value::Duration(a.checked_add(*b).ok_or_else(|| Error::new("integer overflow"))?)
             }
             _ => return Err(Error::overload()),
-        });
+        };
     }
-    Ok(total.unwrap_or(Value::Int(0)))
+    Ok(total)
 }
 
 fn extreme<'a>(args: &mut Args<'_, 'a>, name: &str, wanted: Ordering) -> Answer<'a> {
     let items = args.list(0)?;
+    comparable(&items)?;
     let mut best = items.first().ok_or_else(|| Error::new(format!("{name} called on empty list")))?;
     for v in &items[1..] {
-        if order(v, best)? == wanted {
+        if v.order(best) == Some(wanted) {
             best = v;
         }
     }

@@ -76,13 +76,12 @@ const fn method(name: &'static str, arguments: &'static str, result: &'static st
 /// What most functions cost.
 const ONE: Cost = Cost::Fixed(1);
 
-const TABLES: [&[Entry]; 14] = [
+const TABLES: [&[Entry]; 13] = [
     convert::TABLE,
     text::TABLE,
     print::TABLE,
     time::TABLE,
     time::MORE,
-    lists::TABLE,
     optional::TABLE,
     regex::TABLE,
     url::TABLE,
@@ -95,7 +94,7 @@ const TABLES: [&[Entry]; 14] = [
 
 /// The functions of a name.
 pub(super) fn overloads(name: &str, member: bool, extras: Extras) -> impl Iterator<Item = &'static Entry> {
-    let all = operators::TABLES.into_iter().chain(TABLES).chain([patch::TABLE]).flatten();
+    let all = operators::TABLES.into_iter().chain(lists::TABLES).chain(TABLES).chain([patch::TABLE]).flatten();
     all.filter(move |e| e.name == name && e.member == member && (e.known == Where::Everywhere || extras.patch))
 }
 
@@ -182,7 +181,20 @@ fn text<'a>(text: impl Into<Arc<str>>) -> Answer<'a> {
 /// Makes a type opaque: its name in expressions.
 macro_rules! opaque {
     ($type:ty, $name:expr) => {
+        $crate::cel::library::opaque!($type, $name, |_| None, |_| $name.to_owned());
+    };
+    ($type:ty, $name:expr, $size:expr, $shown:expr) => {
         impl $crate::cel::value::Opaque for $type {
+            fn size(&self) -> Option<u64> {
+                let size: fn(&Self) -> Option<u64> = $size;
+                size(self)
+            }
+
+            fn shown(&self) -> String {
+                let shown: fn(&Self) -> String = $shown;
+                shown(self)
+            }
+
             fn type_name(&self) -> &'static str {
                 $name
             }
@@ -197,4 +209,4 @@ macro_rules! opaque {
         }
     };
 }
-use opaque;
+pub(super) use opaque;

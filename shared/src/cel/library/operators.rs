@@ -58,8 +58,18 @@ const DIVIDE: [Entry; 3] = [
 ];
 const REMAINDER: [Entry; 2] =
     [function("_%_", "int, int", "int", ONE, remainder), function("_%_", "uint, uint", "uint", ONE, remainder)];
-const REST: [Entry; 19] = [
-    function("_==_", "A, A", "bool", Cost::Compare, equal),
+const REST: [Entry; 29] = [
+    function("_?_:_", "bool, A, A", "A", ONE, never),
+    function("@not_strictly_false", "bool", "bool", ONE, never),
+    function("_[_]", "list(A), int", "A", ONE, never),
+    function("_[_]", "map(A, B), A", "B", ONE, never),
+    function("_[_]", "optional(list(A)), int", "optional(A)", ONE, never),
+    function("_[_]", "optional(map(A, B)), A", "optional(B)", ONE, never),
+    function("_[?_]", "list(A), int", "optional(A)", ONE, never),
+    function("_[?_]", "optional(list(A)), int", "optional(A)", ONE, never),
+    function("_[?_]", "map(A, B), A", "optional(B)", ONE, never),
+    function("_[?_]", "optional(map(A, B)), A", "optional(B)", ONE, never),
+    function("_==_", "A, A", "bool", Cost::Equal, equal),
     function("_!=_", "A, A", "bool", Cost::Compare, unequal),
     function("!_", "bool", "bool", ONE, not),
     function("-_", "int", "int", ONE, negate),
@@ -76,8 +86,8 @@ const REST: [Entry; 19] = [
     function("size", "bytes", "int", ONE, size),
     function("size", "list(A)", "int", ONE, size),
     function("size", "map(A, B)", "int", ONE, size),
-    function("@mapInsert", "map(A, B), A, B", "map(A, B)", ONE, insert),
-    function("@mapInsert", "map(A, B), map(A, B)", "map(A, B)", ONE, insert),
+    function("cel.@mapInsert", "map(A, B), A, B", "map(A, B)", ONE, insert),
+    function("cel.@mapInsert", "map(A, B), map(A, B)", "map(A, B)", ONE, insert),
 ];
 const MEMBERS: [Entry; 4] = [
     method("size", "string", "int", ONE, size),
@@ -99,6 +109,11 @@ pub(super) const TABLES: [&[Entry]; 11] = [
     &REST,
     &MEMBERS,
 ];
+
+/// What the evaluator does by itself: its types are here.
+fn never<'a>(_: &mut Args<'_, 'a>) -> Answer<'a> {
+    Err(Error::overload())
+}
 
 fn equal<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let same = args.values[0].equals(&args.values[1], &mut args.tools.fuel)?;
@@ -234,6 +249,7 @@ fn negate<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Int(n) => whole(n.checked_neg()),
         Value::Double(n) => Ok(Value::Double(-n)),
+        Value::Duration(n) => span(n.checked_neg()),
         _ => Err(Error::overload()),
     }
 }

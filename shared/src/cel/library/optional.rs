@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use super::{Args, Entry, ONE, bool, function, method};
 use crate::cel::Error;
-use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 
 pub(super) const TABLE: &[Entry] = &[
     function("optional.of", "A", "optional(A)", ONE, of),
     function("optional.ofNonZeroValue", "A", "optional(A)", ONE, of_non_zero),
     function("optional.none", "", "optional(A)", ONE, none),
-    function("optional.unwrap", "list(optional(A))", "list(A)", Cost::Scan(0, 1.0), unwrap),
-    method("unwrapOpt", "list(optional(A))", "list(A)", Cost::Scan(0, 1.0), unwrap),
+    function("optional.unwrap", "list(optional(A))", "list(A)", ONE, unwrap),
+    method("unwrapOpt", "list(optional(A))", "list(A)", ONE, unwrap),
     method("hasValue", "optional(A)", "bool", ONE, has_value),
     method("value", "optional(A)", "A", ONE, value),
     method("or", "optional(A), optional(A)", "optional(A)", ONE, or),

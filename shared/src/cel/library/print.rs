@@ -95,7 +95,9 @@ pub(in crate::cel) fn pieces<'t>(
         let mut letters = behind.chars();
         let letter = letters.next().unwrap_or_default();
         if !CLAUSES.iter().any(|clause| clause.letters.contains(letter)) {
-            return Err(unread(&format!("unrecognized formatting clause \"{letter}\"")));
+            // Upstream looks at bytes.
+            let shown = behind.bytes().next().map(char::from).unwrap_or_default();
+            return Err(unread(&format!("unrecognized formatting clause \"{shown}\"")));
         }
         with(Piece::Value(next, letter, digits))?;
         (rest, next) = (letters.as_str(), next + 1);

@@ -6,21 +6,21 @@ use proto::quantity::{Format, Quantity};
 
 use super::{Args, Entry, ONE, bool, function, int, method, opaque, semver};
 use crate::cel::Error;
-use crate::cel::cost::{CHARACTER, Cost};
+use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 
 /// An amount.
 #[derive(Debug, PartialEq)]
 struct Amount(Quantity);
 
-opaque!(Amount, "kubernetes.Quantity");
+opaque!(Amount, "kubernetes.Quantity", |_| None, |amount| amount.0.to_string());
 
-const PARSE: Cost = Cost::Parse(CHARACTER);
+const PARSE: Cost = Cost::Scan(1.0);
 
 pub(super) const TABLE: &[Entry] = &[
     function("quantity", "string", "kubernetes.Quantity", PARSE, make),
     function("isQuantity", "string", "bool", PARSE, is_quantity),
-    method("sign", "kubernetes.Quantity", "int", ONE, sign),
+    function("sign", "kubernetes.Quantity", "int", ONE, sign),
     method("isInteger", "kubernetes.Quantity", "bool", ONE, is_integer),
     method("asInteger", "kubernetes.Quantity", "int", ONE, as_integer),
     method("asApproximateFloat", "kubernetes.Quantity", "double", ONE, as_float),

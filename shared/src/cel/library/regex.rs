@@ -4,17 +4,17 @@ use std::borrow::Cow;
 
 use regex::Regex;
 
-use super::{Args, Entry, bool, function, method, text};
+use super::{Args, Entry, ONE, bool, function, method, text};
 use crate::cel::Error;
 use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 
 pub(super) const TABLE: &[Entry] = &[
-    function("matches", "string, string", "bool", Cost::Regex(false), matches),
-    method("matches", "string, string", "bool", Cost::Regex(false), matches),
-    method("find", "string, string", "string", Cost::Regex(true), find),
-    method("findAll", "string, string", "list(string)", Cost::Regex(true), find_all),
-    method("findAll", "string, string, int", "list(string)", Cost::Regex(true), find_all),
+    function("matches", "string, string", "bool", ONE, matches),
+    method("matches", "string, string", "bool", Cost::Matches, matches),
+    method("find", "string, string", "string", Cost::Find, find),
+    method("findAll", "string, string", "list(string)", Cost::Find, find_all),
+    method("findAll", "string, string, int", "list(string)", Cost::Find, find_all),
 ];
 
 /// Largest compiled form of a pattern that is made while an expression runs, in bytes: there may be many of them.

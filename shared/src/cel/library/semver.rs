@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{Args, Entry, ONE, bool, function, int, method, opaque};
 use crate::cel::Error;
-use crate::cel::cost::{CHARACTER, Cost};
+use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 
 /// A version; what it was built from does not count.
@@ -22,7 +22,7 @@ impl PartialEq for Version {
 
 opaque!(Version, "kubernetes.Semver");
 
-const PARSE: Cost = Cost::Parse(CHARACTER);
+const PARSE: Cost = Cost::Scan(1.0);
 
 pub(super) const TABLE: &[Entry] = &[
     function("semver", "string", "kubernetes.Semver", PARSE, make),
@@ -43,7 +43,10 @@ fn number(text: &str, what: &str) -> Result<u64, String> {
     if text.len() > 1 && text.starts_with('0') {
         return Err(format!("{what} number must not contain leading zeroes {text:?}"));
     }
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if text.is_empty() {
+        return Err("strconv.ParseUint: parsing \"\": invalid syntax".to_owned());
+    }
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
     if !digits {
         return Err(format!("Invalid character(s) found in {} number {text:?}", what.to_lowercase()));
     }
@@ -73,32 +76,41 @@ fn parse(text: &str) -> Result<Version, String> {
             return Err(format!("Numeric PreRelease version must not contain leading zeroes {part:?}"));
         }
     }
-    if build.is_some_and(|b| b.split('.').any(bad)) {
-        return Err("Invalid character(s) found in build meta data".to_owned());
+    for part in build.into_iter().flat_map(|b| b.split('.')) {
+        if part.is_empty() {
+            return Err("Build meta data is empty".to_owned());
+        }
+        if bad(part) {
+            return Err(format!("Invalid character(s) found in build meta data {part:?}"));
+        }
     }
     Ok(Version { numbers: [number(major, "Major")?, number(minor, "Minor")?, number(patch, "Patch")?], pre })
 }
 
 /// `v1.2` is `1.2.0` when the caller asks for leniency.
-fn normalized(text: &str) -> String {
+fn normalized(text: &str) -> Result<String, String> {
     let text = text.strip_prefix('v').unwrap_or(text);
-    let end = text.find(['-', '+']).unwrap_or(text.len());
-    let (core, rest) = text.split_at(end);
-    let plain = |p| match str::trim_start_matches(p, '0') {
-        "" => "0",
-        t => t,
-    };
-    let mut parts: Vec<&str> = core.split('.').map(plain).collect();
-    while parts.len() < 3 {
-        parts.push("0");
+    let mut parts: Vec<String> = text.splitn(3, '.').map(plain).collect();
+    if parts.len() < 3 && parts.last().is_some_and(|last| last.contains(['+', '-'])) {
+        return Err("short version cannot contain PreRelease/Build meta data".to_owned());
     }
-    format!("{}{rest}", parts.join("."))
+    parts.resize(3, "0".to_owned());
+    Ok(parts.join("."))
+}
+
+/// A number without the zeros before it.
+fn plain(part: &str) -> String {
+    if part.len() < 2 {
+        return part.to_owned();
+    }
+    let rest = part.trim_start_matches('0');
+    if rest.starts_with(|c: char| c.is_ascii_digit()) { rest.to_owned() } else { format!("0{rest}") }
 }
 
 fn read(args: &Args<'_, '_>) -> Result<Version, Error> {
     let source = args.text(0)?;
     let lenient = args.len() > 1 && matches!(args.get(1)?, Value::Bool(true));
-    if lenient { parse(&normalized(source)) } else { parse(source) }.map_err(Error::new)
+    if lenient { normalized(source).and_then(|text| parse(&text)) } else { parse(source) }.map_err(Error::new)
 }
 
 fn make<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {

@@ -2,7 +2,7 @@
 
 use super::{Args, Entry, ONE, bool, function, int, method, text};
 use crate::cel::Error;
-use crate::cel::cost::{CHARACTER, Cost};
+use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 
 pub(super) const TABLE: &[Entry] = &[
@@ -10,10 +10,10 @@ pub(super) const TABLE: &[Entry] = &[
     method("startsWith", "string, string", "bool", Cost::Prefix, starts_with),
     method("endsWith", "string, string", "bool", Cost::Prefix, ends_with),
     method("charAt", "string, int", "string", ONE, char_at),
-    method("indexOf", "string, string", "int", Cost::Scan(0, CHARACTER), index_of),
-    method("indexOf", "string, string, int", "int", Cost::Scan(0, CHARACTER), index_of),
-    method("lastIndexOf", "string, string", "int", Cost::Scan(0, CHARACTER), last_index_of),
-    method("lastIndexOf", "string, string, int", "int", Cost::Scan(0, CHARACTER), last_index_of),
+    method("indexOf", "string, string", "int", Cost::Walk, index_of),
+    method("indexOf", "string, string, int", "int", Cost::Walk, index_of),
+    method("lastIndexOf", "string, string", "int", Cost::Walk, last_index_of),
+    method("lastIndexOf", "string, string, int", "int", Cost::Walk, last_index_of),
     method("lowerAscii", "string", "string", Cost::Keep, lower),
     method("upperAscii", "string", "string", Cost::Keep, upper),
     method("trim", "string", "string", Cost::Keep, trim),

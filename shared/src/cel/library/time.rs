@@ -159,7 +159,8 @@ fn to_timestamp<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 
 fn to_duration<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
-        Value::Duration(n) | Value::Int(n) => Ok(Value::Duration(*n)),
+        Value::Duration(n) => Ok(Value::Duration(*n)),
+        Value::Int(_) => Err(Error::new("type conversion error from 'int' to 'google.protobuf.Duration'")),
         Value::String(s) => duration(s).map(Value::Duration).ok_or_else(|| unreadable("google.protobuf.Duration")),
         _ => Err(Error::overload()),
     }
@@ -176,7 +177,14 @@ fn east(name: &str, t: &DateTime) -> Result<SignedDuration, Error> {
     let zone = match name {
         "" | "UTC" => TimeZone::UTC,
         "Local" => TimeZone::system(),
-        name => TimeZone::get(name).map_err(|_| Error::new(format!("unknown time zone {name}")))?,
+        name if name.contains("..") || name.starts_with(['/', '\\']) => {
+            return Err(Error::new("time: invalid location name"));
+        }
+        // Names are as they are written.
+        name => {
+            let zone = TimeZone::get(name).ok().filter(|zone| zone.iana_name() == Some(name));
+            zone.ok_or_else(|| Error::new(format!("unknown time zone {name}")))?
+        }
     };
     let moment = TimeZone::UTC.to_timestamp(*t).unwrap_or(Timestamp::MAX);
     Ok(SignedDuration::from_secs(zone.to_offset(moment).seconds().into()))

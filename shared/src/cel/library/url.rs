@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Args, Entry, ONE, bool, function, method, opaque, text};
 use crate::cel::Error;
-use crate::cel::cost::{CHARACTER, Cost};
+use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Text, Value};
 use crate::status::go_quote;
 
@@ -19,7 +19,7 @@ struct Url {
 opaque!(Url, "kubernetes.URL");
 
 pub(super) const TABLE: &[Entry] = &[
-    function("url", "string", "kubernetes.URL", Cost::Scan(0, CHARACTER), url),
+    function("url", "string", "kubernetes.URL", Cost::Keep, url),
     function("isURL", "string", "bool", ONE, is_url),
     method("getScheme", "kubernetes.URL", "string", ONE, scheme),
     method("getHost", "kubernetes.URL", "string", ONE, host),

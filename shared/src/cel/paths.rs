@@ -1,0 +1,175 @@
+//! Variables and what is selected of them. A chain of selections is followed in one go: where one of them may be missing,
+//! all behind it may, and what the choice of two is selected of is selected of the one that was chosen.
+
+use std::sync::Arc;
+
+use serde_json::Value as Tree;
+
+use super::Error;
+use super::dispatch;
+use super::eval::{Run, SELECT, unless_cancelled};
+use super::node::{Kind, Node};
+use super::value::{Answer, Key, Value};
+
+/// What looking up a chain costs beside its links: what begins with a choice costs what was chosen.
+pub(super) fn cost_of(node: &Node) -> u64 {
+    match &node.kind {
+        Kind::Select { operand, test: false, .. }
+        | Kind::OptionalSelect { operand, .. }
+        | Kind::Index { operand, .. } => cost_of(operand),
+        Kind::Condition(_) | Kind::Select { test: true, .. } => 0,
+        _ => SELECT,
+    }
+}
+
+impl<'n, 'a> Run<'_, 'n, 'a> {
+    /// Follows a chain, without what it costs as a whole.
+    pub(super) fn path(&mut self, node: &'n Node) -> Answer<'a> {
+        let mut links = Vec::new();
+        let found = self.follow(node, &mut links)?;
+        Ok(match (&node.kind, found) {
+            (Kind::Select { test: true, .. }, Value::Optional(there)) => Value::Bool(there.is_some()),
+            (_, found) => found,
+        })
+    }
+
+    fn follow(&mut self, node: &'n Node, links: &mut Vec<&'n Node>) -> Answer<'a> {
+        let start = match &node.kind {
+            Kind::Select { operand, .. } | Kind::OptionalSelect { operand, .. } | Kind::Index { operand, .. } => {
+                links.push(node);
+                return self.begin(operand, links);
+            }
+            Kind::Condition(parts) => {
+                return match self.eval(&parts[0])? {
+                    Value::Bool(true) => self.begin(&parts[1], links),
+                    Value::Bool(false) => self.begin(&parts[2], links),
+                    _ => Err(Error::overload()),
+                };
+            }
+            Kind::Variable(name) => self.variable(name)?,
+            Kind::Local { slot, taken, .. } => self.local(*slot, *taken)?,
+            _ => self.eval(node)?,
+        };
+        self.links(start, links)
+    }
+
+    /// What a chain begins with: a part of it, or anything.
+    fn begin(&mut self, node: &'n Node, links: &mut Vec<&'n Node>) -> Answer<'a> {
+        // Whether something is there is the end of a chain.
+        let ends = matches!(node.kind, Kind::Select { test: true, .. });
+        if node.is_path() && !ends {
+            return self.follow(node, links);
+        }
+        let start = self.eval(node)?;
+        self.links(start, links)
+    }
+
+    fn links(&mut self, start: Value<'a>, links: &[&'n Node]) -> Answer<'a> {
+        let (mut value, mut optional) = match start {
+            Value::Optional(None) => return Ok(Value::Optional(None)),
+            Value::Optional(Some(inner)) if !links.is_empty() => ((*inner).clone(), true),
+            plain => (plain, false),
+        };
+        for link in links.iter().rev() {
+            optional |= matches!(link.kind, Kind::OptionalSelect { .. } | Kind::Index { optional: true, .. });
+            match self.link(&value, link, optional)? {
+                Some(found) => value = found,
+                None => return Ok(Value::Optional(None)),
+            }
+        }
+        Ok(if optional { Value::some(value) } else { value })
+    }
+
+    /// One step; nothing where something that may be missing is.
+    fn link(&mut self, of: &Value<'a>, link: &'n Node, optional: bool) -> Result<Option<Value<'a>>, Error> {
+        let (found, cost) = match &link.kind {
+            Kind::Select { field, test: true, .. } => {
+                let found = look_up(of, &Value::text(field.clone()));
+                self.spend(SELECT)?;
+                let there = match found {
+                    Ok(_) => true,
+                    Err(Missing::There(_)) => false,
+                    Err(Missing::Wrong(why)) => return Err(why),
+                };
+                return Ok(Some(Value::Bool(there)).filter(|_| there || !optional));
+            }
+            Kind::Select { field, .. } | Kind::OptionalSelect { field, .. } => (look_up_field(of, field), SELECT),
+            Kind::Index { index, .. } => {
+                let (at, cost) = self.index(index)?;
+                match at {
+                    Ok(at) => (look_up(of, &at), cost),
+                    Err(why) => (Err(Missing::Wrong(why)), cost),
+                }
+            }
+            _ => return Err(Error::overload()),
+        };
+        match found {
+            Ok(found) => self.spend(cost).map(|()| Some(found)),
+            Err(Missing::There(_)) if optional => Ok(None),
+            Err(Missing::There(why) | Missing::Wrong(why)) => {
+                if !optional {
+                    self.spend(cost)?;
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// What something is indexed by, and what the step costs.
+    fn index(&mut self, index: &'n Node) -> Result<(Answer<'a>, u64), Error> {
+        if index.known().is_none() && index.is_path() {
+            let found = unless_cancelled(self.path(index))?;
+            return Ok((found.and_then(is_index), cost_of(index)));
+        }
+        let found = unless_cancelled(self.eval(index))?;
+        Ok((found.and_then(is_index), SELECT))
+    }
+}
+
+fn is_index(at: Value<'_>) -> Answer<'_> {
+    match at {
+        Value::String(_) | Value::Int(_) | Value::UInt(_) | Value::Double(_) | Value::Bool(_) => Ok(at),
+        other => Err(Error::new(format!("invalid qualifier type: {}", dispatch::go_type(&other)))),
+    }
+}
+
+/// Why nothing was found.
+enum Missing {
+    /// It is not there.
+    There(Error),
+    /// It cannot be there.
+    Wrong(Error),
+}
+
+fn look_up_field<'a>(of: &Value<'a>, field: &Arc<str>) -> Result<Value<'a>, Missing> {
+    match of {
+        Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
+            of.field(field).ok_or_else(|| Missing::There(Error::no_key(field)))
+        }
+        _ => look_up(of, &Value::text(field.clone())),
+    }
+}
+
+fn look_up<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Missing> {
+    match of {
+        Value::Map(_) | Value::Tree(Tree::Object(_)) => {
+            of.at(at).map_err(|_| Missing::There(Error::no_key(&at.shown())))
+        }
+        Value::Made(_) => of.at(at).map_err(|_| Missing::There(Error::no_key(&at.shown()))),
+        Value::List(_) | Value::Tree(Tree::Array(_)) => {
+            let place = match Key::of(at) {
+                Some(Key::Int(place)) => place,
+                _ if matches!(at, Value::Double(_)) => {
+                    return Err(Missing::Wrong(Error::new(format!("unsupported index value {} in list", at.shown()))));
+                }
+                _ => {
+                    let of = at.type_name();
+                    return Err(Missing::Wrong(Error::new(format!("unsupported index type '{of}' in list"))));
+                }
+            };
+            let found = usize::try_from(place).ok().and_then(|place| of.element(place));
+            found.ok_or_else(|| Missing::There(Error::new(format!("index out of bounds: {}", at.shown()))))
+        }
+        _ => Err(Missing::There(Error::no_key(&at.shown()))),
+    }
+}

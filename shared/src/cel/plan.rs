@@ -1,0 +1,85 @@
+//! What is the same for all values of the variables is computed once, before the first run: lists and maps of constants,
+//! conversions of them, patterns. What fails here fails the whole expression.
+
+use super::eval;
+use super::node::{How, Kind, Node};
+use super::types::Type;
+use super::value::{Text, Value};
+use super::{Error, Scope};
+
+/// Functions that are called beforehand when their argument is known.
+const CONVERSIONS: [&str; 10] =
+    ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
+/// Functions whose first argument after the text is a pattern.
+const PATTERNS: [&str; 3] = ["matches", "find", "findAll"];
+
+/// Plans the run of an expression; the error is what a user is told.
+pub(super) fn plan(root: &mut Node) -> Result<(), String> {
+    let mut failed = None;
+    root.each_part(&mut |part| {
+        if failed.is_none() {
+            failed = plan(part).err();
+        }
+    });
+    match failed {
+        Some(why) => Err(why),
+        None => one(root),
+    }
+}
+
+fn one(node: &mut Node) -> Result<(), String> {
+    match &mut node.kind {
+        // Types have no other names than their own, and no variables.
+        Kind::Literal(Value::Type(Text::Borrowed(name @ ("duration" | "timestamp")))) => {
+            return Err(format!("reference to undefined type: {name}"));
+        }
+        Kind::Local { name, .. } if matches!(node.of, Type::Type(_)) => {
+            return Err(format!("reference to undefined type: {name}"));
+        }
+        Kind::List(items) if items.iter().all(|(item, optional)| !optional && item.known().is_some()) => {}
+        Kind::Map(entries)
+            if entries.iter().all(|(k, v, optional)| !optional && k.known().is_some() && v.known().is_some()) => {}
+        Kind::Call { name, arguments, .. } if CONVERSIONS.contains(&&**name) && arguments.len() == 1 => {
+            if arguments[0].known().is_none() {
+                return Ok(());
+            }
+        }
+        Kind::Call { name, arguments, pattern, .. } if PATTERNS.contains(&&**name) => {
+            if let Some(Value::String(text)) = arguments.get(1).and_then(Node::known) {
+                *pattern = Some(crate::patterns::compile(text)?);
+            }
+            return Ok(());
+        }
+        Kind::Call { name, candidates, arguments, how, .. } if &**name == "@in" && candidates.len() == 1 => {
+            let Some(list) = arguments.get(1).and_then(Node::known).and_then(Value::items) else { return Ok(()) };
+            if !list.is_empty() {
+                *how = if list.iter().all(is_plain) { How::Among } else { How::Plain };
+                return Ok(());
+            }
+        }
+        _ => return Ok(()),
+    }
+    fold(node)
+}
+
+/// Whether a value can be looked up among others.
+fn is_plain(value: &Value<'_>) -> bool {
+    matches!(value, Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Double(_) | Value::String(_))
+}
+
+fn fold(node: &mut Node) -> Result<(), String> {
+    let value = match &node.kind {
+        // Nothing is in a list that holds nothing, whoever asks.
+        Kind::Call { name, .. } if &**name == "@in" => Value::Bool(false),
+        _ => match eval::run(node, &Scope::default(), super::PER_CALL_LIMIT).0 {
+            Ok(value) => value,
+            // What is too much will be told when it runs.
+            Err(Error::Cancelled) => return Ok(()),
+            Err(Error::Failed(why)) => return Err(why),
+        },
+    };
+    let (of, id) = (node.of.clone(), node.id);
+    let from = std::mem::replace(node, Node { kind: Kind::Literal(Value::Null), of, id });
+    node.kind = Kind::Constant { value, from: Box::new(from) };
+    Ok(())
+}
