@@ -123,10 +123,7 @@ pub fn done(volume: &PersistentVolume, outcome: Result<(), String>) -> Vec<Actio
     match outcome {
         Ok(()) => {
             let about = object::reference::<PersistentVolume>(&volume.metadata);
-            vec![
-                Action::normal(&about, "VolumeRecycled", "Volume recycled".into()),
-                Action::update(&unbind(volume)),
-            ]
+            vec![Action::normal(&about, "VolumeRecycled", "Volume recycled".into()), Action::update(&unbind(volume))]
         }
         Err(why) => fails(volume, "VolumeFailedRecycle", format!("Recycle failed: {why}")),
     }

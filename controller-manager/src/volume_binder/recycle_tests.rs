@@ -54,8 +54,20 @@ fn the_pod_is_given_the_place_and_the_time() {
     )
     .expect("recyclers");
     for (recyclers, with, namespace, seconds, source) in [
-        (&standard, json!({"hostPath": {"path": "/d", "type": "Directory"}}), "default", 300, json!({"name": "vol", "hostPath": {"path": "/d"}})),
-        (&standard, json!({"hostPath": {"path": "/d"}, "capacity": {"storage": "1Gi"}}), "default", 60, json!({"name": "vol", "hostPath": {"path": "/d"}})),
+        (
+            &standard,
+            json!({"hostPath": {"path": "/d", "type": "Directory"}}),
+            "default",
+            300,
+            json!({"name": "vol", "hostPath": {"path": "/d"}}),
+        ),
+        (
+            &standard,
+            json!({"hostPath": {"path": "/d"}, "capacity": {"storage": "1Gi"}}),
+            "default",
+            60,
+            json!({"name": "vol", "hostPath": {"path": "/d"}}),
+        ),
         (
             &standard,
             json!({"nfs": {"server": "s", "path": "/x", "readOnly": true}, "capacity": {"storage": "2Gi"}}),
@@ -104,7 +116,8 @@ fn what_a_pod_came_to() {
 fn what_follows() {
     let volume = |phase: &str| volume(json!({"spec": {"hostPath": {"path": "/d"}}, "status": {"phase": phase}}));
     let freed = done(&volume("Released"), Ok(()));
-    let [Action::Event { reason: "VolumeRecycled", warning: false, .. }, Action::Update { body, .. }] = freed.as_slice()
+    let [Action::Event { reason: "VolumeRecycled", warning: false, .. }, Action::Update { body, .. }] =
+        freed.as_slice()
     else {
         panic!("{freed:?}")
     };
@@ -113,7 +126,10 @@ fn what_follows() {
     let [Action::Update { body, .. }, Action::Event { reason, warning: true, message, .. }] = failed.as_slice() else {
         panic!("{failed:?}")
     };
-    assert_eq!((body["status"]["phase"].as_str(), body["status"]["message"].as_str()), (Some("Failed"), Some(&**message)));
+    assert_eq!(
+        (body["status"]["phase"].as_str(), body["status"]["message"].as_str()),
+        (Some("Failed"), Some(&**message))
+    );
     assert_eq!((*reason, &**message), ("VolumeFailedRecycle", "Recycle failed: no"));
     assert!(done(&volume("Failed"), Err("no".into())).is_empty(), "told once");
 }

@@ -135,8 +135,9 @@ impl RecyclerClient {
     async fn create(&self, pod: &Pod) -> Result<String, String> {
         let (namespace, name) = (object::namespace(&pod.metadata), object::name(&pod.metadata));
         if namespace.is_empty() {
-            return Err("unexpected error creating recycler pod:  an empty namespace may not be set during creation"
-                .to_owned());
+            return Err(
+                "unexpected error creating recycler pod:  an empty namespace may not be set during creation".to_owned()
+            );
         }
         match self.executor.rest.post(&collection(namespace), &body(pod)).await {
             Ok(made) => Ok(made.uid),
