@@ -136,7 +136,13 @@ impl History {
     }
 
     /// The target was scaled: rates are counted from such changes. Without a behaviour nobody asks for them.
-    pub fn scaled(&mut self, behavior: Option<&HorizontalPodAutoscalerBehavior>, from: i32, to: i32, now: SignedDuration) {
+    pub fn scaled(
+        &mut self,
+        behavior: Option<&HorizontalPodAutoscalerBehavior>,
+        from: i32,
+        to: i32,
+        now: SignedDuration,
+    ) {
         let Some(behavior) = behavior else { return };
         let rules = Rules::of(behavior, Duration::ZERO);
         let (list, rule) = if to > from { (&mut self.ups, &rules.up) } else { (&mut self.downs, &rules.down) };

@@ -363,7 +363,7 @@ impl Binder {
     fn active(&self, claim: &Key) -> impl Iterator<Item = Arc<Pod>> {
         let name = claim.name.clone();
         let uses = move |p: &Pod| pods::claims_of(p).any(|claim| claim == name);
-        self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::finished(p))
+        self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::over(p))
     }
 }
 
