@@ -5,14 +5,16 @@ use std::num::IntErrorKind;
 use std::time::Duration;
 
 use jiff::civil::{Date, DateTime, Time};
-use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan};
+use jiff::tz::{Offset, TimeZone};
+use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use crate::flags::parse_duration;
 use crate::status::go_quote;
 
-/// How far ahead a next time is looked for, in days.
-const HORIZON: usize = 5 * 366;
+/// How many years ahead a next time is looked for.
+const YEARS: i16 = 5;
+/// In seconds.
+const HOUR: i64 = 3600;
 
 /// A set of small numbers, and whether it was written as a star.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,38 +132,138 @@ impl Schedule {
     }
 }
 
+/// What the next time is looked for by, from the largest to the smallest.
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Month,
+    Day,
+    Hour,
+    Minute,
+    Second,
+}
+
+impl Unit {
+    const ALL: [Self; 5] = [Self::Month, Self::Day, Self::Hour, Self::Minute, Self::Second];
+
+    /// Whether a larger unit may have changed with this one.
+    fn begins_anew(self, at: DateTime) -> bool {
+        match self {
+            Self::Month => at.month() == 1,
+            Self::Day => at.day() == 1,
+            Self::Hour => at.hour() == 0,
+            Self::Minute => at.minute() == 0,
+            Self::Second => at.second() == 0,
+        }
+    }
+}
+
+/// A moment and what clocks in its zone show. Days and months are counted by the clock; hours and minutes pass, so that
+/// an hour which the clock skips is passed over, and one that it shows twice is there twice.
+struct Walk<'a> {
+    now: Timestamp,
+    zone: &'a TimeZone,
+}
+
+impl Walk<'_> {
+    fn clock(&self) -> DateTime {
+        self.zone.to_offset(self.now).to_datetime(self.now)
+    }
+
+    /// Go to when the clock shows this. Where it never does, or twice, the answer is that of Go's `time.Date`.
+    fn go(&mut self, clock: DateTime) -> Option<()> {
+        let guess = Offset::UTC.to_timestamp(clock).ok()?;
+        let first = self.zone.to_offset(guess);
+        let offset = if first.is_zero() { first } else { self.zone.to_offset(first.to_timestamp(clock).ok()?) };
+        self.now = offset.to_timestamp(clock).ok()?;
+        Some(())
+    }
+
+    fn pass(&mut self, seconds: i64) -> Option<()> {
+        self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).ok()?;
+        Some(())
+    }
+
+    /// Back to the begin of the unit.
+    fn floor(&mut self, unit: Unit) -> Option<()> {
+        let clock = self.clock();
+        let midnight = |date: Date| date.to_datetime(Time::midnight());
+        match unit {
+            Unit::Month => self.go(midnight(clock.date().first_of_month())),
+            Unit::Day => self.go(midnight(clock.date())),
+            Unit::Hour => self.go(midnight(clock.date()).with().hour(clock.hour()).build().ok()?),
+            Unit::Minute => self.pass(-self.now.as_second().rem_euclid(60)),
+            Unit::Second => Some(()),
+        }
+    }
+
+    fn advance(&mut self, unit: Unit) -> Option<()> {
+        match unit {
+            Unit::Month => {
+                // A day that the next month does not have is one of the month after it.
+                let clock = self.clock();
+                let days = i64::from(clock.day()) - 1;
+                self.go(clock.first_of_month().checked_add(1.month()).ok()?.checked_add(days.days()).ok()?)
+            }
+            Unit::Day => {
+                self.go(self.clock().checked_add(1.day()).ok()?)?;
+                // Midnight may have been skipped, or be there twice.
+                let hour = i64::from(self.clock().hour());
+                match hour {
+                    0 => Some(()),
+                    13.. => self.pass((24 - hour) * HOUR),
+                    _ => self.pass(-hour * HOUR),
+                }
+            }
+            Unit::Hour => self.pass(HOUR),
+            Unit::Minute => self.pass(60),
+            Unit::Second => self.pass(60 - i64::from(self.clock().second())),
+        }
+    }
+}
+
 impl Fields {
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-        let from: DateTime = after.to_zoned(zone.clone()).datetime();
-        let mut date = from.date();
-        for _ in 0..HORIZON {
-            if self.selects(date) {
-                for hour in (0..24).filter(|h| self.hour.has(*h)) {
-                    for minute in (0..60).filter(|m| self.minute.has(*m)) {
-                        let time = Time::new(hour, minute, 0, 0).ok()?;
-                        let at = DateTime::from_parts(date, time);
-                        if date == from.date() && at <= from {
-                            continue;
-                        }
-                        let found = at.to_zoned(zone.clone()).ok()?;
-                        // A time that the clock skips does not happen.
-                        if found.datetime() == at && found.timestamp() > after {
-                            return Some(found.timestamp());
-                        }
+        let mut walk = Walk { now: Timestamp::from_second(after.as_second()).ok()?, zone };
+        walk.pass(1)?;
+        let last_year = walk.clock().year() + YEARS;
+        let mut floored = false;
+        'again: while walk.clock().year() <= last_year {
+            for unit in Unit::ALL {
+                while !self.selects(unit, walk.clock()) {
+                    if !std::mem::replace(&mut floored, true) {
+                        walk.floor(unit)?;
+                    }
+                    let before = walk.now;
+                    walk.advance(unit)?;
+                    if walk.now <= before {
+                        // A day that the calendar skips leads back to the one before it.
+                        walk.pass(24 * HOUR)?;
+                    }
+                    if unit.begins_anew(walk.clock()) {
+                        continue 'again;
                     }
                 }
             }
-            date = date.checked_add(1.day()).ok()?;
+            return Some(walk.now);
         }
         None
     }
 
+    fn selects(&self, unit: Unit, at: DateTime) -> bool {
+        match unit {
+            Unit::Month => self.month.has(at.month()),
+            Unit::Day => self.selects_day(at.date()),
+            Unit::Hour => self.hour.has(at.hour()),
+            Unit::Minute => self.minute.has(at.minute()),
+            Unit::Second => at.second() == 0,
+        }
+    }
+
     /// A day is selected by both its fields, or by either when both are restricted.
-    fn selects(&self, date: Date) -> bool {
+    fn selects_day(&self, date: Date) -> bool {
         let day = self.day.has(date.day());
         let weekday = self.weekday.has(date.weekday().to_sunday_zero_offset());
-        let either = if self.day.star || self.weekday.star { day && weekday } else { day || weekday };
-        self.month.has(date.month()) && either
+        if self.day.star || self.weekday.star { day && weekday } else { day || weekday }
     }
 }
 
@@ -170,10 +272,15 @@ impl Fields {
 /// # Errors
 /// There is none of that name, in Go's words.
 pub fn zone(name: &str) -> Result<TimeZone, String> {
-    if matches!(name, "" | "UTC") {
-        return Ok(TimeZone::UTC);
+    match name {
+        "" | "UTC" => Ok(TimeZone::UTC),
+        "Local" => Ok(TimeZone::system()),
+        // Names of zones are names of files: small letters are other letters.
+        _ => TimeZone::get(name)
+            .ok()
+            .filter(|zone| zone.iana_name() == Some(name))
+            .ok_or_else(|| format!("unknown time zone {name}")),
     }
-    TimeZone::get(name).map_err(|_| format!("unknown time zone {name}"))
 }
 
 fn field(text: &str, bounds: Bounds) -> Result<Field, ScheduleError> {
@@ -272,17 +379,37 @@ mod tests {
         assert_eq!(never.next(Timestamp::UNIX_EPOCH, &TimeZone::UTC), None);
     }
 
+    /// As the library says that upstream uses.
     #[test]
-    fn time_zones() {
-        let zone = TimeZone::get("Europe/Berlin").expect("zone");
-        let daily = Schedule::parse("30 2 * * *").expect("schedule");
-        let after = |t: &str| daily.next(t.parse().expect("time"), &zone).map(|t| t.to_string());
-        assert_eq!(after("2026-01-01T00:00:00Z").as_deref(), Some("2026-01-01T01:30:00Z"));
-        assert_eq!(
-            after("2026-03-28T20:00:00Z").as_deref(),
-            Some("2026-03-30T00:30:00Z"),
-            "02:30 is skipped that night"
-        );
+    fn clocks_that_are_changed() {
+        for (zone_name, spec, after, want) in [
+            ("Europe/Berlin", "*/30 * * * *", "2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z"),
+            ("Europe/Berlin", "30 2 * * *", "2026-03-28T02:00:00Z", "2026-03-30T00:30:00Z"),
+            ("Europe/Berlin", "30 2 * * *", "2026-10-25T00:00:00Z", "2026-10-25T00:30:00Z"),
+            ("Europe/Berlin", "30 2 * * *", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"),
+            ("Europe/Berlin", "30 2 * * *", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"),
+            ("Europe/Berlin", "0 * * * *", "2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z"),
+            ("Europe/Berlin", "*/20 * * * *", "2026-10-25T00:40:00Z", "2026-10-25T01:00:00Z"),
+            ("America/New_York", "30 1 * * *", "2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z"),
+            ("Australia/Lord_Howe", "45 1 * * *", "2026-04-04T14:45:00Z", "2026-04-04T15:15:00Z"),
+            ("America/Santiago", "0 0 * * *", "2026-09-05T12:00:00Z", "2026-09-07T03:00:00Z"),
+            ("Asia/Tokyo", "0 9 * * *", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+            // A day that was not there.
+            ("Pacific/Apia", "0 12 30 12 *", "2011-12-29T12:00:00Z", "2012-12-29T22:00:00Z"),
+        ] {
+            let schedule = Schedule::parse(spec).expect(spec);
+            let got = schedule.next(after.parse().expect("time"), &zone(zone_name).expect("zone"));
+            assert_eq!(got.map(|t| t.to_string()).as_deref(), Some(want), "{zone_name} {spec} {after}");
+        }
+    }
+
+    #[test]
+    fn zones_are_named_exactly() {
+        for (name, known) in
+            [("UTC", true), ("US/Eastern", true), ("Asia/Tokyo", true), ("asia/tokyo", false), ("No/Where", false)]
+        {
+            assert_eq!(zone(name).is_ok(), known, "{name}");
+        }
     }
 
     #[test]

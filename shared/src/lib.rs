@@ -12,6 +12,7 @@ pub mod cron;
 pub mod csi;
 pub mod events;
 pub mod flags;
+pub mod fnv;
 pub mod grpc;
 pub mod host_port;
 pub mod informer;

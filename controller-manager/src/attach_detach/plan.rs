@@ -205,12 +205,7 @@ fn listed(s: &Snapshot<'_>, node: &Node, old: &[AttachedVolume], out: &mut Decis
 /// Whether the pod needs its volumes attached.
 #[must_use]
 pub fn needs_volumes(pod: &Pod, node: Option<&Node>) -> bool {
-    let stopped = || {
-        let states = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-        states.filter_map(|c| c.state.as_ref()).all(|s| s.terminated.is_some() || s.waiting.is_some())
-    };
-    let ended = pods::finished(pod) || (object::deleting(&pod.metadata) && stopped());
-    !ended || node.is_some_and(|n| object::annotation(&n.metadata, KEEP_TERMINATED) == Some("true"))
+    !pods::over(pod) || node.is_some_and(|n| object::annotation(&n.metadata, KEEP_TERMINATED) == Some("true"))
 }
 
 /// Whether a claim that a pod's volume leads to is its own, where it was to be made for it: another may have the name.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
-use shared::cron::{Schedule, ScheduleError};
+use shared::cron::{self, Schedule, ScheduleError};
 
 use super::missed::{self, Missed};
 use crate::engine::action::Action;
@@ -75,9 +75,10 @@ pub fn look_at(old: &CronJob, new: &CronJob, local: &TimeZone, now: Timestamp) -
     if before.schedule == spec.schedule && before.time_zone == spec.time_zone {
         return Some(Duration::ZERO);
     }
-    let named = spec.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok());
+    let named = spec.time_zone.as_deref().and_then(|name| cron::zone(name).ok());
     let (schedule, zone) = read(spec, named.as_ref(), local).ok()?;
-    missed::until_next(new, &schedule, &zone, now)
+    // A schedule that no time satisfies is complained about at once.
+    Some(missed::until_next(new, &schedule, &zone, now).unwrap_or_default())
 }
 
 /// The schedule and the zone it is in: its own, else the named one, else the local one.
@@ -159,11 +160,11 @@ fn delete(job: &Job, about: &ObjectReference) -> [Action; 2] {
 }
 
 fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timestamp, d: &mut Decision) {
-    let named = match spec.time_zone.as_deref().map(|name| (name, TimeZone::get(name))) {
+    let named = match spec.time_zone.as_deref().map(|name| (name, cron::zone(name))) {
         None => None,
         Some((_, Ok(zone))) => Some(zone),
-        Some((name, Err(_))) => {
-            let text = format!("invalid timeZone: {name:?}: unknown time zone {name}");
+        Some((name, Err(why))) => {
+            let text = format!("invalid timeZone: {name:?}: {why}");
             d.actions.push(Action::warning(about, "UnknownTimeZone", text));
             return;
         }
@@ -428,6 +429,31 @@ mod tests {
         }
         let suspended = cron(json!({"schedule": "0 3 * * *", "suspend": true}), json!({}));
         assert_eq!(look_at(&daily, &suspended, &TimeZone::UTC, now), Some(Duration::ZERO), "anything else");
+    }
+
+    #[test]
+    fn an_hour_that_is_there_twice_has_its_jobs_twice() {
+        let zone = json!({"schedule": "30 * * * *", "timeZone": "Europe/Berlin"});
+        let last = json!({"lastScheduleTime": "2026-10-25T00:30:00Z"});
+        for (now, want) in [
+            ("2026-10-25T01:29:59Z", None),
+            ("2026-10-25T01:30:00Z", Some("2026-10-25T02:30:00+01:00")),
+            ("2026-10-25T02:30:00Z", Some("2026-10-25T03:30:00+01:00")),
+        ] {
+            let d = decide(cron(zone.clone(), last.clone()), vec![], now);
+            let noted = d.start.and_then(|(job, _)| job.metadata.annotations?.remove(SCHEDULED));
+            assert_eq!(noted.as_deref(), want, "{now}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_went_back_starts_nothing_twice() {
+        let d = decide(
+            cron(json!({}), json!({"lastScheduleTime": "2026-01-01T00:10:00Z"})),
+            vec![],
+            "2026-01-01T00:05:00Z",
+        );
+        assert_eq!((log(&d), d.again), (vec![], Some(Duration::from_millis(15 * 60_000 + 100))));
     }
 
     #[test]

@@ -34,6 +34,15 @@ pub fn start_at(wall: Timestamp) -> (Timestamp, tokio::time::Instant) {
     start
 }
 
+/// Somebody sets the clock of this thread's runtime ahead, or back.
+#[cfg(test)]
+pub fn set_ahead(seconds: i64) {
+    if let Some((wall, instant)) = START.get() {
+        let wall = wall.saturating_add(k8s_openapi::jiff::SignedDuration::from_secs(seconds)).unwrap_or(wall);
+        START.set(Some((wall, instant)));
+    }
+}
+
 /// A moment to measure from.
 #[must_use]
 pub fn instant() -> Instant {

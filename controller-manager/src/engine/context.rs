@@ -173,6 +173,11 @@ impl Context {
         self.inner.tasks.spawn(name, task);
     }
 
+    /// Run a task that may be dropped wherever it waits, which it is at the end of the term.
+    pub fn spawn_until_end(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.tasks.spawn_until(&self.inner.shutdown, name, task);
+    }
+
     /// Do something every `period`, once the caches are filled, until the term ends.
     pub fn every<F, Fut>(&self, name: &'static str, period: Duration, mut work: F)
     where

@@ -408,7 +408,8 @@ fn touched<'a, K: Held>(old: &K, new: &'a K) -> Option<Change<'a>> {
 }
 
 /// Resources that can be listed, watched and deleted; events are not worth watching.
-fn collectable(s: &Served) -> bool {
+#[must_use]
+pub fn collectable(s: &Served) -> bool {
     s.can("list") && s.can("watch") && s.can("delete") && s.plural != "events"
 }
 

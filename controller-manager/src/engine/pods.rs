@@ -28,6 +28,16 @@ pub fn finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
+/// Whether none of its containers will run again: it has ended, or it goes and nothing in it runs.
+#[must_use]
+pub fn over(pod: &Pod) -> bool {
+    let stopped = || {
+        let states = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+        states.filter_map(|c| c.state.as_ref()).all(|s| s.terminated.is_some() || s.waiting.is_some())
+    };
+    finished(pod) || (deleting(&pod.metadata) && stopped())
+}
+
 /// Neither finished nor being deleted.
 #[must_use]
 pub fn active(pod: &Pod) -> bool {

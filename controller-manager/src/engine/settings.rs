@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PodTemplate;
 use shared::flags::{FeatureGates, FlagSet};
 
 use super::registry::Selection;
@@ -171,10 +170,10 @@ pub struct Recyclers {
 
 impl Recyclers {
     fn of(flags: &FlagSet) -> Self {
-        let one = |minimum: &str, per_gib: &str, template: &str| Recycler {
+        let one = |minimum: &str, per_gib: &str, path: &str| Recycler {
             minimum: flags.integer(minimum),
             per_gib: flags.integer(per_gib),
-            template: template_of(&flags.string(template)),
+            path: flags.string(path),
         };
         Self {
             host_path: one(
@@ -189,19 +188,6 @@ impl Recyclers {
             ),
         }
     }
-}
-
-/// The pod in a file, as a template. A file that cannot be read is complained of, and the standard pod serves.
-fn template_of(path: &str) -> Option<Box<PodTemplate>> {
-    if path.is_empty() {
-        return None;
-    }
-    let read = || -> anyhow::Result<PodTemplate> {
-        let text = std::fs::read(path)?;
-        let pod = proto::yaml::decode_any(&text).map_err(|e| anyhow::anyhow!("{e:?}"))?;
-        Ok(shared::types::from_tree(&serde_json::json!({"template": pod}))?)
-    };
-    read().inspect_err(|error| tracing::error!(path, %error, "the recycler's pod cannot be read")).ok().map(Box::new)
 }
 
 /// What the cloud loops are told.

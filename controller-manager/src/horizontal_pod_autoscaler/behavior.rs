@@ -1,12 +1,12 @@
 //! What keeps a recommendation from being followed at once: stabilisation windows, rates, and the bounds of the spec.
 //!
 //! In: the number of replicas that metrics ask for and what was recommended and done lately. Out: the number to set
-//! and the conditions that say why it differs. Time is an argument.
+//! and the conditions that say why it differs. Time is an argument, by a clock that nobody sets.
 
 use std::time::Duration;
 
 use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 
 use super::arithmetic::{ceil, int32};
 
@@ -22,14 +22,14 @@ const DEFAULT_PODS: i32 = 4;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// When what was recommended. Bounded: entries out of every window are written over.
-    recommendations: Vec<(Timestamp, i32)>,
+    recommendations: Vec<(SignedDuration, i32)>,
     ups: Vec<Change>,
     downs: Vec<Change>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Change {
-    at: Timestamp,
+    at: SignedDuration,
     replicas: i32,
 }
 
@@ -84,7 +84,7 @@ pub fn judge(
     behavior: Option<&HorizontalPodAutoscalerBehavior>,
     wish: Wish,
     window: Duration,
-    now: Timestamp,
+    now: SignedDuration,
 ) -> Verdict {
     let rules = behavior.map(|b| Rules::of(b, window));
     let (stable, why) = match &rules {
@@ -102,20 +102,20 @@ pub fn judge(
 
 impl History {
     /// The replicas at first sight count as a recommendation.
-    pub fn begin(&mut self, current: i32, now: Timestamp) {
+    pub fn begin(&mut self, current: i32, now: SignedDuration) {
         if self.recommendations.is_empty() {
             self.recommendations.push((now, current));
         }
     }
 
-    fn note(&mut self, replicas: i32, cutoff: Timestamp, now: Timestamp) {
+    fn note(&mut self, replicas: i32, cutoff: SignedDuration, now: SignedDuration) {
         match self.recommendations.iter().rposition(|(at, _)| *at < cutoff) {
             Some(old) => self.recommendations[old] = (now, replicas),
             None => self.recommendations.push((now, replicas)),
         }
     }
 
-    fn highest(&mut self, desired: i32, window: Duration, now: Timestamp) -> (i32, Why) {
+    fn highest(&mut self, desired: i32, window: Duration, now: SignedDuration) -> (i32, Why) {
         let cutoff = before(now, window);
         let recent = self.recommendations.iter().filter(|(at, _)| *at >= cutoff).map(|r| r.1);
         let highest = recent.max().unwrap_or(desired).max(desired);
@@ -123,7 +123,7 @@ impl History {
         (highest, DOWN_STABILIZED)
     }
 
-    fn stabilized(&mut self, rules: &Rules, wish: Wish, now: Timestamp) -> (i32, Why) {
+    fn stabilized(&mut self, rules: &Rules, wish: Wish, now: SignedDuration) -> (i32, Why) {
         let (up_cutoff, down_cutoff) = (before(now, rules.up.window), before(now, rules.down.window));
         let recent = |cutoff| self.recommendations.iter().filter(move |(at, _)| *at > cutoff).map(|r| r.1);
         let lowest = recent(up_cutoff).min().map_or(wish.desired, |r| r.min(wish.desired));
@@ -136,7 +136,13 @@ impl History {
     }
 
     /// The target was scaled: rates are counted from such changes. Without a behaviour nobody asks for them.
-    pub fn scaled(&mut self, behavior: Option<&HorizontalPodAutoscalerBehavior>, from: i32, to: i32, now: Timestamp) {
+    pub fn scaled(
+        &mut self,
+        behavior: Option<&HorizontalPodAutoscalerBehavior>,
+        from: i32,
+        to: i32,
+        now: SignedDuration,
+    ) {
         let Some(behavior) = behavior else { return };
         let rules = Rules::of(behavior, Duration::ZERO);
         let (list, rule) = if to > from { (&mut self.ups, &rules.up) } else { (&mut self.downs, &rules.down) };
@@ -192,7 +198,7 @@ impl Rule {
         &self,
         history: &History,
         (current, up): (i32, bool),
-        now: Timestamp,
+        now: SignedDuration,
         allowed: impl Fn(&HPAScalingPolicy, i32) -> i32,
     ) -> i32 {
         let each = self.policies.iter().map(|policy| {
@@ -208,8 +214,8 @@ impl Rule {
     }
 }
 
-fn before(now: Timestamp, d: Duration) -> Timestamp {
-    now.checked_sub(SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MIN)
+fn before(now: SignedDuration, d: Duration) -> SignedDuration {
+    now.saturating_sub(SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX))
 }
 
 fn bounded(wish: Wish) -> (i32, Why) {
@@ -224,7 +230,7 @@ fn bounded(wish: Wish) -> (i32, Why) {
     }
 }
 
-fn rated(history: &History, rules: &Rules, wish: Wish, now: Timestamp) -> (i32, Why) {
+fn rated(history: &History, rules: &Rules, wish: Wish, now: SignedDuration) -> (i32, Why) {
     if wish.desired > wish.current {
         let fastest = fastest_up(history, &rules.up, wish.current, now).max(wish.current);
         let (most, why) = if wish.max > fastest { (fastest, UP_LIMIT) } else { (wish.max, TOO_MANY) };
@@ -241,7 +247,7 @@ fn rated(history: &History, rules: &Rules, wish: Wish, now: Timestamp) -> (i32, 
     (wish.desired, WITHIN)
 }
 
-fn fastest_up(history: &History, rule: &Rule, current: i32, now: Timestamp) -> i32 {
+fn fastest_up(history: &History, rule: &Rule, current: i32, now: SignedDuration) -> i32 {
     if rule.select == "Disabled" {
         return current;
     }
@@ -255,7 +261,7 @@ fn fastest_up(history: &History, rule: &Rule, current: i32, now: Timestamp) -> i
     })
 }
 
-fn fastest_down(history: &History, rule: &Rule, current: i32, now: Timestamp) -> i32 {
+fn fastest_down(history: &History, rule: &Rule, current: i32, now: SignedDuration) -> i32 {
     if rule.select == "Disabled" {
         return current;
     }

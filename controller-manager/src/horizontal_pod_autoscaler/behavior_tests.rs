@@ -3,8 +3,8 @@
 use super::*;
 use serde_json::{Value, json};
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).expect("time")
+fn at(seconds: i64) -> SignedDuration {
+    SignedDuration::from_secs(seconds)
 }
 
 fn behavior(v: Value) -> HorizontalPodAutoscalerBehavior {

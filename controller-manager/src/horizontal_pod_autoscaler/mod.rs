@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
+use k8s_openapi::jiff::SignedDuration;
 use parking_lot::Mutex;
 use proto::selector::label::Selector;
 use shared::informer::{Event, Store};
@@ -62,6 +63,8 @@ struct Autoscaler {
     memory: Mutex<HashMap<Key, Memory>>,
     config: Hpa,
     own_tolerance: bool,
+    /// From when windows and periods are counted.
+    began: Instant,
 }
 
 /// Wire the horizontal pod autoscaler.
@@ -78,6 +81,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             memory: Mutex::default(),
             config,
             own_tolerance: cx.gate("HPAConfigurableTolerance"),
+            began: clock::instant(),
         });
         let (wake, memory) = (queue.clone(), Arc::clone(&this));
         hpas.add_handler(move |event: &Event<HorizontalPodAutoscaler>| {
@@ -129,7 +133,7 @@ impl Autoscaler {
                     if result.is_ok() {
                         action = if size > found.scale.wanted { "scale_up" } else { "scale_down" };
                         if let Some(memory) = self.memory.lock().get_mut(key) {
-                            memory.history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, now);
+                            memory.history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, self.steady());
                         }
                     }
                     plan::after_rescale(&mut decision, &before, result, now);
@@ -198,6 +202,7 @@ impl Autoscaler {
             config: self.config,
             own_tolerance: self.own_tolerance,
             now: clock::now(),
+            steady: self.steady(),
         };
         let mut history = self.memory.lock().get_mut(key).map(|m| std::mem::take(&mut m.history)).unwrap_or_default();
         let decision = plan::plan(&snapshot, &mut history);
@@ -220,6 +225,10 @@ impl Autoscaler {
             }
         }
         decision
+    }
+
+    fn steady(&self) -> SignedDuration {
+        SignedDuration::try_from(clock::instant().saturating_duration_since(self.began)).unwrap_or_default()
     }
 
     /// The pods of a scale, and every autoscaler whose target selects any of them.

@@ -9,7 +9,7 @@ use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricIdentifier, MetricSpec, MetricStatus,
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use proto::selector::label::Selector;
 
 use super::behavior::{self, History, Wish};
@@ -77,6 +77,8 @@ pub struct Snapshot<'a> {
     pub own_tolerance: bool,
     /// The time.
     pub now: Timestamp,
+    /// The time by a clock that nobody sets: windows and periods are counted by it, as upstream's are.
+    pub steady: SignedDuration,
 }
 
 /// An event about the autoscaler: whether it is a warning, reason, message.
@@ -157,7 +159,7 @@ pub fn plan(s: &Snapshot<'_>, history: &mut History) -> Decision {
     let mut out = Decision { status: hpa.status.clone().unwrap_or_default(), ..Decision::default() };
     let message = "the HPA controller was able to get the target's current scale";
     set(&mut out.status, s.now, ABLE, true, "SucceededGetScale", message);
-    history.begin(current, s.now);
+    history.begin(current, s.steady);
     let (min, max) = (minimum(s.spec), s.spec.max_replicas);
     if current == 0 && min != 0 {
         let message = "scaling is disabled since the replica count of the target is zero";
@@ -196,7 +198,7 @@ fn by_metrics(s: &Snapshot<'_>, history: &mut History, (min, max): (i32, i32), o
     };
     let wish = Wish { current, desired: proposal, min, max };
     let behavior = s.spec.behavior.as_ref();
-    let verdict = behavior::judge(history, behavior, wish, s.config.downscale_stabilization, s.now);
+    let verdict = behavior::judge(history, behavior, wish, s.config.downscale_stabilization, s.steady);
     set(&mut out.status, s.now, ABLE, true, verdict.able.0, verdict.able.1);
     set(&mut out.status, s.now, LIMITED, verdict.limited, verdict.limit.0, verdict.limit.1);
     if verdict.replicas != current {

@@ -55,6 +55,7 @@ fn look(hpa: &HorizontalPodAutoscaler, wanted: i32, readings: &[Option<Measured>
         },
         own_tolerance: true,
         now: now(),
+        steady: SignedDuration::ZERO,
     };
     plan(&snapshot, &mut History::default())
 }

@@ -326,6 +326,8 @@ impl Server {
 
     fn watch(self: &Arc<Self>, t: &Target, request: &Request<Bytes>, only_meta: bool) -> Answer {
         let initial = query(request, "sendInitialEvents") == Some("true");
+        // Without a version, a watch begins with what there is.
+        let fresh = query(request, "resourceVersion").is_none_or(str::is_empty);
         let from: u64 = query(request, "resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
         let (resource, namespace) = (key(t.row), t.namespace.clone());
         let mut first: Vec<String> = Vec::new();
@@ -333,12 +335,16 @@ impl Server {
         let shape = move |o: &Value| if only_meta { partial(o) } else { o.clone() };
         let (news, mut at) = {
             let mut store = self.store.lock();
-            if initial {
+            if initial || fresh {
                 for object in store.list(&resource, &namespace).iter().filter(|o| selected(o, &fields)) {
                     first.push(line("ADDED", &shape(object)));
                 }
+            }
+            if initial {
                 first.push(line("BOOKMARK", &json!({"kind": t.row.kind, "apiVersion": t.row.api_version(), "metadata": {
                     "resourceVersion": store.revision.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}}})));
+            }
+            if initial || fresh {
                 (store.subscribe(&resource), store.revision)
             } else if from < store.compacted {
                 let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});

@@ -78,6 +78,8 @@ pub(super) enum Step {
     },
     /// Seconds.
     Wait(u64),
+    /// Everybody's clock is set ahead by so many seconds, or back.
+    SetAhead(i64),
     /// Refuse the creation of a resource with this message, or another write (`PATCH pods`); an empty one ends it.
     Refuse {
         of: String,
@@ -257,6 +259,7 @@ impl Run {
                     verbs::patch(&mut self.server.store.lock(), row, &name, "", merge, with.clone()).expect("patched");
                 }
             }
+            Step::SetAhead(seconds) => clock::set_ahead(*seconds),
             Step::Wait(seconds) => tokio::time::sleep(Duration::from_secs(*seconds)).await,
             Step::Refuse { of, message } => {
                 let entry = (!message.is_empty()).then(|| (of.clone(), message.clone()));

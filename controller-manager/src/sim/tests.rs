@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("lifecycle", include_str!("../../testdata/scenarios/lifecycle.yaml")),
     ("autoscaling", include_str!("../../testdata/scenarios/autoscaling.yaml")),
     ("storage", include_str!("../../testdata/scenarios/storage.yaml")),
+    ("clocks", include_str!("../../testdata/scenarios/clocks.yaml")),
     ("devices", include_str!("../../testdata/scenarios/devices.yaml")),
 ];
 

@@ -22,6 +22,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
 use crate::engine::executor::Executor;
+use crate::engine::metadata;
 use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF_LIST, RestError};
@@ -60,6 +61,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         if !cx.gate("StorageVersionMigrator") {
             return Ok(Started::Skipped);
         }
+        if !cx.settings().garbage_collector {
+            return Err(RestError::other("storage version migrator requires garbage collector"));
+        }
         let Some(migrations) = cx.served::<StorageVersionMigration>().await? else { return Ok(Started::Skipped) };
         let queue: Queue<Key> = Queue::new(NAME);
         let this = Arc::new(Migrator {
@@ -91,7 +95,15 @@ impl Migrator {
         if version.is_empty() {
             return self.note_version(&migration, served.filter(|s| s.can("list") && s.can("patch"))).await;
         }
-        let Some(served) = served else { return self.gone(&migration).await };
+        let Some(served) = served else {
+            let why = "unable to obtain GVR from discovery";
+            return self.not_yet(&migration, "resource does not exist in rest mapper", why).await;
+        };
+        if !metadata::collectable(served) {
+            // Upstream finds the objects in the garbage collector's cache, and says so of what is not in there.
+            let why = "resource does not exist in GC: %!w(<nil>)";
+            return self.not_yet(&migration, "resource does not exist in GC", why).await;
+        }
         let running = self.run(&migration).await?;
         match self.migrate(served, &version).await {
             Ok(()) => self.enter(&running, Phase::Succeeded, "").await,
@@ -119,11 +131,11 @@ impl Migrator {
     }
 
     /// What is to be migrated may be about to be served.
-    async fn gone(&self, migration: &StorageVersionMigration) -> Synced {
+    async fn not_yet(&self, migration: &StorageVersionMigration, now: &str, at_last: &str) -> Synced {
         if clock::now().duration_since(object::created(&migration.metadata)) < PATIENCE {
-            return Err(RestError::other("the resource is not served, yet"));
+            return Err(RestError::other(format!("{now}, requeuing to attempt again")));
         }
-        self.fail(migration, "unable to obtain GVR from discovery").await
+        self.fail(migration, at_last).await
     }
 
     /// Say that it is under way; the migration as the server has it then.
@@ -165,8 +177,8 @@ impl Migrator {
         let body = json!({"apiVersion": served.api_version(), "kind": served.kind,
             "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}});
         match self.executor.rest.apply(&path, &body).await {
-            // Whoever wrote meanwhile wrote today's version, and what is gone needs none.
-            Err(e) if e.conflict() || e.not_found() => Ok(()),
+            // Whoever wrote meanwhile wrote today's version. What is gone is in conflict, too: its uid is asked for.
+            Err(e) if e.conflict() => Ok(()),
             other => other.map(drop).map_err(|e| Stop::of(e, plan::hopeless)),
         }
     }

@@ -5,8 +5,10 @@ pub mod matching;
 pub mod operations;
 pub mod plan;
 pub mod recycle;
+pub mod recycler_client;
 pub mod report;
 
+use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
@@ -20,6 +22,8 @@ use shared::workqueue::Queue;
 
 use self::operations::Operations;
 use self::plan::{Tie, World};
+use self::recycle::Recyclers;
+use self::recycler_client::RecyclerClient;
 use crate::engine::action::Action;
 use crate::engine::assumed::Assumed;
 use crate::engine::clock;
@@ -31,10 +35,10 @@ use crate::engine::pod::Pod;
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
-use crate::engine::settings::Recyclers;
 use crate::engine::worker::{self, Synced};
 
 struct Binder {
+    cx: Context,
     executor: Executor,
     volumes: Arc<Assumed<PersistentVolume>>,
     claims: Arc<Assumed<PersistentVolumeClaim>>,
@@ -44,6 +48,8 @@ struct Binder {
     host_path: bool,
     pods: Store<Pod>,
     recyclers: Recyclers,
+    /// Uids of the volumes that are being emptied.
+    emptied: Mutex<HashSet<String>>,
     operations: Mutex<Operations>,
     turn: tokio::sync::Mutex<()>,
 }
@@ -77,8 +83,13 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
         let (volumes, claims) = (cx.informer::<PersistentVolume>(), cx.informer::<PersistentVolumeClaim>());
         let pods = cx.pods();
+        let recyclers = &cx.settings().recyclers;
+        let recyclers = Recyclers::load(&recyclers.host_path, &recyclers.nfs).map_err(|why| {
+            RestError::other(format!("failed to probe volume plugins when starting persistentvolume controller: {why}"))
+        })?;
         let queue = Queues { volumes: Queue::new("volumes"), claims: Queue::new("claims") };
         let this = Arc::new(Binder {
+            cx: cx.clone(),
             executor: cx.executor("persistent-volume-binder", "persistentvolume-controller"),
             volumes: Assumed::follow(&volumes),
             claims: Assumed::follow(&claims),
@@ -86,7 +97,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             dynamic: cx.settings().dynamic_provisioning,
             host_path: cx.settings().hostpath_provisioner,
             pods: pods.store(),
-            recyclers: cx.settings().recyclers.clone(),
+            recyclers,
+            emptied: Mutex::default(),
             operations: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         });
@@ -121,12 +133,6 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 wake.add(Key::new("", name));
             }
         });
-        let wake = queue.clone();
-        pods.add_handler(move |event: &Event<Pod>| {
-            if let Some(volume) = recycle::volume_of(event.object()) {
-                wake.add(Key::new("", volume));
-            }
-        });
         for queue in [&queue.volumes, &queue.claims] {
             worker::run(cx, "persistentvolume-binder", 1, queue, &this, |s, key| async move {
                 // A claim and its volume are not looked at side by side.
@@ -151,7 +157,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 let (namespace, name) =
                     reference.map(|r| (r.namespace.as_deref(), r.name.as_deref())).unwrap_or_default();
                 let claim = all.get(namespace.unwrap_or_default(), name.unwrap_or_default());
-                if plan::doomed(&volume) || !plan::volume(&volume, claim.as_deref()).is_empty() {
+                let again = plan::doomed(&volume) || recycle::due(&volume);
+                if again || !plan::volume(&volume, claim.as_deref()).is_empty() {
                     wake.add(Key::of(&volume.metadata));
                 }
             }
@@ -172,7 +179,7 @@ impl Binder {
             && claim.is_some_and(|c| without(&c))
     }
 
-    async fn sync(&self, key: &Key) -> Synced {
+    async fn sync(self: &Arc<Self>, key: &Key) -> Synced {
         let actions = if key.namespace.is_empty() { self.volume(key).await? } else { self.claim(key).await };
         for action in actions {
             if matches!(&action, Action::Event { reason: "ProvisioningFailed" | "VolumeFailedDelete", .. }) {
@@ -270,7 +277,7 @@ impl Binder {
         }
     }
 
-    async fn volume(&self, key: &Key) -> Result<Vec<Action>, RestError> {
+    async fn volume(self: &Arc<Self>, key: &Key) -> Result<Vec<Action>, RestError> {
         let Some(volume) = self.volumes.get("", &key.name) else { return Ok(Vec::new()) };
         let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
         let mut claim = reference.and_then(|r| {
@@ -300,19 +307,39 @@ impl Binder {
                 return Ok(Self::delete_on_host(&volume, path).await);
             }
             if recycle::due(&volume) {
-                return Ok(self.recycle(&volume));
+                return Ok(self.recycle(&volume, claim.is_some()));
             }
         }
         Ok(plan::volume(&volume, claim.as_deref()))
     }
 
-    fn recycle(&self, volume: &PersistentVolume) -> Vec<Action> {
-        let name = recycle::pod_name(object::name(&volume.metadata));
-        let pod = self.pods.get(recycle::NAMESPACE, &name);
-        let spec = volume.spec.as_ref();
-        let recycler =
-            if spec.is_some_and(|s| s.nfs.is_some()) { &self.recyclers.nfs } else { &self.recyclers.host_path };
-        recycle::plan(volume, pod.as_deref(), &self.users(volume), recycler)
+    /// Have a volume emptied, once at a time. `renamed`: its claim's name is another claim's by now, and so are the
+    /// pods that use it.
+    fn recycle(self: &Arc<Self>, volume: &Arc<PersistentVolume>, renamed: bool) -> Vec<Action> {
+        let users = self.users(volume);
+        if !users.is_empty() && !renamed {
+            return vec![recycle::in_use(volume, &users)];
+        }
+        let Some(pod) = self.recyclers.pod(volume) else { return Vec::new() };
+        let uid = object::uid(&volume.metadata).to_owned();
+        if !self.emptied.lock().insert(uid.clone()) {
+            return Vec::new();
+        }
+        let (this, volume) = (Arc::clone(self), Arc::clone(volume));
+        self.cx.spawn_until_end("recycle", async move {
+            let about = object::reference::<PersistentVolume>(&volume.metadata);
+            let client = RecyclerClient::new(this.cx.main().clone(), this.executor.clone());
+            let outcome = client.run(&about, &pod).await;
+            for action in recycle::done(&volume, outcome) {
+                if let Err(error) = this.write(action).await {
+                    // The next look at the volume begins anew.
+                    tracing::debug!(volume = about.name, %error, "what became of a volume cannot be said");
+                    break;
+                }
+            }
+            this.emptied.lock().remove(&uid);
+        });
+        Vec::new()
     }
 
     /// The running pods that use the claim a volume was bound to.
@@ -336,7 +363,7 @@ impl Binder {
     fn active(&self, claim: &Key) -> impl Iterator<Item = Arc<Pod>> {
         let name = claim.name.clone();
         let uses = move |p: &Pod| pods::claims_of(p).any(|claim| claim == name);
-        self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::finished(p))
+        self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::over(p))
     }
 }
 

@@ -417,7 +417,7 @@ pub fn not_deleted(volume: &PersistentVolume, text: String) -> Vec<Action> {
 }
 
 /// The volume has failed; told once, when it is so.
-fn fails(volume: &PersistentVolume, reason: &'static str, text: String) -> Vec<Action> {
+pub(super) fn fails(volume: &PersistentVolume, reason: &'static str, text: String) -> Vec<Action> {
     if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed") {
         return Vec::new();
     }
@@ -451,11 +451,6 @@ pub fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, pat
         }),
         status: None,
     }
-}
-
-/// The volume could not be made free again.
-pub(super) fn failed_phase(volume: &PersistentVolume, why: String) -> Action {
-    phase(volume, "Failed", Some(why))
 }
 
 fn phase(volume: &PersistentVolume, phase: &str, message: Option<String>) -> Action {

@@ -1,22 +1,20 @@
 //! Volumes with the policy Recycle: a pod empties them, then they are free again.
 //!
-//! In: a released volume and its recycler pod, as far as there is one. Out: the next writes. The pod is found by its
-//! name, so that another leader goes on where the last one ended. No I/O here.
+//! In: a released volume, the flags, and what a recycler pod came to. Out: the pod, and the writes that follow. No I/O
+//! here; [`super::recycler_client`] runs the pod.
 
 use k8s_openapi::api::core::v1::{
-    Container, PersistentVolume, Pod as NewPod, PodSpec, PodTemplate, Volume, VolumeMount,
+    Container, HostPathVolumeSource, NFSVolumeSource, ObjectReference, PersistentVolume, Pod, PodSpec, Volume,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::quantity::Quantity;
 
-use super::plan::{failed_phase, unbind};
+use super::plan::{fails, unbind};
 use crate::engine::action::Action;
-use crate::engine::pod::Pod;
-use crate::engine::{object, pods};
+use crate::engine::object;
 
-/// Where recycler pods run.
-pub const NAMESPACE: &str = "default";
-const PREFIX: &str = "recycler-for-";
+const NAMESPACE: &str = "default";
 const IMAGE: &str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6";
 const SCRIPT: &str = "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
 
@@ -27,61 +25,129 @@ pub struct Recycler {
     pub minimum: i64,
     /// Seconds more for each GiB.
     pub per_gib: i64,
-    /// The pod from `--pv-recycler-pod-template-filepath-*`, read when the process started.
-    pub template: Option<Box<PodTemplate>>,
+    /// Where the pod is described; empty for the standard one.
+    pub path: String,
 }
 
-/// The volume that a recycler pod is for.
-#[must_use]
-pub fn volume_of(pod: &Pod) -> Option<&str> {
-    let here = object::namespace(&pod.metadata) == NAMESPACE;
-    object::name(&pod.metadata).strip_prefix(PREFIX).filter(|_| here)
+/// The recyclers of both kinds of volumes that have one, with their pods.
+#[derive(Clone, Debug)]
+pub struct Recyclers {
+    host_path: (Recycler, Pod),
+    nfs: (Recycler, Pod),
 }
 
-/// The name of the recycler pod of a volume.
-#[must_use]
-pub fn pod_name(volume: &str) -> String {
-    format!("{PREFIX}{volume}")
+impl Recyclers {
+    /// Read the pods that the flags name.
+    ///
+    /// # Errors
+    /// A file that is none, or holds no pod that could empty a volume.
+    pub fn load(host_path: &Recycler, nfs: &Recycler) -> Result<Self, String> {
+        let one = |recycler: &Recycler, kind: &str| {
+            let pod = template(&recycler.path);
+            let pod = pod.map_err(|e| format!("could not create {kind} recycler pod from file {}: {e}", recycler.path));
+            Ok::<_, String>((recycler.clone(), pod?))
+        };
+        Ok(Self { host_path: one(host_path, "hostpath")?, nfs: one(nfs, "NFS")? })
+    }
+
+    /// The pod that empties a volume; none for a kind of volume that nobody can empty.
+    #[must_use]
+    pub fn pod(&self, volume: &PersistentVolume) -> Option<Pod> {
+        let spec = volume.spec.as_ref()?;
+        let (recycler, mut pod) = match (&spec.host_path, &spec.nfs) {
+            (Some(_), _) => self.host_path.clone(),
+            (None, Some(_)) => self.nfs.clone(),
+            (None, None) => return None,
+        };
+        pod.metadata.name = Some(format!("recycler-for-{}", object::name(&volume.metadata)));
+        pod.metadata.generate_name = None;
+        let pod_spec = pod.spec.get_or_insert_default();
+        pod_spec.active_deadline_seconds = Some(seconds(volume, &recycler));
+        if let Some(first) = pod_spec.volumes.as_mut().and_then(|v| v.first_mut()) {
+            // Nothing but the place: how users mount it is not the recycler's affair.
+            *first = Volume {
+                name: std::mem::take(&mut first.name),
+                host_path: spec.host_path.as_ref().map(|h| HostPathVolumeSource { path: h.path.clone(), type_: None }),
+                nfs: spec.nfs.as_ref().filter(|_| spec.host_path.is_none()).map(|n| NFSVolumeSource {
+                    path: n.path.clone(),
+                    server: n.server.clone(),
+                    read_only: None,
+                }),
+                ..Volume::default()
+            };
+        }
+        Some(pod)
+    }
 }
 
-/// Whether the volume is waiting to be emptied.
+/// The pod in a file.
+fn template(path: &str) -> Result<Pod, String> {
+    if path.is_empty() {
+        return Ok(standard());
+    }
+    let text = std::fs::read(path).map_err(|e| format!("failed to read file path {path}: {e}"))?;
+    if text.is_empty() {
+        return Err(format!("file was empty: {path}"));
+    }
+    let tree = proto::yaml::decode_any(&text).map_err(|e| format!("failed decoding file: {e:?}"))?;
+    if tree["kind"] != "Pod" || tree["apiVersion"] != "v1" {
+        return Err("failed decoding file: it holds no Pod of v1".to_owned());
+    }
+    let pod: Pod = shared::types::from_tree(&tree).map_err(|e| format!("failed decoding file: {e}"))?;
+    if pod.spec.as_ref().and_then(|s| s.volumes.as_ref()).is_none_or(Vec::is_empty) {
+        return Err(format!("pod specification ({path}): does not contain any volumes"));
+    }
+    Ok(pod)
+}
+
+/// Whether the volume is waiting to be emptied. One that could not be is tried again.
 #[must_use]
 pub fn due(volume: &PersistentVolume) -> bool {
-    let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
+    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
     let spec = volume.spec.as_ref();
-    let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref()) == Some("Recycle");
-    released && policy && spec.is_some_and(|s| s.host_path.is_some() || s.nfs.is_some())
+    matches!(phase, Some("Released" | "Failed"))
+        && spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref()) == Some("Recycle")
+        && spec.is_some_and(|s| s.host_path.is_some() || s.nfs.is_some())
 }
 
-/// The next writes for a volume that is [`due`]. `users` are the pods that still mount it.
+/// It has to wait for the pods that still mount it.
 #[must_use]
-pub fn plan(volume: &PersistentVolume, pod: Option<&Pod>, users: &[String], recycler: &Recycler) -> Vec<Action> {
+pub fn in_use(volume: &PersistentVolume, users: &[String]) -> Action {
     let about = object::reference::<PersistentVolume>(&volume.metadata);
-    let Some(pod) = pod else {
-        if !users.is_empty() {
-            let text = format!("Volume is used by pods: {}", users.join(","));
-            return vec![Action::normal(&about, "VolumeFailedRecycle", text)];
+    Action::normal(&about, "VolumeFailedRecycle", format!("Volume is used by pods: {}", users.join(",")))
+}
+
+/// The writes after its pod has come to an end.
+#[must_use]
+pub fn done(volume: &PersistentVolume, outcome: Result<(), String>) -> Vec<Action> {
+    match outcome {
+        Ok(()) => {
+            let about = object::reference::<PersistentVolume>(&volume.metadata);
+            vec![Action::normal(&about, "VolumeRecycled", "Volume recycled".into()), Action::update(&unbind(volume))]
         }
-        return vec![Action::create(&recycler_pod(volume, recycler))];
-    };
-    if object::deleting(&pod.metadata) {
-        return Vec::new();
+        Err(why) => fails(volume, "VolumeFailedRecycle", format!("Recycle failed: {why}")),
     }
-    match pods::phase(pod) {
-        "Succeeded" => vec![
-            Action::normal(&about, "VolumeRecycled", "Volume recycled".into()),
-            Action::update(&unbind(volume)),
-            Action::delete::<Pod>(&pod.metadata),
-        ],
+}
+
+/// What somebody says of the recycler pod is said of the volume, too.
+#[must_use]
+pub fn relayed(volume: &ObjectReference, kind: &str, message: &str) -> Action {
+    let text = format!("Recycler pod: {message}");
+    let tell = if kind == "Warning" { Action::warning } else { Action::normal };
+    tell(volume, "RecyclerPod", text)
+}
+
+/// What a pod came to; none as long as it runs.
+#[must_use]
+pub fn verdict(pod: &Pod) -> Option<Result<(), String>> {
+    let status = pod.status.as_ref()?;
+    match status.phase.as_deref()? {
+        "Succeeded" => Some(Ok(())),
         "Failed" => {
-            let text = "Recycle failed: pod failed, pod.Status.Message unknown".to_owned();
-            vec![
-                Action::warning(&about, "VolumeFailedRecycle", text.clone()),
-                failed_phase(volume, text),
-                Action::delete::<Pod>(&pod.metadata),
-            ]
+            let message = status.message.clone().filter(|m| !m.is_empty());
+            Some(Err(message.unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())))
         }
-        _ => Vec::new(),
+        _ => None,
     }
 }
 
@@ -92,31 +158,9 @@ fn seconds(volume: &PersistentVolume, recycler: &Recycler) -> i64 {
     (bytes / GIB).saturating_mul(recycler.per_gib).max(recycler.minimum)
 }
 
-fn recycler_pod(volume: &PersistentVolume, recycler: &Recycler) -> NewPod {
-    let spec = volume.spec.as_ref();
-    let template = recycler.template.as_deref().and_then(|t| t.template.clone());
-    let mut pod = template.map_or_else(standard, |t| NewPod {
-        metadata: t.metadata.unwrap_or_default(),
-        spec: t.spec,
-        status: None,
-    });
-    pod.metadata.name = Some(pod_name(object::name(&volume.metadata)));
-    pod.metadata.generate_name = None;
-    pod.metadata.namespace = Some(NAMESPACE.into());
-    let limit = seconds(volume, recycler);
-    if let Some(pod_spec) = pod.spec.as_mut() {
-        pod_spec.active_deadline_seconds = Some(limit);
-        if let Some(first) = pod_spec.volumes.as_mut().and_then(|v| v.first_mut()) {
-            first.host_path = spec.and_then(|s| s.host_path.clone());
-            first.nfs = spec.and_then(|s| s.nfs.clone());
-        }
-    }
-    pod
-}
-
-fn standard() -> NewPod {
-    NewPod {
-        metadata: ObjectMeta::default(),
+fn standard() -> Pod {
+    Pod {
+        metadata: ObjectMeta { namespace: Some(NAMESPACE.into()), ..ObjectMeta::default() },
         spec: Some(PodSpec {
             restart_policy: Some("Never".into()),
             volumes: Some(vec![Volume { name: "vol".into(), ..Volume::default() }]),
@@ -139,46 +183,5 @@ fn standard() -> NewPod {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::volume_binder::plan::BY_US;
-    use serde_json::json;
-
-    fn volume() -> PersistentVolume {
-        serde_json::from_value(json!({"metadata": {"name": "v", "annotations": {BY_US: "yes"}}, "status": {"phase": "Released"},
-            "spec": {"persistentVolumeReclaimPolicy": "Recycle", "capacity": {"storage": "10Gi"}, "hostPath": {"path": "/d"},
-                "claimRef": {"namespace": "ns", "name": "c", "uid": "u"}}}))
-        .expect("volume")
-    }
-
-    #[test]
-    fn a_pod_empties_it_and_then_it_is_free() {
-        let recycler = Recycler { minimum: 60, per_gib: 30, template: None };
-        assert!(due(&volume()));
-        let Some(Action::Create { path, body }) = plan(&volume(), None, &[], &recycler).into_iter().next() else {
-            panic!("no pod")
-        };
-        assert_eq!(path, "/api/v1/namespaces/default/pods");
-        assert_eq!(body["metadata"]["name"], "recycler-for-v");
-        assert_eq!(body["spec"]["activeDeadlineSeconds"], 300);
-        assert_eq!(body["spec"]["volumes"][0]["hostPath"]["path"], "/d");
-        let pod = |phase: &str| -> Pod {
-            let v = json!({"metadata": {"name": "recycler-for-v", "namespace": "default"}, "status": {"phase": phase}});
-            serde_json::from_value(v).expect("pod")
-        };
-        assert_eq!(volume_of(&pod("Running")), Some("v"));
-        assert!(plan(&volume(), Some(&pod("Running")), &[], &recycler).is_empty());
-        let done = plan(&volume(), Some(&pod("Succeeded")), &[], &recycler);
-        let [_, Action::Update { body, .. }, Action::Delete { .. }] = done.as_slice() else { panic!("{done:?}") };
-        assert!(body["spec"]["claimRef"].is_null());
-        assert!(!due(&serde_json::from_value(body.clone())
-            .map(|mut v: PersistentVolume| {
-                v.status = None;
-                v
-            })
-            .expect("volume")));
-        assert_eq!(plan(&volume(), Some(&pod("Failed")), &[], &recycler).len(), 3);
-        let used = plan(&volume(), None, &["ns/p".to_owned()], &recycler);
-        assert!(matches!(used.as_slice(), [Action::Event { .. }]), "{used:?}");
-    }
-}
+#[path = "recycle_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use super::resize::{self, Action};
 use crate::probes::ProbeResult;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec, Probe};
+use shared::fnv::Fnv32;
 use shared::types::is_sidecar;
 
 /// Which list of the spec a container comes from.
@@ -82,12 +83,8 @@ pub struct Plan {
 /// A container's hash: changes when something that needs a restart changes. Upstream hashes name and image alone,
 /// as everything else is immutable.
 pub fn container_hash(container: &Container) -> String {
-    // FNV-1a, as short and stable; only ever compared with values of the same program.
-    let mut hash: u32 = 0x811c_9dc5;
     let image = container.image.as_deref().unwrap_or_default();
-    for byte in container.name.bytes().chain([0]).chain(image.bytes()) {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
+    let hash = Fnv32::default().write(container.name.as_bytes()).write(&[0]).write(image.as_bytes()).finish();
     format!("{hash:x}")
 }
 

@@ -66,6 +66,13 @@ fn check(pod: &Pod, observed: Observed, results: &Results, expected: &[&str]) {
     assert_eq!(words(&plan(pod, &observed, results)), expected);
 }
 
+/// Containers that an older kubelet started bear it: another value would have them all started again.
+#[test]
+fn what_containers_are_known_by() {
+    let container = Container { name: "c".into(), image: Some("i:1".into()), ..Container::default() };
+    assert_eq!(container_hash(&container), "db37d70c");
+}
+
 #[test]
 fn a_new_pod_gets_a_sandbox_and_then_its_containers() {
     let none = Results::default();

@@ -122,7 +122,8 @@ impl Health {
     }
 
     /// All three paths, each with `ping`.
-    pub fn with_ping() -> Self {
+    #[cfg(test)]
+    pub(crate) fn with_ping() -> Self {
         let health = Self::new();
         health.add(&Probe::ALL, "ping", || Ok(()));
         health

@@ -139,11 +139,6 @@ impl<T: Item> Queue<T> {
         self.0.state.lock().failures.remove(item);
     }
 
-    /// How often the item failed since it was last forgotten.
-    pub fn num_requeues(&self, item: &T) -> u32 {
-        self.0.state.lock().failures.get(item).copied().unwrap_or(0)
-    }
-
     /// Waits for the next item; `None` once the queue is shut down and empty. Cancel-safe.
     pub async fn get(&self) -> Option<T> {
         loop {
