@@ -20,18 +20,8 @@ const MAX_PLACES: usize = 1 << 24;
 /// # Errors
 /// [`DecodeError`] with upstream's text.
 pub fn decode(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
-    decode_from(schema, bytes, strict, false)
-}
-
-/// Decodes JSON that came from YAML.
-pub(crate) fn decode_yaml(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
-    decode_from(schema, bytes, strict, true)
-}
-
-fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -> Result<Decoded, DecodeError> {
     scan::check(bytes).map_err(DecodeError::Syntax)?;
     let mut d = Decoder::new(bytes, strict != Strictness::Ignore);
-    d.yaml = yaml;
     d.passed_over = usize::from(schema.is_open());
     let map = match d.text.peek() {
         b'{' => d.object(schema, Map::new(), 0)?,
@@ -84,8 +74,6 @@ struct Decoder<'a, 's> {
     text: Cursor<'a>,
     /// Unknown and duplicate fields are reported.
     report: bool,
-    /// Words of YAML 1.1 are understood.
-    yaml: bool,
     /// Where we are, as reports have it.
     path: Vec<Segment<'s>>,
     /// Where we are, as type errors have it: only fields of structs.
@@ -123,7 +111,6 @@ impl<'a, 's> Decoder<'a, 's> {
         Self {
             text: Cursor::new(data),
             report,
-            yaml: false,
             path: vec![],
             names: vec![],
             owner: "",
@@ -320,14 +307,6 @@ impl<'a, 's> Decoder<'a, 's> {
             }
             (Kind::String, b'"') => Some(Value::String(self.text.string().into_owned())),
             (Kind::Int32 | Kind::Int64 | Kind::Double, b'-' | b'0'..=b'9') => return Ok(self.number(kind, go)),
-            (Kind::Bool | Kind::Int32 | Kind::Int64, b'"') if self.yaml => {
-                let start = self.text.pos;
-                let word = yaml_word(kind, &self.text.string());
-                if word.is_none() {
-                    self.text.pos = start;
-                }
-                word
-            }
             (Kind::Bytes, b'"') => {
                 let text = self.text.string();
                 match scalar::decode_base64(&text) {
@@ -496,16 +475,4 @@ fn parse_float(token: &str) -> Option<Number> {
         return Some(Number::from(value as i64));
     }
     Number::from_f64(value)
-}
-
-/// Values that YAML 1.1 writes as bare words.
-fn yaml_word(kind: &Kind, word: &str) -> Option<Value> {
-    if matches!(kind, Kind::Bool) {
-        return match word.to_ascii_lowercase().as_str() {
-            "yes" | "y" | "on" => Some(Value::Bool(true)),
-            "no" | "n" | "off" => Some(Value::Bool(false)),
-            _ => None,
-        };
-    }
-    word.strip_prefix('0').and_then(|octal| i32::from_str_radix(octal, 8).ok()).map(Value::from)
 }

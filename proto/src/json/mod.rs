@@ -18,7 +18,6 @@ use thiserror::Error;
 use crate::Value;
 
 pub(crate) use decode::decode_any_at;
-pub(crate) use decode::decode_yaml;
 pub use decode::{decode, decode_any, decode_any_reporting};
 pub(crate) use encode::{
     empty_element as encode_element, int as encode_int, name as encode_name, one as encode_special,
