@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use super::cursor::Cursor;
 use super::text::{schema_props, time};
-use super::{DecodeError, Decoded, MAX_TREE_DEPTH, Strictness, scan};
+use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, scan};
 use crate::schema::{Card, Field, Kind, Message};
 use crate::{quantity, scalar, zero};
 
@@ -74,6 +74,8 @@ struct Decoder<'a, 's> {
     text: Cursor<'a>,
     /// Unknown and duplicate fields are reported.
     report: bool,
+    /// Deepest nesting of what is read.
+    deepest: usize,
     /// Where we are, as reports have it.
     path: Vec<Segment<'s>>,
     /// Where we are, as type errors have it: only fields of structs.
@@ -111,6 +113,7 @@ impl<'a, 's> Decoder<'a, 's> {
         Self {
             text: Cursor::new(data),
             report,
+            deepest: MAX_TREE_DEPTH,
             path: vec![],
             names: vec![],
             owner: "",
@@ -165,7 +168,7 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     fn deeper(&self, depth: usize) -> Outcome<usize> {
-        if depth >= MAX_TREE_DEPTH {
+        if depth >= self.deepest {
             let bracket = char::from(self.text.peek());
             return Err(DecodeError::Syntax(format!("invalid character '{bracket}' exceeded max depth")));
         }
@@ -384,6 +387,12 @@ impl<'a, 's> Decoder<'a, 's> {
                 Ok(Value::Bool(value))
             }
             Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings => self.schema_or(kind, depth),
+            Kind::FieldsV1 => {
+                self.deepest = MAX_TREE_DEPTH + NAMES;
+                let fields = self.quietly(|d| d.any(depth));
+                self.deepest = MAX_TREE_DEPTH;
+                fields
+            }
             _ => self.quietly(|d| d.any(depth)),
         }
     }
@@ -469,7 +478,8 @@ impl<'a, 's> Decoder<'a, 's> {
 /// A float as the tree keeps it: whole numbers of exact size as integers, so that equal values have one form.
 fn parse_float(token: &str) -> Option<Number> {
     let value = token.parse::<f64>().ok().filter(|v| v.is_finite())?;
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+    // What JSON's own readers tell apart from its neighbours.
+    const EXACT: f64 = 9_007_199_254_740_991.0;
     if value.fract() == 0.0 && value.abs() <= EXACT {
         #[allow(clippy::cast_possible_truncation)]
         return Some(Number::from(value as i64));

@@ -31,6 +31,9 @@ pub use type_meta::type_meta;
 
 /// Deepest nesting that becomes a tree.
 pub const MAX_TREE_DEPTH: usize = 256;
+/// How much deeper than an object are the names of its fields, which its own metadata has: what was taken can be written
+/// and read again.
+const NAMES: usize = 16;
 
 /// Whether a text is JSON, and in Go's words why not.
 ///

@@ -282,7 +282,7 @@ impl<'n, 't> Builder<'n, 't> {
 
 /// A number as JSON's decoder keeps what JSON's encoder writes of it.
 fn float(value: f64) -> Option<Number> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+    const EXACT: f64 = 9_007_199_254_740_991.0;
     #[expect(clippy::cast_possible_truncation)]
     if value.fract() == 0.0 && value.abs() <= EXACT {
         Some(Number::from(value as i64))
