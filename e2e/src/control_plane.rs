@@ -49,7 +49,7 @@ impl Part {
     }
 
     fn container(&self, layout: &Layout) -> Result<Value> {
-        let pod: Value = serde_norway::from_str(&self.filled(layout))?;
+        let pod = proto::yaml::decode_any(self.filled(layout).as_bytes())?;
         pod.pointer("/spec/containers/0").cloned().with_context(|| format!("{} has no container", self.name))
     }
 

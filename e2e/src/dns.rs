@@ -55,7 +55,7 @@ mod tests {
     fn the_manifest_asks_for_the_address_that_pods_are_told() {
         let documents: Vec<serde_json::Value> = MANIFEST
             .split("\n---\n")
-            .map(|document| serde_norway::from_str(document).expect("a manifest is YAML"))
+            .map(|document| proto::yaml::decode_any(document.as_bytes()).expect("a manifest is YAML"))
             .collect();
         let service = documents.iter().find(|d| d["kind"] == "Service").expect("a Service");
         assert_eq!(service["spec"]["clusterIP"], DNS_SERVICE);

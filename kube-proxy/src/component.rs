@@ -41,7 +41,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
     let configuration = configuration(&flags)?;
     let write_to = flags.string("write-config-to");
     if !write_to.is_empty() {
-        std::fs::write(&write_to, serde_norway::to_string(&configuration)?).context("writing the configuration")?;
+        std::fs::write(&write_to, proto::yaml::encode_any(&configuration)?).context("writing the configuration")?;
         return Ok(());
     }
     let settings = parse(configuration, flags.string("master"), &shared::serve::hostname())?;

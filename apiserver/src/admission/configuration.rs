@@ -28,7 +28,7 @@ fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Error {
 
 fn read(path: &Path) -> Result<Value, Error> {
     let text = shared::os::read(&path.to_string_lossy()).map_err(|why| unreadable(path, &why))?;
-    serde_norway::from_slice(&text).map_err(|e| unreadable(path, &e))
+    proto::yaml::decode_any(&text).map_err(|e| unreadable(path, &e))
 }
 
 impl Configurations {

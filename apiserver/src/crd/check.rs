@@ -41,8 +41,10 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
+/// Whether a number is an integer: as a float it has to be one that JSON's readers tell apart from its neighbours.
 fn is_whole(value: &Value) -> bool {
-    value.as_f64().is_some_and(|n| n.fract() == 0.0)
+    const EXACT: f64 = 9_007_199_254_740_991.0;
+    value.is_i64() || value.as_f64().is_some_and(|n| n.fract() == 0.0 && n.abs() <= EXACT)
 }
 
 fn right_type(value: &Value, schema: &Schema) -> bool {

@@ -221,14 +221,15 @@ fn no_map(value: &Value) -> String {
 /// Reads applied text, with the keys that it has twice.
 fn applied_yaml(body: &[u8]) -> Result<(Value, Vec<String>), String> {
     // Most clients send JSON, which is YAML: read as such it costs less.
-    if let Ok((object, repeated)) = json::decode_any_reporting(body) {
-        let lines = if repeated.is_empty() { Vec::new() } else { yaml::repeated_keys(body) };
-        return Ok((object, lines));
+    if let Ok((object, repeated)) = json::decode_any_reporting(body)
+        && repeated.is_empty()
+    {
+        return Ok((object, repeated));
     }
-    let text = json_text(Format::Yaml, body)
+    let (text, repeated) = json_text(Format::Yaml, body)
         .map_err(|e| format!("error decoding YAML: error converting YAML to JSON: {e}"))?;
     let object = json::decode_any(&text).map_err(|e| format!("error decoding YAML: {e}"))?;
-    Ok((object, yaml::repeated_keys(body)))
+    Ok((object, repeated))
 }
 
 /// A patch cannot make another kind of an object.

@@ -81,8 +81,23 @@ pub(crate) fn json(input: &[u8]) -> String {
 }
 
 pub(crate) fn yaml(input: &[u8]) -> String {
-    let any = outcome(proto::yaml::decode_any(input));
-    format!("{any} {}", outcome(proto::yaml::decode(pod(), input, Strictness::Warn).map(|d| written(&d.value))))
+    let any = proto::yaml::decode_any(input);
+    // What was read and can be written is read again as what it was.
+    if let Some(text) = any.as_ref().ok().and_then(|value| proto::yaml::encode_any(value).ok()) {
+        let again = proto::yaml::decode_any(text.as_bytes()).expect("our own text");
+        assert_eq!(proto::yaml::encode_any(&again).ok(), Some(text));
+    }
+    let mut documents = 0;
+    let all = proto::yaml::each::<json::DecodeError>(input, |_| {
+        documents += 1;
+        Ok(())
+    });
+    format!(
+        "{} {} {documents} {}",
+        outcome(any),
+        outcome(all),
+        outcome(proto::yaml::decode(pod(), input, Strictness::Warn).map(|d| written(&d.value)))
+    )
 }
 
 pub(crate) fn protobuf(input: &[u8]) -> String {

@@ -40,7 +40,7 @@ pub(super) async fn ensure(config: &Config, store: &Store, shutdown: &Shutdown) 
 
 /// The bootstrap kubeconfig's cluster with the new credential.
 fn kubeconfig(bootstrap: &str, pair: &Path) -> anyhow::Result<String> {
-    let source: serde_json::Value = serde_norway::from_str(bootstrap).context("unable to load bootstrap kubeconfig")?;
+    let source = proto::yaml::decode_any(bootstrap.as_bytes()).context("unable to load bootstrap kubeconfig")?;
     let wanted = source["current-context"].as_str().unwrap_or_default();
     let contexts = source["contexts"].as_array().cloned().unwrap_or_default();
     let context = contexts

@@ -20,7 +20,7 @@ pub enum ManifestError {
 
 /// Pods of a manifest: a Pod or a PodList in YAML or JSON.
 pub fn decode(text: &str) -> Result<Vec<Pod>, ManifestError> {
-    let value: serde_json::Value = serde_norway::from_str(text).map_err(|e| ManifestError::Parse(e.to_string()))?;
+    let value = proto::yaml::decode_any(text.as_bytes()).map_err(|e| ManifestError::Parse(e.to_string()))?;
     let kind = value.get("kind").and_then(|k| k.as_str()).unwrap_or_default().to_owned();
     let pods = match kind.as_str() {
         "Pod" => vec![value],

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use super::cursor::Cursor;
 use super::text::{schema_props, time};
-use super::{DecodeError, Decoded, MAX_TREE_DEPTH, Strictness, scan};
+use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, scan};
 use crate::schema::{Card, Field, Kind, Message};
 use crate::{quantity, scalar, zero};
 
@@ -20,18 +20,8 @@ const MAX_PLACES: usize = 1 << 24;
 /// # Errors
 /// [`DecodeError`] with upstream's text.
 pub fn decode(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
-    decode_from(schema, bytes, strict, false)
-}
-
-/// Decodes JSON that came from YAML.
-pub(crate) fn decode_yaml(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
-    decode_from(schema, bytes, strict, true)
-}
-
-fn decode_from(schema: &Message, bytes: &[u8], strict: Strictness, yaml: bool) -> Result<Decoded, DecodeError> {
     scan::check(bytes).map_err(DecodeError::Syntax)?;
     let mut d = Decoder::new(bytes, strict != Strictness::Ignore);
-    d.yaml = yaml;
     d.passed_over = usize::from(schema.is_open());
     let map = match d.text.peek() {
         b'{' => d.object(schema, Map::new(), 0)?,
@@ -84,8 +74,8 @@ struct Decoder<'a, 's> {
     text: Cursor<'a>,
     /// Unknown and duplicate fields are reported.
     report: bool,
-    /// Words of YAML 1.1 are understood.
-    yaml: bool,
+    /// Deepest nesting of what is read.
+    deepest: usize,
     /// Where we are, as reports have it.
     path: Vec<Segment<'s>>,
     /// Where we are, as type errors have it: only fields of structs.
@@ -123,7 +113,7 @@ impl<'a, 's> Decoder<'a, 's> {
         Self {
             text: Cursor::new(data),
             report,
-            yaml: false,
+            deepest: MAX_TREE_DEPTH,
             path: vec![],
             names: vec![],
             owner: "",
@@ -178,7 +168,7 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     fn deeper(&self, depth: usize) -> Outcome<usize> {
-        if depth >= MAX_TREE_DEPTH {
+        if depth >= self.deepest {
             let bracket = char::from(self.text.peek());
             return Err(DecodeError::Syntax(format!("invalid character '{bracket}' exceeded max depth")));
         }
@@ -320,14 +310,6 @@ impl<'a, 's> Decoder<'a, 's> {
             }
             (Kind::String, b'"') => Some(Value::String(self.text.string().into_owned())),
             (Kind::Int32 | Kind::Int64 | Kind::Double, b'-' | b'0'..=b'9') => return Ok(self.number(kind, go)),
-            (Kind::Bool | Kind::Int32 | Kind::Int64, b'"') if self.yaml => {
-                let start = self.text.pos;
-                let word = yaml_word(kind, &self.text.string());
-                if word.is_none() {
-                    self.text.pos = start;
-                }
-                word
-            }
             (Kind::Bytes, b'"') => {
                 let text = self.text.string();
                 match scalar::decode_base64(&text) {
@@ -405,6 +387,12 @@ impl<'a, 's> Decoder<'a, 's> {
                 Ok(Value::Bool(value))
             }
             Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings => self.schema_or(kind, depth),
+            Kind::FieldsV1 => {
+                self.deepest = MAX_TREE_DEPTH + NAMES;
+                let fields = self.quietly(|d| d.any(depth));
+                self.deepest = MAX_TREE_DEPTH;
+                fields
+            }
             _ => self.quietly(|d| d.any(depth)),
         }
     }
@@ -490,22 +478,11 @@ impl<'a, 's> Decoder<'a, 's> {
 /// A float as the tree keeps it: whole numbers of exact size as integers, so that equal values have one form.
 fn parse_float(token: &str) -> Option<Number> {
     let value = token.parse::<f64>().ok().filter(|v| v.is_finite())?;
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+    // What JSON's own readers tell apart from its neighbours.
+    const EXACT: f64 = 9_007_199_254_740_991.0;
     if value.fract() == 0.0 && value.abs() <= EXACT {
         #[allow(clippy::cast_possible_truncation)]
         return Some(Number::from(value as i64));
     }
     Number::from_f64(value)
-}
-
-/// Values that YAML 1.1 writes as bare words.
-fn yaml_word(kind: &Kind, word: &str) -> Option<Value> {
-    if matches!(kind, Kind::Bool) {
-        return match word.to_ascii_lowercase().as_str() {
-            "yes" | "y" | "on" => Some(Value::Bool(true)),
-            "no" | "n" | "off" => Some(Value::Bool(false)),
-            _ => None,
-        };
-    }
-    word.strip_prefix('0').and_then(|octal| i32::from_str_radix(octal, 8).ok()).map(Value::from)
 }

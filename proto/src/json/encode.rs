@@ -4,11 +4,14 @@ use std::io::Write as _;
 
 use serde_json::{Map, Number, Value};
 
-use super::MAX_TREE_DEPTH;
 use super::plain::until_escape;
 use super::text::schema_props;
+use super::{MAX_TREE_DEPTH, NAMES};
 use crate::schema::{Card, Field, Kind, Message};
 use crate::zero::{self, Zero};
+
+/// Deepest nesting that is written.
+const DEEPEST: usize = MAX_TREE_DEPTH + NAMES;
 
 /// Appends the object as upstream's encoder writes it, without the newline that ends a response body.
 pub fn encode(schema: &Message, value: &Value, out: &mut Vec<u8>) {
@@ -50,7 +53,7 @@ fn key(name: &str, first: &mut bool, out: &mut Vec<u8>) {
 }
 
 fn object(schema: &Message, map: &Map<String, Value>, depth: usize, out: &mut Vec<u8>) {
-    if depth >= MAX_TREE_DEPTH {
+    if depth >= DEEPEST {
         out.extend_from_slice(b"null");
         return;
     }
@@ -168,8 +171,8 @@ fn members(map: &Map<String, Value>, depth: usize, out: &mut Vec<u8>) {
 
 fn any(value: &Value, depth: usize, out: &mut Vec<u8>) {
     match value {
-        Value::Object(map) if depth < MAX_TREE_DEPTH => members(map, depth, out),
-        Value::Array(list) if depth < MAX_TREE_DEPTH => {
+        Value::Object(map) if depth < DEEPEST => members(map, depth, out),
+        Value::Array(list) if depth < DEEPEST => {
             out.push(b'[');
             let mut first = true;
             for item in list {

@@ -18,7 +18,6 @@ use thiserror::Error;
 use crate::Value;
 
 pub(crate) use decode::decode_any_at;
-pub(crate) use decode::decode_yaml;
 pub use decode::{decode, decode_any, decode_any_reporting};
 pub(crate) use encode::{
     empty_element as encode_element, int as encode_int, name as encode_name, one as encode_special,
@@ -32,6 +31,9 @@ pub use type_meta::type_meta;
 
 /// Deepest nesting that becomes a tree.
 pub const MAX_TREE_DEPTH: usize = 256;
+/// How much deeper than an object are the names of its fields, which its own metadata has: what was taken can be written
+/// and read again.
+const NAMES: usize = 16;
 
 /// Whether a text is JSON, and in Go's words why not.
 ///

@@ -17,7 +17,7 @@ use super::typed;
 use super::versions::{Changes, View};
 pub use super::versions::{One, Version, Versions};
 use crate::json::{self, Strictness};
-use crate::schema::Message;
+use crate::schema::{Field, Message};
 use crate::zero;
 
 /// Owner of what was there before the first apply.
@@ -338,8 +338,7 @@ fn attempt(
     let mut object = if changed {
         strip(&mut pruned);
         let touched = if keeps { config } else { &Value::Null };
-        json::decode_touched(schema, &mut pruned, touched, Strictness::Ignore)
-            .map_err(|e| Failure::Unknown(e.to_string()))?;
+        settle(schema, &mut pruned, touched).map_err(|e| Failure::Unknown(e.to_string()))?;
         pruned
     } else {
         live.clone()
@@ -347,6 +346,18 @@ fn attempt(
     strip(&mut object);
     managed.encode(&mut object);
     Ok(Applied { object, changed })
+}
+
+/// Brings a merged object into canonical form. Of a custom one only the metadata has a Go type: what was emptied stays
+/// null, about which its schema has a say.
+fn settle(schema: &Message, merged: &mut Value, touched: &Value) -> Result<(), json::DecodeError> {
+    if !schema.embedded_resource {
+        return json::decode_touched(schema, merged, touched, Strictness::Ignore).map(drop);
+    }
+    let meta = schema.field("metadata").and_then(Field::message);
+    let (Some(meta), Some(there)) = (meta, merged.get_mut("metadata")) else { return Ok(()) };
+    let touched = touched.get("metadata").unwrap_or(&Value::Null);
+    json::decode_touched(meta, there, touched, Strictness::Ignore).map(drop)
 }
 
 #[cfg(test)]

@@ -204,7 +204,7 @@ fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize
 
 /// Whole numbers have one tree form, whatever they came from.
 pub(super) fn double(value: f64) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+    const EXACT: f64 = 9_007_199_254_740_991.0;
     if value.fract() == 0.0 && value.abs() <= EXACT {
         #[allow(clippy::cast_possible_truncation)]
         return Value::from(value as i64);

@@ -367,11 +367,11 @@ fn number(n: &serde_json::Number) -> String {
     if said.parse::<i64>().is_ok() || said.parse::<u64>().is_ok() {
         return said;
     }
-    shortest(n.as_f64().unwrap_or_default())
+    shortest(&n.as_f64().unwrap_or_default())
 }
 
 /// The shortest digits of a float, with an exponent below a ten-thousandth and from a million on.
-fn shortest(value: f64) -> String {
+pub(super) fn shortest<F: std::fmt::Display + std::fmt::LowerExp>(value: &F) -> String {
     let text = format!("{value:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();

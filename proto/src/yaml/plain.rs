@@ -1,45 +1,72 @@
-//! What YAML 1.1 reads a text as that stands without quotes: only a text may stand so that is read as text again.
+//! What YAML 1.1 reads a text as that stands without quotes, by upstream's rules; and which text may stand so and is read
+//! as text again.
+
+/// What a text stands for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Word {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Past the largest of the others.
+    Uint(u64),
+    Float(f64),
+    /// A day, which stays the text it is.
+    Timestamp,
+    Text,
+}
 
 /// Words with a meaning of their own.
-const WORDS: [&str; 39] = [
-    "", "~", "null", "Null", "NULL", "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N",
-    "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF",
-    "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF",
+const WORDS: [(&[&str], Word); 6] = [
+    (&["", "~", "null", "Null", "NULL"], Word::Null),
+    (&["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], Word::Bool(true)),
+    (&["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], Word::Bool(false)),
+    (&[".nan", ".NaN", ".NAN"], Word::Float(f64::NAN)),
+    (&[".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"], Word::Float(f64::INFINITY)),
+    (&["-.inf", "-.Inf", "-.INF"], Word::Float(f64::NEG_INFINITY)),
 ];
 
-/// True for what is read as the text it is.
-pub(super) fn is_text(text: &str) -> bool {
-    if WORDS.contains(&text) {
-        return false;
+/// The longest of them.
+const LONGEST: usize = 5;
+
+/// Reads a text. What is tagged (with a type that is none of a time) is no timestamp.
+pub(super) fn read(text: &str, dated: bool) -> Word {
+    if text.len() <= LONGEST
+        && let Some((_, word)) = WORDS.iter().find(|(words, _)| words.contains(&text))
+    {
+        return *word;
     }
     match text.bytes().next() {
-        Some(b'.') => !is_fraction(text),
-        Some(b'+' | b'-' | b'0'..=b'9') => !is_timestamp(text) && !is_number(text) && !is_base60(text),
-        _ => true,
+        Some(b'.') => fraction(text),
+        Some(b'+' | b'-' | b'0'..=b'9') if dated && is_timestamp(text) => Some(Word::Timestamp),
+        Some(b'+' | b'-' | b'0'..=b'9') => number(text),
+        _ => None,
     }
+    .unwrap_or(Word::Text)
+}
+
+/// True for what is read as the text it is, also by those who take `1:30` for a number.
+pub(super) fn is_text(text: &str) -> bool {
+    read(text, true) == Word::Text && !is_base60(text)
 }
 
 /// A number that begins with its point: here underscores stand between digits alone.
-fn is_fraction(text: &str) -> bool {
+fn fraction(text: &str) -> Option<Word> {
     let digit = |at: Option<usize>| at.and_then(|at| text.as_bytes().get(at)).is_some_and(u8::is_ascii_digit);
     let between = text.match_indices('_').all(|(at, _)| digit(at.checked_sub(1)) && digit(Some(at + 1)));
-    between && is_float(&text.replace('_', ""))
+    if between { float(&text.replace('_', "")) } else { None }
 }
 
-fn is_number(text: &str) -> bool {
+fn number(text: &str) -> Option<Word> {
     let plain = text.replace('_', "");
-    let unsigned = plain.strip_prefix(['+', '-']).unwrap_or(&plain);
-    is_integer(&plain, unsigned) || is_float(&plain)
+    integer(&plain).or_else(|| float(&plain)).or_else(|| {
+        // The sign may also follow this prefix.
+        i64::from_str_radix(plain.strip_prefix("0b")?, 2).ok().map(Word::Int)
+    })
 }
 
 /// An integer of at most 64 bits with any prefix.
-fn is_integer(plain: &str, unsigned: &str) -> bool {
-    // The sign may also follow this prefix.
-    if let Some(digits) = plain.strip_prefix("0b")
-        && i64::from_str_radix(digits, 2).is_ok()
-    {
-        return true;
-    }
+fn integer(plain: &str) -> Option<Word> {
+    let unsigned = plain.strip_prefix(['+', '-']).unwrap_or(plain);
     let (base, digits) = match unsigned.get(..2).map(str::to_ascii_lowercase).as_deref() {
         Some("0x") => (16, &unsigned[2..]),
         Some("0o") => (8, &unsigned[2..]),
@@ -47,20 +74,20 @@ fn is_integer(plain: &str, unsigned: &str) -> bool {
         Some(two) if two.starts_with('0') => (8, &unsigned[1..]),
         _ => (10, unsigned),
     };
-    let is_digit = |c: char| c.is_digit(base);
-    if digits.is_empty() || !digits.chars().all(is_digit) {
-        return false;
+    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(base)) {
+        return None;
     }
-    let Ok(value) = u64::from_str_radix(digits, base) else { return false };
-    match plain.as_bytes().first() {
-        Some(b'-') => value <= i64::MIN.unsigned_abs(),
-        Some(b'+') => i64::try_from(value).is_ok(),
-        _ => true,
+    let size = u64::from_str_radix(digits, base).ok()?;
+    match (plain.as_bytes().first(), i64::try_from(size)) {
+        (Some(b'-'), _) => 0_i64.checked_sub_unsigned(size).map(Word::Int),
+        (_, Ok(value)) => Some(Word::Int(value)),
+        (Some(b'+'), Err(_)) => None,
+        (_, Err(_)) => Some(Word::Uint(size)),
     }
 }
 
 /// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`, of a size that there is.
-fn is_float(text: &str) -> bool {
+fn float(text: &str) -> Option<Word> {
     let rest = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (whole, rest) = digits(rest);
     let (fraction, rest) = match rest.strip_prefix('.') {
@@ -68,17 +95,17 @@ fn is_float(text: &str) -> bool {
         None => (0, rest),
     };
     if whole + fraction == 0 {
-        return false;
+        return None;
     }
     if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
         let (count, rest) = digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent));
         if count == 0 || !rest.is_empty() {
-            return false;
+            return None;
         }
     } else if !rest.is_empty() {
-        return false;
+        return None;
     }
-    text.parse::<f64>().is_ok_and(f64::is_finite)
+    text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Word::Float)
 }
 
 /// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`: hours and minutes once were numbers.
@@ -168,6 +195,35 @@ fn short(text: &str) -> Option<(u32, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_and_numbers() {
+        for (text, want) in [
+            ("~", Word::Null),
+            ("oN", Word::Text),
+            ("on", Word::Bool(true)),
+            ("n", Word::Bool(false)),
+            ("010", Word::Int(8)),
+            ("0o10", Word::Int(8)),
+            ("08", Word::Float(8.0)),
+            ("1_000", Word::Int(1000)),
+            ("0x1F", Word::Int(31)),
+            ("-0b101", Word::Int(-5)),
+            ("0b-1", Word::Int(-1)),
+            ("-9223372036854775808", Word::Int(i64::MIN)),
+            ("9223372036854775808", Word::Uint(1 << 63)),
+            ("+9223372036854775808", Word::Float(9_223_372_036_854_775_808.0)),
+            ("18446744073709551616", Word::Float(18_446_744_073_709_551_616.0)),
+            (".5", Word::Float(0.5)),
+            ("-.inf", Word::Float(f64::NEG_INFINITY)),
+            ("1:30", Word::Text),
+            ("2001-1-1", Word::Timestamp),
+            ("<<", Word::Text),
+        ] {
+            assert_eq!(read(text, true), want, "{text}");
+        }
+        assert_eq!(read("2001-1-1", false), Word::Text);
+    }
 
     #[test]
     fn texts_that_look_like_something_else() {

@@ -54,7 +54,7 @@ async fn existing(source: Data<Source>, params: Params) -> HttpResponse {
 
 async fn what_if(source: Data<Source>, params: Params, body: Bytes) -> HttpResponse {
     let Some(core) = source.core.get() else { return refused(StatusCode::SERVICE_UNAVAILABLE, "not ready") };
-    let manifest: Value = match serde_norway::from_slice(&body) {
+    let manifest: Value = match proto::yaml::decode_any(&body) {
         Ok(manifest) => manifest,
         Err(e) => return refused(StatusCode::BAD_REQUEST, e),
     };

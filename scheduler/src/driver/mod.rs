@@ -120,7 +120,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
 /// `--write-config-to`
 fn write_settings(settings: &Settings, file: &str) -> anyhow::Result<()> {
-    let text = serde_norway::to_string(&settings.0).context("encoding the configuration")?;
+    let text = proto::yaml::encode_any(&settings.0).context("encoding the configuration")?;
     std::fs::write(file, text).with_context(|| format!("writing {file}"))?;
     tracing::info!(file, "Wrote configuration");
     Ok(())

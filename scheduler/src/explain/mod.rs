@@ -166,7 +166,7 @@ fn manifest(file: &Path) -> anyhow::Result<Value> {
     } else {
         std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?
     };
-    serde_norway::from_str(&text).with_context(|| format!("reading {}", file.display()))
+    proto::yaml::decode_any(text.as_bytes()).with_context(|| format!("reading {}", file.display()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
-use serde::Deserialize;
 use serde_json::Value;
 use shared::client::typed;
 use shared::types::from_tree;
@@ -156,8 +155,7 @@ pub fn documents(path: &Path, take: &mut dyn FnMut(Value) -> anyhow::Result<()>)
             .into_iter::<Value>()
             .try_for_each(|value| take(value.with_context(reading)?));
     }
-    serde_norway::Deserializer::from_str(&text)
-        .try_for_each(|document| take(Value::deserialize(document).with_context(reading)?))
+    proto::yaml::each(text.as_bytes(), take).with_context(reading)
 }
 
 /// What priority classes say.

@@ -24,11 +24,13 @@ const TYPE_META: &str =
 /// JSON or YAML to a tree; later duplicates win and are reported.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, ConfigError> {
     let yaml = bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{');
-    let converted;
+    let (converted, repeated);
     let json = if yaml {
-        converted = proto::yaml::to_json(bytes).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+        (converted, repeated) =
+            proto::yaml::to_json_reporting(bytes).map_err(|e| ConfigError::Syntax(e.to_string()))?;
         &converted
     } else {
+        repeated = Vec::new();
         bytes
     };
     let mut duplicates = Vec::new();
@@ -47,7 +49,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, ConfigError> {
         )));
     }
     let strict = if yaml {
-        proto::yaml::complaint(&proto::yaml::repeated_keys(bytes)).into_iter().collect()
+        proto::yaml::complaint(&repeated).into_iter().collect()
     } else {
         duplicates.iter().map(|path| format!("duplicate field {}", go_quote(path))).collect()
     };

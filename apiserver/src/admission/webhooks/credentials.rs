@@ -134,7 +134,7 @@ impl Credentials {
 /// A kubeconfig as a tree.
 fn kubeconfig(path: &str) -> Result<Value, String> {
     let text = std::fs::read(path).map_err(|e| format!("stat {path}: {}", shared::os::explain(&e)))?;
-    serde_norway::from_slice(&text).map_err(|e| format!("error loading config file {path:?}: {e}"))
+    proto::yaml::decode_any(&text).map_err(|e| format!("error loading config file {path:?}: {e}"))
 }
 
 /// The one server a kubeconfig is about: its address, the bundle to trust (PEM) and who to be.

@@ -299,7 +299,8 @@ pub(super) struct Read {
 /// Reads the text of a configuration.
 pub(super) fn read(path: &str, text: &[u8]) -> Result<Read, ConfigError> {
     let decode = |why: String| ConfigError::Decode { path: path.to_owned(), why };
-    let file: File = serde_norway::from_slice(text).map_err(|e| decode(e.to_string()))?;
+    let tree = proto::yaml::decode_any(text).map_err(|e| decode(e.to_string()))?;
+    let file: File = serde_json::from_value(tree).map_err(|e| decode(e.to_string()))?;
     let known = file.api_version == "apiserver.config.k8s.io/v1" || file.api_version == "v1";
     if file.kind != "EncryptionConfiguration" || !known {
         return Err(decode(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version)));
