@@ -10,6 +10,7 @@ mod kubelet;
 mod logs;
 mod messages;
 mod meters;
+mod pages;
 mod pods;
 mod proxy;
 mod resize;
