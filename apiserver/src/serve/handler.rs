@@ -395,7 +395,8 @@ impl Admitted<'_> {
                 self.asked.count(server, false, response.status().as_u16());
                 match info.subresource.as_str() {
                     "proxy" => self.passed_on(answer::relayed(response, self.shape)),
-                    _ => response,
+                    _ if response.status() == StatusCode::SWITCHING_PROTOCOLS => response,
+                    _ => holding(response, server.ending.stream()),
                 }
             }
             Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
