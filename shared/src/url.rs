@@ -1,5 +1,6 @@
 //! URLs as Go's `net/url` takes them apart and puts them together again, which is byte by byte: a text need not be UTF-8.
 
+use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use crate::status::go_quote;
@@ -45,6 +46,7 @@ enum Part {
     Zone,
     User,
     Path,
+    Query,
     Fragment,
 }
 
@@ -55,6 +57,7 @@ impl Part {
             Self::Host | Self::Zone => b"!$&'()*+,;=:[]<>\"",
             Self::User => b"$&+,;=",
             Self::Path => b"$&+,/:;=@",
+            Self::Query => b"",
             Self::Fragment => b"$&+,/:;=?@!()*",
         };
         !(byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || plain.contains(&byte))
@@ -183,6 +186,29 @@ impl User {
         }
         out
     }
+}
+
+/// A query as Go writes one that it has read: by name, and without what cannot be read.
+#[must_use]
+pub fn sorted_query(query: &[u8]) -> Vec<u8> {
+    let word = |text: &[u8]| {
+        let spaced: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+        unescaped(&spaced, Part::Query).ok()
+    };
+    let write = |text: &[u8]| {
+        let parts: Vec<Vec<u8>> = text.split(|byte| *byte == b' ').map(|part| escaped(part, Part::Query)).collect();
+        parts.join(&b'+')
+    };
+    let mut values: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
+    for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty() && !pair.contains(&b';')) {
+        let (name, value) = cut(pair, b'=');
+        if let (Some(name), Some(value)) = (word(name), word(value)) {
+            values.entry(name).or_default().push(value);
+        }
+    }
+    let pairs = values.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+    let pairs: Vec<Vec<u8>> = pairs.map(|(name, value)| [write(name), write(value)].join(&b'=')).collect();
+    pairs.join(&b'&')
 }
 
 /// A path as it is written by itself.
@@ -365,6 +391,18 @@ mod tests {
             let got = Url::parse(text.as_bytes())
                 .map_or("ERROR".to_owned(), |url| String::from_utf8(url.write()).expect("ASCII"));
             assert_eq!(got, want, "{text}");
+        }
+    }
+
+    #[test]
+    fn queries_are_sorted() {
+        for (query, want) in [
+            ("b=2&a=1&b=1&c", "a=1&b=2&b=1&c="),
+            ("a=%2f+x%20y&%zz=1&d;e=1&&=v", "=v&a=%2F+x+y"),
+            ("a==&~._-*=\u{e4}", "a=%3D&~._-%2A=%C3%A4"),
+            ("", ""),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&sorted_query(query.as_bytes())), want, "{query}");
         }
     }
 

@@ -33,6 +33,7 @@ use crate::api::{Api, RequestInfo};
 use crate::authn::FrontProxyHeaders;
 use crate::egress::Egress;
 use kubelet::Kubelets;
+pub(crate) use pages::{Links, ask_packed, forward, led_back};
 pub(crate) use pods::carried;
 pub(crate) use throttle::Limit;
 pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded, forwarded_for};

@@ -5,27 +5,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue, LOCATION, RANGE};
+use actix_web::http::header::LOCATION;
 use actix_web::http::{Uri, Version};
 use proto::Value;
 use rand::seq::SliceRandom as _;
 use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
-use shared::url::{Url, escaped_path};
+use shared::url::escaped_path;
 
 use super::pages::{self, Links, joined};
 use super::transport::{Origin, body, host, sent_on};
 use super::{Call, Connect, pods};
 use crate::api::RequestInfo;
-
-/// What the other side says of pages of other origins is not for it to say.
-const CORS: [&str; 4] = [
-    "access-control-allow-credentials",
-    "access-control-allow-headers",
-    "access-control-allow-methods",
-    "access-control-allow-origin",
-];
 
 /// `[scheme:]name[:port]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -95,33 +87,12 @@ impl Connect {
         let links = links(&call, theirs, &path);
         let target = if target.is_empty() { "/".to_owned() } else { target };
         let mut headers = sent_on(call.request, false, &self.front_proxy);
-        forward(&mut headers, &links, target.as_bytes());
-        // What nobody asked to be packed is unpacked before anybody sees it.
-        let packs = method != "HEAD" && !headers.contains_key(ACCEPT_ENCODING) && !headers.contains_key(RANGE);
-        if packs {
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-        }
+        pages::forward(&mut headers, &links, target.as_bytes());
+        let packed = pages::ask_packed(method, &mut headers);
         let answered = origin.send(method, &format!("{target}{query}"), &headers, body(call.payload)).await;
-        let mut response = answered
+        let response = answered
             .map_err(|e| Status::service_unavailable(&format!("error trying to reach service: {}", origin.why(&e))))?;
-        if packs {
-            response = pages::unpacked(response);
-        }
-        for name in CORS {
-            response.headers_mut().remove(name);
-        }
-        match response.headers().get(LOCATION).filter(|to| !to.is_empty()) {
-            Some(to) => {
-                let to = Url::parse(to.as_bytes());
-                let to =
-                    to.map_err(|why| Status::internal(&format!("error trying to parse Location header: {why}")))?;
-                if let Ok(to) = HeaderValue::from_bytes(&links.rewritten(to)) {
-                    response.headers_mut().insert(LOCATION, to);
-                }
-                Ok(response)
-            }
-            None => pages::led_back(response, links).await,
-        }
+        pages::led_back(response, links, packed).await
     }
 
     async fn pod_target(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Target, Status> {
@@ -294,20 +265,6 @@ fn links(call: &Call<'_>, theirs: String, path: &[u8]) -> Links {
         prefix: asked.strip_suffix(path).unwrap_or(asked).to_vec(),
         theirs: theirs.into_bytes(),
         asked: host(call.request).as_bytes().to_vec(),
-    }
-}
-
-/// Tells the other side where it is had; the path is written with its escapes.
-fn forward(headers: &mut HeaderMap, links: &Links, path: &[u8]) {
-    let said = [
-        ("x-forwarded-uri", joined(&links.prefix, path)),
-        ("x-forwarded-host", links.host.clone().into_bytes()),
-        ("x-forwarded-proto", links.scheme.clone().into_bytes()),
-    ];
-    for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
-        if let Ok(value) = HeaderValue::from_bytes(&value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use shared::url::Url;
 
 /// Where a page comes from, and under which path it is had here.
 #[derive(Clone, Debug, Default)]
-pub(in crate::connect) struct Links {
+pub(crate) struct Links {
     /// What the client's request line says before its path, which is nothing where no other proxy wrote it.
     pub scheme: String,
     /// See there.
@@ -19,7 +19,7 @@ pub(in crate::connect) struct Links {
 
 impl Links {
     /// A link as it is written in an answer. What leads elsewhere, or is relative, only loses oddities of its form.
-    pub(in crate::connect) fn rewritten(&self, mut url: Url) -> Vec<u8> {
+    pub(super) fn rewritten(&self, mut url: Url) -> Vec<u8> {
         let elsewhere = !url.host.is_empty() && url.host != self.theirs && url.host != self.asked;
         if elsewhere || !url.path.starts_with(b"/") {
             return url.write();

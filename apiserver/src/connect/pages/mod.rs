@@ -17,14 +17,26 @@ use std::task::{Context, Poll, ready};
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
-use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName};
+use actix_web::http::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION,
+    RANGE,
+};
 use bytes::{Bytes, BytesMut};
 use shared::status::Status;
+use shared::url::Url;
 
-pub(super) use links::{Links, joined};
+pub(crate) use links::Links;
+pub(super) use links::joined;
 use markup::Markup;
 use packing::{Pack, Packing, Unpack};
 
+/// What the other side says of pages of other origins is not for it to say.
+const CORS: [&str; 4] = [
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+];
 /// How much of an answer is read before it is begun.
 const HELD: usize = 1 << 20;
 /// How much is read at once of what may grow a thousandfold.
@@ -35,7 +47,7 @@ const MEASURED: usize = 2 << 10;
 /// What becomes of the bytes of an answer.
 enum Stage {
     /// What only we asked to be packed.
-    Transport(Unpack),
+    Transport(Box<Unpack>),
     Page(Box<Page>),
 }
 
@@ -167,18 +179,58 @@ fn page(headers: &HeaderMap, links: Links) -> Option<Page> {
     Some(Page { unpack: packing.map(Unpack::new), markup: Markup::new(links), pack: packing.map(Pack::new) })
 }
 
+/// Tells the other side where it is had; the path is written with its escapes.
+pub(crate) fn forward(headers: &mut HeaderMap, links: &Links, path: &[u8]) {
+    let said = [
+        ("x-forwarded-uri", joined(&links.prefix, path)),
+        ("x-forwarded-host", links.host.clone().into_bytes()),
+        ("x-forwarded-proto", links.scheme.clone().into_bytes()),
+    ];
+    for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
+        if let Ok(value) = HeaderValue::from_bytes(&value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+}
+
+/// Asks for an answer that is packed, as Go's client does where nobody says what he takes; then it is ours to unpack.
+pub(crate) fn ask_packed(method: &str, headers: &mut HeaderMap) -> bool {
+    let asks = method != "HEAD" && !headers.contains_key(ACCEPT_ENCODING) && !headers.contains_key(RANGE);
+    if asks {
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    asks
+}
+
+/// An answer as it is passed on, `packed` where only we asked for that: redirects and links lead through here again.
+pub(crate) async fn led_back(response: HttpResponse, links: Links, packed: bool) -> Result<HttpResponse, Status> {
+    let mut response = if packed { unpacked(response) } else { response };
+    for name in CORS {
+        response.headers_mut().remove(name);
+    }
+    let Some(to) = response.headers().get(LOCATION).filter(|to| !to.is_empty()) else {
+        return read_through(response, links).await;
+    };
+    let to = Url::parse(to.as_bytes());
+    let to = to.map_err(|why| Status::internal(&format!("error trying to parse Location header: {why}")))?;
+    if let Ok(to) = HeaderValue::from_bytes(&links.rewritten(to)) {
+        response.headers_mut().insert(LOCATION, to);
+    }
+    Ok(response)
+}
+
 /// Unpacks an answer that only we asked to be packed.
-pub(super) fn unpacked(mut response: HttpResponse) -> HttpResponse {
+fn unpacked(mut response: HttpResponse) -> HttpResponse {
     if !first(response.headers(), CONTENT_ENCODING).eq_ignore_ascii_case("gzip") {
         return response;
     }
     response.headers_mut().remove(CONTENT_ENCODING);
     response.headers_mut().remove(CONTENT_LENGTH);
-    response.map_body(|_, body| BoxBody::new(Staged::new(body, Stage::Transport(Unpack::new(Packing::Gzip)))))
+    response.map_body(|_, body| BoxBody::new(Staged::new(body, Stage::Transport(Box::new(Unpack::new(Packing::Gzip))))))
 }
 
-/// An answer with the links of its page led back; other answers stay as they are.
-pub(super) async fn led_back(response: HttpResponse, links: Links) -> Result<HttpResponse, Status> {
+/// A page with its links led back; other answers stay as they are.
+async fn read_through(response: HttpResponse, links: Links) -> Result<HttpResponse, Status> {
     let page = Some(response.headers()).filter(|headers| is_page(headers)).and_then(|headers| page(headers, links));
     let Some(page) = page else { return Ok(response) };
     let (mut response, body) = response.into_parts();

@@ -33,7 +33,7 @@ impl Packing {
 /// Takes out.
 pub(super) enum Unpack {
     /// `head`: what came of it.
-    Gzip { decoder: MultiGzDecoder<Vec<u8>>, head: Vec<u8> },
+    Gzip { decoder: Box<MultiGzDecoder<Vec<u8>>>, head: Vec<u8> },
     /// `ended`: what follows is nobody's business.
     Deflate { inflate: Decompress, ended: bool },
 }
@@ -41,7 +41,7 @@ pub(super) enum Unpack {
 impl Unpack {
     pub(super) fn new(packing: Packing) -> Self {
         match packing {
-            Packing::Gzip => Self::Gzip { decoder: MultiGzDecoder::new(Vec::new()), head: Vec::new() },
+            Packing::Gzip => Self::Gzip { decoder: Box::new(MultiGzDecoder::new(Vec::new())), head: Vec::new() },
             Packing::Deflate => Self::Deflate { inflate: Decompress::new(false), ended: false },
         }
     }

@@ -80,7 +80,8 @@ async fn answered(headers: &[(&str, &str)], parts: Vec<Vec<u8>>) -> Result<(Head
     }
     let parts = parts.into_iter().map(|part| Ok::<_, io::Error>(Bytes::from(part)));
     let response = response.body(BodyStream::new(stream::iter(parts)));
-    let response = led_back(response, links()).await.map_err(|status| format!("{} {}", status.code, status.message))?;
+    let response =
+        led_back(response, links(), false).await.map_err(|status| format!("{} {}", status.code, status.message))?;
     let (response, body) = response.into_parts();
     let body = actix_web::body::to_bytes(body).await.map_err(|error| error.to_string())?;
     Ok((response.headers().clone(), body.to_vec()))
