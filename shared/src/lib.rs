@@ -27,5 +27,6 @@ pub mod status;
 pub mod traces;
 pub mod types;
 pub mod upgrade;
+pub mod url;
 pub mod version;
 pub mod workqueue;

@@ -12,10 +12,13 @@ use http_body_util::BodyExt as _;
 use shared::authn::UserInfo;
 use shared::traces;
 use shared::upgrade::{self, RequestHead};
+use shared::url::{Url, escaped_path, sorted_query};
 
 use super::backend::{Backend, Sent};
 use super::{Aggregator, Remote};
-use crate::connect::{HOP_BY_HOP, Limit, body, carried, forwarded, forwarded_for};
+use crate::connect::{
+    HOP_BY_HOP, Limit, Links, ask_packed, body, carried, forward, forwarded, forwarded_for, led_back,
+};
 use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
@@ -25,8 +28,8 @@ pub type Refused = (u16, String);
 enum Passed {
     /// The connection is the other server's.
     Switched(HttpResponse),
-    /// It answers.
-    Sent(Sent),
+    /// It answers; `true`: packed, as only we asked for.
+    Sent(Sent, bool),
 }
 
 const UNAVAILABLE: &str = "service unavailable";
@@ -58,11 +61,14 @@ impl Aggregator {
         });
         match sent.await.map_err(failed)? {
             Passed::Switched(response) => Ok(response),
-            Passed::Sent(sent) if self.keeps_redirects && redirects(&sent) => {
+            Passed::Sent(sent, _) if self.keeps_redirects && redirects(&sent) => {
                 const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
                 Ok(HttpResponse::BadGateway().body(REFUSED))
             }
-            Passed::Sent(sent) => Ok(passed_on(sent)),
+            Passed::Sent(sent, packed) => {
+                let response = led_back(passed_on(sent), links(&address), packed).await;
+                response.map_err(|status| (503, status.message))
+            }
         }
     }
 
@@ -83,10 +89,12 @@ impl Aggregator {
             self.dress(headers, request, user, audit_id);
             headers.insert(HeaderName::from_static(PROXIED), HeaderValue::from_static("true"));
         });
-        Ok(match sent.await? {
-            Passed::Switched(response) => response,
-            Passed::Sent(sent) => passed_on(sent),
-        })
+        match sent.await? {
+            Passed::Switched(response) => Ok(response),
+            Passed::Sent(sent, packed) => {
+                led_back(passed_on(sent), links(address), packed).await.map_err(|status| status.message)
+            }
+        }
     }
 
     async fn send_on(
@@ -96,7 +104,7 @@ impl Aggregator {
         payload: web::Payload,
         dress: impl FnOnce(&mut HeaderMap),
     ) -> Result<Passed, String> {
-        let target = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        let (path, target) = target(request);
         if upgrade::protocol(request).is_some() {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
             dress(&mut headers);
@@ -106,6 +114,8 @@ impl Aggregator {
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
         dress(&mut headers);
+        forward(&mut headers, &links(address), path.as_bytes());
+        let packed = ask_packed(request.method().as_str(), &mut headers);
         let url = format!("https://{address}{target}");
         let span = traces::request(request.method().as_str(), address, || url.clone());
         let sending = async {
@@ -118,28 +128,45 @@ impl Aggregator {
             for (name, value) in &told {
                 head = head.header(*name, value);
             }
-            backend.send(head, body(payload), address).await.map(Passed::Sent)
+            backend.send(head, body(payload), address).await.map(|sent| Passed::Sent(sent, packed))
         };
         traces::within(span.as_ref(), pin!(sending)).await
     }
 
     fn dress(&self, headers: &mut HeaderMap, request: &HttpRequest, user: &UserInfo, audit_id: &str) {
         self.headers.set(headers, user);
-        let host = request.headers().get("host").and_then(|h| h.to_str().ok()).unwrap_or_default();
         let mut set = |name: &'static str, value: &str| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 headers.insert(HeaderName::from_static(name), value);
             }
         };
-        set("x-forwarded-uri", request.uri().path());
-        set("x-forwarded-host", host);
-        set("x-forwarded-proto", "https");
         if !audit_id.is_empty() {
             set("audit-id", audit_id);
         }
         if let Some(from) = forwarded_for(request) {
             set("x-forwarded-for", &from);
         }
+    }
+}
+
+/// The path of a request, and with its query, as upstream writes both: escapes as they have to be, and the query sorted.
+fn target(request: &HttpRequest) -> (String, String) {
+    let path = Url::parse(request.uri().path().as_bytes()).unwrap_or_default().path;
+    let path = String::from_utf8_lossy(&escaped_path(&path)).into_owned();
+    let query = sorted_query(request.uri().query().unwrap_or_default().as_bytes());
+    let query = String::from_utf8_lossy(&query);
+    let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
+    (path, target)
+}
+
+/// The server behind is the one that everybody means: what it says of itself leads there.
+fn links(address: &str) -> Links {
+    Links {
+        scheme: "https".to_owned(),
+        host: address.to_owned(),
+        prefix: Vec::new(),
+        theirs: address.as_bytes().to_vec(),
+        asked: address.as_bytes().to_vec(),
     }
 }
 

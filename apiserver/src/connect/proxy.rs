@@ -5,23 +5,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{HeaderName, HeaderValue, LOCATION};
+use actix_web::http::header::LOCATION;
+use actix_web::http::{Uri, Version};
 use proto::Value;
 use rand::seq::SliceRandom as _;
 use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
+use shared::url::escaped_path;
 
+use super::pages::{self, Links, joined};
 use super::transport::{Origin, body, host, sent_on};
 use super::{Call, Connect, pods};
-
-/// What the other side says of pages of other origins is not for it to say.
-const CORS: [&str; 4] = [
-    "access-control-allow-credentials",
-    "access-control-allow-headers",
-    "access-control-allow-methods",
-    "access-control-allow-origin",
-];
+use crate::api::RequestInfo;
 
 /// `[scheme:]name[:port]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,6 +39,19 @@ impl<'a> Name<'a> {
     }
 }
 
+/// Whom a request goes to.
+struct Target {
+    origin: Origin,
+    /// As links of its own would name it.
+    host: String,
+}
+
+impl From<Origin> for Target {
+    fn from(origin: Origin) -> Self {
+        Self { host: origin.authority(), origin }
+    }
+}
+
 impl Connect {
     /// Proxies one request.
     pub(super) async fn proxy(&self, call: Call<'_>) -> Result<HttpResponse, Status> {
@@ -54,51 +63,51 @@ impl Connect {
             ))
         };
         let name = Name::parse(&call.info.name).filter(|name| !name.name.is_empty()).ok_or_else(invalid)?;
-        let origin = match call.info.resource.as_str() {
-            "pods" => self.pod_origin(&call, &name).await?,
-            "services" => self.service_origin(&call, &name).await?,
-            _ => self.node_origin(&name).await?,
+        let Target { origin, host: theirs } = match call.info.resource.as_str() {
+            "pods" => self.pod_target(&call, &name).await?,
+            "services" => self.service_origin(&call, &name).await?.into(),
+            _ => self.node_origin(&name).await?.into(),
         };
         permitted(&origin).await?;
-        let uri = call.request.uri();
-        let (prefix, rest) = split(uri.path(), !call.info.namespace.is_empty()).ok_or_else(invalid)?;
+        let path = inner_path(call.info);
+        let target = String::from_utf8_lossy(&escaped_path(&path)).into_owned();
         let method = call.request.method().as_str();
-        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let target = if rest.is_empty() { format!("/{query}") } else { format!("{rest}{query}") };
         if upgrade::protocol(call.request).is_some() {
+            // As upstream does, which forgets the query here.
             let headers = sent_on(call.request, true, &self.front_proxy);
-            let head = RequestHead { method: method.to_owned(), path_and_query: target, headers };
+            let path_and_query = if target.is_empty() { "/".to_owned() } else { target };
+            let head = RequestHead { method: method.to_owned(), path_and_query, headers };
             return pods::relayed(call, &origin, head, self.limit).await;
         }
-        if rest.is_empty() && matches!(method, "GET" | "HEAD") {
-            let location = format!("{prefix}/{query}");
+        let query = call.request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+        if target.is_empty() && matches!(method, "GET" | "HEAD") {
+            let location = format!("{}/{query}", call.info.path);
             return Ok(HttpResponse::MovedPermanently().insert_header((LOCATION, location)).finish());
         }
+        let links = links(&call, theirs, &path);
+        let target = if target.is_empty() { "/".to_owned() } else { target };
         let mut headers = sent_on(call.request, false, &self.front_proxy);
-        if let Ok(path) = HeaderValue::from_str(uri.path()) {
-            headers.insert(HeaderName::from_static("x-forwarded-uri"), path);
-        }
-        let answered = origin.send(method, &target, &headers, body(call.payload)).await;
-        let mut response = answered
+        pages::forward(&mut headers, &links, target.as_bytes());
+        let packed = pages::ask_packed(method, &mut headers);
+        let answered = origin.send(method, &format!("{target}{query}"), &headers, body(call.payload)).await;
+        let response = answered
             .map_err(|e| Status::service_unavailable(&format!("error trying to reach service: {}", origin.why(&e))))?;
-        for name in CORS {
-            response.headers_mut().remove(name);
-        }
-        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-        let location = location.and_then(|to| relocated(to, prefix, [&origin.authority(), host(call.request)]));
-        if let Some(Ok(location)) = location.map(|to| HeaderValue::from_str(&to)) {
-            response.headers_mut().insert(LOCATION, location);
-        }
-        Ok(response)
+        pages::led_back(response, links, packed).await
     }
 
-    async fn pod_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
+    async fn pod_target(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Target, Status> {
         let pod = self.api.get("", "pods", &call.info.namespace, name.name).await?;
         let ip = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
         if ip.is_empty() {
             return Err(Status::bad_request("address not allowed"));
         }
-        self.origin(name.scheme, ip, pod_port(&pod, name)?)
+        let port = pod_port(&pod, name)?;
+        let origin = self.origin(name.scheme, ip, port.unwrap_or(if name.scheme == "https" { 443 } else { 80 }))?;
+        Ok(match port {
+            Some(_) => origin.into(),
+            None if ip.contains(':') => Target { origin, host: format!("[{ip}]") },
+            None => Target { origin, host: ip.to_owned() },
+        })
     }
 
     async fn service_origin(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Origin, Status> {
@@ -177,19 +186,19 @@ async fn permitted(origin: &Origin) -> Result<(), Status> {
     if found.iter().all(|address| proxyable(address.ip())) { Ok(()) } else { Err(refused()) }
 }
 
-/// The port of a pod: the number, a named one, the first there is, or that of the scheme.
-fn pod_port(pod: &Value, name: &Name<'_>) -> Result<u16, Status> {
+/// The port of a pod: the number, a named one, the first there is. Otherwise it is that of the scheme.
+fn pod_port(pod: &Value, name: &Name<'_>) -> Result<Option<u16>, Status> {
     let wanted = name.port;
     if let Ok(port) = wanted.parse() {
-        return Ok(port);
+        return Ok(Some(port));
     }
     let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
     let mut ports = containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
     let found = ports.find(|port| wanted.is_empty() || port["name"] == wanted);
     let number = found.and_then(|port| port["containerPort"].as_u64()).and_then(|port| u16::try_from(port).ok());
     match number {
-        Some(port) => Ok(port),
-        None if wanted.is_empty() => Ok(if name.scheme == "https" { 443 } else { 80 }),
+        Some(port) => Ok(Some(port)),
+        None if wanted.is_empty() => Ok(None),
         None => Err(Status::bad_request(&format!("invalid port name {wanted:?}"))),
     }
 }
@@ -233,60 +242,38 @@ fn has_address(pod: &Value, ip: &str) -> bool {
     pod["status"]["podIPs"].as_array().into_iter().flatten().any(|own| own["ip"] == ip)
 }
 
-/// The part of a path up to `/proxy`, and what comes after it; `None` for one in which it cannot be told where that is.
-fn split(path: &str, namespaced: bool) -> Option<(&str, &str)> {
-    // "/api/v1/namespaces/NS/pods/NAME/proxy" or "/api/v1/nodes/NAME/proxy"; slashes may stand there twice.
-    let mut at = 0;
-    for _ in 0..if namespaced { 7 } else { 5 } {
-        let slashes = path[at..].bytes().take_while(|byte| *byte == b'/').count();
-        at += slashes + path[at + slashes..].find('/').unwrap_or(path.len() - at - slashes);
+/// The path behind `/proxy` without escapes, empty parts, `.` and `..`; nothing where nothing was said, not even a slash.
+fn inner_path(info: &RequestInfo) -> Vec<u8> {
+    let mut path = info.parts.get(3..).unwrap_or_default().join("/");
+    if !path.is_empty() && !path.starts_with('/') {
+        path.insert(0, '/');
     }
-    let (prefix, rest) = path.split_at(at);
-    (!prefix.to_ascii_lowercase().contains("%2f")).then_some((prefix, rest))
+    if info.path.ends_with('/') && !path.ends_with('/') {
+        path.push('/');
+    }
+    joined(b"", path.as_bytes())
 }
 
-/// A redirect of the other side, so that it leads through the proxy again; `None` for one that stays as it is. The other
-/// side's host may be called by its address, or as the client calls this server.
-fn relocated(to: &str, prefix: &str, [theirs, ours]: [&str; 2]) -> Option<String> {
-    let begins = match to.find("://") {
-        Some(at) if to[..at].bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) => at + 3,
-        _ if to.starts_with("//") => 2,
-        _ => 0,
-    };
-    let inside = &to[begins..];
-    let (host, rest) = match begins {
-        0 => ("", inside),
-        _ => inside.split_at(inside.find(['/', '?', '#']).unwrap_or(inside.len())),
-    };
-    let (path, after) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    if !(host.is_empty() || host == theirs || host == ours) || !path.starts_with('/') {
-        return None;
+/// Which links of an answer are to lead through here again.
+fn links(call: &Call<'_>, theirs: String, path: &[u8]) -> Links {
+    // Over HTTP/2 every request names its host; otherwise another proxy wrote the line.
+    let line = Some(call.request.uri()).filter(|_| call.request.version() != Version::HTTP_2);
+    let asked = call.info.path.as_bytes();
+    Links {
+        scheme: line.and_then(Uri::scheme_str).unwrap_or_default().to_owned(),
+        host: line.and_then(Uri::authority).map(|host| host.as_str().to_owned()).unwrap_or_default(),
+        prefix: asked.strip_suffix(path).unwrap_or(asked).to_vec(),
+        theirs: theirs.into_bytes(),
+        asked: host(call.request).as_bytes().to_vec(),
     }
-    let kept = if !host.is_empty() && host == ours { &to[..begins + host.len()] } else { "" };
-    if path.starts_with(prefix) {
-        return Some(format!("{kept}{path}{after}"));
-    }
-    let slash = if path.ends_with('/') { "/" } else { "" };
-    Some(format!("{kept}{}{slash}{after}", clean(&format!("{prefix}{path}"))))
-}
-
-/// A path without empty parts, `.` and `..`.
-fn clean(path: &str) -> String {
-    let mut parts = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::egress::Egress;
+    use crate::serve::info::request_info;
+    use crate::verbs::query::Query;
     use serde_json::json;
 
     #[tokio::test]
@@ -315,25 +302,6 @@ mod tests {
     }
 
     #[test]
-    fn redirects_lead_through_the_proxy_again() {
-        for (to, want) in [
-            ("/other?x=1", Some("/p/proxy/other?x=1")),
-            ("/a//b/../c/", Some("/p/proxy/a/c/")),
-            ("http://10.0.0.1:80/a#b", Some("/p/proxy/a#b")),
-            ("https://10.0.0.1:80/", Some("/p/proxy/")),
-            ("//10.0.0.1:80/a", Some("/p/proxy/a")),
-            ("https://api:6443/a", Some("https://api:6443/p/proxy/a")),
-            ("/p/proxy/a", Some("/p/proxy/a")),
-            ("https://example.com/a", None),
-            ("a/b", None),
-            ("http://10.0.0.1:80", None),
-        ] {
-            let got = relocated(to, "/p/proxy", ["10.0.0.1:80", "api:6443"]);
-            assert_eq!(got.as_deref(), want, "{to}");
-        }
-    }
-
-    #[test]
     fn names_carry_schemes_and_ports() {
         let table = [
             ("web", Some(("", "web", ""))),
@@ -354,14 +322,13 @@ mod tests {
         let open = json!({"spec": {"containers": [{}, {"ports": [{"name": "web", "containerPort": 8080}, {"name": "tls", "containerPort": 8443}]}]}});
         let closed = json!({"spec": {"containers": [{}]}});
         for (pod, text, want) in [
-            (&open, "p", Ok(8080)),
-            (&open, "https:p:", Ok(8080)),
-            (&open, "https:p:tls", Ok(8443)),
-            (&open, "p:9", Ok(9)),
+            (&open, "p", Ok(Some(8080))),
+            (&open, "https:p:", Ok(Some(8080))),
+            (&open, "https:p:tls", Ok(Some(8443))),
+            (&open, "p:9", Ok(Some(9))),
             (&open, "p:x", Err("invalid port name \"x\"")),
-            (&closed, "p", Ok(80)),
-            (&closed, "http:p:", Ok(80)),
-            (&closed, "https:p:", Ok(443)),
+            (&closed, "p", Ok(None)),
+            (&closed, "https:p:", Ok(None)),
         ] {
             let name = Name::parse(text).expect("a name");
             let got = pod_port(pod, &name).map_err(|status| status.message);
@@ -370,14 +337,19 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_split_behind_proxy() {
-        let of_pod = "/api/v1/namespaces/n/pods/p/proxy";
-        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy/a/b", true), Some((of_pod, "/a/b")));
-        assert_eq!(split("/api/v1/namespaces/n/pods/p/proxy/a%2fb", true), Some((of_pod, "/a%2fb")));
-        assert_eq!(split(of_pod, true), Some((of_pod, "")));
-        assert_eq!(split("/api/v1/nodes/n/proxy/", false), Some(("/api/v1/nodes/n/proxy", "/")));
-        assert_eq!(split("//api/v1//nodes/n/proxy//a", false), Some(("//api/v1//nodes/n/proxy", "//a")));
-        assert_eq!(split("/api/v1/nodes/n%2Fproxy%2Fa/b", false), None);
+    fn what_the_other_side_is_asked_for() {
+        for (path, want) in [
+            ("/api/v1/namespaces/n/pods/p/proxy", ""),
+            ("/api/v1/namespaces/n/pods/p/proxy/", "/"),
+            ("/api/v1/namespaces/n/pods/p/proxy/a/b", "/a/b"),
+            ("/api/v1/namespaces/n/pods/p/proxy//a/./b/../c/", "/a/c/"),
+            ("/api/v1/namespaces/n/pods/p/proxy/../../x", "/x"),
+            ("/api/v1/nodes/n/proxy/a b", "/a b"),
+            ("//api/v1/nodes/n/proxy/a", "/a"),
+        ] {
+            let info = request_info("GET", path, &Query::parse(""));
+            assert_eq!(String::from_utf8_lossy(&inner_path(&info)), want, "{path}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::verbs::engine::Engine;
 
 /// Time for background work to end.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Time for connections to end when all is answered.
+/// Time for connections to end when all is answered, and for streams where clients were sent away before.
 const PARTING: Duration = Duration::from_secs(2);
 
 /// What all steps of a life share.
@@ -182,7 +182,8 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
 }
 
 /// Others are told to go elsewhere, which is to `leave`, and get some time for that meanwhile; what was begun is ended,
-/// as long as any request may take and watches are given, and then nothing more is taken.
+/// as long as any request may take and watches are given, and nothing more is taken. Streams that were given no time go
+/// on until nobody waits for them any more.
 async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
     process.milestones.stopping.store(true, Ordering::Release);
     tokio::join!(leave, tokio::time::sleep(process.flags.duration("shutdown-delay-duration")));
@@ -194,20 +195,22 @@ async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &En
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
     let stopping = if ending.sends_away() {
         drained.await;
-        close(process, handle)
+        let stopping = close(process, handle);
+        ending.streamed(PARTING).await;
+        stopping
     } else {
         let stopping = close(process, handle);
-        drained.await;
+        tokio::join!(drained, ending.streamed(process.flags.duration("request-timeout")));
         stopping
     };
-    process.answered.trigger();
+    process.closing.begin(AT_ONCE);
     // What was said last is to be heard, too: ends of watches, and that connections close. Some never do.
-    let parting = async { drop(tokio::time::timeout(PARTING, stopping).await) };
-    tokio::join!(process.tasks.drain(DRAIN), parting);
+    drop(tokio::time::timeout(PARTING, stopping).await);
+    process.answered.trigger();
+    process.tasks.drain(DRAIN).await;
 }
 
 fn close(process: &Process, handle: &ServerHandle) -> impl Future<Output = ()> + use<> {
     process.closed.trigger();
-    process.closing.begin(AT_ONCE);
     handle.stop(true)
 }

@@ -37,6 +37,8 @@ pub struct Ending {
     running: Arc<AtomicUsize>,
     /// Watches that are open.
     watching: Arc<AtomicUsize>,
+    /// Other streams: logs that are followed.
+    streams: Arc<AtomicUsize>,
 }
 
 /// A request or a watch that is counted while it lasts.
@@ -91,6 +93,11 @@ impl Ending {
         Counted::new(&self.watching)
     }
 
+    /// An answer of which nobody knows the end, and that is no watch.
+    pub(super) fn stream(&self) -> Counted {
+        Counted::new(&self.streams)
+    }
+
     /// The answer to a request that comes too late.
     pub(super) fn refusal(&self, info: &RequestInfo, agent: &str, shape: &Shape) -> Option<HttpResponse> {
         if !self.begun.load(Ordering::Acquire) || agent.starts_with(OWN_AGENT) {
@@ -127,6 +134,12 @@ impl Ending {
         let open = u128::try_from(self.watching.load(Ordering::SeqCst)).unwrap_or(u128::MAX);
         let needed = open.saturating_mul(1000).checked_div(self.watches.as_millis())?;
         Some(u32::try_from(needed).unwrap_or(u32::MAX).max(PACE))
+    }
+
+    /// Waits for all that is sent, streams too.
+    pub async fn streamed(&self, patience: Duration) {
+        let all = [&self.running, &self.watching, &self.streams];
+        futures::future::join_all(all.map(|count| wait(count, patience))).await;
     }
 
     /// Waits for watches as long as they are given.
@@ -207,6 +220,23 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_millis(50));
         drop(open);
         assert_eq!(futures::FutureExt::now_or_never(ending.watched()), Some(()));
+    }
+
+    /// Whatever is sent, as long as it is given.
+    #[tokio::test(start_paused = true)]
+    async fn streams_are_waited_for() {
+        let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &[]).expect("flags"));
+        for open in [Ending::watch, Ending::stream, Ending::answer] {
+            let (begun, open) = (Instant::now(), open(&ending));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                drop(open);
+            });
+            ending.streamed(Duration::from_secs(2)).await;
+            assert_eq!(begun.elapsed().as_secs(), 2);
+            ending.streamed(Duration::from_secs(2)).await;
+            assert_eq!(begun.elapsed().as_secs(), 3);
+        }
     }
 
     /// So many in a second that all have ended in time, and not fewer than may be at once anyway.

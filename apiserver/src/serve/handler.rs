@@ -62,7 +62,14 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
         classified: None,
     };
     let spanned = Spanned::default();
-    let asked = Asked { req: &req, info: &info, query: &query, since, spanned: &spanned };
+    let asked = Asked {
+        req: &req,
+        info: &info,
+        query: &query,
+        since,
+        until: server.deadline(&info, &query, since),
+        spanned: &spanned,
+    };
     if let Some(response) = asked.early(&server, &shape).await {
         return response;
     }
@@ -108,10 +115,36 @@ struct Asked<'a> {
     info: &'a RequestInfo,
     query: &'a Query,
     since: Instant,
+    /// When its time is up; never for what the client may take as long over as it likes.
+    until: Option<Instant>,
     spanned: &'a Spanned,
 }
 
 impl Asked<'_> {
+    /// What work comes to, unless it takes too long.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        match self.until {
+            Some(until) => tokio::time::timeout_at(until.into(), work).await.ok(),
+            None => Some(work.await),
+        }
+    }
+
+    /// How a request whose time is up is written down: who writes is told so by the one that works on it, and reads break
+    /// off.
+    fn expired(&self) -> Status {
+        let writes = matches!(self.info.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection");
+        match self.info.is_resource && writes {
+            true => Status::timeout("request did not complete within requested timeout - context deadline exceeded", 0),
+            false => Status::unknown("context deadline exceeded"),
+        }
+    }
+
+    /// The answer to a request whose time is up.
+    fn late(&self, server: &Server, shape: &Shape) -> HttpResponse {
+        self.terminate(server, 504);
+        answer::late(&Status::timeout("request did not complete within the allotted timeout", 0), shape)
+    }
+
     fn header(&self, name: &str) -> &str {
         self.req.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("")
     }
@@ -227,9 +260,14 @@ async fn enter(
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
     let head = asked.head(&peer);
     let began = SystemTime::now();
-    let user = match access.authenticate(&head).await {
-        Ok(user) => user,
-        Err(status) => {
+    let user = match asked.in_time(access.authenticate(&head)).await {
+        Some(Ok(user)) => user,
+        None => {
+            shape.stranger = true;
+            asked.stranger(server, &head, &Status::unauthorized(), shape).await;
+            return Err(asked.late(server, shape));
+        }
+        Some(Err(status)) => {
             shape.stranger = true;
             asked.count(server, false, status.code);
             asked.stranger(server, &head, &status, shape).await;
@@ -246,13 +284,21 @@ async fn enter(
         return Err(asked.failed(server, "audit backend shutdown", shape));
     }
     let mut notes = Notes::default();
-    let passed = asked.spanned.around(pin!(access.admit(&head, user, &mut notes))).await;
+    let passed = asked.in_time(asked.spanned.around(pin!(access.admit(&head, user, &mut notes)))).await;
     shape.classified = notes.classified.take();
     if let Some(trail) = trail {
         trail.impersonates(notes.impersonated, notes.constraint);
         trail.annotate(notes.annotations);
     }
-    passed.map_err(|refusal| asked.refused(server, refusal, shape, trail))
+    match passed {
+        Some(passed) => passed.map_err(|refusal| asked.refused(server, refusal, shape, trail)),
+        None => {
+            if let Some(trail) = trail {
+                answer::note(trail, &asked.expired(), shape);
+            }
+            Err(asked.late(server, shape))
+        }
+    }
 }
 
 /// A request whose sender may ask, on its way to an answer.
@@ -271,17 +317,12 @@ impl Admitted<'_> {
             return self.answer(payload).await;
         }
         let _working = self.server.meters.begin(self.asked.info);
-        let deadline = self.server.conduct.deadline(self.asked.query).unwrap_or_default();
-        if deadline.is_zero() {
-            return self.answer(payload).await;
-        }
-        match tokio::time::timeout(deadline, self.answer(payload)).await {
-            Ok(response) => response,
-            Err(_) => {
-                self.asked.terminate(self.server, 504);
-                let late = Status::timeout("request did not complete within the allotted timeout", 0);
-                drop(self.failed(&late, false));
-                answer::late(&late, self.shape)
+        let asked = self.asked;
+        match asked.in_time(self.answer(payload)).await {
+            Some(response) => response,
+            None => {
+                drop(self.failed(&asked.expired(), false));
+                asked.late(self.server, self.shape)
             }
         }
     }
@@ -395,7 +436,8 @@ impl Admitted<'_> {
                 self.asked.count(server, false, response.status().as_u16());
                 match info.subresource.as_str() {
                     "proxy" => self.passed_on(answer::relayed(response, self.shape)),
-                    _ => response,
+                    _ if response.status() == StatusCode::SWITCHING_PROTOCOLS => response,
+                    _ => holding(response, server.ending.stream()),
                 }
             }
             Err(status) => answer::warned(self.failed(&status, false), &noted.take()),

@@ -20,6 +20,8 @@ use super::server::Server;
 const STREAMS: u32 = 100;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
+/// What is left of the connections at the end has so long to hear of it.
+const PARTING: Duration = Duration::from_secs(5);
 /// Threads that serve connections.
 const WORKERS: usize = 2;
 
@@ -160,8 +162,8 @@ pub fn serve(
             .unwrap_or(STREAMS),
         keep_alive: Duration::from_secs(90),
         head_deadline: Duration::from_secs(32),
-        // Requests are waited for before: what is left by then are streams.
-        drain: flags.duration("request-timeout"),
+        // Requests and streams are waited for before: what is left by then has been told to end.
+        drain: flags.duration("request-timeout") + PARTING,
         shutdown: shutdown.clone(),
         begin: Some(Arc::new(move || drop(tokio::task::spawn_local(engine.clone().settle())))),
     };

@@ -1,6 +1,7 @@
 //! What requests are served from, and what `/metrics` says of it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use prometheus::GaugeVec;
 use proto::resources::Row;
@@ -13,7 +14,7 @@ use super::constants;
 use super::ending::Ending;
 use super::health::Health;
 use super::meters::Meters;
-use crate::access::Access;
+use crate::access::{Access, is_long_running};
 use crate::aggregate::Aggregator;
 use crate::api::RequestInfo;
 use crate::audit::Audit;
@@ -22,6 +23,7 @@ use crate::flowcontrol::FlowControl;
 use crate::openapi::Documents;
 use crate::peers::Peers;
 use crate::verbs::engine::Engine;
+use crate::verbs::query::Query;
 
 /// What requests are served from.
 pub struct Server {
@@ -142,6 +144,12 @@ impl Server {
             |row: &Row| info.subresource.is_empty() || row.subresources.iter().any(|s| s.name == info.subresource);
         let own = self.engine.rows.find(&info.api_group, &info.api_version, &info.resource);
         own.is_some_and(|row| part(&row)) || self.aggregator.directory().lists(info)
+    }
+
+    /// When the time of a request is up, if ever.
+    pub(super) fn deadline(&self, info: &RequestInfo, query: &Query, since: Instant) -> Option<Instant> {
+        let limit = self.conduct.deadline(query).unwrap_or_default();
+        (!is_long_running(info) && !limit.is_zero()).then(|| since + limit)
     }
 
     /// Flow control, when it is on.

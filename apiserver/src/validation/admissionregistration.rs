@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use proto::Value;
 use shared::status::field::{Error, Path};
+use shared::url::Url;
 
 use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_subdomain};
 use super::selectors::{is_odd, own_selector};
 use super::tree::{get, has, int, list, text, texts};
-use super::urls;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
@@ -265,7 +265,7 @@ fn service_path(target: &str, path: &Path, out: &mut Vec<Error>) {
 
 fn url(url: &str, path: &Path, out: &mut Vec<Error>) {
     const FORM: &str = "; desired format: https://host[/path]";
-    let url = match urls::parse(url) {
+    let url = match Url::parse(url.as_bytes()) {
         Ok(url) => url,
         Err(why) => {
             out.push(Error::required(path, &format!("url must be a valid URL: {why}{FORM}")));
@@ -280,12 +280,12 @@ fn url(url: &str, path: &Path, out: &mut Vec<Error>) {
         complain("", &format!("host must be specified{FORM}"));
     }
     if let Some(user) = url.user {
-        complain(user, "user information is not permitted in the URL");
+        complain(&String::from_utf8_lossy(&user.write()), "user information is not permitted in the URL");
     }
     if !url.fragment.is_empty() {
-        complain(url.fragment, "fragments are not permitted in the URL");
+        complain(&String::from_utf8_lossy(&url.fragment), "fragments are not permitted in the URL");
     }
     if !url.query.is_empty() {
-        complain(url.query, "query parameters are not permitted in the URL");
+        complain(&String::from_utf8_lossy(&url.query), "query parameters are not permitted in the URL");
     }
 }

@@ -2,6 +2,7 @@
 
 use proto::Value;
 use shared::status::field::{Error, Path};
+use shared::url::Url;
 
 use super::bundle;
 use super::definition_parts::{self, Before};
@@ -9,7 +10,6 @@ use super::fields::choice;
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{at, flag, get, list, text, texts};
-use super::urls;
 use crate::crd::leniency::{self, Leniency};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
@@ -196,7 +196,7 @@ fn approval(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let kind = |said: &str| match said {
         "" => "missing",
         said if said.starts_with("unapproved") => "bypassed",
-        said => match urls::parse(said) {
+        said => match Url::parse(said.as_bytes()) {
             Ok(url) if !said.contains('#') && !url.host.is_empty() && !url.scheme.is_empty() => "approved",
             _ => "invalid",
         },

@@ -53,7 +53,6 @@ mod storage_version;
 pub mod strict_addresses;
 mod tree;
 mod trust_bundle;
-mod urls;
 mod volume;
 mod warnings;
 mod workloads;

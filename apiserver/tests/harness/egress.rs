@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -82,17 +83,35 @@ async fn at(address: String, stream: impl AsyncRead + AsyncWrite + Unpin + Send 
             let asked = format!("{} {} at {address}: ", request.method(), request.uri());
             let (head, body) = request.into_parts();
             let body = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+            if head.uri.path().ends_with("/says") {
+                return Ok::<_, Infallible>(told(&body));
+            }
             let mut answer = Response::builder().header("Cache-Control", "max-age=5").header("Audit-Id", "theirs");
             answer = answer.header("Access-Control-Allow-Origin", "*");
             // What the proxy in front says of who asks.
             for (name, value) in &head.headers {
                 answer = answer.header(format!("x-seen-{name}"), value);
             }
-            Ok::<_, Infallible>(answer.body(Full::new(Bytes::from([asked.as_bytes(), &body].concat()))).expect("one"))
+            Ok(answer.body(Full::new(Bytes::from([asked.as_bytes(), &body].concat()))).expect("one"))
         }
     });
     // A connection that breaks is seen by who asked.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+/// The answer that a request spells out.
+fn told(spelled: &[u8]) -> Response<Full<Bytes>> {
+    let spelled: serde_json::Value = serde_json::from_slice(spelled).expect("JSON");
+    let mut answer = Response::builder().status(spelled["code"].as_u64().map_or(200, |code| code as u16));
+    for (name, value) in spelled["headers"].as_object().into_iter().flatten() {
+        answer = answer.header(name, value.as_str().expect("text"));
+    }
+    let body = spelled["body"].as_str().unwrap_or_default().as_bytes();
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(body).expect("packed");
+    let packed = spelled["headers"]["content-encoding"] == "gzip";
+    let body = if packed { packer.finish().expect("packed") } else { body.to_vec() };
+    answer.body(Full::new(Bytes::from(body))).expect("one")
 }
 
 /// The address that a client wants to be connected to.

@@ -147,6 +147,13 @@ async fn another_server_answers() {
     assert_eq!(header("x-remote-group"), json!(["system:masters", "system:authenticated"]));
     assert_eq!((header("x-custom"), header("authorization")), (json!(["kept"]), Value::Null));
     assert_eq!((header("x-remote-extra-scopes"), header("x-forwarded-proto")), (Value::Null, json!(["https"])));
+    // It is called by its own name, and hears what was asked for in one form, whatever the client's.
+    let own = format!("localhost:{}", other.port());
+    assert_eq!((header("x-forwarded-host"), header("accept-encoding")), (json!([own]), json!(["gzip"])));
+    assert_eq!(header("x-forwarded-uri"), json!([path.split('?').next().expect("a path")]));
+    let odd = c.get(&format!("{root}/namespaces/default//flunders/a%2fb?b=2&a=%2f+&b=1&c&d;e=1")).await.ok();
+    assert_eq!(odd["path"], format!("{root}/namespaces/default//flunders/a/b?a=%2F+&b=2&b=1&c="));
+    assert_eq!(odd["headers"]["x-forwarded-uri"], json!([format!("{root}/namespaces/default/flunders/a/b")]));
 
     // Whatever the method, no more is announced than comes: the rest would be taken from the next request.
     let odd = c.call("GET", &path, &[], Some(bytes::Bytes::from_static(b"GET /x HTTP/1.1\r\n\r\n"))).await.ok();

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Cluster, Identity, Remote, etcd_is_missing, eventually};
+use crate::harness::{Answer, Cluster, Identity, Remote, audited, etcd_is_missing, eventually, file};
 
 const KEY: &str = include_str!("../../testdata/tokens/rsa.pem");
 
@@ -251,6 +251,58 @@ async fn a_webhook_that_knows_tokens() {
     ] {
         assert!(metrics.contains(&format!("\nauthentication_token_cache_{line}")), "{line}");
     }
+}
+
+/// Who is waited for does not make a request longer than it may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_is_silent() {
+    if etcd_is_missing() {
+        return;
+    }
+    // Connections are made, and nobody takes them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    let c = Cluster::start_with(|dir, _| {
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{"name": "c", "cluster": {"server": url}}], "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]});
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{resources: [configmaps]}]}]\n";
+        let mut flags = audited(dir, policy);
+        flags.push(format!("--authentication-token-webhook-config-file={}", file(dir, "tokens.conf", &config.to_string())));
+        flags
+    })
+    .await;
+    let rule = json!({"apiGroups": [""], "apiVersions": ["*"], "resources": ["configmaps"], "operations": ["CREATE"]});
+    let webhook = json!({"name": "a.example.com", "clientConfig": {"url": url}, "rules": [rule], "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "timeoutSeconds": 30});
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    c.post(hooks, json!({"metadata": {"name": "a"}, "webhooks": [webhook]})).await.ok();
+    let late = r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}"#;
+    let maps = "/api/v1/namespaces/default/configmaps?timeout=500ms";
+    let stranger = c.client(Identity::Token("unknown".to_owned()));
+    // The webhook counts once the cache has it.
+    let body = || Some(json!({"metadata": {"generateName": "m"}}).to_string().into());
+    let created = async || {
+        let answer = c.send("POST", maps, "application/json", body()).await;
+        (answer.code != 201).then_some(answer)
+    };
+    for answer in [stranger.get(maps).await, eventually("a webhook", created).await] {
+        assert_eq!((answer.code, answer.text()), (504, format!("{late}\n")));
+        assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    }
+    // It is written down as what became of it where it stood.
+    let log = std::fs::read_to_string(c.dir().join("audit.log")).expect("a log");
+    let said = |stage: &str, message: &str| {
+        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        events.filter(|e| e["stage"] == stage && e["responseStatus"]["message"] == message).count()
+    };
+    assert_eq!(said("ResponseStarted", "Unauthorized"), 1, "{log}");
+    let expired = "Timeout: request did not complete within requested timeout - context deadline exceeded";
+    assert_eq!(said("ResponseComplete", expired), 1, "{log}");
+    let metrics = c.get("/metrics").await.text();
+    let given_up =
+        "apiserver_request_terminations_total{code=\"504\",component=\"apiserver\",group=\"\",resource=\"configmaps\"";
+    assert_eq!(metrics.matches(given_up).count(), 2, "a read and a write");
 }
 
 #[tokio::test(flavor = "multi_thread")]

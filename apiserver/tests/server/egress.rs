@@ -74,6 +74,51 @@ async fn pods_are_reached_through_konnectivity() {
     pods_are_reached(Speaks::Grpc, "GRPC", "no agent reaches it").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn links_of_pages_lead_through_the_server() {
+    if etcd_is_missing() {
+        return;
+    }
+    let proxy = Proxy::start(Speaks::Http);
+    let cluster = behind(&proxy, "HTTPConnect").await;
+    let at = format!("{PODS}/p:8080/proxy");
+    let says = async |answer: Value| {
+        let asked = Some(Bytes::from(answer.to_string()));
+        cluster.send("POST", &format!("{at}/a/says"), "application/json", asked).await
+    };
+    // A page that nobody asked to be packed comes unpacked.
+    for encoding in ["identity", "gzip"] {
+        let mut headers = json!({"content-type": "text/html"});
+        if encoding == "gzip" {
+            headers["content-encoding"] = json!(encoding);
+        }
+        let page = says(json!({"headers": headers, "body": "<A HREF=/x>x</A><a href=y>"})).await;
+        assert_eq!(page.text(), format!("<a href=\"{at}/x\">x</A><a href=\"y\">"), "{encoding}");
+        assert!(!page.headers.contains_key("content-encoding"));
+    }
+    let host = format!("127.0.0.1:{}", cluster.port());
+    for (to, want) in [
+        ("/x?y", format!("{at}/x?y")),
+        ("http://10.1.2.3:8080/x/", format!("{at}/x/")),
+        (&format!("https://{host}/x"), format!("https://{host}{at}/x")),
+        ("https://example.com/x", "https://example.com/x".to_owned()),
+    ] {
+        let redirect = says(json!({"code": 302, "headers": {"location": to}})).await;
+        assert_eq!(redirect.headers["location"], want.as_str(), "{to}");
+    }
+    let (code, reason, message) = says(json!({"code": 302, "headers": {"location": "%zz"}})).await.failure();
+    let why =
+        "Internal error occurred: error trying to parse Location header: parse \"%zz\": invalid URL escape \"%zz\"";
+    assert_eq!((code, reason.as_str(), message.as_str()), (500, "InternalError", why));
+    // The other side sees a path in its plain form, and hears what was asked for.
+    let answer = cluster.get(&format!("{at}/a%2fb/../c//d%20e/?x=%2f")).await;
+    assert_eq!(answer.text(), "GET /a/c/d%20e/?x=%2f at 10.1.2.3:8080: ");
+    assert_eq!(answer.headers["x-seen-x-forwarded-uri"], format!("{at}/a/c/d e/a/c/d%20e/").as_str());
+    assert_eq!(answer.headers["x-seen-accept-encoding"], "gzip");
+    let answer = cluster.get(&format!("{at}?x=y")).await;
+    assert_eq!((answer.code, &answer.headers["location"]), (301, &format!("{at}/?x=y").parse().expect("a value")));
+}
+
 /// Knows the token `sesame`, lets everybody do everything, and takes every event.
 fn authority(path: &str, body: &[u8]) -> (u16, String) {
     let mut review: Value = serde_json::from_slice(body).unwrap_or_default();

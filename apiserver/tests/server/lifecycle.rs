@@ -74,6 +74,29 @@ async fn a_server_that_goes_down_sends_clients_away() {
     tokio::task::block_in_place(|| c.stop_server());
 }
 
+/// Watches that are given no time go on, and hear of changes, as long as a request may take; then they end in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_outlast_the_port() {
+    if etcd_is_missing() {
+        return;
+    }
+    let flags = ["--request-timeout=3s", "--min-request-timeout=600"];
+    let mut c = Cluster::start_with(|_, _| flags.map(str::to_owned).into()).await;
+    let (port, beside) = c.start_beside().await;
+    let mut watch = c.connection().await;
+    say(&mut watch, &format!("GET {MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+    let mut begun = [0; 12];
+    watch.read_exact(&mut begun).await.expect("an answer");
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    stop_taking(&c).await;
+    let other = Client::new(port, c.pki(), Identity::Admin);
+    other.post(MAPS, json!({"metadata": {"name": "late"}})).await.ok();
+    let said = heard(watch).await;
+    assert!(said.contains("\"name\":\"late\"") && said.ends_with("\r\n0\r\n\r\n"), "{said}");
+    tokio::task::block_in_place(|| c.stop_server());
+    tokio::task::block_in_place(|| drop(beside));
+}
+
 /// What was begun has everything it needs to the end, although the port is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_outlast_the_port() {

@@ -1,0 +1,89 @@
+//! Which links of a page lead through the proxy again, and how they are written then.
+
+use shared::url::Url;
+
+/// Where a page comes from, and under which path it is had here.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Links {
+    /// What the client's request line says before its path, which is nothing where no other proxy wrote it.
+    pub scheme: String,
+    /// See there.
+    pub host: String,
+    /// The path of the proxy itself.
+    pub prefix: Vec<u8>,
+    /// The other side's own host.
+    pub theirs: Vec<u8>,
+    /// The host as the client calls it.
+    pub asked: Vec<u8>,
+}
+
+impl Links {
+    /// A link as it is written in an answer. What leads elsewhere, or is relative, only loses oddities of its form.
+    pub(super) fn rewritten(&self, mut url: Url) -> Vec<u8> {
+        let elsewhere = !url.host.is_empty() && url.host != self.theirs && url.host != self.asked;
+        if elsewhere || !url.path.starts_with(b"/") {
+            return url.write();
+        }
+        // A client that knows no other host goes on with the one that it calls.
+        if !(url.host == self.asked && self.scheme.is_empty() && self.host.is_empty()) {
+            url.scheme.clone_from(&self.scheme);
+            url.host = self.host.clone().into_bytes();
+        }
+        if !url.path.starts_with(&self.prefix) {
+            url.path = joined(&self.prefix, &url.path);
+        }
+        url.write()
+    }
+}
+
+/// Two paths as one, without empty parts, `.` and `..`; a slash at the end stays.
+pub(in crate::connect) fn joined(before: &[u8], path: &[u8]) -> Vec<u8> {
+    let rooted = if before.is_empty() { path.starts_with(b"/") } else { before.starts_with(b"/") };
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in before.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
+        match part {
+            b"" | b"." => {}
+            b".." if parts.last().is_some_and(|last| *last != b"..") => drop(parts.pop()),
+            b".." if rooted => {}
+            part => parts.push(part),
+        }
+    }
+    let mut out = if rooted { b"/".to_vec() } else { Vec::new() };
+    out.extend(parts.join(&b'/'));
+    if path.ends_with(b"/") && !out.ends_with(b"/") {
+        out.push(b'/');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_through_the_proxy_again() {
+        let links = Links {
+            prefix: b"/p/proxy".to_vec(),
+            theirs: b"10.0.0.1:80".to_vec(),
+            asked: b"api:6443".to_vec(),
+            ..Links::default()
+        };
+        for (to, want) in [
+            ("/other?x=1", "/p/proxy/other?x=1"),
+            ("/a//b/../c/", "/p/proxy/a/c/"),
+            ("http://10.0.0.1:80/a#b", "/p/proxy/a#b"),
+            ("https://10.0.0.1:80/", "/p/proxy/"),
+            ("//10.0.0.1:80/a", "/p/proxy/a"),
+            ("https://api:6443/a", "https://api:6443/p/proxy/a"),
+            ("/p/proxy/a", "/p/proxy/a"),
+            ("/p/proxyish", "/p/proxyish"),
+            ("https://example.com/a", "https://example.com/a"),
+            ("a/b c", "a/b%20c"),
+            ("http://10.0.0.1:80", "http://10.0.0.1:80"),
+            ("mailto:a@b", "mailto:a@b"),
+        ] {
+            let got = links.rewritten(Url::parse(to.as_bytes()).expect("a URL"));
+            assert_eq!(String::from_utf8_lossy(&got), want, "{to}");
+        }
+    }
+}
