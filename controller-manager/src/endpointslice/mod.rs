@@ -11,7 +11,7 @@ pub mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Service};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ use shared::workqueue::Queue;
 use self::plan::{CONTROLLER, MANAGED_BY, Plan, Snapshot};
 use self::report::{Distributions, Names, Report};
 use self::slice::Slice;
-use self::topology::Zones;
+use self::topology::{Served, Zones};
 use self::tracker::Tracker;
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -63,11 +63,19 @@ struct Slices {
     triggers: Mutex<Triggers>,
     report: Mutex<Report>,
     distributions: Mutex<Distributions>,
-    /// Services that were given hints by topology.
-    hinted: Mutex<HashSet<Key>>,
+    /// What services were given by hints by topology.
+    hinted: Mutex<HashMap<Key, Hinted>>,
     max_per_slice: usize,
     /// The zones as last looked at; taken away when a node changes.
     zones: Mutex<Option<Zones>>,
+}
+
+/// What is remembered of the hints of a service.
+struct Hinted {
+    /// Whether it was told of them.
+    told: bool,
+    /// By address family.
+    served: Vec<Served>,
 }
 
 /// Why a look came to no good end.
@@ -115,15 +123,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 Event::Updated { old, new } => zone(old) != zone(new),
                 _ => true,
             };
-            let capacity = match event {
-                Event::Updated { old, new } => topology::view(old) != topology::view(new),
+            let moved = match event {
+                Event::Updated { old, new } => topology::moved(old, new),
                 _ => true,
             };
-            if capacity {
+            if moved {
                 *watcher.zones.lock() = None;
-                for service in watcher.services.list().iter().filter(|s| topology::wanted(s)) {
-                    wake.add(Key::of(&service.metadata));
-                }
+                // Hints that a zone can live with stay.
+                watcher.overloaded().into_iter().for_each(|key| wake.add(key));
             }
             if matters {
                 for key in watcher.services_on(object::name(&event.object().metadata)) {
@@ -139,6 +146,21 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Slices {
+    fn zones(&self) -> Zones {
+        self.zones.lock().get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
+    }
+
+    /// Services whose hints leave a zone with too little.
+    fn overloaded(&self) -> Vec<Key> {
+        let hinted = self.hinted.lock();
+        if hinted.is_empty() {
+            return Vec::new();
+        }
+        let zones = self.zones();
+        let overloaded = hinted.iter().filter(|(_, h)| h.served.iter().any(|s| topology::overloaded(s, &zones)));
+        overloaded.map(|(key, _)| key.clone()).collect()
+    }
+
     fn services_on(&self, node: &str) -> Vec<Key> {
         let pods = self.pods.by_index(crate::engine::context::BY_NODE, node);
         let mut keys: Vec<Key> = pods
@@ -185,8 +207,8 @@ impl Slices {
             return Err(Stop::Stale);
         }
         let snapshot = self.snapshot(key, service, slices);
-        let Plan { writes, hinted, lost } = plan::plan(&snapshot);
-        self.remember_hints(key, hinted);
+        let Plan { writes, hinted, served, lost } = plan::plan(&snapshot);
+        self.remember_hints(key, Hinted { told: hinted, served });
         write::count("endpoint_slice_controller_changes", &writes);
         let sync = report::read(&snapshot.slices, &writes, self.max_per_slice);
         let mut failed = Vec::new();
@@ -223,11 +245,8 @@ impl Slices {
                 nodes.insert(name.to_owned(), node);
             }
         }
-        let zones = topology::wanted(&service).then(|| {
-            let mut zones = self.zones.lock();
-            zones.get_or_insert_with(|| Zones::of(&self.nodes.list())).clone()
-        });
-        let hinted = self.hinted.lock().contains(key);
+        let zones = topology::wanted(&service).then(|| self.zones());
+        let hinted = self.hinted.lock().get(key).is_some_and(|h| h.told);
         Snapshot { service, pods, nodes, slices, max_per_slice: self.max_per_slice, trigger, zones, hinted }
     }
 
@@ -242,10 +261,10 @@ impl Slices {
         self.distributions.lock().note(key, wish);
     }
 
-    fn remember_hints(&self, key: &Key, hinted: bool) {
+    fn remember_hints(&self, key: &Key, hinted: Hinted) {
         let mut all = self.hinted.lock();
-        if hinted {
-            all.insert(key.clone());
+        if hinted.told || !hinted.served.is_empty() {
+            all.insert(key.clone(), hinted);
         } else {
             all.remove(key);
         }

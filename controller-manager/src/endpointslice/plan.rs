@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::draft::{Draft, write_port};
 use super::slice::{self, Content, Slice};
-use super::topology::{self, Zones};
+use super::topology::{self, Served, Zones};
 use super::write::Write;
 use crate::engine::action::Action;
 use crate::engine::packed::{NewMeta, Texts};
@@ -57,6 +57,8 @@ pub struct Plan {
     pub writes: Vec<Write>,
     /// Whether there are hints by topology now.
     pub hinted: bool,
+    /// How many endpoints serve each zone by such hints, for each family that has them.
+    pub served: Vec<Served>,
     /// Pods that are left out, and the nodes they are said to be on, which are not there.
     pub lost: BTreeSet<(String, String)>,
 }
@@ -93,7 +95,7 @@ fn address_types(spec: &ServiceSpec) -> Vec<&'static str> {
 
 fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str, plan: &mut Plan) {
     let mut groups = groups(s, spec, family, &mut plan.lost);
-    let told = zone_hints(s, family, &mut groups, &mut plan.hinted);
+    let told = zone_hints(s, family, &mut groups, plan);
     let frame = Frame { s, family, labels: labels(s, spec) };
     let mut out = Changes::default();
     let mut by_ports: BTreeMap<Ports<'_>, Vec<&Arc<Slice>>> = BTreeMap::new();
@@ -154,21 +156,28 @@ fn groups<'a>(
 }
 
 /// Hints by topology for all endpoints of a family, and the event that tells of them.
-fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>], hinted: &mut bool) -> Option<Action> {
+fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>], plan: &mut Plan) -> Option<Action> {
     let about = object::reference::<Service>(&s.service.metadata);
     let disabled =
         |why: &str| Action::warning(&about, "TopologyAwareHintsDisabled", format!("{why}, addressType: {family}"));
     let Some(zones) = s.zones.as_ref() else {
-        return std::mem::take(hinted).then(|| disabled("Topology Aware Hints has been disabled"));
+        return std::mem::take(&mut plan.hinted).then(|| disabled("Topology Aware Hints has been disabled"));
     };
     let mut all: Vec<&mut Draft<'a>> = groups.iter_mut().flat_map(|group| group.endpoints.iter_mut()).collect();
     match topology::allocate(zones, &mut all) {
-        Ok(()) => (!std::mem::replace(hinted, true)).then(|| {
-            let text = format!("Topology Aware Hints has been enabled, addressType: {family}");
-            Action::normal(&about, "TopologyAwareHintsEnabled", text)
-        }),
+        Ok(()) => {
+            let mut served = Served::new();
+            for zone in all.iter().filter_map(|e| e.hints?.zone) {
+                *served.entry(zone.to_owned()).or_default() += 1;
+            }
+            plan.served.push(served);
+            (!std::mem::replace(&mut plan.hinted, true)).then(|| {
+                let text = format!("Topology Aware Hints has been enabled, addressType: {family}");
+                Action::normal(&about, "TopologyAwareHintsEnabled", text)
+            })
+        }
         Err(why) => {
-            *hinted = false;
+            plan.hinted = false;
             Some(disabled(&why))
         }
     }

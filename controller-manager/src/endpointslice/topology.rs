@@ -35,9 +35,15 @@ pub fn wanted(service: &Service) -> bool {
     matches!(mode, Some("Auto" | "auto"))
 }
 
-/// What of a node matters here.
+/// Whether a node that has become another changes the zones. Upstream asks no more of it.
 #[must_use]
-pub fn view(node: &Node) -> (Option<String>, bool, bool, Option<String>) {
+pub fn moved(old: &Node, new: &Node) -> bool {
+    let zone = |n: &Node| object::label(&n.metadata, ZONE).map(str::to_owned);
+    nodes::ready(old) != nodes::ready(new) || zone(old) != zone(new)
+}
+
+/// What of a node matters here.
+fn view(node: &Node) -> (Option<String>, bool, bool, Option<String>) {
     let cpu = node.status.as_ref().and_then(|s| s.allocatable.as_ref()?.get("cpu")).map(|q| q.0.clone());
     let excluded = EXCLUDED.iter().any(|l| object::label(&node.metadata, l).is_some());
     (object::label(&node.metadata, ZONE).map(str::to_owned), nodes::ready(node), excluded, cpu)
@@ -65,6 +71,25 @@ impl Zones {
     }
 }
 
+/// How many endpoints serve each zone.
+pub type Served = BTreeMap<String, usize>;
+
+/// Whether hints that were given leave a zone with too little, now that the zones are these.
+#[must_use]
+pub fn overloaded(served: &Served, zones: &Zones) -> bool {
+    if served.is_empty() {
+        return false;
+    }
+    let Zones::Shares(shares) = zones else { return true };
+    let total = float(served.values().sum());
+    shares.iter().any(|(zone, share)| served.get(zone).is_none_or(|n| float(*n) < minimum(*share, total)))
+}
+
+/// The least that a zone with this share may be given.
+fn minimum(share: f64, total: f64) -> f64 {
+    (share * total * (1.0 / (1.0 + OVERLOAD))).ceil()
+}
+
 fn milli(q: &Quantity) -> Option<f64> {
     let text = q.to_string();
     match text.strip_suffix('m') {
@@ -88,8 +113,7 @@ pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Resul
         return Err(format!("Insufficient number of endpoints {counts}"));
     }
     let total = float(ready.len());
-    let minimum = |share: f64| (share * total * (1.0 / (1.0 + OVERLOAD))).ceil();
-    if shares.values().map(|share| minimum(*share)).sum::<f64>() > total {
+    if shares.values().map(|share| minimum(*share, total)).sum::<f64>() > total {
         return Err(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold {counts}"
         ));
@@ -103,7 +127,7 @@ pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Resul
     }
     // What each zone has too much, or lacks.
     let spare = shares.iter().map(|(zone, share)| {
-        let wanted = (share * total).max(minimum(*share));
+        let wanted = (share * total).max(minimum(*share, total));
         (zone.as_str(), float(have.get(zone.as_str()).copied().unwrap_or(0)) - wanted)
     });
     let (mut gives, mut takes) = moves(spare.collect());
@@ -182,6 +206,23 @@ mod tests {
             wanted(&serde_json::from_value(json!({"metadata": {"annotations": annotations}})).expect("service"))
         };
         assert_eq!([of("Auto", "Disabled"), of("Disabled", "Auto")], [true, false]);
+    }
+
+    #[test]
+    fn hints_hold_until_a_zone_has_too_little() {
+        let zones = |all: &[(&str, f64)]| Zones::Shares(all.iter().map(|(z, n)| ((*z).to_owned(), *n)).collect());
+        let served = |all: &[(&str, usize)]| all.iter().map(|(z, n)| ((*z).to_owned(), *n)).collect::<Served>();
+        let even = [("a", 0.5), ("b", 0.5)];
+        for (name, given, now, want) in [
+            ("nothing was given", served(&[]), Zones::Unknown, false),
+            ("as it was", served(&[("a", 5), ("b", 5)]), zones(&even), false),
+            ("a little less is borne", served(&[("a", 5), ("b", 5)]), zones(&[("a", 0.6), ("b", 0.4)]), false),
+            ("too little", served(&[("a", 5), ("b", 5)]), zones(&[("a", 0.7), ("b", 0.3)]), true),
+            ("a zone of its own", served(&[("a", 5), ("b", 5)]), zones(&[("a", 0.4), ("b", 0.4), ("c", 0.2)]), true),
+            ("nobody knows the zones", served(&[("a", 5), ("b", 5)]), Zones::Unknown, true),
+        ] {
+            assert_eq!(overloaded(&given, &now), want, "{name}");
+        }
     }
 
     #[test]
