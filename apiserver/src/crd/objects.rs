@@ -54,6 +54,17 @@ pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error>
     Ok(unknown)
 }
 
+/// The same for what applying came to, which nobody sent: its nulls are judged and not dropped.
+///
+/// # Errors
+/// An object inside of it has metadata that is none.
+pub fn settle_applied(served: &Served, object: &mut Value) -> Result<(), Error> {
+    prune::prune(object, &served.schema);
+    embedded::coerce(object, &served.schema, Malformed::Refused)?;
+    prune::fill(object, &served.schema);
+    Ok(())
+}
+
 /// Fills in defaults, and does no more.
 pub fn default(served: &Served, object: &mut Value) {
     prune::default(object, &served.schema);

@@ -90,7 +90,8 @@ pub fn default(at: &mut Value, schema: &Schema) {
     drop_nulls(at, schema);
 }
 
-fn fill(at: &mut Value, schema: &Schema) {
+/// Fills in defaults.
+pub fn fill(at: &mut Value, schema: &Schema) {
     match at {
         Value::Object(map) => {
             for (key, property) in &schema.properties {

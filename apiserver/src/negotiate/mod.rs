@@ -37,6 +37,10 @@ pub fn not_of_that_form(shape: Shape, row: &Resource, kind: &str) -> Option<Stat
         Shape::MetadataList(_) if !list => ("PartialObjectMetadataList", "not a list"),
         _ => return None,
     };
+    if row.custom.is_some() && !list && kind != "Scale" {
+        // What has no Go type claims to be a list and is found out later.
+        return Some(Status::unknown("content is not a list"));
+    }
     let found = go_type(row, kind);
     let text = format!("you requested {asked}, but the requested object is {what} ({found})");
     Some(Status::failure(406, "NotAcceptable", text))

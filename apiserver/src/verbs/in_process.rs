@@ -106,7 +106,7 @@ impl Pipeline for InProcess {
         let mut change = |old: Option<&Value>| {
             let kind = Kind { rows: &self.0.rows, row: resource, conversions: None };
             let mut new = managers::applied(kind, subresource, old, &object, &options)?;
-            write::default(resource, &mut new)?;
+            write::default_applied(resource, &mut new)?;
             Ok(new)
         };
         self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)

@@ -380,7 +380,11 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         }
         write::check_name(&new, &r.info.name)?;
         write::check_namespace(&mut new, namespace)?;
-        write::default(row, &mut new)?;
+        if patch.is_apply() {
+            write::default_applied(row, &mut new)?
+        } else {
+            write::default(row, &mut new)?
+        }
         if let (false, Some(old)) = (patch.is_apply(), old) {
             managers::updated(kind, subresource, old, &mut new, &options.field_manager);
         }

@@ -89,6 +89,7 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
         }
         // What is proxied may be asked for by methods that have no verb.
         let answered = match method {
+            "HEAD" if row.custom.is_some() => sub.verbs.iter().any(|v| *v == "get"),
             "HEAD" | "OPTIONS" => sub.name == "proxy",
             _ => sub.verbs.iter().any(|v| *v == info.verb),
         };
@@ -105,8 +106,9 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
         return Err(Status::bad_request("name must be provided"));
     }
     let collection = COLLECTION.contains(&info.verb.as_str());
-    let watch_of_one = named && info.verb == "watch";
-    if (collection == named && !watch_of_one) || !serves(&row, &info.verb) {
+    // A custom object may be created where it will be, or where another would be: nobody compares.
+    let by_name = named && (info.verb == "watch" || info.verb == "create" && row.custom.is_some());
+    if (collection == named && !by_name) || !serves(&row, &info.verb) {
         return Err(refused());
     }
     // Without a namespace a namespaced resource can only be read.

@@ -82,11 +82,11 @@ fn reply(r: &Request, row: &Row, object: &Value) -> Result<Reply, Status> {
         // Custom objects have the same columns whatever is shown of them.
         Shape::Table(version) if row.custom.is_none() => {
             let tree = table::single(printers::scale_columns(), printers::scale(&scale), r, version, &scale)?;
-            negotiate::envelope(accepted.format, accepted.pretty, negotiate::table_kind("v1"), &tree)
+            table::of_one(&accepted, accepted.pretty, tree)?
         }
         Shape::Table(version) => {
             let tree = table::single(printers::columns(row), printers::row(row, &scale), r, version, &scale)?;
-            negotiate::envelope(accepted.format, accepted.pretty, negotiate::table_kind("v1"), &tree)
+            table::of_one(&accepted, accepted.pretty, tree)?
         }
         _ => {
             let schema = schema::kind("autoscaling", "v1", "Scale");

@@ -217,12 +217,41 @@ pub fn object_reply(
             (proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
         }
         Shape::Table(version) => {
-            tree = tabulate(row, version, std::iter::once(object), Include::read(&r.query)?, meta_of(object), true);
-            (negotiate::table_kind("v1"), &tree)
+            let include = Include::read(&r.query)?;
+            let table = tabulate(row, version, std::iter::once(object), include, meta_of(object), true);
+            return Ok(Reply::new(code, accepted.format.content_type(), of_one(accepted, accepted.pretty, table)?));
         }
     };
     let body = negotiate::written(accepted.format, accepted.pretty, schema, value)?;
     Ok(Reply::new(code, accepted.format.content_type(), body))
+}
+
+/// A table of one object, which has the order of its own type in JSON.
+pub fn of_one(accepted: &Accepted, pretty: bool, mut table: Value) -> Result<Vec<u8>, Status> {
+    const REST: &[u8] = b"null}]}\n";
+    let schema = negotiate::table_kind("v1");
+    if accepted.format != Format::Json {
+        return negotiate::written(accepted.format, pretty, schema, &table);
+    }
+    let object = table.pointer_mut("/rows/0/object").map(Value::take).unwrap_or_default();
+    let mut out = negotiate::envelope(Format::Json, false, schema, &table);
+    out.truncate(out.len() - REST.len());
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or("");
+    let kind = match text("kind") {
+        kind @ "PartialObjectMetadata" => proto::schema::kind("meta.k8s.io", "v1", kind),
+        kind => proto::schema::kind_of(text("apiVersion"), kind),
+    };
+    match kind {
+        Some(schema) => proto::json::encode(schema, &object, &mut out),
+        None => proto::json::encode_any(&object, &mut out),
+    }
+    out.extend_from_slice(&REST[b"null".len()..]);
+    if !pretty {
+        return Ok(out);
+    }
+    let mut indented = Vec::with_capacity(out.len() * 2);
+    proto::json::indent(out.trim_ascii_end(), &mut indented);
+    Ok(indented)
 }
 
 fn meta_of(object: &Value) -> Value {

@@ -271,14 +271,17 @@ fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
 /// A watch that nothing ends but its client.
 const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
-/// How long a watch lasts: the seconds asked for, or at random between the shortest and twice that.
-fn lasts(asked: Option<i64>, shortest: u64) -> Duration {
-    let seconds = match (asked, shortest) {
-        (Some(asked), _) => asked.unsigned_abs(),
-        (None, 0) => return ENDLESS,
-        (None, least) => rand::rng().random_range(least..=least.saturating_mul(2)),
+/// How long a watch lasts: the seconds asked for, or at random between the shortest and twice that. Upstream counts
+/// nanoseconds in 64 bits: what is below nothing, or more than these hold, is over when it begins.
+fn lasts(asked: i64, shortest: u64) -> Duration {
+    let nanos = asked.wrapping_mul(1_000_000_000);
+    let asked = match (u64::try_from(nanos), shortest) {
+        (Err(_), _) => Duration::ZERO,
+        (Ok(0), 0) => ENDLESS,
+        (Ok(0), least) => Duration::from_secs(rand::rng().random_range(least..=least.saturating_mul(2))),
+        (Ok(nanos), _) => Duration::from_nanos(nanos),
     };
-    Duration::from_secs(seconds).min(ENDLESS)
+    asked.min(ENDLESS)
 }
 
 /// How much a watch is about.
@@ -313,7 +316,7 @@ impl Wanted {
             selection = selection.named(&r.info.name)?;
         }
         let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
-        let seconds = r.query.int("timeoutSeconds")?.filter(|n| *n > 0);
+        let seconds = r.query.int("timeoutSeconds")?.unwrap_or(0);
         let begins = engine.policy.watch_lists && begins_with_state(&r.query);
         Ok(Self {
             accepted,
@@ -401,9 +404,12 @@ mod tests {
     #[test]
     fn a_watch_has_an_end_that_can_be_reckoned_with() {
         let lasts = |asked, shortest| Instant::now() + super::lasts(asked, shortest) - Instant::now();
-        assert!(lasts(Some(i64::MAX), 1800) <= ENDLESS);
-        assert!(lasts(None, u64::MAX) <= ENDLESS);
-        assert!((1799..=3600).contains(&lasts(None, 1800).as_secs()));
+        assert!(lasts(9_223_372_036, 1800) <= ENDLESS);
+        assert!(lasts(0, u64::MAX) <= ENDLESS);
+        assert!((1799..=3600).contains(&lasts(0, 1800).as_secs()));
+        for over in [-1, i64::MAX, 9_223_372_037, i64::MIN + 1] {
+            assert_eq!(super::lasts(over, 1800), Duration::ZERO, "{over}");
+        }
     }
 
     #[test]

@@ -76,6 +76,9 @@ impl Framer {
                 let meta = json!({"resourceVersion": crate::registry::meta::text(object, "resourceVersion")});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 tree = table::tabulate(&self.row, version, std::iter::once(object), self.include, meta, headers);
+                if self.accepted.format == Format::Json {
+                    return table::of_one(&self.accepted, false, tree).unwrap_or_default();
+                }
                 (negotiate::table_kind("v1"), &tree)
             }
         };

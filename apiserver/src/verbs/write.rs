@@ -46,11 +46,20 @@ pub fn body_of_kind(r: &Request, kind: (&str, &str, &str), options: &WriteOption
 /// Fills in defaults.
 pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
     if let Some(served) = crd::served(row) {
-        return match crd::objects::settle(served, object) {
-            Ok(_) => Ok(()),
-            Err(e) => Err(Status::bad_request(&e.to_string())),
-        };
+        return crd::objects::settle(served, object).map(drop).map_err(|e| Status::bad_request(&e.to_string()));
     }
+    default_typed(row, object)
+}
+
+/// The same for what applying came to.
+pub fn default_applied(row: &Resource, object: &mut Value) -> Result<(), Status> {
+    if let Some(served) = crd::served(row) {
+        return crd::objects::settle_applied(served, object).map_err(|e| Status::bad_request(&e.to_string()));
+    }
+    default_typed(row, object)
+}
+
+fn default_typed(row: &Resource, object: &mut Value) -> Result<(), Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
     proto::defaulting::apply(schema, object);
     Ok(())

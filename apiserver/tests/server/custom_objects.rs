@@ -220,3 +220,61 @@ async fn addresses_where_nothing_is() {
         "invalid timeout specified in the request URL - time: invalid duration \"soon\"",
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_in_yaml_and_applied() {
+    let Some((c, ns)) = workspace("crd-raw").await else { return };
+    let schema = json!({"type": "object", "properties": {
+        "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "n": {"type": "object", "nullable": true, "additionalProperties": {"type": "integer"}},
+        "i": {"type": "integer"},
+        "any": {"x-kubernetes-preserve-unknown-fields": true}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]);
+    define(&c, definition("raw.example.com", "raws", "Raw", versions)).await;
+    let path = ns.replace("/api/v1", "/apis/raw.example.com/v1") + "/raws";
+    let head = "apiVersion: raw.example.com/v1\nkind: Raw\n";
+    let yaml = |name: &str, rest: &str| Bytes::from(format!("{head}metadata: {{name: {name}}}\n{rest}"));
+    let typed = [("Content-Type", "application/yaml")];
+
+    // Words are what YAML 1.1 takes them for, unless they are quoted.
+    let words = "any: {a: [yes, 'yes', 010, 1_000, 0x1F, ~, 1:30, 1.0], <<: {b: on}}\n";
+    let made = c.call("POST", &path, &typed, Some(yaml("words", words))).await.ok();
+    assert_eq!(made["any"], json!({"a": [true, "yes", 8, 1000, 31, null, "1:30", 1], "b": true}));
+    let twice =
+        c.call("POST", &format!("{path}?fieldValidation=Strict"), &typed, Some(yaml("x", "i: 1\ni: 2\n"))).await;
+    let strict = r#"Raw in version "v1" cannot be handled as a Raw: strict decoding error: yaml: unmarshal errors:
+  line 5: key "i" already set in map"#;
+    twice.fails(400, "BadRequest", strict);
+
+    // What is more than an integer is a number.
+    let big = c.call("POST", &path, &typed, Some(yaml("big", "i: 9223372036854775808\n"))).await;
+    assert_eq!(messages(&big), [r#"i: Invalid value: \number\: i in body must be of type integer: \number\"#]);
+
+    // What is emptied is null, where that is a value.
+    let apply = async |rest: &str| {
+        let header = [("Content-Type", "application/apply-patch+yaml")];
+        c.call("PATCH", &format!("{path}/applied?fieldManager=m"), &header, Some(yaml("applied", rest))).await
+    };
+    apply("m: {a: 1}\nn: {a: 1}\n").await.ok();
+    assert_eq!(apply("m: {a: 1}\nn: {}\n").await.ok()["n"], Value::Null);
+    let emptied = apply("m: {}\nn: {}\n").await;
+    assert_eq!(messages(&emptied), [r#"m: Invalid value: \null\: m in body must be of type object: \null\"#]);
+
+    // The names of deep fields are deeper than the fields.
+    let deep = format!("any: {}1{}\n", "{a: ".repeat(250), "}".repeat(250));
+    c.call("POST", &path, &typed, Some(yaml("deep", &deep))).await.ok();
+    c.delete(&format!("{path}/deep")).await.ok();
+
+    // A name in the address is not looked at.
+    let other = json!({"apiVersion": "raw.example.com/v1", "kind": "Raw", "metadata": {"name": "named"}});
+    assert_eq!(c.post(&format!("{path}/another"), other).await.ok()["metadata"]["name"], "named");
+    let list = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let accept = |accept: &'static str| [("Accept", accept)];
+    c.call("GET", &format!("{path}/named"), &accept(list), None).await.fails(500, "", "content is not a list");
+    let shown = c.call("GET", &format!("{path}/named"), &accept(TABLE), None).await.text();
+    assert!(
+        shown.contains(r#""object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"#)
+    );
+    let over = c.get(&format!("{path}?watch=1&timeoutSeconds=-1")).await;
+    assert_eq!((over.code, over.text().as_str()), (200, ""));
+}

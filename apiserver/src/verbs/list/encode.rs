@@ -85,6 +85,7 @@ fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, f
         }
         Shape::Metadata(version) | Shape::MetadataList(version) => {
             let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
+            let items = if items.is_empty() { Value::Null } else { Value::Array(items) };
             let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
             (negotiate::partial_list_kind("v1"), tree)
         }
@@ -152,10 +153,16 @@ fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found:
     let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(&found), "items": []});
     let mut head = negotiate::envelope(Format::Json, false, negotiate::partial_list_kind("v1"), &tree);
     head.truncate(head.len() - END.len());
+    let mut tail = END;
+    if found.items.is_empty() {
+        // Of nothing upstream makes no list.
+        head.truncate(head.len() - b"[".len());
+        (head, tail) = ([&head[..], b"null"].concat(), &END[b"]".len()..]);
+    }
     let fixed = way(row, version);
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::metadata_item(&engine, &row, version, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(tail), fixed }
 }
 
 fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: Include, found: Found) -> Parts {
