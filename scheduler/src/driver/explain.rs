@@ -144,7 +144,7 @@ mod tests {
         assert!(source.core.set(core).is_ok());
         Server::plain("test", "127.0.0.1:0".parse().expect("address"))
             .access(Arc::new(Anonymous), authorizer)
-            .health(&Health::with_ping())
+            .health(&Health::new())
             .routes(move |config| routes(config, Arc::clone(&source)))
             .start(tasks, stop)
             .expect("starts")
