@@ -168,7 +168,7 @@ pub(crate) fn field_sets(input: &[u8]) -> String {
 pub(crate) fn expressions(input: &[u8]) -> String {
     let declared = Declared::from([("self".to_owned(), Type::Dyn)]);
     match Program::compile(&text(input), &declared) {
-        Err(e) => e,
+        Err(e) => e.to_string(),
         Ok(program) => {
             let tree = serde_json::json!({"a": 1, "n": 3, "list": ["b", "a"], "t": "x", "m": {"k": null}});
             outcome(program.run(&Scope::of(&[("self", &tree)]), PER_CALL_LIMIT).0)
