@@ -84,12 +84,12 @@ mod tests {
             "all.yaml",
             "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: A\n  configuration: {x: 1}\n- name: B\n  path: b.yaml\n- name: C\n",
         );
-        write("b.yaml", "y: 2\n");
+        write("b.yaml", "z: 2\n");
         write("old.yaml", "podNodeSelectorPluginConfig: {}\n");
         write("bad.yaml", "apiVersion: v1\nkind: Pod\n");
         let read = |name: &str| Configurations::read(&dir.join(name).display().to_string());
         let all = read("all.yaml").expect("read");
-        assert_eq!((all.get("A"), all.get("B"), all.get("C")), (&json!({"x": 1}), &json!({"y": 2}), &Value::Null));
+        assert_eq!((all.get("A"), all.get("B"), all.get("C")), (&json!({"x": 1}), &json!({"z": 2}), &Value::Null));
         assert!(read("old.yaml").expect("read").get("PodNodeSelector").is_object());
         assert!(read("bad.yaml").is_err());
         let missing = read("nope.yaml").expect_err("missing").to_string();

@@ -261,7 +261,7 @@ async fn unknown_and_duplicate_fields() {
     assert!(ignored.warnings().is_empty());
 
     // YAML says the same.
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\nfoo: 1\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: w}\nfoo: 1\n";
     let strict = c.send("POST", &path("Strict"), "application/yaml", Some(Bytes::from(yaml))).await;
     strict.fails(400, "BadRequest", &format!("{said}unknown field \"foo\""));
     assert!(names(&c, &maps).await.is_empty());
