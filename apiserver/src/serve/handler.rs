@@ -1,6 +1,6 @@
 //! One request: who asks, may they, what is it, and the answer.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -121,8 +121,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// What work comes to, unless it takes too long.
-    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    /// What work comes to, unless it takes too long. It stays where it is: to move it would take room for each move.
+    async fn in_time<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match self.until {
             Some(until) => tokio::time::timeout_at(until.into(), work).await.ok(),
             None => Some(work.await),
@@ -260,7 +260,7 @@ async fn enter(
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
     let head = asked.head(&peer);
     let began = SystemTime::now();
-    let user = match asked.in_time(access.authenticate(&head)).await {
+    let user = match asked.in_time(pin!(access.authenticate(&head))).await {
         Some(Ok(user)) => user,
         None => {
             shape.stranger = true;
@@ -284,7 +284,11 @@ async fn enter(
         return Err(asked.failed(server, "audit backend shutdown", shape));
     }
     let mut notes = Notes::default();
-    let passed = asked.in_time(asked.spanned.around(pin!(access.admit(&head, user, &mut notes)))).await;
+    let passed = {
+        let admitted = pin!(access.admit(&head, user, &mut notes));
+        let passed = asked.in_time(pin!(asked.spanned.around(admitted))).await;
+        passed
+    };
     shape.classified = notes.classified.take();
     if let Some(trail) = trail {
         trail.impersonates(notes.impersonated, notes.constraint);
@@ -313,12 +317,10 @@ struct Admitted<'a> {
 impl Admitted<'_> {
     /// The answer, or that it took too long; what the client may take as long over as it likes is not hurried.
     async fn in_time(mut self, payload: web::Payload) -> HttpResponse {
-        if is_long_running(self.asked.info) {
-            return self.answer(payload).await;
-        }
-        let _working = self.server.meters.begin(self.asked.info);
         let asked = self.asked;
-        match asked.in_time(self.answer(payload)).await {
+        let _working = (!is_long_running(asked.info)).then(|| self.server.meters.begin(asked.info));
+        let answered = asked.in_time(pin!(self.answer(payload))).await;
+        match answered {
             Some(response) => response,
             None => {
                 drop(self.failed(&asked.expired(), false));

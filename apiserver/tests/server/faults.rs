@@ -174,7 +174,8 @@ async fn going_down_in_order() {
     if etcd_is_missing() {
         return;
     }
-    let mut c = Cluster::start_with(|_, _| vec!["--shutdown-delay-duration=1500ms".to_owned()]).await;
+    let flags = ["--shutdown-delay-duration=1500ms", "--request-timeout=3s"];
+    let mut c = Cluster::start_with(|_, _| flags.map(str::to_owned).into()).await;
     let watcher = c.client(Identity::Admin);
     let watch = tokio::spawn(async move { watcher.watch(&format!("{MAPS}?watch=1&timeoutSeconds=60"), 100).await });
     c.post(MAPS, map("a")).await.ok();

@@ -102,6 +102,8 @@ impl Stage {
 
     fn finish(&mut self) -> io::Result<Vec<u8>> {
         match self {
+            // An answer without a body says only how it would be packed.
+            Self::Transport(unpack) if unpack.is_untouched() => Ok(Vec::new()),
             Self::Transport(unpack) => unpack.finish(),
             Self::Page(page) => page.finish(),
         }

@@ -46,6 +46,11 @@ impl Unpack {
         }
     }
 
+    /// Whether nothing came.
+    pub(super) fn is_untouched(&self) -> bool {
+        matches!(self, Self::Gzip { head, .. } if head.is_empty())
+    }
+
     /// Whether nothing that is packed has begun.
     pub(super) fn is_headless(&self) -> bool {
         matches!(self, Self::Gzip { head, .. } if head.len() < HEAD.0 || !head.starts_with(&HEAD.1))
@@ -64,6 +69,8 @@ impl Unpack {
                 }
                 let begins = if more.is_empty() { &[][..] } else { head.as_slice() };
                 let written = decoder.write_all(begins).and_then(|()| decoder.write_all(part));
+                // What is a stream is to be heard as it comes.
+                let written = written.and_then(|()| decoder.flush());
                 written.map_err(|_| io::Error::other("gzip: invalid checksum"))?;
                 Ok(mem::take(decoder.get_mut()))
             }

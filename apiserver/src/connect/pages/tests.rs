@@ -139,3 +139,23 @@ async fn what_is_packed_stays_packed() {
         assert_eq!(refused, Some(format!("500 errorf making gzip reader: {want}")), "{packed}");
     }
 }
+
+/// What is a stream is passed on as it comes, and where there is no body nothing is missing.
+#[tokio::test]
+async fn what_only_we_asked_to_be_packed() {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(b"one").and_then(|()| packer.flush()).expect("packed");
+    let first_part = std::mem::take(packer.get_mut());
+    packer.write_all(b"two").expect("packed");
+    let parts = [first_part, packer.finish().expect("packed")];
+    let parts = parts.into_iter().map(|part| Ok::<_, io::Error>(Bytes::from(part)));
+    let body = BoxBody::new(BodyStream::new(stream::iter(parts)));
+    let mut staged = Staged::new(body, Stage::Transport(Box::new(Unpack::new(Packing::Gzip))));
+    let mut said = Vec::new();
+    while let Some(part) = std::future::poll_fn(|cx| Pin::new(&mut staged).poll_next(cx)).await {
+        said.push(part.expect("unpacked"));
+    }
+    assert_eq!(said, ["one", "two"]);
+    let mut nothing = Stage::Transport(Box::new(Unpack::new(Packing::Gzip)));
+    assert_eq!(nothing.finish().expect("nothing"), b"");
+}
