@@ -286,8 +286,7 @@ async fn enter(
     let mut notes = Notes::default();
     let passed = {
         let admitted = pin!(access.admit(&head, user, &mut notes));
-        let passed = asked.in_time(pin!(asked.spanned.around(admitted))).await;
-        passed
+        asked.in_time(pin!(asked.spanned.around(admitted))).await
     };
     shape.classified = notes.classified.take();
     if let Some(trail) = trail {
