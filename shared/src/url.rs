@@ -77,15 +77,26 @@ impl Url {
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let (before, fragment) = cut(text, b'#');
         let wrong = |of: &[u8], why: String| format!("parse {}: {why}", quoted(of));
-        let mut url = Self::before_fragment(before).map_err(|why| wrong(before, why))?;
+        let mut url = Self::parts(before, false).map_err(|why| wrong(before, why))?;
         url.fragment = unescaped(fragment, Part::Fragment).map_err(|why| wrong(text, why))?;
         url.written_fragment = odd(fragment, &url.fragment, Part::Fragment);
         Ok(url)
     }
 
-    fn before_fragment(text: &[u8]) -> Result<Self, String> {
+    /// As it stands in a request, Go's `ParseRequestURI`: an absolute URI or an absolute path, which a fragment is part of.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub fn parse_request(text: &[u8]) -> Result<Self, String> {
+        Self::parts(text, true).map_err(|why| format!("parse {}: {why}", quoted(text)))
+    }
+
+    fn parts(text: &[u8], request: bool) -> Result<Self, String> {
         if text.iter().any(|byte| byte.is_ascii_control()) {
             return Err("net/url: invalid control character in URL".to_owned());
+        }
+        if text.is_empty() && request {
+            return Err("empty url".to_owned());
         }
         let mut url = Self::default();
         if text == b"*" {
@@ -102,12 +113,15 @@ impl Url {
                 url.opaque = rest.to_vec();
                 return Ok(url);
             }
+            if request {
+                return Err("invalid URI for request".to_owned());
+            }
             if cut(rest, b'/').0.contains(&b':') {
                 return Err("first path segment in URL cannot contain colon".to_owned());
             }
         }
         let path = match rest.strip_prefix(b"//") {
-            Some(inside) if !url.scheme.is_empty() || !inside.starts_with(b"/") => {
+            Some(inside) if !url.scheme.is_empty() || !(request || inside.starts_with(b"/")) => {
                 let (authority, path) = inside.split_at(find(inside, b'/').unwrap_or(inside.len()));
                 (url.user, url.host) = self::authority(authority)?;
                 path
@@ -126,6 +140,24 @@ impl Url {
     #[must_use]
     pub fn escaped_path(&self) -> Vec<u8> {
         if self.path == b"*" { self.path.clone() } else { written(&self.path, &self.written_path, Part::Path) }
+    }
+
+    /// The host without its port, and without the brackets of an address.
+    #[must_use]
+    pub fn hostname(&self) -> &[u8] {
+        let name = &self.host[..self.host.len() - self.port_part().len()];
+        name.strip_prefix(b"[").and_then(|name| name.strip_suffix(b"]")).unwrap_or(name)
+    }
+
+    /// The port, if one is named.
+    #[must_use]
+    pub fn port(&self) -> &[u8] {
+        self.port_part().strip_prefix(b":").unwrap_or_default()
+    }
+
+    fn port_part(&self) -> &[u8] {
+        let part = self.host.iter().rposition(|byte| *byte == b':').map_or(&[][..], |colon| &self.host[colon..]);
+        if judge_port(part).is_ok() { part } else { &[] }
     }
 
     /// As one text.
@@ -188,16 +220,12 @@ impl User {
     }
 }
 
-/// A query as Go writes one that it has read: by name, and without what cannot be read.
+/// What a query says, by name, without what cannot be read.
 #[must_use]
-pub fn sorted_query(query: &[u8]) -> Vec<u8> {
+pub fn values(query: &[u8]) -> BTreeMap<Vec<u8>, Vec<Vec<u8>>> {
     let word = |text: &[u8]| {
         let spaced: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
         unescaped(&spaced, Part::Query).ok()
-    };
-    let write = |text: &[u8]| {
-        let parts: Vec<Vec<u8>> = text.split(|byte| *byte == b' ').map(|part| escaped(part, Part::Query)).collect();
-        parts.join(&b'+')
     };
     let mut values: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
     for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty() && !pair.contains(&b';')) {
@@ -206,6 +234,17 @@ pub fn sorted_query(query: &[u8]) -> Vec<u8> {
             values.entry(name).or_default().push(value);
         }
     }
+    values
+}
+
+/// A query as Go writes one that it has read.
+#[must_use]
+pub fn sorted_query(query: &[u8]) -> Vec<u8> {
+    let write = |text: &[u8]| {
+        let parts: Vec<Vec<u8>> = text.split(|byte| *byte == b' ').map(|part| escaped(part, Part::Query)).collect();
+        parts.join(&b'+')
+    };
+    let values = values(query);
     let pairs = values.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
     let pairs: Vec<Vec<u8>> = pairs.map(|(name, value)| [write(name), write(value)].join(&b'=')).collect();
     pairs.join(&b'&')
@@ -403,6 +442,38 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(String::from_utf8_lossy(&sorted_query(query.as_bytes())), want, "{query}");
+        }
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        for (text, name, port) in [
+            ("http://a:80/x", "a", "80"),
+            ("http://[::1]:80", "::1", "80"),
+            ("http://[::1]", "::1", ""),
+            ("http://a:", "a", ""),
+            ("/a", "", ""),
+        ] {
+            let url = Url::parse(text.as_bytes()).expect("a URL");
+            assert_eq!((url.hostname(), url.port()), (name.as_bytes(), port.as_bytes()), "{text}");
+        }
+    }
+
+    /// What Go 1.25's `url.ParseRequestURI` makes of these.
+    #[test]
+    fn what_is_asked_for() {
+        for (text, want) in [
+            ("", Err("empty url")),
+            ("a", Err("invalid URI for request")),
+            ("1:2", Err("invalid URI for request")),
+            ("mailto:a", Ok("")),
+            ("//a/b", Ok("//a/b")),
+            ("/a#b", Ok("/a#b")),
+            ("http://a/b", Ok("/b")),
+        ] {
+            let got = Url::parse_request(text.as_bytes()).map(|url| String::from_utf8(url.path).expect("ASCII"));
+            let want = want.map(str::to_owned).map_err(|why| format!("parse {}: {why}", go_quote(text)));
+            assert_eq!(got, want, "{text}");
         }
     }
 

@@ -411,7 +411,7 @@ pub fn hosts(group: &str, hook: &Webhook) -> Value {
     let version = |name: &str, field: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage, "selectableFields": [{"jsonPath": format!(".spec.{field}")}],
             "schema": {"openAPIV3Schema":
-        {"type": "object", "properties": {"spec": {"type": "object", "properties": {field: {"type": "string"}}}}}}})
+        {"type": "object", "properties": {"spec": {"type": "object", "properties": {field: {"type": "string"}, "note": {"type": "string"}}}}}}})
     };
     let mut defined =
         definition(group, "hosts", "Host", json!([version("v1", "host", true), version("v2", "address", false)]));
@@ -544,7 +544,11 @@ async fn owners_are_compared_in_their_own_version() {
     let third = (json!("third"), json!("owned.example.com/v1"), json!({"f:host": {}}));
     assert_eq!(owners(&taken).into_iter().filter(|(_, _, fields)| !fields.is_null()).collect::<Vec<_>>(), [third]);
     // What its applier no longer names goes, in whatever version it was named.
-    apply("v1", "fourth&force=true", json!({"host": "w"})).await.ok();
-    let gone = apply("v2", "fourth&force=true", json!({})).await.ok();
-    assert!(gone["spec"].get("address").is_none(), "{gone}");
+    apply("v1", "fourth&force=true", json!({"host": "w", "note": "n"})).await.ok();
+    let gone = apply("v2", "fourth&force=true", json!({"note": "n"})).await.ok();
+    assert_eq!(gone["spec"], json!({"note": "n"}));
+    // Where nothing is left, upstream leaves null, which this schema does not take.
+    let (code, _, message) = apply("v2", "fourth&force=true", json!({})).await.failure();
+    assert_eq!(code, 422);
+    assert!(message.ends_with("spec in body must be of type object: \"null\""), "{message}");
 }
