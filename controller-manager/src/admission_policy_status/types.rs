@@ -167,7 +167,7 @@ mod tests {
                 "found no matching overload for '_==_' applied to '(int, list(string))'",
             ),
             ("request.user == 'x'", "undefined field 'user'"),
-            ("object.spec.replicas && true", "found no matching overload for '_&&_' applied to '(int, bool)'"),
+            ("object.spec.replicas && true", "expected type 'bool' but found 'int'"),
         ] {
             let got = check(e, &v).expect_err(e);
             assert!(got.contains(want), "{e}: {got}");
