@@ -118,7 +118,7 @@ mod tests {
     use shared::authn::Anonymous;
     use shared::authz::{AlwaysAllow, Authorizer, PathAllowList};
     use shared::run::{Shutdown, TaskGroup};
-    use shared::serve::{Health, Server};
+    use shared::serve::{Health, Probe, Server};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
@@ -140,11 +140,12 @@ mod tests {
     }
 
     fn serve(core: Arc<Core>, authorizer: Arc<dyn Authorizer>, tasks: &TaskGroup, stop: &Shutdown) -> SocketAddr {
-        let source = Arc::new(Source::default());
+        let (source, health) = (Arc::new(Source::default()), Health::new());
         assert!(source.core.set(core).is_ok());
+        health.add(&Probe::ALL, "ping", || Ok(()));
         Server::plain("test", "127.0.0.1:0".parse().expect("address"))
             .access(Arc::new(Anonymous), authorizer)
-            .health(&Health::new())
+            .health(&health)
             .routes(move |config| routes(config, Arc::clone(&source)))
             .start(tasks, stop)
             .expect("starts")

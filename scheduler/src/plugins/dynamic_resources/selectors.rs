@@ -164,10 +164,7 @@ mod tests {
             ("device.capacity['gpu.example.com'].memory.isLessThan(quantity('40.5Gi'))", true),
             ("device.capacity['gpu.example.com'].memory == quantity('40960Mi')", true),
             ("quantity('2').add(quantity('500m')).sub(1).compareTo(quantity('1500m')) == 0", true),
-            (
-                "quantity('50k').isInteger() && quantity('50k').asInteger() == 50000 && quantity('-1').sign() == -1",
-                true,
-            ),
+            ("quantity('50k').isInteger() && quantity('50k').asInteger() == 50000 && sign(quantity('-1')) == -1", true),
             ("isQuantity('1Mi') && !isQuantity('1Xi')", true),
             ("device.attributes['gpu.example.com'].driverVersion.isGreaterThan(semver('12.4.0'))", true),
             ("device.attributes['gpu.example.com'].driverVersion.isLessThan(semver('12.4.1'))", true),
