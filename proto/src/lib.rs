@@ -13,7 +13,7 @@ pub mod openapi;
 pub mod protobuf;
 pub mod quantity;
 pub mod resources;
-mod scalar;
+pub mod scalar;
 pub mod schema;
 pub mod selector;
 pub mod yaml;

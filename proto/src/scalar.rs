@@ -14,6 +14,18 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
+/// A float as Go's `%v` prints it: the shortest digits, with an exponent below a ten-thousandth and from a million on.
+pub fn float<F: std::fmt::Display + std::fmt::LowerExp>(value: &F) -> String {
+    let text = format!("{value:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..6).contains(&exponent) {
+        return value.to_string();
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+}
+
 /// Seconds since the epoch and nanoseconds.
 pub(crate) type Instant = (i64, i32);
 

@@ -1,15 +1,13 @@
 //! Cron schedules: five fields, names, ranges, steps, and the @-words. What is refused is refused in the words of the
 //! library that upstream uses.
 
-use std::num::IntErrorKind;
 use std::time::Duration;
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-use crate::flags::parse_duration;
-use crate::status::go_quote;
+use crate::flags::{parse_duration, parse_integer};
 
 /// How many years ahead a next time is looked for.
 const YEARS: i16 = 5;
@@ -275,6 +273,7 @@ pub fn zone(name: &str) -> Result<TimeZone, String> {
     match name {
         "" | "UTC" => Ok(TimeZone::UTC),
         "Local" => Ok(TimeZone::system()),
+        name if name.contains("..") || name.starts_with(['/', '\\']) => Err("time: invalid location name".to_owned()),
         // Names of zones are names of files: small letters are other letters.
         _ => TimeZone::get(name)
             .ok()
@@ -338,13 +337,7 @@ fn range(text: &str, (low, high, names): Bounds) -> Result<Field, ScheduleError>
 }
 
 fn number(text: &str) -> Result<i64, ScheduleError> {
-    let read = text.parse::<i64>().or_else(|why| {
-        let why = match why.kind() {
-            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        refuse(format!("failed to parse int from {text}: strconv.Atoi: parsing {}: {why}", go_quote(text)))
-    })?;
+    let read = parse_integer(text).or_else(|why| refuse(format!("failed to parse int from {text}: {why}")))?;
     if read < 0 { refuse(format!("negative number ({read}) not allowed: {text}")) } else { Ok(read) }
 }
 
@@ -409,6 +402,9 @@ mod tests {
             [("UTC", true), ("US/Eastern", true), ("Asia/Tokyo", true), ("asia/tokyo", false), ("No/Where", false)]
         {
             assert_eq!(zone(name).is_ok(), known, "{name}");
+        }
+        for name in ["../UTC", "/etc/localtime", "\\UTC"] {
+            assert_eq!(zone(name), Err("time: invalid location name".to_owned()));
         }
     }
 

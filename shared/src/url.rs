@@ -256,6 +256,27 @@ pub fn escaped_path(path: &[u8]) -> Vec<u8> {
     escaped(path, Part::Path)
 }
 
+/// Two paths as one, without empty parts, `.` and `..`; a slash at the end stays.
+#[must_use]
+pub fn joined(before: &[u8], path: &[u8]) -> Vec<u8> {
+    let rooted = if before.is_empty() { path.starts_with(b"/") } else { before.starts_with(b"/") };
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in before.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
+        match part {
+            b"" | b"." => {}
+            b".." if parts.last().is_some_and(|last| *last != b"..") => drop(parts.pop()),
+            b".." if rooted => {}
+            part => parts.push(part),
+        }
+    }
+    let mut out = if rooted { b"/".to_vec() } else { Vec::new() };
+    out.extend(parts.join(&b'/'));
+    if path.ends_with(b"/") && !out.ends_with(b"/") {
+        out.push(b'/');
+    }
+    out
+}
+
 fn find(text: &[u8], mark: u8) -> Option<usize> {
     text.iter().position(|byte| *byte == mark)
 }

@@ -12,9 +12,9 @@ use rand::seq::SliceRandom as _;
 use shared::cert;
 use shared::status::Status;
 use shared::upgrade::{self, RequestHead};
-use shared::url::escaped_path;
+use shared::url::{escaped_path, joined};
 
-use super::pages::{self, Links, joined};
+use super::pages::{self, Links};
 use super::transport::{Origin, body, host, sent_on};
 use super::{Call, Connect, pods};
 use crate::api::RequestInfo;

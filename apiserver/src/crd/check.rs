@@ -6,7 +6,8 @@
 use std::collections::HashSet;
 
 use proto::Value;
-use proto::merge::go_float;
+use proto::json;
+use proto::scalar::float;
 use serde_json::{Map, Number};
 use shared::status::field::{Error, Path};
 
@@ -43,8 +44,7 @@ fn type_of(value: &Value) -> &'static str {
 
 /// Whether a number is an integer: as a float it has to be one that JSON's readers tell apart from its neighbours.
 fn is_whole(value: &Value) -> bool {
-    const EXACT: f64 = 9_007_199_254_740_991.0;
-    value.is_i64() || value.as_f64().is_some_and(|n| n.fract() == 0.0 && n.abs() <= EXACT)
+    value.is_i64() || value.as_f64().and_then(json::whole).is_some()
 }
 
 fn right_type(value: &Value, schema: &Schema) -> bool {
@@ -290,7 +290,7 @@ fn number_limits(number: &Number, checks: &Checks, path: &str, out: &mut Vec<Err
     let here = named(path);
     // An integer is compared with what the limits are without their fractions.
     let cut = |limit: f64| {
-        if number.is_f64() { (limit, go_float(limit)) } else { (limit.trunc(), whole(limit).to_string()) }
+        if number.is_f64() { (limit, float(&limit)) } else { (limit.trunc(), whole(limit).to_string()) }
     };
     let limit = |v: &Option<Value>| v.as_ref().and_then(Value::as_f64).map(cut);
     let there = number.as_f64().unwrap_or(f64::NAN);

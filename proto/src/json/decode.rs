@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use super::cursor::Cursor;
 use super::text::{schema_props, time};
-use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, scan};
+use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, number, scan};
 use crate::schema::{Card, Field, Kind, Message};
 use crate::{quantity, scalar, zero};
 
@@ -347,7 +347,7 @@ impl<'a, 's> Decoder<'a, 's> {
         let number = match kind {
             Kind::Int32 => token.parse::<i32>().ok().map(Number::from),
             Kind::Int64 => token.parse::<i64>().ok().map(Number::from),
-            _ => parse_float(token),
+            _ => token.parse().ok().and_then(number),
         };
         if number.is_none() {
             self.soft(&format!("number {token}"), go);
@@ -468,21 +468,10 @@ impl<'a, 's> Decoder<'a, 's> {
             }
             _ => {
                 let token = self.text.token();
-                let number = token.parse::<i64>().ok().map(Number::from).or_else(|| parse_float(token));
+                let number =
+                    token.parse::<i64>().ok().map(Number::from).or_else(|| token.parse().ok().and_then(number));
                 Value::Number(number.ok_or_else(|| self.wrong(&format!("number {token}"), "float64"))?)
             }
         })
     }
-}
-
-/// A float as the tree keeps it: whole numbers of exact size as integers, so that equal values have one form.
-fn parse_float(token: &str) -> Option<Number> {
-    let value = token.parse::<f64>().ok().filter(|v| v.is_finite())?;
-    // What JSON's own readers tell apart from its neighbours.
-    const EXACT: f64 = 9_007_199_254_740_991.0;
-    if value.fract() == 0.0 && value.abs() <= EXACT {
-        #[allow(clippy::cast_possible_truncation)]
-        return Some(Number::from(value as i64));
-    }
-    Number::from_f64(value)
 }

@@ -13,6 +13,7 @@ mod scan;
 mod text;
 mod type_meta;
 
+use serde_json::Number;
 use thiserror::Error;
 
 use crate::Value;
@@ -34,6 +35,21 @@ pub const MAX_TREE_DEPTH: usize = 256;
 /// How much deeper than an object are the names of its fields, which its own metadata has: what was taken can be written
 /// and read again.
 const NAMES: usize = 16;
+
+/// The integer that a float is, where JSON's readers tell it apart from its neighbours.
+#[must_use]
+#[allow(clippy::cast_possible_truncation)]
+pub fn whole(value: f64) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_991.0;
+    (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
+}
+
+/// A float as the tree keeps it: whole numbers of exact size as integers, so that equal values have one form. `None` for
+/// what is no number in JSON.
+#[must_use]
+pub fn number(value: f64) -> Option<Number> {
+    whole(value).map(Number::from).or_else(|| Number::from_f64(value))
+}
 
 /// Whether a text is JSON, and in Go's words why not.
 ///

@@ -18,6 +18,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::scalar::float;
 use crate::selector::format::quote;
 
 /// A value as Go's `%v` prints a decoded JSON value: `map[a:1 b:[x y]]`.
@@ -54,20 +55,19 @@ fn print(value: &Value, out: &mut String) {
     }
 }
 
-/// A value as Go's `%#v` prints a decoded JSON value: `map[string]interface {}{"a":1}`.
+/// A value as Go's `%#v` prints a decoded one, whose maps have keys of a type: `map[string]interface {}{"a":1}`.
 #[must_use]
-pub fn go_syntax(value: &Value) -> String {
+pub fn go_syntax(value: &Value, keys: &str) -> String {
     let join = |parts: Vec<String>, open: &str| format!("{open}{{{}}}", parts.join(", "));
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
-        Value::Array(list) => join(list.iter().map(go_syntax).collect(), "[]interface {}"),
+        Value::Array(list) => join(list.iter().map(|v| go_syntax(v, keys)).collect(), "[]interface {}"),
         Value::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_by_key(|(k, _)| *k);
-            let parts = entries.into_iter().map(|(k, v)| format!("{}:{}", quote(k), go_syntax(v)));
-            join(parts.collect(), "map[string]interface {}")
+            let parts = map.iter().map(|(k, v)| format!("{}:{}", quote(k), go_syntax(v, keys)));
+            join(parts.collect(), &format!("map[{keys}]interface {{}}"))
         }
         Value::String(text) => quote(text),
+        Value::Number(n) if !n.is_f64() && !n.is_i64() => format!("{:#x}", n.as_u64().unwrap_or_default()),
         other => go_number(other),
     }
 }
@@ -76,23 +76,8 @@ pub fn go_syntax(value: &Value) -> String {
 #[must_use]
 pub fn go_number(value: &Value) -> String {
     match value {
-        Value::Number(n) if n.is_f64() => n.as_f64().map(go_float).unwrap_or_default(),
+        Value::Number(n) if n.is_f64() => float(&n.as_f64().unwrap_or_default()),
         other => other.to_string(),
-    }
-}
-
-/// A floating-point number as Go's `%v` prints it: `1e+06`, `100000.5`.
-#[must_use]
-pub fn go_float(n: f64) -> String {
-    let text = format!("{n:e}");
-    let Some((digits, exponent)) = text.split_once('e') else { return text };
-    match exponent.parse::<i32>() {
-        Ok(-4..=5) => n.to_string(),
-        Ok(exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
-        }
-        Err(_) => text,
     }
 }
 
@@ -141,11 +126,11 @@ mod tests {
             (0.00001, "1e-05"),
             (-1e100, "-1e+100"),
         ] {
-            assert_eq!(go_float(n), want);
+            assert_eq!(float(&n), want);
         }
         let value = json!({"b": [1, 1e10, null], "a": "x"});
         assert_eq!(go_print(&value), "map[a:x b:[1 1e+10 <nil>]]");
         let syntax = r#"map[string]interface {}{"a":"x", "b":[]interface {}{1, 1e+10, interface {}(nil)}}"#;
-        assert_eq!(go_syntax(&value), syntax);
+        assert_eq!(go_syntax(&value, "string"), syntax);
     }
 }

@@ -50,7 +50,7 @@ fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut
             complain(path, &format!("expected numeric (int or float), got {}", super::go_type(value)), errors);
         }
         Shape::Scalar(Scalar::Text) if !value.is_string() => {
-            let there = go_syntax(value);
+            let there = go_syntax(value, "string");
             complain(path, &format!("expected string, got &value.valueUnstructured{{Value:{there}}}"), errors);
         }
         Shape::Scalar(Scalar::Boolean) if !value.is_boolean() => complain(path, &unwanted("boolean"), errors),

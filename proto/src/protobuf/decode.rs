@@ -1,10 +1,10 @@
 //! Bytes to canonical tree.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::wire::{Reader, Wire};
 use super::{Error, MAGIC};
-use crate::json::{MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
+use crate::json::{self, MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
 use crate::schema::{Card, Field, Kind, Message, Target};
 use crate::{quantity, scalar, zero};
 
@@ -204,12 +204,7 @@ fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize
 
 /// Whole numbers have one tree form, whatever they came from.
 pub(super) fn double(value: f64) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_991.0;
-    if value.fract() == 0.0 && value.abs() <= EXACT {
-        #[allow(clippy::cast_possible_truncation)]
-        return Value::from(value as i64);
-    }
-    Number::from_f64(value).map_or(Value::Null, Value::Number)
+    json::number(value).map_or(Value::Null, Value::Number)
 }
 
 /// Types with a JSON form of their own.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{order, plain};
 use crate::json;
+use crate::scalar::float;
 
 /// Lines are folded behind this column.
 const WIDTH: usize = 80;
@@ -367,19 +368,7 @@ fn number(n: &serde_json::Number) -> String {
     if said.parse::<i64>().is_ok() || said.parse::<u64>().is_ok() {
         return said;
     }
-    shortest(&n.as_f64().unwrap_or_default())
-}
-
-/// The shortest digits of a float, with an exponent below a ten-thousandth and from a million on.
-pub(super) fn shortest<F: std::fmt::Display + std::fmt::LowerExp>(value: &F) -> String {
-    let text = format!("{value:e}");
-    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or_default();
-    if (-4..6).contains(&exponent) {
-        return value.to_string();
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+    float(&n.as_f64().unwrap_or_default())
 }
 
 fn is_break(c: char) -> bool {

@@ -34,10 +34,6 @@ impl Broken {
     fn at(line: usize, problem: &str) -> Self {
         Self(if line == 0 { format!("yaml: {problem}") } else { format!("yaml: line {line}: {problem}") })
     }
-
-    fn said(text: String) -> Self {
-        Self(text)
-    }
 }
 
 impl From<Broken> for DecodeError {

@@ -242,7 +242,7 @@ impl<'t> Parser<'t> {
         if let Kind::Alias(name) = self.peek()?.kind {
             self.scanner.take()?;
             let Some(at) = self.anchors.get(name).copied() else {
-                return Err(Broken::said(format!("yaml: unknown anchor '{name}' referenced")));
+                return Err(Broken(format!("yaml: unknown anchor '{name}' referenced")));
             };
             self.nodes.push(Node { tag: Cow::Borrowed(""), line, what: What::Alias(at, name) });
             return Ok(());
@@ -311,8 +311,12 @@ impl<'t> Parser<'t> {
                 _ => self.go(BLOCK, State::BlockSequence),
             };
         }
+        self.end_block("did not find expected '-' indicator")
+    }
+
+    fn end_block(&mut self, wanted: &'static str) -> Result<(), Broken> {
         if self.takes(&Kind::BlockEnd)?.is_none() {
-            return self.fails("did not find expected '-' indicator");
+            return self.fails(wanted);
         }
         self.close();
         Ok(())
@@ -335,11 +339,7 @@ impl<'t> Parser<'t> {
         if let Some(line) = self.takes(&Kind::Key)? {
             return self.block_part(line, State::BlockMappingValue);
         }
-        if self.takes(&Kind::BlockEnd)?.is_none() {
-            return self.fails("did not find expected key");
-        }
-        self.close();
-        Ok(())
+        self.end_block("did not find expected key")
     }
 
     fn block_mapping_value(&mut self) -> Result<(), Broken> {

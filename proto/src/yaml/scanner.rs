@@ -387,13 +387,19 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    fn fetch_entry(&mut self) -> Result<(), Broken> {
-        if self.flow == 0 {
-            if !self.key_allowed {
-                return self.broken("block sequence entries are not allowed in this context");
-            }
-            self.roll(self.cursor.column, None, Kind::BlockSequence, self.cursor.line)?;
+    /// What comes is part of a block collection here, which may begin with it.
+    fn within(&mut self, block: Kind<'t>, refusal: &'static str) -> Result<(), Broken> {
+        if self.flow > 0 {
+            return Ok(());
         }
+        if !self.key_allowed {
+            return self.broken(refusal);
+        }
+        self.roll(self.cursor.column, None, block, self.cursor.line)
+    }
+
+    fn fetch_entry(&mut self) -> Result<(), Broken> {
+        self.within(Kind::BlockSequence, "block sequence entries are not allowed in this context")?;
         self.remove_key()?;
         self.key_allowed = true;
         self.one(Kind::BlockEntry);
@@ -401,12 +407,7 @@ impl<'t> Scanner<'t> {
     }
 
     fn fetch_key(&mut self) -> Result<(), Broken> {
-        if self.flow == 0 {
-            if !self.key_allowed {
-                return self.broken("mapping keys are not allowed in this context");
-            }
-            self.roll(self.cursor.column, None, Kind::BlockMapping, self.cursor.line)?;
-        }
+        self.within(Kind::BlockMapping, "mapping keys are not allowed in this context")?;
         self.remove_key()?;
         self.key_allowed = self.flow == 0;
         self.one(Kind::Key);
@@ -422,12 +423,7 @@ impl<'t> Scanner<'t> {
             self.keys[last].possible = false;
             self.key_allowed = false;
         } else {
-            if self.flow == 0 {
-                if !self.key_allowed {
-                    return self.broken("mapping values are not allowed in this context");
-                }
-                self.roll(self.cursor.column, None, Kind::BlockMapping, self.cursor.line)?;
-            }
+            self.within(Kind::BlockMapping, "mapping values are not allowed in this context")?;
             self.key_allowed = self.flow == 0;
         }
         self.one(Kind::Value);

@@ -4,20 +4,22 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::Broken;
-use super::emit::shortest;
 use super::parser::{LONG, Node, What};
 use super::plain::{self, Word};
-use crate::json::MAX_TREE_DEPTH;
-use crate::scalar::decode_base64;
+use crate::json::{self, MAX_TREE_DEPTH};
+use crate::merge::go_syntax;
+use crate::scalar::{decode_base64, float};
 use crate::selector::format::quote;
 
 /// Most keys that are reported as repeated.
 pub(super) const MAX_REPEATED: usize = 1000;
 /// What a document may come to by its aliases, in bytes.
 const MAX_TREE: usize = 1 << 26;
+/// The type of keys.
+const KEYS: &str = "interface {}";
 /// What a value counts beside its text.
 const VALUE: usize = 16;
 
@@ -148,7 +150,7 @@ impl<'n, 't> Builder<'n, 't> {
         inner: impl FnOnce(&mut Self) -> Result<T, Broken>,
     ) -> Result<T, Broken> {
         if self.following.contains(&at) {
-            return Err(Broken::said(format!("yaml: anchor '{name}' value contains itself")));
+            return Err(Broken(format!("yaml: anchor '{name}' value contains itself")));
         }
         self.following.push(at);
         let done = inner(self)?;
@@ -205,7 +207,7 @@ impl<'n, 't> Builder<'n, 't> {
         let to = if let What::Alias(to, _) = nodes[at].what { to } else { at };
         if let What::Sequence(_) | What::Mapping(_) = nodes[to].what {
             let key = self.value(at, depth + 1)?;
-            return Err(Broken::said(format!("yaml: invalid map key: {}", go_syntax(&key))));
+            return Err(Broken(format!("yaml: invalid map key: {}", go_syntax(&key, KEYS))));
         }
         self.count(depth + 1)?;
         match &nodes[at].what {
@@ -238,9 +240,9 @@ impl<'n, 't> Builder<'n, 't> {
         let text = key_text(key);
         if text.is_none() {
             let kind = if *key == Scalar::Null { "%!s(<nil>)" } else { "uint64" };
-            let (key, value) = (shown(key), if value.is_null() { "<nil>".to_owned() } else { go_syntax(value) });
+            let (key, value) = (shown(key), if value.is_null() { "<nil>".to_owned() } else { go_syntax(value, KEYS) });
             let said = format!("unsupported map key of type: {kind}, key: {key}, value: {value}");
-            self.bad_key.get_or_insert_with(|| Broken::said(said));
+            self.bad_key.get_or_insert_with(|| Broken(said));
         }
         text
     }
@@ -267,27 +269,16 @@ impl<'n, 't> Builder<'n, 't> {
             Scalar::Int(value) => value.into(),
             Scalar::Uint(value) => value.into(),
             Scalar::Text(text) => Value::String(text.into_owned()),
-            Scalar::Float(value) => float(value).map_or_else(
+            Scalar::Float(value) => json::number(value).map_or_else(
                 || {
                     let shown =
                         if value.is_nan() { "NaN".to_owned() } else { format!("{value:+}").replace("inf", "Inf") };
-                    self.bad_number.get_or_insert_with(|| Broken::said(format!("json: unsupported value: {shown}")));
+                    self.bad_number.get_or_insert_with(|| Broken(format!("json: unsupported value: {shown}")));
                     Value::Null
                 },
                 Value::Number,
             ),
         }
-    }
-}
-
-/// A number as JSON's decoder keeps what JSON's encoder writes of it.
-fn float(value: f64) -> Option<Number> {
-    const EXACT: f64 = 9_007_199_254_740_991.0;
-    #[expect(clippy::cast_possible_truncation)]
-    if value.fract() == 0.0 && value.abs() <= EXACT {
-        Some(Number::from(value as i64))
-    } else {
-        Number::from_f64(value)
     }
 }
 
@@ -333,7 +324,7 @@ fn tagged<'t>(tag: &str, text: &Cow<'t, str>) -> Result<Scalar<'t>, Broken> {
         _ if found == tag => Ok(typed(word, text)),
         #[expect(clippy::cast_precision_loss)]
         Word::Int(value) if tag == "float" => Ok(Scalar::Float(value as f64)),
-        _ => Err(Broken::said(format!("yaml: cannot decode !!{found} `{text}` as a !!{tag}"))),
+        _ => Err(Broken(format!("yaml: cannot decode !!{found} `{text}` as a !!{tag}"))),
     }
 }
 
@@ -359,7 +350,7 @@ fn key_text(key: &Scalar<'_>) -> Option<String> {
         Scalar::Float(value) => match *value as f32 {
             short if short.is_nan() => ".nan".to_owned(),
             short if short.is_infinite() => if short > 0.0 { ".inf" } else { "-.inf" }.to_owned(),
-            short => shortest(&short),
+            short => float(&short),
         },
     })
 }
@@ -371,30 +362,7 @@ fn shown(key: &Scalar<'_>) -> String {
         Scalar::Bool(value) => value.to_string(),
         Scalar::Int(value) => value.to_string(),
         Scalar::Uint(value) => format!("{value:#x}"),
-        Scalar::Float(value) => shortest(value),
+        Scalar::Float(value) => float(value),
         Scalar::Text(text) => quote(text),
-    }
-}
-
-/// A value in Go's syntax.
-fn go_syntax(value: &Value) -> String {
-    match value {
-        Value::Null => "interface {}(nil)".to_owned(),
-        Value::Bool(value) => value.to_string(),
-        Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
-            (Some(value), ..) => value.to_string(),
-            (_, Some(value), _) => format!("{value:#x}"),
-            (.., value) => shortest(&value.unwrap_or_default()),
-        },
-        Value::String(text) => quote(text),
-        Value::Array(list) => {
-            let list: Vec<String> = list.iter().map(go_syntax).collect();
-            format!("[]interface {{}}{{{}}}", list.join(", "))
-        }
-        Value::Object(map) => {
-            let fields: Vec<String> =
-                map.iter().map(|(key, value)| format!("{}:{}", quote(key), go_syntax(value))).collect();
-            format!("map[interface {{}}]interface {{}}{{{}}}", fields.join(", "))
-        }
     }
 }

@@ -8,13 +8,15 @@ use super::node::Candidate;
 use super::types::Type;
 use super::value::Value;
 
-/// An operator of the language and the types of the values that have it. What comes of others is said by its name.
-struct Operator {
+/// Functions that answer by themselves for all that their names can be, and the types of the values that have them. What
+/// comes of others is said by the name.
+#[derive(Debug)]
+pub(super) struct Operator {
     names: &'static [&'static str],
     of: &'static [&'static str],
 }
 
-const OPERATORS: [Operator; 9] = [
+static OPERATORS: [Operator; 9] = [
     Operator {
         names: &["_+_"],
         of: &[
@@ -59,19 +61,19 @@ const OPERATORS: [Operator; 9] = [
 /// Values that answer for themselves what they cannot do: without its name.
 const RECEIVERS: [&str; 3] = ["string", "google.protobuf.Duration", "google.protobuf.Timestamp"];
 
-/// Whether one function answers for all that a name can be.
-pub(super) fn is_operator(name: &str) -> bool {
-    OPERATORS.iter().any(|o| o.names.contains(&name))
+/// The operator of a name, if it is one.
+pub(super) fn operator(name: &str) -> Option<&'static Operator> {
+    OPERATORS.iter().find(|o| o.names.contains(&name))
 }
 
 /// The function for these values. `quiet`: what does not fit is not shown.
 pub(super) fn choose(
-    name: &str,
+    (name, operator): (&str, Option<&Operator>),
     candidates: &[Candidate],
     values: &[Value<'_>],
     quiet: bool,
 ) -> Result<&'static Entry, Error> {
-    if let Some(operator) = OPERATORS.iter().find(|o| o.names.contains(&name)) {
+    if let Some(operator) = operator {
         let of = values.first().map_or("", Value::type_name);
         if !operator.of.is_empty() && !operator.of.contains(&of) {
             let plain = RECEIVERS.contains(&of);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Tree;
 
-use super::dispatch;
+use super::dispatch::{self, Operator};
 use super::library::Args;
 use super::node::{Candidate, Fold, How, Kind, Node};
 use super::value::{Answer, Key, Made, Map, Text, Value};
@@ -105,9 +105,9 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
                 self.spend(1)?;
                 Ok(Value::Bool(!matches!(found, Ok(Value::Bool(false)))))
             }
-            Kind::Call { name, candidates, arguments, pattern, how, .. } => match how {
+            Kind::Call { name, candidates, arguments, pattern, operator, how, .. } => match how {
                 How::Otherwise => self.otherwise(name, arguments),
-                _ => self.call(name, candidates, arguments, (pattern.as_ref(), *how)),
+                _ => self.call((name, *operator), candidates, arguments, (pattern.as_ref(), *how)),
             },
             Kind::List(items) => {
                 let made = unless_cancelled(self.list(items))?;
@@ -173,7 +173,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
 
     fn call(
         &mut self,
-        name: &str,
+        (name, operator): (&str, Option<&Operator>),
         candidates: &'n [Candidate],
         arguments: &'n [Node],
         (pattern, how): (Option<&'n regex::Regex>, How),
@@ -182,7 +182,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
         let in_turn = arguments.len() > 2
             || pattern.is_some()
             || name == "format"
-            || (candidates.len() > 1 && !dispatch::is_operator(name));
+            || (candidates.len() > 1 && operator.is_none());
         for (i, argument) in arguments.iter().enumerate() {
             match unless_cancelled(self.eval(argument))? {
                 Ok(value) => values.push(value),
@@ -210,7 +210,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
             return Err(why);
         }
         let tools = &mut self.tools;
-        let answer = match dispatch::choose(name, candidates, &values, pattern.is_some()) {
+        let answer = match dispatch::choose((name, operator), candidates, &values, pattern.is_some()) {
             Ok(entry) => unless_cancelled((entry.run)(&mut Args { values, pattern, tools }))?,
             Err(why) => Err(why),
         };

@@ -1,5 +1,6 @@
 //! A checked expression, ready to run: names are found, functions are chosen, constants are made.
 
+use super::dispatch::Operator;
 use std::sync::Arc;
 
 use super::library::Entry;
@@ -84,6 +85,7 @@ pub(super) enum Kind {
         candidates: Vec<Candidate>,
         arguments: Vec<Node>,
         pattern: Option<regex::Regex>,
+        operator: Option<&'static Operator>,
         how: How,
     },
     /// Elements, and whether each is left out when missing.

@@ -123,12 +123,10 @@ fn problem(source: &str, (line, column): (usize, usize), message: &str) -> Strin
     if let Some(shown) = source.split('\n').nth(line - 1).filter(|shown| shown.len() <= MAX_SHOWN) {
         let shown = shown.replace('\t', " ");
         // What is wider than a letter is pointed at by what is as wide.
-        let mark =
-            |c: Option<char>, wide: char, narrow: char| if c.is_some_and(|c| !c.is_ascii()) { wide } else { narrow };
+        let mark = |c: char, wide: char, narrow: char| if c.is_ascii() { narrow } else { wide };
         let mut chars = shown.chars();
-        let mut below: String =
-            std::iter::from_fn(|| chars.next()).take(column - 1).map(|c| mark(Some(c), '．', '.')).collect();
-        below.push(mark(shown.chars().nth(column - 1), '＾', '^'));
+        let mut below: String = chars.by_ref().take(column - 1).map(|c| mark(c, '．', '.')).collect();
+        below.push(chars.next().map_or('^', |c| mark(c, '＾', '^')));
         text.push_str(&format!("\n | {shown}\n | {below}"));
     }
     text

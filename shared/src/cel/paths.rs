@@ -152,10 +152,9 @@ fn look_up_field<'a>(of: &Value<'a>, field: &Arc<str>) -> Result<Value<'a>, Miss
 
 fn look_up<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Missing> {
     match of {
-        Value::Map(_) | Value::Tree(Tree::Object(_)) => {
+        Value::Map(_) | Value::Tree(Tree::Object(_)) | Value::Made(_) => {
             of.at(at).map_err(|_| Missing::There(Error::no_key(&at.shown())))
         }
-        Value::Made(_) => of.at(at).map_err(|_| Missing::There(Error::no_key(&at.shown()))),
         Value::List(_) | Value::Tree(Tree::Array(_)) => {
             let place = match Key::of(at) {
                 Some(Key::Int(place)) => place,

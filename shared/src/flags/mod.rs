@@ -22,7 +22,7 @@ pub use duration::{DurationError, format_duration, format_nanos, parse_duration,
 pub use emulation::{Emulation, EmulationError};
 pub use gates::{FeatureGates, GateError};
 use table::{Kind, Row};
-pub use value::{parse_bool, parse_decimal, parse_unsigned_decimal};
+pub use value::{parse_bool, parse_decimal, parse_integer, parse_unsigned_decimal};
 
 /// Why the program ends before it starts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -23,8 +23,20 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
 /// # Errors
 /// Go's words for a text that is none.
 pub fn parse_decimal(text: &str) -> Result<i64, String> {
+    signed("ParseInt", text)
+}
+
+/// Go's `strconv.Atoi`.
+///
+/// # Errors
+/// Go's words for a text that is none.
+pub fn parse_integer(text: &str) -> Result<i64, String> {
+    signed("Atoi", text)
+}
+
+fn signed(function: &str, text: &str) -> Result<i64, String> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    text.parse().map_err(|_| undecimal("ParseInt", text, digits))
+    text.parse().map_err(|_| undecimal(function, text, digits))
 }
 
 /// Go's `strconv.ParseUint` with base 10.

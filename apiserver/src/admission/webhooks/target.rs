@@ -3,6 +3,7 @@
 use rand::seq::IndexedRandom as _;
 use serde_json::Value;
 use shared::host_port;
+use shared::url::joined;
 
 use crate::access::tree;
 use crate::api::Reader;
@@ -108,17 +109,7 @@ impl Target {
 /// Servers in Go would send whoever asks otherwise elsewhere.
 fn clean(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
-    let mut segments = Vec::new();
-    for segment in path.split('/') {
-        match segment {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
-            }
-            segment => segments.push(segment),
-        }
-    }
-    format!("/{}", segments.join("/"))
+    String::from_utf8_lossy(&joined(b"/", path.trim_end_matches('/').as_bytes())).into_owned()
 }
 
 /// One of the ready endpoints of a service port.

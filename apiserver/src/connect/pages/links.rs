@@ -1,6 +1,6 @@
 //! Which links of a page lead through the proxy again, and how they are written then.
 
-use shared::url::Url;
+use shared::url::{Url, joined};
 
 /// Where a page comes from, and under which path it is had here.
 #[derive(Clone, Debug, Default)]
@@ -34,26 +34,6 @@ impl Links {
         }
         url.write()
     }
-}
-
-/// Two paths as one, without empty parts, `.` and `..`; a slash at the end stays.
-pub(in crate::connect) fn joined(before: &[u8], path: &[u8]) -> Vec<u8> {
-    let rooted = if before.is_empty() { path.starts_with(b"/") } else { before.starts_with(b"/") };
-    let mut parts: Vec<&[u8]> = Vec::new();
-    for part in before.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
-        match part {
-            b"" | b"." => {}
-            b".." if parts.last().is_some_and(|last| *last != b"..") => drop(parts.pop()),
-            b".." if rooted => {}
-            part => parts.push(part),
-        }
-    }
-    let mut out = if rooted { b"/".to_vec() } else { Vec::new() };
-    out.extend(parts.join(&b'/'));
-    if path.ends_with(b"/") && !out.ends_with(b"/") {
-        out.push(b'/');
-    }
-    out
 }
 
 #[cfg(test)]

@@ -23,10 +23,9 @@ use actix_web::http::header::{
 };
 use bytes::{Bytes, BytesMut};
 use shared::status::Status;
-use shared::url::Url;
+use shared::url::{Url, joined};
 
 pub(crate) use links::Links;
-pub(super) use links::joined;
 use markup::Markup;
 use packing::{Pack, Packing, Unpack};
 

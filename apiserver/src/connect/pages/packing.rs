@@ -79,16 +79,16 @@ impl Unpack {
     }
 
     pub(super) fn finish(&mut self) -> io::Result<Vec<u8>> {
-        let early = |_| io::Error::other("unexpected EOF");
+        let early = || io::Error::other("unexpected EOF");
         match self {
             Self::Gzip { head, .. } if head.is_empty() => Err(io::Error::other("EOF")),
-            Self::Gzip { head, .. } if head.len() < HEAD.0 => Err(early(io::Error::other(""))),
+            Self::Gzip { head, .. } if head.len() < HEAD.0 => Err(early()),
             Self::Gzip { decoder, .. } => {
-                decoder.try_finish().map_err(early)?;
+                decoder.try_finish().map_err(|_| early())?;
                 Ok(mem::take(decoder.get_mut()))
             }
             Self::Deflate { ended: true, .. } => Ok(Vec::new()),
-            Self::Deflate { .. } => Err(early(io::Error::other(""))),
+            Self::Deflate { .. } => Err(early()),
         }
     }
 }

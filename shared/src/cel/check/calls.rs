@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue};
 
+use super::super::dispatch;
 use super::super::library;
 use super::super::node::{Candidate, Fold, How, Indexed, Kind, Node};
 use super::super::types::Type;
@@ -179,5 +180,6 @@ fn kind(name: &str, member: bool, candidates: Vec<Candidate>, arguments: Vec<Nod
         _ => arguments,
     };
     let how = if member && matches!(name, "or" | "orValue") { How::Otherwise } else { How::Plain };
-    Kind::Call { name: name.into(), member, candidates, arguments, pattern: None, how }
+    let operator = dispatch::operator(name);
+    Kind::Call { name: name.into(), member, candidates, arguments, pattern: None, operator, how }
 }

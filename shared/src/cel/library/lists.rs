@@ -8,15 +8,15 @@ use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 use crate::cel::{Error, Fuel};
 
-/// What one row makes of the type of the elements.
+/// What one row makes of the type of the elements, and whether they are texts.
 macro_rules! row {
-    (sorted $of:literal) => {
+    (sorted $of:literal $texts:literal) => {
         method("isSorted", concat!("list(", $of, ")"), "bool", Cost::Walk, is_sorted)
     };
-    (min $of:literal) => {
+    (min $of:literal $texts:literal) => {
         method("min", concat!("list(", $of, ")"), $of, Cost::Walk, min)
     };
-    (max $of:literal) => {
+    (max $of:literal $texts:literal) => {
         method("max", concat!("list(", $of, ")"), $of, Cost::Walk, max)
     };
     (sort $of:literal $texts:literal) => {
@@ -37,18 +37,6 @@ macro_rules! row {
 macro_rules! ordered {
     ($row:ident) => {
         [
-            row!($row "int"),
-            row!($row "uint"),
-            row!($row "double"),
-            row!($row "bool"),
-            row!($row "duration"),
-            row!($row "timestamp"),
-            row!($row "string"),
-            row!($row "bytes"),
-        ]
-    };
-    ($row:ident by size) => {
-        [
             row!($row "int" false),
             row!($row "uint" false),
             row!($row "double" false),
@@ -64,8 +52,8 @@ macro_rules! ordered {
 const IS_SORTED: [Entry; 8] = ordered!(sorted);
 const MIN: [Entry; 8] = ordered!(min);
 const MAX: [Entry; 8] = ordered!(max);
-const SORT: [Entry; 8] = ordered!(sort by size);
-const SORT_BY: [Entry; 8] = ordered!(by by size);
+const SORT: [Entry; 8] = ordered!(sort);
+const SORT_BY: [Entry; 8] = ordered!(by);
 const PLAIN: &[Entry] = &[
     method("sum", "list(int)", "int", Cost::Walk, |args| sum(args, Value::Int(0))),
     method("sum", "list(uint)", "uint", Cost::Walk, |args| sum(args, Value::UInt(0))),

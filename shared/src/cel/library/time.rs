@@ -8,6 +8,7 @@ use super::convert::unreadable;
 use super::{Args, Entry, ONE, function, int, method};
 use crate::cel::Error;
 use crate::cel::value::{Answer, Value};
+use crate::cron;
 
 /// Rows of one getter: of a moment, and of a moment in a zone.
 macro_rules! getter {
@@ -174,18 +175,7 @@ fn east(name: &str, t: &DateTime) -> Result<SignedDuration, Error> {
         let all = hours.checked_mul(60).and_then(|h| h.checked_add(minutes)).and_then(|all| all.checked_mul(60));
         return all.map(SignedDuration::from_secs).ok_or_else(|| Error::new("timestamp overflow"));
     }
-    let zone = match name {
-        "" | "UTC" => TimeZone::UTC,
-        "Local" => TimeZone::system(),
-        name if name.contains("..") || name.starts_with(['/', '\\']) => {
-            return Err(Error::new("time: invalid location name"));
-        }
-        // Names are as they are written.
-        name => {
-            let zone = TimeZone::get(name).ok().filter(|zone| zone.iana_name() == Some(name));
-            zone.ok_or_else(|| Error::new(format!("unknown time zone {name}")))?
-        }
-    };
+    let zone = cron::zone(name).map_err(Error::new)?;
     let moment = TimeZone::UTC.to_timestamp(*t).unwrap_or(Timestamp::MAX);
     Ok(SignedDuration::from_secs(zone.to_offset(moment).seconds().into()))
 }
