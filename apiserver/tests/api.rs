@@ -291,9 +291,19 @@ async fn pods_are_bound_scaled_evicted_and_deleted() {
     let ended = c.send("DELETE", &format!("{pods}/p"), "application/json", Some(Bytes::from(zero.to_string()))).await;
     assert_eq!(ended.code, 200);
     assert_eq!(c.get(&format!("{pods}/p")).await.code, 404);
+    let before = c.get(&pods).await.json()["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
     c.post(&pods, pod("q")).await;
-    c.delete(&format!("{pods}/q")).await;
+    let ended = c.delete(&format!("{pods}/q")).await.json();
+    assert_eq!(ended["metadata"]["deletionGracePeriodSeconds"], 0);
     assert_eq!(c.get(&format!("{pods}/q")).await.code, 404, "an unscheduled pod goes at once");
+    // Those who watch are told beforehand.
+    let told = c.watch(&format!("{pods}?watch=1&fieldSelector=metadata.name%3Dq&resourceVersion={before}"), 3).await;
+    let kinds: Vec<_> = told.iter().map(|e| e["type"].as_str().unwrap_or("")).collect();
+    assert_eq!(kinds, ["ADDED", "MODIFIED", "DELETED"]);
+    for event in &told[1..] {
+        assert_eq!(event["object"]["metadata"]["deletionTimestamp"], ended["metadata"]["deletionTimestamp"]);
+    }
+    assert_eq!(told[2]["object"]["metadata"]["resourceVersion"], ended["metadata"]["resourceVersion"]);
 
     let rc = json!({"metadata": {"name": "r"}, "spec": {"replicas": 1, "selector": {"a": "b"}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     c.post(&format!("{NS}/replicationcontrollers"), rc).await;

@@ -186,11 +186,13 @@ impl Cacher {
         *self.ready.borrow()
     }
 
-    /// Replaces the content with a list read at `revision`. Running watches end.
-    pub fn reset(&self, objects: Vec<Arc<Entry>>, revision: i64) {
-        let mut s = self.state.write();
+    /// Replaces the content with a list read at `revision`, changed by what happened `since`. Readers see both at once:
+    /// they may know already how far the caches have got, and take what they see for that. Running watches end.
+    pub(super) fn reset(&self, objects: Vec<Arc<Entry>>, revision: i64, since: impl FnOnce(&mut State)) {
         let mut fresh = State::new(objects, revision);
-        (fresh.sequence, fresh.terminated) = (s.sequence + 1, s.terminated);
+        since(&mut fresh);
+        let mut s = self.state.write();
+        (fresh.sequence, fresh.terminated) = (s.sequence + 1 + fresh.sequence, s.terminated);
         let old = std::mem::replace(&mut *s, fresh);
         drop(s);
         drop(old);
@@ -210,29 +212,19 @@ impl Cacher {
         self.state.write().watchers = super::state::Watchers::default();
     }
 
-    /// Applies a write. Older revisions than what is known are ignored, so replays are harmless. One transaction (such
-    /// as the end of a lease) may change several keys at one revision.
-    pub fn put(&self, entry: Entry) {
-        let mut s = self.state.write();
-        if entry.revision < s.revision || s.objects.get(&entry.key).is_some_and(|e| e.revision >= entry.revision) {
-            return;
-        }
-        let entry = Arc::new(entry);
-        let before = s.objects.insert(entry.key.clone(), entry.clone());
-        let change = Change { revision: entry.revision, after: Some(entry), before };
-        s.publish(change);
+    /// Changes the content.
+    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.write());
     }
 
-    /// Applies a delete.
+    /// Applies a write, unless that or a later one is known.
+    pub fn put(&self, entry: Entry) {
+        self.change(|state| state.put(entry));
+    }
+
+    /// Applies a delete, unless that or a later write is known.
     pub fn delete(&self, key: &str, revision: i64) {
-        let mut s = self.state.write();
-        if revision < s.revision || s.objects.get(key).is_some_and(|e| e.revision >= revision) {
-            return;
-        }
-        match s.objects.remove(key) {
-            Some(last) => s.publish(Change { revision, after: None, before: Some(last) }),
-            None => s.revision = revision,
-        }
+        self.change(|state| state.delete(key, revision));
     }
 
     /// The revision after which all changes are known.

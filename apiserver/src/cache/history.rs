@@ -4,22 +4,29 @@
 //! seen, and with it is known that nothing before it is missing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Event, EventType, WatchOptions};
 use proto::resources::Row;
+use tokio::time::timeout;
 
 use super::entry::{Change, Entry};
 use crate::storage::{self, Store, codec};
 
 /// Bytes of history that are read at most.
 const MOST: usize = 64 << 20;
+/// How long etcd may say nothing.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// All events after a revision up to another.
+///
+/// # Errors
+/// [`storage::Error::Compacted`] when etcd does not know them, or they are too many; otherwise etcd could not be asked.
 pub(super) async fn read(store: &Store, after: i64, upto: i64) -> Result<Vec<Event>, storage::Error> {
     let options = WatchOptions::new().with_start_revision(after + 1).with_prev_key();
-    let mut stream = store.watch(options).await?;
+    let mut stream = timeout(SILENCE, store.watch(options)).await.map_err(|_| storage::Error::Timeout)??;
     let (mut events, mut size) = (Vec::new(), 0);
-    while let Some(response) = stream.message().await? {
+    while let Some(response) = timeout(SILENCE, stream.message()).await.map_err(|_| storage::Error::Timeout)?? {
         if response.compact_revision() > 0 {
             return Err(storage::Error::Compacted);
         }

@@ -21,6 +21,7 @@ use super::entry::Entry;
 use super::history;
 use super::packs::Packs;
 use super::progress::{Asks, Progress};
+use super::state::State;
 use super::uncached::Uncached;
 use crate::backoff::Backoff;
 use crate::storage::{self, Caching, Store, Stored, codec};
@@ -33,8 +34,8 @@ const CELLS: usize = 16 << 20;
 const PACKS: usize = 16 << 20;
 /// Bytes of changes that wait for a list: one that cannot be read for long is read anew all the same.
 const QUEUED: usize = 256 << 20;
-/// How long reading history may take.
-const RECALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How long whoever needs history waits for its turn to read it.
+const RECALL_TURN: Duration = Duration::from_secs(10);
 
 /// A change as etcd told it.
 enum Pending {
@@ -406,7 +407,7 @@ impl Hub {
                 *phase = Phase::Loading(Queue::default());
                 self.runtime.spawn(self.clone().load(self.prefix(&slot.resource), slot.clone()));
             }
-            (Phase::Ready, pending) => apply(prefix, slot, pending),
+            (Phase::Ready, pending) => slot.cacher.change(|state| apply(prefix, slot, state, pending)),
         }
     }
 
@@ -419,32 +420,34 @@ impl Hub {
 
     /// Makes what happened to a resource after a revision known to its cache, if etcd still knows it. Watches that were
     /// opened before this process began resume that way.
-    pub async fn recall(&self, resource: &Row, after: i64) {
+    ///
+    /// # Errors
+    /// etcd could not be asked now: it may know all the same.
+    pub async fn recall(&self, resource: &Row, after: i64) -> Result<(), storage::Error> {
         let prefix = self.prefix(resource);
-        let Some(slot) = self.slots.read().get(&prefix).cloned() else { return };
+        let Some(slot) = self.slots.read().get(&prefix).cloned() else { return Ok(()) };
         if slot.cacher.floor() <= after {
-            return;
+            return Ok(());
         }
-        let _one = self.recalling.lock().await;
+        let turn = tokio::time::timeout(RECALL_TURN, self.recalling.lock()).await;
+        let _one = turn.map_err(|_| storage::Error::Timeout)?;
         let upto = slot.cacher.floor();
         if upto <= after || !slot.cacher.is_ready() {
-            return;
+            return Ok(());
         }
         let store = &self.progress[slot.etcd].store;
-        match tokio::time::timeout(RECALL_DEADLINE, history::read(store, after, upto)).await {
-            Ok(Ok(events)) => {
-                // The same history serves all caches that know no more than it.
-                let served = |s: &Slot| s.etcd == slot.etcd && s.cacher.is_ready() && s.cacher.floor() <= upto;
-                for (prefix, slot) in self.slots().into_iter().filter(|(_, s)| served(s)) {
-                    let changes = history::changes(store, &events, &prefix, &slot.resource).await;
-                    if let Some(changes) = changes {
-                        slot.cacher.recall(after, upto, changes);
-                    }
-                }
+        let events = match history::read(store, after, upto).await {
+            Err(storage::Error::Compacted) => return Ok(()),
+            events => events?,
+        };
+        // The same history serves all caches that know no more than it.
+        let served = |s: &Slot| s.etcd == slot.etcd && s.cacher.is_ready() && s.cacher.floor() <= upto;
+        for (prefix, slot) in self.slots().into_iter().filter(|(_, s)| served(s)) {
+            if let Some(changes) = history::changes(store, &events, &prefix, &slot.resource).await {
+                slot.cacher.recall(after, upto, changes);
             }
-            Ok(Err(error)) => tracing::debug!(%error, after, "history is not known"),
-            Err(_) => tracing::warn!(after, "reading history took too long"),
         }
+        Ok(())
     }
 }
 
@@ -458,24 +461,23 @@ fn join(prefix: usize, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) -> 
     }
     *phase = Phase::Ready;
     slot.initialized.fetch_add(1, Ordering::Relaxed);
-    slot.cacher.reset(entries, revision);
-    for pending in queue.changes {
-        apply(prefix, slot, pending);
-    }
+    slot.cacher.reset(entries, revision, |state| {
+        queue.changes.into_iter().for_each(|pending| apply(prefix, slot, state, pending));
+    });
     true
 }
 
-fn apply(prefix: usize, slot: &Slot, pending: Pending) {
+fn apply(prefix: usize, slot: &Slot, state: &mut State, pending: Pending) {
     match pending {
         // Is never applied.
         Pending::Unknown => {}
         Pending::Put(entry) => {
             slot.missing.lock().remove(&*entry.key);
-            slot.cacher.put(*entry);
+            state.put(*entry);
         }
         Pending::Delete { key, revision } => {
             slot.missing.lock().remove(&key[prefix..]);
-            slot.cacher.delete(&key[prefix..], revision);
+            state.delete(&key[prefix..], revision);
         }
     }
 }

@@ -132,7 +132,33 @@ impl State {
         Self { objects, valid: true, revision, floor: revision, ..Self::default() }
     }
 
-    pub(super) fn publish(&mut self, change: Change) {
+    /// Applies a write. Older revisions than what is known are ignored, so replays are harmless. One transaction (such
+    /// as the end of a lease) may change several keys at one revision.
+    pub(super) fn put(&mut self, entry: Entry) {
+        if self.is_known(&entry.key, entry.revision) {
+            return;
+        }
+        let entry = Arc::new(entry);
+        let before = self.objects.insert(entry.key.clone(), entry.clone());
+        self.publish(Change { revision: entry.revision, after: Some(entry), before });
+    }
+
+    /// Applies a delete.
+    pub(super) fn delete(&mut self, key: &str, revision: i64) {
+        if self.is_known(key, revision) {
+            return;
+        }
+        match self.objects.remove(key) {
+            Some(last) => self.publish(Change { revision, after: None, before: Some(last) }),
+            None => self.revision = revision,
+        }
+    }
+
+    fn is_known(&self, key: &str, revision: i64) -> bool {
+        revision < self.revision || self.objects.get(key).is_some_and(|e| e.revision >= revision)
+    }
+
+    fn publish(&mut self, change: Change) {
         self.revision = change.revision;
         self.sequence += 1;
         self.indexes.apply(change.before.as_ref(), change.after.as_ref());

@@ -178,6 +178,8 @@ pub fn set_propagation(object: &mut Value, propagation: Propagation) {
 pub enum Deletion {
     /// Remove the object now.
     Now,
+    /// Write the marked object, then remove it: those who watch a kind with grace are told of its end beforehand.
+    MarkedFirst,
     /// Write the marked object and let others finish.
     Marked,
     /// It is on its way already: nothing to write.
@@ -221,7 +223,7 @@ pub fn mark_deleted(
     let held = kept || object["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
     if let (true, Some(seconds)) = (waits, asked) {
         hurry(object, left, seconds);
-        return if seconds == 0 && !held { Deletion::Now } else { Deletion::Marked };
+        return if seconds == 0 && !held { Deletion::MarkedFirst } else { Deletion::Marked };
     }
     if marked {
         return match (held, finalizers_changed) {
@@ -230,10 +232,10 @@ pub fn mark_deleted(
             (true, false) => Deletion::Pending,
         };
     }
-    let seconds = grace.unwrap_or(0);
-    if seconds == 0 && !held {
+    if grace.is_none() && !held {
         return Deletion::Now;
     }
+    let seconds = grace.unwrap_or(0);
     let generation = object["metadata"]["generation"].as_i64().unwrap_or(0);
     let meta = metadata(object);
     meta.insert("deletionTimestamp".to_owned(), Value::from(in_seconds(seconds)));
@@ -241,7 +243,7 @@ pub fn mark_deleted(
     if generation > 0 {
         meta.insert("generation".to_owned(), Value::from(generation + 1));
     }
-    Deletion::Marked
+    if seconds == 0 && !held { Deletion::MarkedFirst } else { Deletion::Marked }
 }
 
 /// The object has less time left than it had: counted from when its deletion began. Where that is over already, it has
@@ -290,7 +292,14 @@ mod tests {
         assert_eq!(mark_deleted(&mut o, Some(60), Some(60), Propagation::Background, false), Deletion::Pending);
         assert_eq!(mark_deleted(&mut o, Some(0), None, Propagation::Foreground, false), Deletion::Pending);
         assert!(!has_propagation(&o), "what waits is left as it is");
+        assert_eq!(mark_deleted(&mut o, Some(0), Some(0), Propagation::Background, false), Deletion::MarkedFirst);
+        assert_eq!(o["metadata"]["deletionGracePeriodSeconds"], 0);
         assert_eq!(mark_deleted(&mut o, Some(0), Some(0), Propagation::Background, false), Deletion::Now);
+        let mut o = plain();
+        assert_eq!(mark_deleted(&mut o, Some(0), None, Propagation::Unset, false), Deletion::MarkedFirst);
+        assert!(!text(&o, "deletionTimestamp").is_empty());
+        let mut o = held();
+        assert_eq!(mark_deleted(&mut o, Some(0), None, Propagation::Unset, false), Deletion::Marked);
     }
 
     #[test]

@@ -52,7 +52,8 @@ impl Wish<'_> {
         let (term, trigger, filter) = (selection.term(), selection.trigger(), self.filter(selection));
         let processed = progress.processed();
         if let Start::After(n) = start {
-            engine.hub.recall(storage, n).await;
+            let recalled = engine.hub.recall(storage, n).await;
+            recalled.map_err(|e| Refused::AtOnce(storage_status(&e)))?;
         }
         let from = Begin { scope: &self.scope, start, at_least: processed, term: term.as_ref(), trigger };
         let mut watch = cacher.watch(from, filter.clone()).map_err(|e| match e {

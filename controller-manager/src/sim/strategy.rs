@@ -61,9 +61,14 @@ fn job(object: &mut Value) {
     object["spec"]["selector"]["matchLabels"] = json!({"batch.kubernetes.io/controller-uid": uid});
 }
 
+/// Whether objects of a kind are given time to stop.
+pub(super) fn has_grace(row: &Resource) -> bool {
+    row.plural == "pods" && row.group.is_empty()
+}
+
 /// How long a pod is given to stop; zero when nothing runs.
 pub(super) fn grace(row: &Resource, object: &Value, options: &Value) -> u64 {
-    if row.plural != "pods" || !row.group.is_empty() {
+    if !has_grace(row) {
         return 0;
     }
     let asked = options["gracePeriodSeconds"].as_u64();

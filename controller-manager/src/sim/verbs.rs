@@ -279,11 +279,14 @@ pub(super) fn delete(store: &mut Store, row: &Resource, name: &Name, options: &V
         || row.plural == "namespaces" && !old["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty);
     let grace = strategy::grace(row, &old, options);
     let already = old["metadata"]["deletionTimestamp"].is_string();
-    if !held && grace == 0 {
+    let left = old["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+    let ends = !held && grace == 0;
+    // Those who watch pods are told of their end beforehand.
+    if ends && (!strategy::has_grace(row) || already && left == 0) {
         return Ok(store.remove(&key(row), name).unwrap_or(old));
     }
     set(&mut next["metadata"], "finalizers", Value::Array(finalizers));
-    let shorter = already && old["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0) > grace;
+    let shorter = already && left > grace;
     if !already || shorter {
         let at = clock::now() + std::time::Duration::from_secs(grace);
         next["metadata"]["deletionTimestamp"] = json!(seconds(at));
@@ -299,5 +302,6 @@ pub(super) fn delete(store: &mut Store, row: &Resource, name: &Name, options: &V
     if bare(&next) == bare(&old) {
         return Ok(old);
     }
-    Ok(store.put(&key(row), next))
+    let marked = store.put(&key(row), next);
+    Ok(if ends { store.remove(&key(row), name).unwrap_or(marked) } else { marked })
 }

@@ -17,7 +17,7 @@ fn all() -> Filter {
 
 fn cacher() -> Cacher {
     let c = Cacher::default();
-    c.reset(vec![Arc::new(entry("a/x", 3, "1")), Arc::new(entry("b/y", 5, "1"))], 6);
+    c.reset(vec![Arc::new(entry("a/x", 3, "1")), Arc::new(entry("b/y", 5, "1"))], 6, |_| {});
     c
 }
 
@@ -186,7 +186,7 @@ fn what_may_lack_changes_is_shown_to_nobody_who_asks_for_now() {
     assert_eq!(watch(&c, Start::State, all()).err(), again);
     // Policies go by what was known.
     assert_eq!((c.get("a/x").is_some(), c.known("").len()), (true, 2));
-    c.reset(vec![Arc::new(entry("a/x", 9, "1"))], 9);
+    c.reset(vec![Arc::new(entry("a/x", 9, "1"))], 9, |_| {});
     assert_eq!(c.current("a/x").map(|e| e.map(|e| e.revision)), Ok(Some(9)));
     assert!(watch(&c, Start::State, all()).is_ok());
 }
@@ -195,7 +195,7 @@ fn what_may_lack_changes_is_shown_to_nobody_who_asks_for_now() {
 fn lists_through_an_index_are_those_without() {
     let c = Cacher::default();
     let label = |i: usize| ["1", "2", "3"][i % 3];
-    c.reset((0..300).map(|i| Arc::new(entry(&format!("n{}/{i:03}", i % 2), 1, label(i)))).collect(), 6);
+    c.reset((0..300).map(|i| Arc::new(entry(&format!("n{}/{i:03}", i % 2), 1, label(i)))).collect(), 6, |_| {});
     for values in [vec!["2".to_owned()], vec!["3".to_owned(), "1".to_owned()], vec!["4".to_owned()]] {
         let wanted = values.clone();
         let filter: Filter = Arc::new(move |e| e.label("l").is_some_and(|v| wanted.iter().any(|w| w == v)));
@@ -229,7 +229,31 @@ fn followers_get_what_is_new() {
     assert_eq!(seen(start), (c.sequence(), false, "a/z -a/x -b/y".to_owned()));
     assert_eq!(seen(between), (c.sequence(), false, "-a/x -b/y".to_owned()));
     assert_eq!(seen(half), (c.sequence(), false, "-b/y".to_owned()));
-    c.reset(vec![Arc::new(entry("a/n", 9, "1"))], 9);
+    c.reset(vec![Arc::new(entry("a/n", 9, "1"))], 9, |_| {});
     c.recall(7, 9, vec![Change { revision: 8, after: None, before: Some(Arc::new(entry("b/y", 5, "1"))) }]);
     assert_eq!(seen(half), (c.sequence(), true, "a/n".to_owned()), "a new list replaces everything");
+}
+
+#[test]
+fn what_happened_while_a_list_was_read_is_there_with_it() {
+    let c = cacher();
+    let before = c.sequence();
+    let waiting = c.ready.subscribe();
+    c.invalidate();
+    c.reset(vec![Arc::new(entry("a/x", 9, "1")), Arc::new(entry("b/y", 5, "1"))], 9, |state| {
+        assert!(!*waiting.borrow(), "nobody reads half of it");
+        // Known from the list, or older than it.
+        state.put(entry("a/x", 9, "2"));
+        state.delete("b/y", 8);
+        state.put(entry("a/x", 11, "3"));
+        state.delete("b/y", 12);
+        state.put(entry("c/z", 13, "1"));
+    });
+    // Whoever knows that the caches have got to 20 takes this for the list of that moment.
+    let list = c.list(&Scope::default(), 20).expect("ready");
+    assert_eq!((shown(&list), list.revision), (vec![("a/x", 11), ("c/z", 13)], 20));
+    let w = watch(&c, Start::After(9), all()).expect("what was read is the oldest that is known");
+    assert_eq!(w.replay.iter().map(|c| c.revision).collect::<Vec<_>>(), [11, 12, 13]);
+    assert!(c.since(before).complete, "who knew what was before learns all there is");
+    assert_eq!(c.since(c.sequence() - 1).entries.len(), 1);
 }

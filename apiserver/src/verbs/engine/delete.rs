@@ -1,6 +1,7 @@
 //! Deleting an object, or marking it.
 
 use proto::Value;
+use proto::resources::Row;
 use shared::status::Status;
 
 use super::super::preconditions::check_preconditions;
@@ -8,7 +9,7 @@ use super::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
 use crate::admission::Operation;
 use crate::registry::meta::{self, Deletion, Propagation};
 use crate::registry::{strategy, working};
-use crate::storage::Written;
+use crate::storage::{Stored, Written};
 
 /// Options of a delete.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +45,13 @@ impl Engine {
         let strategy = strategy::of(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| self.unread(&e))?;
+        // As it was written to say that it goes.
+        let mut last = None;
         for _ in 0..UPDATE_ROUNDS {
-            let Some(stored) = found else { return Err(Status::not_found(&t.row.group, &t.row.plural, t.name)) };
+            let Some(stored) = found else {
+                let gone = |object| Deleted { object, gone: true };
+                return last.map(gone).ok_or_else(|| Status::not_found(&t.row.group, &t.row.plural, t.name));
+            };
             let mut object = self.decode(storage, &stored).await?;
             check_preconditions(t, options, &object)?;
             // Nobody is asked about a delete that changes nothing.
@@ -69,24 +75,20 @@ impl Engine {
             {
                 f(&mut object);
             }
-            let written = match step {
+            let mut written = match step {
                 Deletion::Pending => return Ok(Deleted { object: before, gone: false }),
                 _ if options.dry_run => Written::Done(stored.revision),
-                Deletion::Now => self.store.delete_if(&key, stored.revision).await.map_err(|e| storage_status(&e))?,
-                Deletion::Marked => {
-                    let mut bare = object.clone();
-                    meta::metadata(&mut bare).remove("resourceVersion");
-                    let bytes = self.encode(storage, &bare).await?;
-                    self.store
-                        .put_keeping_lease(&key, bytes, stored.revision, stored.lease)
-                        .await
-                        .map_err(|e| storage_status(&e))?
-                }
+                Deletion::Now => self.remove(&key, stored.revision).await?,
+                Deletion::Marked | Deletion::MarkedFirst => self.mark(storage, &key, &object, &stored).await?,
             };
+            if let (Deletion::MarkedFirst, false, Written::Done(marked)) = (step, options.dry_run, &written) {
+                last = Some(object.clone());
+                written = self.remove(&key, *marked).await?;
+            }
             match written {
                 Written::Lost(there) => found = there,
                 Written::Done(revision) => {
-                    let gone = step == Deletion::Now;
+                    let gone = step != Deletion::Marked;
                     if gone && !options.dry_run {
                         self.services.after_delete(self, storage, &before).await;
                     }
@@ -96,5 +98,17 @@ impl Engine {
             }
         }
         Err(conflict(t.row, t.name))
+    }
+
+    async fn remove(&self, key: &str, revision: i64) -> Result<Written, Status> {
+        self.store.delete_if(key, revision).await.map_err(|e| storage_status(&e))
+    }
+
+    async fn mark(&self, storage: &Row, key: &str, object: &Value, stored: &Stored) -> Result<Written, Status> {
+        let mut bare = object.clone();
+        meta::metadata(&mut bare).remove("resourceVersion");
+        let bytes = self.encode(storage, &bare).await?;
+        let written = self.store.put_keeping_lease(key, bytes, stored.revision, stored.lease).await;
+        written.map_err(|e| storage_status(&e))
     }
 }

@@ -136,12 +136,15 @@ async fn follow(client: Client, from: i64, target: Arc<AtomicI64>, give_up: Inst
         let mut take = |frame: Value| {
             let object = &frame["object"];
             let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
-            let event = Event {
+            let mut event = Event {
                 kind: text(&frame["type"]),
                 name: text(&object["metadata"]["name"]),
                 mark: mark(object),
                 revision: revision(object),
             };
+            if event.kind == "ERROR" {
+                event.mark = text(&object["message"]);
+            }
             // A server that has just begun may not know that moment yet, and says so.
             let later = event.kind == "ERROR" && matches!(object["code"].as_u64(), Some(429 | 500..=504));
             if !later {
