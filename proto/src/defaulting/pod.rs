@@ -25,9 +25,6 @@ pub(super) fn pod(pod: &mut Object) {
             }
         }
     }
-    if let Some(status) = child_or_new(pod, "status") {
-        if_zero(status, "phase", "Pending");
-    }
 }
 
 fn requests_from_limits(container: &mut Object) {
