@@ -1,11 +1,13 @@
 //! What a list or a watch asks for.
 
 use proto::Value;
+use proto::resources::Resource;
 use shared::status::{Status, field};
 
 use super::token::read_token;
 use crate::verbs::get;
 use crate::verbs::query::Query;
+use crate::verbs::select::Selection;
 
 /// Which moment a list shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +83,6 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
             }
         }
     } else {
-        if send.is_some() {
-            errors.push(field::Error::forbidden(
-                field::Path::new("sendInitialEvents"),
-                "sendInitialEvents is forbidden for list",
-            ));
-        }
         if !matching.is_empty() {
             if rv.is_empty() {
                 errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
@@ -102,8 +98,22 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
                 errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
             }
         }
+        if send.is_some() {
+            errors.push(field::Error::forbidden(
+                field::Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            ));
+        }
     }
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", errors)) }
+}
+
+/// What a LIST or a WATCH is about, once its options are looked at in upstream's order: numbers, selectors, how the
+/// options go together, the fields that are selected by.
+pub fn selection(query: &Query, row: &Resource, asked: Asked) -> Result<Selection, Status> {
+    query.int("timeoutSeconds")?;
+    query.int("limit")?;
+    Selection::read_checking(query, row, || check(query, asked))
 }
 
 /// Reads what a list asks for; `scope` is what its keys begin with, `cached` whether there is a cache to answer it.
