@@ -134,7 +134,8 @@ pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>
     if managed.0.is_empty() && exists {
         return;
     }
-    if !schema.has_protobuf && !(is_of(schema, new) && is_of(schema, live)) {
+    let fits = schema.has_protobuf || (is_of(schema, new) && is_of(schema, live));
+    if !fits {
         return;
     }
     // Owners who cannot be told what changed are forgotten, all of them.

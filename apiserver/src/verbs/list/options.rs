@@ -122,16 +122,16 @@ pub(super) fn read(query: &Query, scope: &str, cached: bool) -> Result<Options, 
     let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
     query.int("timeoutSeconds")?;
     let text = |k: &str| query.get(k).unwrap_or("");
-    let rv = get::revision(text("resourceVersion"))
-        .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
     if let Some(token) = query.get("continue").filter(|t| !t.is_empty()) {
         let (revision, start) = read_token(token, scope)?;
-        if rv.is_some_and(|n| n > 0) {
+        if !matches!(text("resourceVersion"), "" | "0") {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let moment = if revision > 0 { Moment::Exact(revision) } else { Moment::Now };
         return Ok(Options { moment, limit, start, continued: true });
     }
+    let rv = get::revision(text("resourceVersion"))
+        .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
     let moment = match (rv, text("resourceVersionMatch")) {
         (None, _) => Moment::Now,
         // etcd cuts every list.
