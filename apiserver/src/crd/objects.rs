@@ -54,6 +54,30 @@ pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error>
     Ok(unknown)
 }
 
+/// The same for a body, which may say that it is of another kind or version. Nothing is known of another kind, and
+/// nothing at all of a version that there is not: whoever asks for those is refused later.
+///
+/// # Errors
+/// As [`settle`].
+pub fn settle_sent(row: &Resource, served: &Served, object: &mut Value) -> Result<Vec<String>, Error> {
+    let text = |key: &str| object[key].as_str().unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    if group != &*row.group || text("kind") != &*row.kind {
+        return Ok(Vec::new());
+    }
+    if version == &*row.version {
+        return settle(served, object);
+    }
+    if let Some(schema) = served.schemas.get(version) {
+        return Ok(prune::prune(object, schema));
+    }
+    let Some(map) = object.as_object_mut() else { return Ok(Vec::new()) };
+    let gone = |key: &&String| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata");
+    let names: Vec<String> = map.keys().filter(gone).cloned().collect();
+    map.retain(|key, _| !gone(&key));
+    Ok(names)
+}
+
 /// The same for what applying came to, which nobody sent: its nulls are judged and not dropped.
 ///
 /// # Errors
@@ -90,10 +114,11 @@ pub fn present(row: &Resource, served: &Served, object: &mut Value) {
     prune::prune(object, &served.schema);
 }
 
-/// What is wrong with a new object, beside its metadata.
-pub fn create(row: &Resource, served: &Served, object: &Value) -> Vec<Error> {
+/// What is wrong with a new object, of whose metadata it is known already.
+pub fn create(row: &Resource, served: &Served, object: &Value, metadata: Vec<Error>) -> Vec<Error> {
     let mut out = type_meta(row, object);
     if out.is_empty() {
+        out.extend(metadata);
         out.extend(check::check(object, None, &served.schema));
         if let Some(scale) = &served.scale {
             replicas(&scale.spec, object, &mut out);
@@ -116,7 +141,10 @@ pub fn update(
         let mut out = type_meta(row, new);
         if out.is_empty() {
             out.extend_from_slice(metadata);
-            out.extend(check::check(new, Some(old), &served.schema));
+            out.extend(match subresource {
+                "status" => status(served, new, old),
+                _ => check::check(new, Some(old), &served.schema),
+            });
             if let Some(scale) = &served.scale {
                 if subresource != "status" {
                     replicas(&scale.spec, new, &mut out);
@@ -127,6 +155,17 @@ pub fn update(
         finish(served, new, Some(old), &mut out);
         out
     })
+}
+
+/// What is wrong with a status that is written alone: it is judged alone, and named in texts from there on.
+fn status(served: &Served, new: &Value, old: &Value) -> Vec<Error> {
+    let (Some(status), Some(schema)) = (new.get("status"), served.schema.property("status")) else { return Vec::new() };
+    let mut wrong = check::check(status, old.get("status"), schema);
+    for error in &mut wrong {
+        let below = Some(&*error.field).filter(|field| !matches!(*field, "" | "<nil>"));
+        error.field = below.map_or_else(|| "status".to_owned(), |below| format!("status.{below}"));
+    }
+    wrong
 }
 
 /// Embedded objects, unique lists, and rules where what is there makes sense so far.

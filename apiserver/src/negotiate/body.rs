@@ -155,7 +155,8 @@ fn strictly(repeated: Vec<String>, more: Vec<String>, validation: FieldValidatio
     }
 }
 
-/// Reads a body as a custom object. `settle` drops what its schema does not know, and names it.
+/// Reads a body as a custom object, which may be of another version or kind: the caller looks. `settle` drops what its
+/// schema does not know, and names it.
 pub fn decode_custom(
     sent: Sent<'_>,
     row: &Resource,
@@ -164,7 +165,7 @@ pub fn decode_custom(
 ) -> Result<Decoded, Status> {
     let format = sent.media.body_format(sent.content_type).filter(|f| *f != Format::Protobuf);
     let Some(format) = format else { return Err(Status::unsupported_media_type(sent.media.bodies())) };
-    let (kind, version, body) = (&*row.kind, row.api_version(), sent.body);
+    let (kind, body) = (&*row.kind, sent.body);
     let (text, repeated) =
         json_text(format, body).map_err(|e| unrecognized(kind, &format!("{e} ({})", shown(body))))?;
     let (there, own_kind) = json::type_meta(&text).map_err(|e| {
@@ -174,19 +175,29 @@ pub fn decode_custom(
         let text = String::from_utf8_lossy(&text);
         return Err(unrecognized(kind, &format!("Object 'Kind' is missing in '{text}' ({})", shown(body))));
     }
-    if there != version {
-        return Err(Status::bad_request(&format!(
-            "the API version in the data ({there}) does not match the expected API version ({version})"
-        )));
+    let refused = |why: String| cannot_be_handled(&own_kind, &there, kind, &why);
+    if there.is_empty() && json::decode_any(&text).is_ok_and(|tree| tree.get("apiVersion").is_some_and(Value::is_null))
+    {
+        return Err(refused(".apiVersion accessor error: <nil> is of the type <nil>, expected string".to_owned()));
     }
-    let refused = |why: String| cannot_be_handled(kind, &row.version, kind, &why);
-    let decoded =
-        json::decode(crate::crd::objects::open(), &text, Strictness::Warn).map_err(|e| refused(e.to_string()))?;
+    let decoded = open(&text).map_err(refused)?;
     let (mut object, mut warnings) = (decoded.value, decoded.warnings);
     let unknown = settle(&mut object).map_err(|e| refused(e.to_string()))?;
     warnings.extend(unknown.iter().map(|f| format!("unknown field {}", go_quote(f))));
     let warnings = strictly(repeated, warnings, validation).map_err(refused)?;
     Ok(Decoded { object, warnings })
+}
+
+/// The tree of a custom object. Upstream reads its metadata from a tree of its own, which has its keys in order and
+/// writes `1.0` as `1`: what is wrong is looked for there.
+fn open(text: &[u8]) -> Result<json::Decoded, String> {
+    let schema = crate::crd::objects::open();
+    json::decode(schema, text, Strictness::Warn).or_else(|first| {
+        let Ok(tree) = json::decode_any(text) else { return Err(first.to_string()) };
+        let mut ordered = Vec::new();
+        json::encode_any(&tree, &mut ordered);
+        json::decode(schema, &ordered, Strictness::Warn).map_err(|e| e.to_string())
+    })
 }
 
 /// Fills in missing type metadata and refuses other kinds.

@@ -3,6 +3,7 @@
 //! Most kinds have one version, or versions that are alike. The others are listed here, as pure functions on trees.
 
 pub(super) mod autoscaler;
+mod definitions;
 mod devices;
 
 use proto::Value;
@@ -23,12 +24,21 @@ pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_ve
             devices::from_v1beta1(&mut object, kind)
         }
         ("resource.k8s.io", _, _, "v1beta1") => devices::to_v1beta1(&mut object, kind),
+        ("apiextensions.k8s.io", "CustomResourceDefinition", _, "v1beta1") => definitions::to_v1beta1(&mut object),
+        ("apiextensions.k8s.io", "CustomResourceDefinition", ..) if from(&object) == "apiextensions.k8s.io/v1beta1" => {
+            definitions::from_v1beta1(&mut object);
+        }
         _ => {}
     }
     if let Some(map) = object.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::String(group_version(to_group, to_version)));
     }
     object
+}
+
+/// Whether objects of a kind are stored in a version that is described nowhere else.
+pub fn is_stored_only(group: &str, kind: &str, version: &str) -> bool {
+    (group, kind, version) == ("apiextensions.k8s.io", "CustomResourceDefinition", "v1beta1")
 }
 
 fn from(object: &Value) -> &str {

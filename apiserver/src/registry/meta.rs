@@ -77,12 +77,18 @@ pub fn generate_name(base: &str) -> String {
     format!("{}{}", &base[..cut], suffix())
 }
 
+/// Drops what no client says of an object that it creates.
+pub fn wipe(object: &mut Value) {
+    let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for field in ["creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        meta.remove(field);
+    }
+}
+
 /// Fills in what a new object gets from the server.
 pub fn fill(object: &mut Value) {
     let meta = metadata(object);
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
-        meta.remove(field);
-    }
+    meta.remove("selfLink");
     meta.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
     meta.insert("creationTimestamp".to_owned(), Value::from(now()));
 }

@@ -33,8 +33,8 @@ pub fn dedup(object: &mut Value, when: When, warnings: &mut Vec<String>) {
         return;
     }
     let after = if when == When::Admitted { " after mutating admission happens" } else { "" };
-    let uids = repeated.join(" ");
-    warnings.push(format!(".metadata.ownerReferences contains duplicate entries{after}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: [{uids}]"));
+    let uids = repeated.join(", ");
+    warnings.push(format!(".metadata.ownerReferences contains duplicate entries{after}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uids}"));
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
         let mut warnings = Vec::new();
         dedup(&mut object, When::Sent, &mut warnings);
         assert_eq!(object["metadata"]["ownerReferences"], json!([a, b, c]), "equal uids alone are not enough");
-        assert!(warnings[0].ends_with("contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: [1 2 1]"));
+        assert!(warnings[0].ends_with("contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: 1, 2, 1"));
         dedup(&mut object, When::Admitted, &mut warnings);
         assert_eq!(warnings.len(), 1, "nothing is left to say");
     }

@@ -25,13 +25,11 @@ pub(super) fn other(row: &Resource) -> Option<&'static Message> {
 
 /// An object that is kept, in the version that etcd gets.
 pub(super) fn to_stored<'o>(row: &Resource, object: &'o Value) -> Cow<'o, Value> {
-    match other(row) {
-        None => Cow::Borrowed(object),
-        Some(_) => {
-            let (group, version) = &row.storage;
-            Cow::Owned(conversion::convert(object.clone(), &row.group, &row.kind, group, version))
-        }
+    let (group, version) = &row.storage;
+    if other(row).is_none() && !conversion::is_stored_only(group, &row.kind, version) {
+        return Cow::Borrowed(object);
     }
+    Cow::Owned(conversion::convert(object.clone(), &row.group, &row.kind, group, version))
 }
 
 /// The bytes of an object that etcd has in another version, as it is kept. `None`: they are those.
@@ -52,7 +50,9 @@ pub(super) fn kept(row: &Resource, envelope: &Envelope<'_>) -> Result<Option<Vec
 /// The same of an object that etcd has as JSON, or CBOR.
 pub(super) fn kept_tree(row: &Resource, object: Value) -> Value {
     let told = object["apiVersion"].as_str().unwrap_or_default().to_owned();
-    if row.custom.is_some() || is(&told, &row.group, &row.version) || schema::kind_of(&told, &row.kind).is_none() {
+    let (group, version) = told.rsplit_once('/').unwrap_or(("", &told));
+    let known = || schema::kind_of(&told, &row.kind).is_some() || conversion::is_stored_only(group, &row.kind, version);
+    if row.custom.is_some() || is(&told, &row.group, &row.version) || !known() {
         return object;
     }
     converted(row, &told, object)

@@ -81,8 +81,10 @@ pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &
     for (part, _, judge) in PARTS.into_iter().filter(|(part, ..)| !common(all, part)) {
         judge(get(version, part), (has_status(version), before.lenient(version)), &path.child(part), out);
     }
-    if !common(all, "selectableFields") || !common(all, "schema") {
-        selectable(version, before, &path.child("selectableFields"), out);
+    if !common(all, "selectableFields") {
+        let (described, unlike) =
+            (!common(all, "schema"), "may only be set when `version.schema.openAPIV3Schema` is not included");
+        selectable(version, described.then_some(before).ok_or(unlike), &path.child("selectableFields"), out);
     }
 }
 
@@ -94,8 +96,9 @@ pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Ve
         let (status, lenient) = (all.iter().any(has_status), before.lenient(first));
         judge(get(first, part), (status, lenient), &path.child(name), out);
     }
-    if common(all, "selectableFields") && common(all, "schema") {
-        selectable(first, before, &path.child("selectableFields"), out);
+    if common(all, "selectableFields") {
+        let (described, unlike) = (common(all, "schema"), "may only be set when validations.schema is included");
+        selectable(first, described.then_some(before).ok_or(unlike), &path.child("selectableFields"), out);
     }
 }
 
@@ -236,8 +239,16 @@ fn below(value: &str, prefix: &str) -> bool {
     value.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Fields that objects are selected by hold a single value.
-fn selectable(version: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
+/// Fields that objects are selected by hold a single value. Upstream looks for the schema where the fields are: of each
+/// version, or of all of them. An error is what it says when one of both is common and the other is not.
+fn selectable(version: &Value, before: Result<Before<'_>, &str>, path: &Path, out: &mut Vec<Error>) {
+    if list(version, "selectableFields").is_empty() {
+        return;
+    }
+    let before = match before {
+        Ok(before) => before,
+        Err(unlike) => return out.push(Error::invalid(path, "", unlike)),
+    };
     let schema = at(version, &["schema", "openAPIV3Schema"]);
     let mut seen = BTreeSet::new();
     for (i, field) in list(version, "selectableFields").iter().enumerate() {
@@ -341,6 +352,29 @@ mod tests {
                 "spec.selectableFields[4].jsonPath: Required value",
             ]
         );
+    }
+
+    #[test]
+    fn selectable_fields_stand_where_the_schema_does() {
+        let other = json!({"openAPIV3Schema": {"description": "another"}});
+        let host = json!([{"jsonPath": ".spec.host"}]);
+        for (versions, want) in [
+            ([json!({"selectableFields": host}), json!({"selectableFields": host})], None),
+            ([json!({"selectableFields": host}), json!({"schema": other})], None),
+            (
+                [json!({"selectableFields": host}), json!({})],
+                Some(
+                    "spec.versions[0].selectableFields: Invalid value: \"\": may only be set when `version.schema.openAPIV3Schema` is not included",
+                ),
+            ),
+            (
+                [json!({"selectableFields": host}), json!({"selectableFields": host, "schema": other})],
+                Some("spec.selectableFields: Invalid value: \"\": may only be set when validations.schema is included"),
+            ),
+        ] {
+            let [a, b] = versions.clone().map(version);
+            assert_eq!(said(&[a, b]), want.into_iter().collect::<Vec<_>>(), "{versions:?}");
+        }
     }
 
     #[test]

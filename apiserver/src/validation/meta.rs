@@ -15,6 +15,12 @@ const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDelet
 
 /// A new object's metadata.
 pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
+    generic(object, rule, row, path, out);
+    core_finalizers(row, object, path, out);
+}
+
+/// Metadata as upstream's generic library judges it, of new and of changed objects.
+pub(super) fn generic(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     let meta = get(object, "metadata");
     let prefix = text(meta, "generateName");
     if !prefix.is_empty() {
@@ -36,7 +42,6 @@ pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path
     not_negative(out, path.child("generation"), int(meta, "generation"));
     maps_and_lists(meta, path, out);
     finalizers(meta, path, out);
-    core_finalizers(row, object, path, out);
 }
 
 /// Metadata of an object inside another: what is there has to make sense, nothing has to be there.

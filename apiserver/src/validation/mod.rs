@@ -358,8 +358,7 @@ pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec
     let mut out = Vec::new();
     if let Some(served) = crd::served(row) {
         meta::create(object, rules.name, row, &metadata(), &mut out);
-        out.extend(crd::objects::create(row, served, object));
-        return out;
+        return crd::objects::create(row, served, object, out);
     }
     steps(rules.created, rules, row, (object, object), &mut out);
     out
@@ -418,15 +417,22 @@ fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut Vec<Erro
     meta::core_finalizers(row, new, &metadata(), out);
 }
 
+/// What upstream judges of all kinds: the metadata for itself, and how it changed, which is said once more alone. Most
+/// kinds judge the latter again: clients see causes two and three times.
+fn update_of_any(row: &Resource, new: &Value, old: &Value) -> (Vec<Error>, Vec<Error>) {
+    let (mut all, mut changed) = (Vec::new(), Vec::new());
+    meta::generic(new, NameRule::PathSegment, row, &metadata(), &mut all);
+    meta::update(new, old, &metadata(), &mut changed);
+    all.extend_from_slice(&changed);
+    (all, changed)
+}
+
 /// A changed object. Status and other subresources: [`validate_subresource`].
 pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
-    let mut out = Vec::new();
-    // Upstream judges it of all kinds, and most kinds do once more: clients see causes twice.
-    meta::update(new, old, &metadata(), &mut out);
+    let (mut out, changed) = update_of_any(row, new, old);
     if let Some(served) = crd::served(row) {
-        let own = crd::objects::update(row, served, "", (new, old), &out);
-        out.extend(own);
+        out.extend(crd::objects::update(row, served, "", (new, old), &changed));
         return out;
     }
     steps(rules.changed, rules, row, (new, old), &mut out);
@@ -435,11 +441,9 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
 
 /// An object changed through a subresource: `status`, `ephemeralcontainers`, `resize`, `finalize`, `approval`.
 pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
-    let mut out = Vec::new();
-    meta::update(new, old, &metadata(), &mut out);
+    let (mut out, changed) = update_of_any(row, new, old);
     if let Some(served) = crd::served(row) {
-        let own = crd::objects::update(row, served, subresource, (new, old), &out);
-        out.extend(own);
+        out.extend(crd::objects::update(row, served, subresource, (new, old), &changed));
         return out;
     }
     changed_metadata(row, new, old, &mut out);

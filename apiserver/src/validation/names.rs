@@ -28,8 +28,10 @@ impl NameRule {
     pub(super) fn check(self, name: &str, prefix: bool) -> Vec<String> {
         let masked;
         let name = match name.char_indices().next_back() {
+            // Upstream takes the character before it along, whatever that is.
             Some((i, '-')) if prefix && i > 0 && self != Self::PathSegment => {
-                masked = format!("{}a", &name[..i]);
+                let kept = &name[..i];
+                masked = format!("{}a", kept.strip_suffix(|c: char| c.is_ascii()).unwrap_or(kept));
                 &masked
             }
             _ => name,

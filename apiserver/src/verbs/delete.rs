@@ -13,7 +13,6 @@ use shared::traces;
 use super::engine::{DeleteOptions, Deleted, Engine, Target};
 use super::list;
 use super::query::{Query, WriteOptions, check_dry_run};
-use super::select::Selection;
 use super::table::Include;
 use super::unread;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
@@ -203,11 +202,11 @@ fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: 
 
 /// DELETE of all objects that match.
 pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+    let selection = list::selection(&r.query, row, list::Asked::List)?;
     let options = asked(engine, r)?;
     if options.unread {
         return Err(unread::refuse_collection());
     }
-    let selection = Selection::read(&r.query, row)?;
     let found = list::requested(engine, r, row, &selection).await?;
     let mut warnings = Vec::new();
     let all = found.items.iter().map(|entry| delete_entry(engine, r, row, &options, entry));

@@ -232,8 +232,8 @@ fn not_acceptable(r: &Request, why: NotAcceptable) -> Status {
     negotiate::not_acceptable(r.media, streams, &why)
 }
 
-/// What cannot be read or answered is not done.
-fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
+/// What cannot be read or answered is not done. What is wrong with the options of a list is said before that.
+fn check_forms(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), Status> {
     let row = &route.row;
     if r.info.verb == "patch" {
         patch::check_type(r, row)?;
@@ -241,6 +241,20 @@ fn check_forms(r: &mut Request, route: &Route) -> Result<(), Status> {
     if row.custom.is_none() && !negotiate::names_any(r.media.bodies(), r.accept.as_deref()) {
         return Err(not_acceptable(r, NotAcceptable::Format));
     }
+    let asked = match r.info.verb.as_str() {
+        "list" => Some(list::Asked::List),
+        "watch" => Some(list::Asked::Watch(engine.policy.watch_lists)),
+        _ => None,
+    };
+    check_accept(r, route).map_err(|refused| {
+        let wrong = asked.and_then(|asked| list::selection(&r.query, row, asked).err());
+        wrong.unwrap_or(refused)
+    })
+}
+
+/// What cannot be answered is not done.
+fn check_accept(r: &mut Request, route: &Route) -> Result<(), Status> {
+    let row = &route.row;
     if row.custom.is_some() && r.info.subresource != "scale" {
         r.accept = without_protobuf(r.media, r.accept.take())?;
     }
@@ -257,13 +271,22 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
         refuse_while_going(engine, &r)?;
     }
     let route = route(&engine.rows, &r.info, &r.method)?;
-    check_forms(&mut r, &route)?;
-    let deprecated: Vec<String> = deprecation(&route.row).into_iter().collect();
-    if !deprecated.is_empty() {
+    let deprecated = deprecation(&route.row);
+    // Who asks for an old version of a custom resource is told so whatever else is wrong.
+    let early = route.row.custom.is_some();
+    if early {
+        r.noted.add(deprecated.clone());
+    }
+    check_forms(engine, &mut r, &route)?;
+    if deprecated.is_some() {
         count_deprecated(&route.row, &r.info.subresource);
     }
-    let reply = r.noted.keep(perform(engine, &r, &route).await, &deprecated)?;
-    Ok(reply.warn(deprecated))
+    if !early {
+        r.noted.add(deprecated.clone());
+    }
+    let mut reply = perform(engine, &r, &route).await?;
+    reply.warnings.splice(..0, deprecated);
+    Ok(reply)
 }
 
 /// Custom objects have no protobuf form; their metadata has.

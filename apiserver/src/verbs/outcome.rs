@@ -9,6 +9,7 @@ use shared::traces;
 use super::engine::Engine;
 use super::{Reply, Request, accepted, get, table};
 use crate::cache::Raw;
+use crate::crd;
 use crate::registry::meta;
 use crate::storage::codec;
 
@@ -27,6 +28,14 @@ impl Outcome {
             Self::Stored(raw) => get::served(engine, row, &raw),
             Self::Tree(tree) => Ok(tree),
         }
+    }
+
+    /// The same as it is read: nulls of a custom object that were applied are stored, and not shown.
+    pub(super) fn settled(mut self, row: &Row) -> Self {
+        if let (Self::Tree(tree), Some(served)) = (&mut self, crd::served(row)) {
+            crd::objects::default(served, tree);
+        }
+        self
     }
 
     /// The answer in the form the client accepts; what is stored needs less work than its tree.

@@ -284,6 +284,7 @@ pub fn check_applied(named: (&str, &str), applied: &Value, name: &str, namespace
 
 /// Drops what a custom resource's schema does not know, and says so as asked, after what was found before.
 fn unknown(
+    row: &Row,
     served: &crd::Served,
     object: &mut Value,
     mut found: Vec<String>,
@@ -292,7 +293,7 @@ fn unknown(
     let shown = object.to_string();
     let refused =
         |why: &str| Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown.clone()), why)]);
-    let unknown = crd::objects::settle(served, object).map_err(|e| refused(&e.to_string()))?;
+    let unknown = crd::objects::settle_sent(row, served, object).map_err(|e| refused(&e.to_string()))?;
     found.extend(unknown.into_iter().map(|f| format!("unknown field {f:?}")));
     match validation {
         FieldValidation::Strict if !found.is_empty() => {
@@ -316,7 +317,7 @@ fn changed(
     let first = if strict { FieldValidation::Warn } else { validation };
     let (mut new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, first)?;
     let unknown = match served {
-        Some(served) => unknown(served, &mut new, warnings, validation)?,
+        Some(served) => unknown(row, served, &mut new, warnings, validation)?,
         None => warnings,
     };
     Ok((new, unknown))
@@ -348,9 +349,6 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         None => codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?,
     };
     let namespace = namespace_of(&r.info, row);
-    if let Document::Apply(applied) = &patch.document {
-        check_applied((&row.api_version(), &row.kind), applied, &r.info.name, namespace)?;
-    }
     let mut t = target(r, row, subresource, &options, "PatchOptions");
     t.applies = is_apply;
     t.creation = (is_apply && subresource.is_empty()).then(|| write::creation(r, row));
@@ -361,6 +359,7 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
         traces::step("About to apply patch");
         let mut new = match (&patch.document, old) {
             (Document::Apply(applied), old) => {
+                check_applied((&row.api_version(), &row.kind), applied, &r.info.name, namespace)?;
                 let new = managers::applied(kind, subresource, old, applied, &options)?;
                 found = patch.check_text(options.field_validation)?;
                 if old.is_none() {
@@ -375,9 +374,6 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
                 new
             }
         };
-        if patch.is_apply() && meta::text(&new, "name").is_empty() {
-            meta::set_text(&mut new, "name", &r.info.name);
-        }
         write::check_name(&new, &r.info.name)?;
         write::check_namespace(&mut new, namespace)?;
         if patch.is_apply() {
@@ -400,5 +396,6 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     warnings.extend(t.warnings);
     let (updated, created) = r.noted.keep(outcome, &warnings)?;
     let code = if created { 201 } else { 200 };
+    let updated = if is_apply { updated.settled(row) } else { updated };
     Ok(updated.reply(engine, r, row, code)?.warn(warnings))
 }

@@ -21,12 +21,22 @@ pub struct Selection {
 impl Selection {
     /// Reads `labelSelector` and `fieldSelector`.
     pub fn read(query: &Query, row: &Resource) -> Result<Self, Status> {
+        Self::read_checking(query, row, || Ok(()))
+    }
+
+    /// The same with what upstream looks at between the texts of the selectors and the fields that they name.
+    pub fn read_checking(
+        query: &Query,
+        row: &Resource,
+        check: impl FnOnce() -> Result<(), Status>,
+    ) -> Result<Self, Status> {
         let bad = |e: String| Status::bad_request(&e);
         let labels = match query.get("labelSelector") {
             None | Some("") => Selector::everything(),
             Some(text) => Selector::parse(text).map_err(|e| bad(e.to_string()))?,
         };
         let parsed = FieldSelector::parse(query.get("fieldSelector").unwrap_or("")).map_err(|e| bad(e.to_string()))?;
+        check()?;
         let mut terms = Vec::new();
         for t in parsed.terms() {
             let place = fields::resolve_for(row, &t.field).map_err(bad)?;

@@ -19,7 +19,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::closing::Closing;
 use super::engine::Engine;
-use super::list::{Asked, begins_with_state, check, scope};
+use super::list::{Asked, begins_with_state, scope, selection};
 use super::select::Selection;
 use super::table::Include;
 use super::watch_begin::{Begun, Refused, Wish};
@@ -307,11 +307,10 @@ struct Wanted {
 
 impl Wanted {
     fn read(engine: &Engine, r: &Request, row: &Row) -> Result<Self, Status> {
+        let mut selection = selection(&r.query, row, Asked::Watch(engine.policy.watch_lists))?;
         let accepted = accepted(r, true)?;
-        check(&r.query, Asked::Watch(engine.policy.watch_lists))?;
         let include =
             if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
-        let mut selection = Selection::read(&r.query, row)?;
         if names_object(&r.info) && !r.info.name.is_empty() {
             selection = selection.named(&r.info.name)?;
         }

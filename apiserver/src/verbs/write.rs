@@ -20,8 +20,14 @@ use crate::storage::{codec, other_than_asked};
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
     if let Some(served) = crd::served(row) {
-        let settle = |object: &mut Value| crd::objects::settle(served, object);
+        let settle = |object: &mut Value| crd::objects::settle_sent(row, served, object);
         let decoded = negotiate::decode_custom(r.sent(), row, options.field_validation, settle)?;
+        let (there, version) = (decoded.object["apiVersion"].as_str().unwrap_or_default(), row.api_version());
+        if there != version {
+            r.noted.add(decoded.warnings);
+            let why = "does not match the expected API version";
+            return Err(Status::bad_request(&format!("the API version in the data ({there}) {why} ({version})")));
+        }
         r.noted.sent(None, &decoded.object);
         return Ok(decoded);
     }
@@ -105,13 +111,15 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     traces::step("About to convert to expected version");
     let Decoded { mut object, mut warnings } = body(r, row, &options)?;
     traces::step("Conversion done");
-    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
+    meta::wipe(&mut object);
     if !row.is_stored() {
         return super::subresources::create_virtual(engine, r, row, object, &options).await;
     }
     let namespace = namespace_of(&r.info, row);
-    check_namespace(&mut object, namespace)?;
-    managers::created(row, "", &mut object, &options.field_manager);
+    r.noted.keep(check_namespace(&mut object, namespace), &warnings)?;
+    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
+    let kind = Kind { rows: &engine.rows, row, conversions: None };
+    managers::updated(kind, "", &Value::Null, &mut object, &options.field_manager);
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
     traces::step(STORING);
@@ -159,10 +167,10 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
     traces::step("About to convert to expected version");
     let Decoded { mut object, mut warnings } = body(r, row, &options)?;
     traces::step("Conversion done");
-    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
     let namespace = namespace_of(&r.info, row);
-    check_name(&object, &r.info.name)?;
-    check_namespace(&mut object, namespace)?;
+    let there = check_namespace(&mut object, namespace).and_then(|()| check_name(&object, &r.info.name));
+    r.noted.keep(there, &warnings)?;
+    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
     let mut t = target(r, row, subresource, &options, "UpdateOptions");
     t.creation = (subresource.is_empty() && strategy::of(row).create_on_update).then(|| creation(r, row));
     t.warnings = warnings;

@@ -240,7 +240,7 @@ pub(crate) fn schemas(input: &[u8]) -> String {
     for row in crd::rows(&definition) {
         let Some(served) = crd::served(&row) else { continue };
         words.extend(crd::objects::settle(served, &mut object).unwrap_or_else(|e| vec![e.to_string()]));
-        words.extend(crd::objects::create(&row, served, &object).iter().map(ToString::to_string));
+        words.extend(crd::objects::create(&row, served, &object, Vec::new()).iter().map(ToString::to_string));
     }
     words.join(" ")
 }

@@ -278,3 +278,52 @@ async fn what_is_sent_in_yaml_and_applied() {
     let over = c.get(&format!("{path}?watch=1&timeoutSeconds=-1")).await;
     assert_eq!(over.code, 200, "it has ended: {}", over.text());
 }
+
+/// What upstream looks at first, and what it says of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_are_judged_in_upstreams_order() {
+    let Some((c, ns)) = workspace("crd-order").await else { return };
+    let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}},
+        "status": {"type": "object", "properties": {"p": {"type": "string"}}}}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "deprecated": true, "schema": schema, "subresources": {"status": {}}}]);
+    define(&c, definition("order.example.com", "turns", "Turn", versions)).await;
+    let path = ns.replace("/api/v1", "/apis/order.example.com/v1") + "/turns";
+    let turn = |name: &str| json!({"apiVersion": "order.example.com/v1", "kind": "Turn", "metadata": {"name": name}, "spec": {"a": "x"}});
+
+    let mut sent = turn("a");
+    sent["extra"] = json!(1);
+    let made = c.post(&path, sent.clone()).await;
+    let deprecated = "299 - \"order.example.com/v1 Turn is deprecated\"";
+    assert_eq!(made.warnings(), [deprecated, "299 - \"unknown field \\\"extra\\\"\""]);
+    let misnamed = c.put(&format!("{path}/b"), &sent).await;
+    assert_eq!((misnamed.code, misnamed.warnings().len()), (400, 2), "{}", misnamed.text());
+    assert_eq!(c.patch(&format!("{path}/a"), "strategic-merge-patch+json", json!({})).await.warnings(), [deprecated]);
+
+    let unknown = json!({"apiVersion": "order.example.com/v1", "kind": "Turn", "metadata": {"name": "none"}, "status": {"zz": 1}});
+    let apply = |path: String, object: Value| {
+        let (c, body) = (&c, Bytes::from(object.to_string()));
+        async move { c.send("PATCH", &format!("{path}?fieldManager=m"), "application/apply-patch+yaml", Some(body)).await }
+    };
+    apply(format!("{path}/none/status"), unknown).await.fails(
+        404,
+        "NotFound",
+        "turns.order.example.com \"none\" not found",
+    );
+    let mut nameless = turn("b");
+    nameless["metadata"] = json!({});
+    let why = "the name of the object (b based on URL) was undeterminable: name must be provided";
+    apply(format!("{path}/b"), nameless).await.fails(400, "BadRequest", why);
+
+    let both = json!({"metadata": {"finalizers": ["orphan", "foregroundDeletion"]}});
+    let refused = c.patch(&format!("{path}/a"), "merge-patch+json", both).await;
+    assert_eq!(messages(&refused).len(), 1, "{}", refused.text());
+    let wrong = c.patch(&format!("{path}/a/status"), "merge-patch+json", json!({"status": {"p": 1}})).await;
+    assert_eq!(
+        messages(&wrong),
+        ["status.p: Invalid value: \\integer\\: p in body must be of type string: \\integer\\"]
+    );
+    // Who owns what cannot be told of what is not of its type: nobody owns anything.
+    let mut typeless = turn("c");
+    typeless["status"] = json!({"p": 1});
+    assert!(c.post(&path, typeless).await.ok()["metadata"]["managedFields"].is_null());
+}

@@ -135,3 +135,37 @@ async fn what_an_older_release_wrote_has_todays_defaults() {
         assert!(old.tree(&c).await.pointer(old.lacks[0]).is_some(), "{}", old.path);
     }
 }
+
+/// Definitions are JSON of a version that nobody serves: what all their versions have in common stands there once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_is_stored_as_upstream_stores_it() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start().await;
+    let (path, key) = (
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/olds.example.com",
+        "/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com",
+    );
+    let schema =
+        json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": [{"name": "A", "type": "string", "jsonPath": ".spec.a"}]}]);
+    crate::custom::define(&c, crate::custom::definition("example.com", "olds", "Old", versions.clone())).await;
+    let (bytes, _) = c.stored(key).await.expect("it is there");
+    let mut stored: Value = serde_json::from_slice(&bytes).expect("JSON");
+    let spec = &stored["spec"];
+    assert_eq!((&stored["apiVersion"], &spec["version"]), (&json!("apiextensions.k8s.io/v1beta1"), &json!("v1")));
+    assert_eq!((&spec["validation"]["openAPIV3Schema"], &spec["preserveUnknownFields"]), (&schema, &json!(false)));
+    assert_eq!(spec["versions"], json!([{"name": "v1", "served": true, "storage": true}]));
+    assert_eq!(spec["additionalPrinterColumns"][0]["JSONPath"], ".spec.a");
+    assert_eq!(c.get(path).await.ok()["spec"]["versions"], versions);
+
+    stored["spec"]["additionalPrinterColumns"][0]["name"] = json!("B");
+    let text = serde_json::to_vec(&stored).expect("JSON");
+    c.etcd_client().await.kv_client().put(key, text, None).await.expect("written");
+    let renamed = |o: &Value| o["spec"]["versions"][0]["additionalPrinterColumns"][0]["name"] == "B";
+    let watch = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?watch=1";
+    let read = c.watch_until(watch, renamed).await;
+    assert_eq!(read["spec"]["versions"][0]["schema"]["openAPIV3Schema"], schema);
+}

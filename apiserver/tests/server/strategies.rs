@@ -205,7 +205,7 @@ async fn owners_are_named_once_and_addresses_in_any_spelling() {
     let map = json!({"metadata": {"name": "m", "ownerReferences": [owner, owner]}});
     let made = c.post(&format!("{ns}/configmaps"), map).await;
     assert_eq!(made.ok()["metadata"]["ownerReferences"], json!([owner]));
-    let advice = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: [u-1]";
+    let advice = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u-1";
     let want = format!(r#"299 - ".metadata.ownerReferences contains duplicate entries; {advice}""#);
     assert_eq!(made.warnings(), [want]);
     let more = json!([{"op": "add", "path": "/metadata/ownerReferences/-", "value": owner}]);

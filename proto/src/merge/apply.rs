@@ -17,7 +17,7 @@ use super::typed;
 use super::versions::{Changes, View};
 pub use super::versions::{One, Version, Versions};
 use crate::json::{self, Strictness};
-use crate::schema::{Field, Message};
+use crate::schema::{Field, Gvk, Message};
 use crate::zero;
 
 /// Owner of what was there before the first apply.
@@ -92,7 +92,7 @@ pub struct Applied {
 
 impl Write<'_> {
     fn view<'v>(&'v self, schema: &'v Message) -> View<'v> {
-        View { schema, api_version: self.api_version, versions: self.versions }
+        View { schema, api_version: self.api_version, versions: self.versions, main: self.subresource.is_empty() }
     }
 
     fn owner(&self, applied: bool) -> Owner {
@@ -134,11 +134,32 @@ pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>
     if managed.0.is_empty() && exists {
         return;
     }
+    let fits = schema.has_protobuf || (is_of(schema, new) && is_of(schema, live));
+    if !fits {
+        return;
+    }
     // Owners who cannot be told what changed are forgotten, all of them.
     if let Ok(mut managed) = record(schema, live, new, managed, write, &write.owner(false)) {
         managed.cap();
         managed.encode(new);
     }
+}
+
+/// Whether an object, if there is one, is what its schema says. Objects of built-in kinds always are: they were decoded by
+/// it.
+fn is_of(schema: &Message, object: &Value) -> bool {
+    let Some(kind) = &schema.gvk else { return true };
+    if !object.is_object() || gvk(object) == print_kind(kind) {
+        return typed::fits(Type::Message(schema), object);
+    }
+    // Another version of it is converted.
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
+    let group = text("apiVersion").rsplit_once('/').map_or("", |(group, _)| group);
+    (group, text("kind")) == (&*kind.group, &*kind.kind)
+}
+
+fn print_kind(kind: &Gvk) -> String {
+    format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind)
 }
 
 fn record(
@@ -193,8 +214,7 @@ fn release(managed: &mut Managed, changes: &Changes, except: Option<&Owner>) {
 /// # Errors
 /// [`Error`]; nothing is changed then.
 pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, force: bool) -> Result<Applied, Error> {
-    let wanted = schema.gvk.as_ref().map(|g| format!("{}/{}, Kind={}", g.group, g.version, g.kind));
-    if wanted.is_some_and(|w| w != gvk(config)) {
+    if schema.gvk.as_ref().is_some_and(|kind| print_kind(kind) != gvk(config)) {
         return Err(Error::BadRequest(format!("invalid object type: {}", gvk(config))));
     }
     if config.get("metadata").and_then(|m| m.get("managedFields")).is_some_and(|m| !m.is_null()) {

@@ -27,61 +27,75 @@ fn is_empty(value: Option<&Value>) -> bool {
 
 /// Checks a tree against its type. Complaints read `.spec.x: field not declared in schema`.
 pub(super) fn check(kind: Type<'_>, value: &Value) -> Result<(), String> {
-    let mut errors = Vec::new();
-    check_at(kind, value, &mut Vec::new(), &mut errors);
-    match errors.as_slice() {
+    let mut found = Found { unique: true, errors: Vec::new() };
+    check_at(kind, value, &mut Vec::new(), &mut found);
+    match found.errors.as_slice() {
         [] => Ok(()),
         [one] => Err(one.clone()),
         many => Err(format!("errors:\n  {}", many.join("\n  "))),
     }
 }
 
-fn complain(path: &[Element], text: &str, errors: &mut Vec<String>) {
-    let at = path_text(path);
-    errors.push(if at.is_empty() { text.to_owned() } else { format!("{at}: {text}") });
+/// Whether a tree is of its type; elements of its lists may be there twice, as in what was stored before they could not.
+pub(super) fn fits(kind: Type<'_>, value: &Value) -> bool {
+    let mut found = Found { unique: false, errors: Vec::new() };
+    check_at(kind, value, &mut Vec::new(), &mut found);
+    found.errors.is_empty()
 }
 
-fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
+/// What a check looks for and found.
+struct Found {
+    /// Elements that are there twice are wrong.
+    unique: bool,
+    errors: Vec<String>,
+}
+
+fn complain(path: &[Element], text: &str, found: &mut Found) {
+    let at = path_text(path);
+    found.errors.push(if at.is_empty() { text.to_owned() } else { format!("{at}: {text}") });
+}
+
+fn check_at(kind: Type<'_>, value: &Value, path: &mut Vec<Element>, found: &mut Found) {
     // Upstream prints what wraps the value there.
     let unwanted = |what: &str| format!("expected {what}, got &{{{}}}", go_print(value));
     match shape(kind, Some(value), None) {
         _ if value.is_null() => {}
         Shape::Scalar(Scalar::Numeric) if !value.is_number() => {
-            complain(path, &format!("expected numeric (int or float), got {}", super::go_type(value)), errors);
+            complain(path, &format!("expected numeric (int or float), got {}", super::go_type(value)), found);
         }
         Shape::Scalar(Scalar::Text) if !value.is_string() => {
             let there = go_syntax(value, "string");
-            complain(path, &format!("expected string, got &value.valueUnstructured{{Value:{there}}}"), errors);
+            complain(path, &format!("expected string, got &value.valueUnstructured{{Value:{there}}}"), found);
         }
-        Shape::Scalar(Scalar::Boolean) if !value.is_boolean() => complain(path, &unwanted("boolean"), errors),
+        Shape::Scalar(Scalar::Boolean) if !value.is_boolean() => complain(path, &unwanted("boolean"), found),
         Shape::Scalar(Scalar::Untyped) if value.is_object() || value.is_array() => {
-            complain(path, &unwanted("any scalar"), errors);
+            complain(path, &unwanted("any scalar"), found);
         }
         Shape::Scalar(_) | Shape::Any => {}
         Shape::List(list) => {
-            let Value::Array(items) = value else { return complain(path, &unwanted("list"), errors) };
+            let Value::Array(items) = value else { return complain(path, &unwanted("list"), found) };
             let mut seen = BTreeSet::new();
             for (i, item) in items.iter().enumerate() {
                 match list.identify(i, item) {
                     Ok(element) => {
-                        if !seen.insert(element.clone()) {
-                            complain(path, &format!("duplicate entries for key {element}"), errors);
+                        if found.unique && !seen.insert(element.clone()) {
+                            complain(path, &format!("duplicate entries for key {element}"), found);
                         }
                         path.push(element);
-                        check_at(list.element, item, path, errors);
+                        check_at(list.element, item, path, found);
                         path.pop();
                     }
-                    Err(e) => return complain(path, &format!("element {i}: {e}"), errors),
+                    Err(e) => return complain(path, &format!("element {i}: {e}"), found),
                 }
             }
         }
         Shape::Map(map) => {
-            let Value::Object(entries) = value else { return complain(path, &unwanted("map"), errors) };
+            let Value::Object(entries) = value else { return complain(path, &unwanted("map"), found) };
             for (key, item) in entries {
                 path.push(Element::field(key));
                 match map.child(key) {
-                    Some(child) => check_at(child, item, path, errors),
-                    None => complain(path, "field not declared in schema", errors),
+                    Some(child) => check_at(child, item, path, found),
+                    None => complain(path, "field not declared in schema", found),
                 }
                 path.pop();
             }
@@ -260,6 +274,16 @@ fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, out: &mu
             return Some(Own::Removed);
         }
         _ => {}
+    }
+    if let (Shape::Any, Some(a), Some(b)) = (kind.shape(), old, new)
+        && a.is_object() != b.is_object()
+        && !a.is_null()
+        && !b.is_null()
+    {
+        // A place of unknown type may change its form: then it is a leaf, and what was below it goes, or comes.
+        let (whole, below) = if a.is_object() { (a, &mut out.removed) } else { (b, &mut out.added) };
+        *below = everything(kind, whole);
+        return Own::leaf(old, new);
     }
     let both_empty = is_empty(old) && is_empty(new);
     match shape(kind, old, new) {

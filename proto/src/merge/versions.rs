@@ -50,6 +50,8 @@ pub(super) struct View<'v> {
     pub schema: &'v Message,
     pub api_version: &'v str,
     pub versions: &'v dyn Versions,
+    /// The write is not through a subresource.
+    pub main: bool,
 }
 
 impl<'v> View<'v> {
@@ -133,7 +135,9 @@ impl<'v> View<'v> {
             let before = self.convert(live, version, kind).map_err(|e| format!("failed to convert old object: {e}"))?;
             let after = self.convert(new, version, kind).map_err(|e| format!("failed to convert new object: {e}"))?;
             let changes = typed::compare(kind, &before, &after);
-            others.push((version.to_owned(), changes.narrowed(ownable)));
+            // That a write of a custom object leaves its status alone, upstream knows for the version at hand only.
+            let heard = self.schema.has_protobuf || !self.main;
+            others.push((version.to_owned(), if heard { changes.narrowed(ownable) } else { changes }));
         }
         Ok(Changes { own, others })
     }

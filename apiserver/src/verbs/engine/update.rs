@@ -65,10 +65,10 @@ impl Engine {
         traces::step("initial value restored");
         for _ in 0..UPDATE_ROUNDS {
             let Some(base) = found else {
-                let mut new = change(None)?;
                 if t.creation.is_none() {
                     return Err(Status::not_found(&t.row.group, &t.row.plural, t.name));
                 }
+                let mut new = change(None)?;
                 meta::metadata(&mut new).remove("resourceVersion");
                 match self.create(t, new).await {
                     // Somebody else created it meanwhile: what is there is changed.

@@ -7,7 +7,7 @@ use shared::status::Status;
 
 use super::meters;
 use super::options::{self, Moment, Options};
-use super::token::token;
+use super::token::{cached_token, token};
 use crate::cache::{CacheError, Cacher, Entry, Scope};
 use crate::storage::{self, codec};
 use crate::verbs::engine::{Engine, storage_status};
@@ -64,7 +64,9 @@ fn from_cache(
         _ => cacher.list(&wanted, at_least)?,
     };
     let rest = match (snapshot.more, snapshot.items.last()) {
-        (true, Some(last)) => Some((token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining))),
+        (true, Some(last)) => {
+            Some((cached_token(snapshot.revision, scope, &last.key), plain.then_some(snapshot.remaining)))
+        }
         _ => None,
     };
     Ok((Found { items: snapshot.items, revision: snapshot.revision, rest }, snapshot.fetched))
@@ -249,7 +251,7 @@ async fn find_converted(
     if limit > 0 && found.items.len() > limit {
         found.items.truncate(limit);
         let scope = scope(namespace);
-        found.rest = found.items.last().map(|last| (token(found.revision, &scope, &last.key), None));
+        found.rest = found.items.last().map(|last| (cached_token(found.revision, &scope, &last.key), None));
     }
     Ok(found)
 }

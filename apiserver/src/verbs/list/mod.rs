@@ -15,12 +15,11 @@ pub use body::{CHUNK, COMPRESS_FROM};
 pub(super) use encode::put;
 pub use encode::reply;
 pub use found::{Found, collect, requested, scope};
-pub use options::{Asked, begins_with_state, check};
+pub use options::{Asked, begins_with_state, selection};
 use proto::resources::Row;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::select::Selection;
 use super::table::Include;
 use super::{Reply, Request, accepted};
 use crate::negotiate::Shape;
@@ -29,7 +28,7 @@ use crate::negotiate::Shape;
 pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let include = Include::read(&r.query);
-    let selection = Selection::read(&r.query, row)?;
+    let selection = selection(&r.query, row, Asked::List)?;
     if !row.is_stored() {
         options::read(&r.query, "", true)?;
         let empty = Found { items: Vec::new(), revision: engine.hub.progress(row).processed(), rest: None };

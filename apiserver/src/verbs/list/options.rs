@@ -1,11 +1,13 @@
 //! What a list or a watch asks for.
 
 use proto::Value;
+use proto::resources::Resource;
 use shared::status::{Status, field};
 
 use super::token::read_token;
 use crate::verbs::get;
 use crate::verbs::query::Query;
+use crate::verbs::select::Selection;
 
 /// Which moment a list shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +83,6 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
             }
         }
     } else {
-        if send.is_some() {
-            errors.push(field::Error::forbidden(
-                field::Path::new("sendInitialEvents"),
-                "sendInitialEvents is forbidden for list",
-            ));
-        }
         if !matching.is_empty() {
             if rv.is_empty() {
                 errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
@@ -102,8 +98,22 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
                 errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
             }
         }
+        if send.is_some() {
+            errors.push(field::Error::forbidden(
+                field::Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            ));
+        }
     }
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", errors)) }
+}
+
+/// What a LIST or a WATCH is about, once its options are looked at in upstream's order: numbers, selectors, how the
+/// options go together, the fields that are selected by.
+pub fn selection(query: &Query, row: &Resource, asked: Asked) -> Result<Selection, Status> {
+    query.int("timeoutSeconds")?;
+    query.int("limit")?;
+    Selection::read_checking(query, row, || check(query, asked))
 }
 
 /// Reads what a list asks for; `scope` is what its keys begin with, `cached` whether there is a cache to answer it.
@@ -112,16 +122,16 @@ pub(super) fn read(query: &Query, scope: &str, cached: bool) -> Result<Options, 
     let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
     query.int("timeoutSeconds")?;
     let text = |k: &str| query.get(k).unwrap_or("");
-    let rv = get::revision(text("resourceVersion"))
-        .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
     if let Some(token) = query.get("continue").filter(|t| !t.is_empty()) {
         let (revision, start) = read_token(token, scope)?;
-        if rv.is_some_and(|n| n > 0) {
+        if !matches!(text("resourceVersion"), "" | "0") {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let moment = if revision > 0 { Moment::Exact(revision) } else { Moment::Now };
         return Ok(Options { moment, limit, start, continued: true });
     }
+    let rv = get::revision(text("resourceVersion"))
+        .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
     let moment = match (rv, text("resourceVersionMatch")) {
         (None, _) => Moment::Now,
         // etcd cuts every list.

@@ -5,9 +5,21 @@ use base64::{DecodeError, Engine as _};
 use proto::{Value, json};
 use shared::status::Status;
 
-/// The token that continues after `last`, a key below the resource's prefix.
+/// The token that continues after `last`, a key below the resource's prefix, in a list that etcd has answered.
 pub(super) fn token(revision: i64, scope: &str, last: &str) -> String {
-    let start = format!("{}\0", last.strip_prefix(scope).unwrap_or(last));
+    written(revision, format!("{}\0", below(scope, last)))
+}
+
+/// The same in a list that the watch cache has answered: upstream's names keys from the slash on.
+pub(super) fn cached_token(revision: i64, scope: &str, last: &str) -> String {
+    written(revision, format!("/{}\0", below(scope, last)))
+}
+
+fn below<'a>(scope: &str, last: &'a str) -> &'a str {
+    last.strip_prefix(scope).unwrap_or(last)
+}
+
+fn written(revision: i64, start: String) -> String {
     let text = format!(r#"{{"v":"meta.k8s.io/v1","rv":{revision},"start":{}}}"#, Value::from(start));
     URL_SAFE_NO_PAD.encode(text)
 }
@@ -50,7 +62,13 @@ mod tests {
     fn tokens() {
         let t = token(5, "e/", "e/a");
         assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
-        assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
+        assert_eq!(
+            URL_SAFE_NO_PAD.decode(cached_token(5, "e/", "e/a")).unwrap(),
+            br#"{"v":"meta.k8s.io/v1","rv":5,"start":"/a\u0000"}"#
+        );
+        for t in [t, cached_token(5, "e/", "e/a")] {
+            assert_eq!(read_token(&t, "e/").map_err(|e| e.message), Ok((5, "e/a\0".to_owned())));
+        }
         let made = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let wrong = "invalid continue token: continue key is not valid: ";
         for (text, want) in [
