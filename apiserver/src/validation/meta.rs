@@ -15,6 +15,12 @@ const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDelet
 
 /// A new object's metadata.
 pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
+    any(object, rule, row, path, out);
+    core_finalizers(row, object, path, out);
+}
+
+/// What holds of the metadata of every object, whatever its kind.
+pub(super) fn any(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     let meta = get(object, "metadata");
     let prefix = text(meta, "generateName");
     if !prefix.is_empty() {
@@ -36,7 +42,6 @@ pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path
     not_negative(out, path.child("generation"), int(meta, "generation"));
     maps_and_lists(meta, path, out);
     finalizers(meta, path, out);
-    core_finalizers(row, object, path, out);
 }
 
 /// Metadata of an object inside another: what is there has to make sense, nothing has to be there.

@@ -23,19 +23,19 @@ fn metadata_is_judged_as_often_as_upstream_does() {
     let storage = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let volume = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}});
     for (plural, body, uids, labels) in [
-        ("nodes", json!({}), 2, 3),
-        ("namespaces", json!({}), 2, 3),
-        ("persistentvolumes", json!({"spec": volume}), 1, 3),
+        ("nodes", json!({}), 2, 4),
+        ("namespaces", json!({}), 2, 4),
+        ("persistentvolumes", json!({"spec": volume}), 1, 4),
         ("namespaces/n/persistentvolumeclaims", json!({"spec": storage}), 2, 4),
-        ("namespaces/n/endpoints", json!({}), 2, 3),
-        ("namespaces/n/configmaps", json!({}), 2, 3),
-        ("namespaces/n/secrets", json!({}), 2, 3),
-        ("namespaces/n/serviceaccounts", json!({}), 2, 3),
-        ("namespaces/n/limitranges", json!({"spec": {"limits": []}}), 1, 2),
-        ("namespaces/n/resourcequotas", json!({}), 2, 2),
-        ("namespaces/n/podtemplates", json!({"template": template}), 2, 2),
-        ("namespaces/n/replicationcontrollers", json!({"spec": {"template": template}}), 2, 3),
-        ("namespaces/n/events", json!({"involvedObject": {"namespace": "n"}}), 1, 1),
+        ("namespaces/n/endpoints", json!({}), 2, 4),
+        ("namespaces/n/configmaps", json!({}), 2, 4),
+        ("namespaces/n/secrets", json!({}), 2, 4),
+        ("namespaces/n/serviceaccounts", json!({}), 2, 4),
+        ("namespaces/n/limitranges", json!({"spec": {"limits": []}}), 1, 3),
+        ("namespaces/n/resourcequotas", json!({}), 2, 3),
+        ("namespaces/n/podtemplates", json!({"template": template}), 2, 3),
+        ("namespaces/n/replicationcontrollers", json!({"spec": {"template": template}}), 2, 4),
+        ("namespaces/n/events", json!({"involvedObject": {"namespace": "n"}}), 1, 2),
     ] {
         let times = |patch: Value| patched(&format!("/api/v1/{plural}"), body.clone(), patch).len();
         let uid = times(json!({"metadata": {"uid": "z"}}));

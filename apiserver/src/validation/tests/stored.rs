@@ -194,20 +194,6 @@ fn policies() {
 }
 
 #[test]
-fn verdicts_on_certificates() {
-    let of = |kind: &str| json!({"type": kind, "status": "True", "lastUpdateTime": null});
-    let odd = [json!([of("Approved"), of("Denied")]), json!([of("Failed"), of("Failed")]), json!([of("")])];
-    for conditions in odd {
-        let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-        let (row, _) = super::target(path);
-        let request = |conditions: &Value| json!({"metadata": {"name": "r", "resourceVersion": "1"}, "spec": {}, "status": {"conditions": conditions}});
-        let judge = |old: &Value| crate::validation::validate_subresource(row, "approval", &request(&conditions), old);
-        assert_eq!(lines(row, judge(&request(&json!([])))).len(), 1, "{conditions}");
-        assert_eq!(lines(row, judge(&request(&conditions))), [""; 0], "{conditions}");
-    }
-}
-
-#[test]
 fn endpoints() {
     let at = "subsets[0].addresses[0].ip: Invalid value";
     let endpoints = Valid::new("/api/v1/namespaces/n/endpoints", json!({}));
