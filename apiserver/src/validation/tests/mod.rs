@@ -16,6 +16,7 @@ mod core;
 mod core_changed;
 mod core_new;
 mod devices;
+mod group_details;
 mod groups;
 mod nodes;
 mod optional;

@@ -211,3 +211,17 @@ fn endpoints() {
         (&[("/subsets", subset("10.0.0.1"))], &[]),
     ]);
 }
+
+#[test]
+fn jobs_without_the_labels_of_newer_releases() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let mut old = Valid::new("/apis/batch/v1/namespaces/n/jobs", json!({"spec": {"template": template}}));
+    let labels = json!({"controller-uid": "u", "job-name": "x"});
+    let selector = json!({"matchLabels": {"controller-uid": "u"}});
+    old.object = old.with(&[("/spec/template/metadata/labels", labels), ("/spec/selector", selector)]);
+    let changed = old.with(&[("/metadata/labels", json!({"a": "b"}))]);
+    let judge = |before| Relaxed::default().judging(old.row, before, || causes(&old, &changed, &old.object));
+    assert_eq!(judge(Some(&old.object)), [""; 0]);
+    // New ones are to have both.
+    assert_eq!(judge(None).len(), 2);
+}
