@@ -462,13 +462,19 @@ fn generic(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     out
 }
 
+/// A changed custom object: its metadata is judged once more beside what it was.
+fn custom(row: &Resource, served: &crd::Served, subresource: &str, (new, old): (&Value, &Value)) -> Vec<Error> {
+    let mut beside = Vec::new();
+    meta::update(new, old, &metadata(), &mut beside);
+    crd::objects::update(row, served, subresource, (new, old), &beside)
+}
+
 /// A changed object. Status and other subresources: [`validate_subresource`].
 pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = generic(row, new, old);
     if let Some(served) = crd::served(row) {
-        let own = crd::objects::update(row, served, "", (new, old), &out);
-        out.extend(own);
+        out.extend(custom(row, served, "", (new, old)));
         return out;
     }
     steps(rules.changed, rules, row, (new, old), &mut out);
@@ -479,8 +485,7 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
 pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
     let mut out = generic(row, new, old);
     if let Some(served) = crd::served(row) {
-        let own = crd::objects::update(row, served, subresource, (new, old), &out);
-        out.extend(own);
+        out.extend(custom(row, served, subresource, (new, old)));
         return out;
     }
     let rules = rules_of(row).unwrap_or(&GENERIC);

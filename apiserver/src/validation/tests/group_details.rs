@@ -31,6 +31,23 @@ fn metadata_is_judged_as_often_as_upstream_does() {
     }
 }
 
+/// Custom objects' metadata is judged once more, beside what it was.
+#[test]
+fn metadata_of_changed_custom_objects() {
+    let definition = json!({"metadata": {"name": "foos.ex.com"}, "spec": {"group": "ex.com", "scope": "Namespaced",
+        "names": {"plural": "foos", "kind": "Foo"}, "versions": [{"name": "v1", "served": true, "storage": true}]},
+        "status": {"acceptedNames": {"plural": "foos", "kind": "Foo"}}});
+    let rows = crate::crd::rows(&definition);
+    let old = json!({"apiVersion": "ex.com/v1", "kind": "Foo",
+        "metadata": {"name": "x", "namespace": "n", "uid": "u", "resourceVersion": "1"}});
+    for (key, value, times) in [("uid", json!("z"), 2), ("labels", json!({"k": "-"}), 3)] {
+        let mut new = old.clone();
+        new["metadata"][key] = value;
+        assert_eq!(validate_update(&rows[0], &rows[0], &new, &old).len(), times, "{key}");
+        assert_eq!(validate_subresource(&rows[0], "status", &new, &old).len(), times, "status: {key}");
+    }
+}
+
 #[test]
 fn prefixes_of_names() {
     let prefix = |prefix: &'static str| [("/metadata/generateName", json!(prefix))];
