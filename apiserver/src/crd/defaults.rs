@@ -88,10 +88,12 @@ impl Defaults<'_> {
                 return;
             }
         } else {
+            // Upstream shows it as it is after the metadata in it was read.
+            let mut read = default.clone();
+            let wrong = embedded::judge(&mut read, schema, whole, at);
             if !self.lenient.defaults && is_unpruned(default, schema, whole) {
-                self.out.push(Error::invalid(at, default.clone(), "must not have unknown fields"));
+                self.out.push(Error::invalid(at, read, "must not have unknown fields"));
             }
-            let wrong = embedded::judge(&mut default.clone(), schema, whole, at);
             if !wrong.is_empty() {
                 self.out.extend(wrong);
                 return;

@@ -264,12 +264,15 @@ pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
 
 fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     let (name, selects) = (text(reference, "name"), has(reference, "selector"));
-    let both = !name.is_empty() && selects;
+    let alone = |field: &str, out: &mut Vec<Error>| {
+        if !name.is_empty() && selects {
+            out.push(Error::forbidden(path.child(field), "name and selector are mutually exclusive"));
+        }
+    };
     complain(out, &path.child("name"), name, super::names::path_segment(name, false));
+    alone("name", out);
     label_selector(get(reference, "selector"), &path.child("selector"), out);
-    for field in ["name", "selector"].into_iter().filter(|_| both) {
-        out.push(Error::forbidden(path.child(field), "name and selector are mutually exclusive"));
-    }
+    alone("selector", out);
     if name.is_empty() && !selects {
         out.push(Error::required(path, "one of name or selector must be specified"));
     }

@@ -89,12 +89,7 @@ fn webhooks(object: &Value, mutating: bool, demands: Demands, out: &mut Vec<Erro
 }
 
 fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mut Vec<Error>) {
-    let name = text(hook, "name");
-    shaped(hook, "name", dns1123_subdomain, path, out);
-    if !name.is_empty() && name.split('.').count() < 3 {
-        let message = "should be a domain with at least three segments separated by dots";
-        out.push(Error::invalid(path.child("name"), name, message));
-    }
+    shaped(hook, "name", full_name, path, out);
     for (i, rule) in list(hook, "rules").iter().enumerate() {
         rule_of(rule, &path.child("rules").index(i), out);
     }
@@ -122,6 +117,16 @@ fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mu
         super::admission_policy::conditions(hook, &names, &path.child("matchConditions"), out);
     }
     versions(hook, demands.known_versions, &path.child("admissionReviewVersions"), out);
+}
+
+/// What is wrong with a name that is to be a domain below those that anybody can have.
+fn full_name(name: &str) -> Vec<String> {
+    let wrong = dns1123_subdomain(name);
+    match name.split('.').count() {
+        _ if !wrong.is_empty() => vec![wrong.join(",")],
+        0..3 => vec!["should be a domain with at least three segments separated by dots".to_owned()],
+        _ => wrong,
+    }
 }
 
 fn versions(hook: &Value, known: bool, path: &Path, out: &mut Vec<Error>) {

@@ -3,11 +3,10 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::fields::shaped;
+use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_label, path_segment};
 use super::pod::resources::container_resource_name;
 use super::relaxed::{self, Leave};
-use super::selectors::label_selector;
 use super::tree::{get, has, int, list, quantity, text};
 use super::workloads::counts;
 
@@ -216,7 +215,6 @@ fn identifier(metric: &Value, path: &Path, out: &mut Vec<Error>) {
         "" => out.push(Error::required(path.child("name"), "must specify a metric name")),
         name => complain(out, &path.child("name"), name, path_segment(name, false)),
     }
-    label_selector(get(metric, "selector"), &path.child("selector"), out);
 }
 
 fn metric_target(target: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -248,11 +246,7 @@ fn scaling_rules(rules: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::invalid(path, seconds, "must be less than or equal to 3600"));
         }
     }
-    let choice = text(rules, "selectPolicy");
-    let choices = ["Disabled", "Max", "Min"];
-    if !choice.is_empty() && !choices.contains(&choice) {
-        out.push(Error::not_supported(path.child("selectPolicy"), choice, &choices));
-    }
+    one_of(rules, "selectPolicy", &["Disabled", "Max", "Min"], path, out);
     let policies = list(rules, "policies");
     if policies.is_empty() && !has(rules, "tolerance") {
         out.push(Error::required(path.child("policies"), "must specify at least one Policy"));

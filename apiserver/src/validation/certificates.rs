@@ -10,6 +10,7 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
 use super::fields::choice;
 use super::names::{dns1123_label, dns1123_subdomain};
+use super::pem::blocks;
 use super::tree::{get, int, list, same, text, texts};
 
 const USAGES: &[&str] = &[
@@ -40,7 +41,14 @@ const USAGES: &[&str] = &[
 
 /// A request.
 pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
-    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    spec(object, &Value::Null, out);
+    conditions(object, &Value::Null, out);
+}
+
+/// What is asked for; usages that are unknown or there twice may stay, and so may the signer of the first version.
+fn spec(object: &Value, before: &Value, out: &mut Vec<Error>) {
+    const LEGACY: &str = "kubernetes.io/legacy-unknown";
+    let (spec, before, path) = (get(object, "spec"), get(before, "spec"), Path::new("spec"));
     let request = text(spec, "request");
     if let Err(e) = check(request) {
         out.push(Error::invalid(path.child("request"), request, &e));
@@ -49,38 +57,36 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
     if usages.is_empty() {
         out.push(Error::required(path.child("usages"), ""));
     }
-    let (path_of, mut seen) = (path.child("usages"), BTreeSet::new());
-    for (i, usage) in usages.iter().enumerate().filter(|(_, usage)| !USAGES.contains(usage)) {
+    let unknown = |usages: &[&str]| usages.iter().any(|usage| !USAGES.contains(usage));
+    let twice = |usages: &[&str]| usages.iter().enumerate().any(|(i, usage)| usages[..i].contains(usage));
+    let (path_of, were) = (path.child("usages"), texts(before, "usages"));
+    for (i, usage) in usages.iter().enumerate().filter(|(_, usage)| !unknown(&were) && !USAGES.contains(usage)) {
         out.push(Error::not_supported(path_of.index(i), *usage, USAGES));
     }
-    for (i, usage) in usages.iter().enumerate() {
-        if !seen.insert(usage) {
-            out.push(Error::duplicate(path_of.index(i), *usage));
-        }
+    for (i, usage) in usages.iter().enumerate().filter(|(i, usage)| !twice(&were) && usages[..*i].contains(usage)) {
+        out.push(Error::duplicate(path_of.index(i), *usage));
     }
-    signer_name(text(spec, "signerName"), &path.child("signerName"), out);
-    if text(spec, "signerName") == "kubernetes.io/legacy-unknown" {
-        let why = "the legacy signerName is not allowed via this API version";
-        out.push(Error::invalid(path.child("signerName"), "kubernetes.io/legacy-unknown", why));
+    let (signer, signer_path) = (text(spec, "signerName"), path.child("signerName"));
+    if signer == LEGACY && text(before, "signerName") != LEGACY {
+        out.push(Error::invalid(signer_path, signer, "the legacy signerName is not allowed via this API version"));
+    } else {
+        signer_name(signer, &signer_path, out);
     }
     if let Some(seconds) = int(spec, "expirationSeconds").filter(|s| *s < 600) {
         let message = "may not specify a duration less than 600 seconds (10 minutes)";
         out.push(Error::invalid(path.child("expirationSeconds"), seconds, message));
     }
-    conditions(object, &Value::Null, out);
 }
 
 fn check(request: &str) -> Result<(), String> {
     let bytes = STANDARD.decode(request).unwrap_or_default();
-    let wrong_type = || "PEM block type must be CERTIFICATE REQUEST".to_owned();
-    let text = String::from_utf8_lossy(&bytes);
-    let (_, rest) = text.split_once("-----BEGIN CERTIFICATE REQUEST-----").ok_or_else(wrong_type)?;
-    let (body, _) = rest.split_once("-----END CERTIFICATE REQUEST-----").ok_or_else(wrong_type)?;
-    let body: String = body.split_whitespace().collect();
-    let der = STANDARD.decode(body).map_err(|_| wrong_type())?;
-    let (_, request) = X509CertificationRequest::from_der(&der)
-        .map_err(|_| "asn1: structure error: malformed certificate request".to_owned())?;
-    super::signature::check(&request)
+    let block = blocks(&String::from_utf8_lossy(&bytes)).next().filter(|block| block.label == "CERTIFICATE REQUEST");
+    let der = block.ok_or_else(|| "PEM block type must be CERTIFICATE REQUEST".to_owned())?.contents;
+    match X509CertificationRequest::from_der(&der) {
+        Err(_) => Err("asn1: structure error: malformed certificate request".to_owned()),
+        Ok(([], request)) => super::signature::check(&request),
+        Ok(_) => Err("asn1: syntax error: trailing data".to_owned()),
+    }
 }
 
 /// The name of a signer: a domain and what it signs.
@@ -148,76 +154,72 @@ fn conditions(object: &Value, before: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// The issued certificate: nothing but certificates.
-fn certificate(object: &Value, out: &mut Vec<Error>) {
+/// What is wrong with an issued certificate: there is to be nothing but certificates.
+fn unissuable(object: &Value) -> Option<String> {
     const KIND: &str = "CERTIFICATE";
-    let encoded = text(get(object, "status"), "certificate");
+    let encoded = certificate(object);
     if encoded.is_empty() {
-        return;
+        return None;
     }
-    let path = Path::of(&["status", "certificate"]);
-    let mut no = |why: &str| out.push(Error::invalid(&path, "<certificate data>", why));
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
     let mut found = false;
-    // Headers are lines between the first of a block and its content.
-    let text = String::from_utf8_lossy(&bytes);
-    let mut blocks = text.split("-----BEGIN CERTIFICATE-----").skip(1);
-    let headed = blocks.any(|block| block.trim_start().lines().next().is_some_and(|line| line.contains(':')));
-    if headed {
-        return no("no PEM block headers are permitted");
-    }
-    for block in x509_parser::pem::Pem::iter_from_buffer(&bytes).map_while(Result::ok) {
+    for block in blocks(&String::from_utf8_lossy(&bytes)) {
         if block.label != KIND {
             let label = shared::status::go_quote(&block.label);
-            return no(&format!("only CERTIFICATE PEM blocks are allowed, found {label}"));
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {label}"));
+        }
+        if block.headers {
+            return Some("no PEM block headers are permitted".to_owned());
         }
         found = true;
         // A block may hold several, one after the other.
         let mut rest = &block.contents[..];
         if rest.is_empty() {
-            return no("found CERTIFICATE PEM block containing 0 certificates");
+            return Some("found CERTIFICATE PEM block containing 0 certificates".to_owned());
         }
         while !rest.is_empty() {
             match X509Certificate::from_der(rest) {
                 Ok((after, _)) => rest = after,
-                Err(_) => return no("x509: malformed certificate"),
+                Err(_) => return Some("x509: malformed certificate".to_owned()),
             }
         }
     }
-    if !found {
-        no("must contain at least one CERTIFICATE PEM block");
-    }
+    (!found).then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
+}
+
+fn certificate(object: &Value) -> &str {
+    text(get(object, "status"), "certificate")
 }
 
 /// A changed request: verdicts and certificates come through sub-resources.
 pub(super) fn request_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     changed(new, old, out);
     verdicts_stay(new, old, out);
-    if text(get(new, "status"), "certificate") != text(get(old, "status"), "certificate") {
-        out.push(Error::forbidden(Path::of(&["status", "certificate"]), "updates may not set certificate content"));
-    }
+    certificate_stays(new, old, out);
 }
 
 /// `status` of a request: a certificate may be issued, once.
 pub(super) fn request_status(new: &Value, old: &Value, out: &mut Vec<Error>) {
     changed(new, old, out);
     verdicts_stay(new, old, out);
-    let content = |o: &Value| text(get(o, "status"), "certificate").to_owned();
-    if content(new) != content(old) {
-        if content(old).is_empty() {
-            certificate(new, out);
-        } else {
-            let why = "updates may not modify existing certificate content";
-            out.push(Error::forbidden(Path::of(&["status", "certificate"]), why));
-        }
+    if certificate(new) != certificate(old) && !certificate(old).is_empty() {
+        out.push(Error::forbidden(certificate_path(), "updates may not modify existing certificate content"));
     }
 }
 
 /// `approval` of a request.
 pub(super) fn request_approval(new: &Value, old: &Value, out: &mut Vec<Error>) {
     changed(new, old, out);
-    if text(get(new, "status"), "certificate") != text(get(old, "status"), "certificate") {
-        out.push(Error::forbidden(Path::of(&["status", "certificate"]), "updates may not set certificate content"));
+    certificate_stays(new, old, out);
+}
+
+fn certificate_path() -> Path {
+    Path::of(&["status", "certificate"])
+}
+
+fn certificate_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    if certificate(new) != certificate(old) {
+        out.push(Error::forbidden(certificate_path(), "updates may not set certificate content"));
     }
 }
 
@@ -242,12 +244,17 @@ fn verdicts_stay(new: &Value, old: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What holds for every change: the spec stays, verdicts are not taken back.
+/// What holds for every change: the specification is sound (it stays what it is), verdicts are not taken back, and a
+/// certificate is one, unless the one before it was none either.
 fn changed(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    if !same(get(new, "spec"), get(old, "spec")) {
-        out.push(Error::invalid("spec", get(new, "spec").clone(), "field is immutable"));
-    }
+    spec(new, old, out);
     conditions(new, old, out);
+    if certificate(new) != certificate(old)
+        && unissuable(old).is_none()
+        && let Some(why) = unissuable(new)
+    {
+        out.push(Error::invalid(certificate_path(), "<certificate data>", &why));
+    }
     for kind in ["Approved", "Denied", "Failed"] {
         if of_kind(new, kind).len() < of_kind(old, kind).len() {
             let shown = shared::status::go_quote(kind);

@@ -41,11 +41,11 @@ fn one(condition: &Value, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::invalid(path.child("observedGeneration"), n, "must be greater than or equal to zero"));
     }
     if !has(condition, "lastTransitionTime") {
-        out.push(Error::required(path.child("lastTransitionTime"), "must be set"));
+        out.push(Error::required(path.child("lastTransitionTime"), ""));
     }
     let why = text(condition, "reason");
     if why.is_empty() {
-        out.push(Error::required(path.child("reason"), "must be set"));
+        out.push(Error::required(path.child("reason"), ""));
     } else {
         complain(out, &path.child("reason"), why, reason(why));
         if why.len() > MAX_REASON {

@@ -40,9 +40,10 @@ impl Before<'_> {
         self.versions.iter().find(|old| text(old, "name") == text(version, "name"))
     }
 
-    /// Rules of a schema that stays were cheap enough once.
+    /// Rules of a schema that stays were cheap enough once. What all versions had in common a new one has, too.
     fn lenient(&self, version: &Value) -> Leniency {
-        let costs = self.same(version).is_some_and(|old| get(old, "schema") == get(version, "schema"));
+        let had = if common(self.versions, "schema") { self.versions.first() } else { self.same(version) };
+        let costs = had.is_some_and(|old| get(old, "schema") == get(version, "schema"));
         Leniency { costs, ..self.lenient }
     }
 
@@ -82,9 +83,9 @@ pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &
         judge(get(version, part), (has_status(version), before.lenient(version)), &path.child(part), out);
     }
     if !common(all, "selectableFields") {
-        let (described, unlike) =
-            (!common(all, "schema"), "may only be set when `version.schema.openAPIV3Schema` is not included");
-        selectable(version, described.then_some(before).ok_or(unlike), &path.child("selectableFields"), out);
+        let why = "may only be set when `version.schema.openAPIV3Schema` is not included";
+        let own = !common(all, "schema") && has(get(version, "schema"), "openAPIV3Schema");
+        selectable(version, own.then_some(before).ok_or(why), path, out);
     }
 }
 
@@ -97,8 +98,9 @@ pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Ve
         judge(get(first, part), (status, lenient), &path.child(name), out);
     }
     if common(all, "selectableFields") {
-        let (described, unlike) = (common(all, "schema"), "may only be set when validations.schema is included");
-        selectable(first, described.then_some(before).ok_or(unlike), &path.child("selectableFields"), out);
+        let why = "may only be set when validations.schema is included";
+        let own = common(all, "schema") && has(first, "schema");
+        selectable(first, own.then_some(before).ok_or(why), path, out);
     }
 }
 
@@ -239,15 +241,13 @@ fn below(value: &str, prefix: &str) -> bool {
     value.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Fields that objects are selected by hold a single value. Upstream looks for the schema where the fields are: of each
-/// version, or of all of them. An error is what it says when one of both is common and the other is not.
+/// Fields that objects are selected by hold a single value. They have to be in common with the schema, or neither.
 fn selectable(version: &Value, before: Result<Before<'_>, &str>, path: &Path, out: &mut Vec<Error>) {
-    if list(version, "selectableFields").is_empty() {
-        return;
-    }
+    let path = path.child("selectableFields");
     let before = match before {
+        _ if list(version, "selectableFields").is_empty() => return,
+        Err(why) => return out.push(Error::invalid(path, "", why)),
         Ok(before) => before,
-        Err(unlike) => return out.push(Error::invalid(path, "", unlike)),
     };
     let schema = at(version, &["schema", "openAPIV3Schema"]);
     let mut seen = BTreeSet::new();

@@ -146,9 +146,9 @@ fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
         let host = text(endpoint, "hostname");
         complain(out, &path.child("hostname"), host, dns1123_label(host));
     }
-    for key in ["forZones", "forNodes"] {
-        hints(get(endpoint, "hints"), key, &path.child("hints"), out);
-    }
+    let (hints, path) = (get(endpoint, "hints"), path.child("hints"));
+    // Too many of the one, and the other is not looked at.
+    let _ = places(hints, "forZones", &path, out) && places(hints, "forNodes", &path, out);
 }
 
 /// A name with its domain; a dot may end it.
@@ -171,12 +171,12 @@ fn full_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Where an endpoint should be used from.
-fn hints(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+/// Where an endpoint should be used from; false for too many places.
+fn places(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) -> bool {
     let (all, path) = (list(hints, key), path.child(key));
     if all.len() > MAX_HINTS {
         out.push(Error::too_many(path, all.len(), MAX_HINTS));
-        return;
+        return false;
     }
     let mut names = BTreeSet::new();
     for (i, place) in all.iter().enumerate() {
@@ -186,6 +186,7 @@ fn hints(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
         }
         complain(out, &path, name, if key == "forZones" { label_value(name) } else { dns1123_subdomain(name) });
     }
+    true
 }
 
 /// The kind of addresses may not change.

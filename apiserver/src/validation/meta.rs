@@ -15,12 +15,12 @@ const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDelet
 
 /// A new object's metadata.
 pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
-    generic(object, rule, row, path, out);
+    any(object, rule, row, path, out);
     core_finalizers(row, object, path, out);
 }
 
-/// Metadata as upstream's generic library judges it, of new and of changed objects.
-pub(super) fn generic(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
+/// What holds of the metadata of every object, whatever its kind.
+pub(super) fn any(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     let meta = get(object, "metadata");
     let prefix = text(meta, "generateName");
     if !prefix.is_empty() {

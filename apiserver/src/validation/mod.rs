@@ -94,6 +94,8 @@ struct Rules {
     /// What a changed object goes through.
     changed: &'static [Step],
     status: Update,
+    /// What an object goes through whose status changed.
+    status_changed: &'static [Step],
 }
 
 /// A part of the judgement of an object. Upstream's kinds differ in what they look at, how often and in which
@@ -126,6 +128,11 @@ const SPEC: &[Step] = &[Changed, Anew, Stays];
 /// All of it twice, as roles of the whole cluster and their bindings are judged.
 const CLUSTER_ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
 
+/// The drivers of a node as if they were new, twice; its metadata is never compared.
+const NODES_OF_CSI: &[Step] = &[Metadata, Anew, Metadata, Anew, Stays];
+/// Requests for certificates, through each of their ways in.
+const REQUESTS: &[Step] = &[Metadata, Stays, Changed];
+
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
 /// Metadata that only the general rules look at, which come last and only for what is right otherwise.
@@ -133,8 +140,9 @@ const METADATA_LAST: &[Step] = &[Anew, Sound, Metadata];
 
 /// A kind's rules for new objects, which changed ones have to keep as well.
 const fn rules(group: &'static str, plural: &'static str, create: Create) -> Rules {
-    let (created, changed) = (&[Metadata, Anew], &[Changed, Stays, Anew]);
-    Rules { group, plural, name: NameRule::Subdomain, create, created, update: nothing, changed, status: nothing }
+    let (created, changed, status_changed) = (&[Metadata, Anew], &[Changed, Stays, Anew], &[Changed, Stays]);
+    let (name, update, status) = (NameRule::Subdomain, nothing, nothing);
+    Rules { group, plural, name, create, created, update, changed, status, status_changed }
 }
 
 impl Rules {
@@ -170,9 +178,15 @@ impl Rules {
         self.status = status;
         self
     }
+
+    /// What an object goes through whose status changed, where that is something else.
+    const fn status_changed(mut self, steps: &'static [Step]) -> Self {
+        self.status_changed = steps;
+        self
+    }
 }
 
-use NameRule::{ConfigKey, Label, PathSegment, Service, StorageVersion};
+use NameRule::{Address, ConfigKey, Label, PathSegment, Service, StorageVersion, WholeSubdomain};
 
 const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -192,6 +206,7 @@ static RULES: &[Rules] = &[
         .status(pod::status::update),
     rules("", "podtemplates", pod::template_object),
     rules("", "replicationcontrollers", workloads::replication_controller)
+        .named(WholeSubdomain)
         .update(workloads::convertible)
         .changed(TWICE)
         .status(workloads::status::replicas),
@@ -209,7 +224,7 @@ static RULES: &[Rules] = &[
         .changed(&[Metadata, Anew, Metadata, Stays]),
     rules("", "persistentvolumeclaims", volume::claim::claim)
         .update(volume::claim::update)
-        .changed(&[Metadata, Anew, Changed, Metadata, Anew, Stays])
+        .changed(WITHIN)
         .status(volume::claim::status),
     rules("", "resourcequotas", quota::quota).update(quota::quota_update).changed(SPEC).status(quota::quota_status),
     rules("", "limitranges", quota::limit_range).changed(&[Metadata, Anew]),
@@ -230,7 +245,8 @@ static RULES: &[Rules] = &[
     rules(APPS, "statefulsets", workloads::stateful::create)
         .named(Label)
         .update_only(workloads::stateful::update)
-        .status(workloads::status::stateful_set),
+        .status(workloads::status::stateful_set)
+        .status_changed(&[Stays, Changed]),
     rules(APPS, "controllerrevisions", workloads::revision).update(workloads::revision_update).changed(WITHIN),
     rules("batch", "jobs", batch::job).update(batch::job_update).changed(WHOLE).status(batch::status::update),
     rules("batch", "cronjobs", batch::cron_job).update_only(batch::cron_job_update),
@@ -246,7 +262,8 @@ static RULES: &[Rules] = &[
         .named(PathSegment)
         .created(METADATA_LAST)
         .changed(&[Anew])
-        .status(policy::status),
+        .status(policy::status)
+        .status_changed(&[Stays]),
     rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
         .update_only(autoscaling::autoscaler_update)
         .status(autoscaling::status),
@@ -260,13 +277,14 @@ static RULES: &[Rules] = &[
     rules(STORAGE, "storageclasses", storage::class).update(storage::class_update).changed(WHOLE),
     rules(STORAGE, "volumeattributesclasses", storage::attributes_class)
         .update(storage::attributes_class_update)
-        .changed(WHOLE),
-    rules(STORAGE, "volumeattachments", storage::attachment)
+        .changed(STAYS_FIRST),
+    rules(STORAGE, "volumeattachments", storage::new_attachment)
         .update(storage::attachment_update)
-        .changed(&[Metadata, Anew, Stays])
-        .status(storage::attachment_status),
+        .changed(&[Metadata, Stays])
+        .status(storage::attachment_update)
+        .status_changed(&[Metadata, Stays]),
     rules(STORAGE, "csidrivers", storage::csi::driver).update(storage::csi::driver_update).changed(SPEC),
-    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update).changed(&[Metadata, Anew, Stays]),
+    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update).changed(NODES_OF_CSI),
     rules(STORAGE, "csistoragecapacities", storage::csi::capacity).update(storage::csi::capacity_update).changed(WHOLE),
     rules(NETWORKING, "ingresses", networking::new_ingress)
         .update(networking::ingress_update)
@@ -277,10 +295,12 @@ static RULES: &[Rules] = &[
         .changed(&[Changed, Stays, Metadata, Anew]),
     rules(NETWORKING, "networkpolicies", networking::policy::policy).changed(TWICE),
     rules(NETWORKING, "ipaddresses", networking::addresses::address)
-        .named(PathSegment)
+        .named(Address)
         .update(networking::addresses::address_update)
         .changed(WHOLE),
-    rules(NETWORKING, "servicecidrs", networking::addresses::ranges).update_only(networking::addresses::ranges_update),
+    rules(NETWORKING, "servicecidrs", networking::addresses::ranges)
+        .update(networking::addresses::ranges_update)
+        .changed(WHOLE),
     rules(RBAC, "roles", rbac::role).named(PathSegment).changed(WHOLE),
     rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(CLUSTER_ROLES),
     rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(WHOLE),
@@ -290,14 +310,17 @@ static RULES: &[Rules] = &[
         .changed(CLUSTER_ROLES),
     rules(CERTIFICATES, "clustertrustbundles", trust_bundle::bundle)
         .named(PathSegment)
-        .update_only(trust_bundle::bundle_update),
+        .update(trust_bundle::bundle_update)
+        .changed(&[Metadata, Changed, Stays]),
     rules(CERTIFICATES, "podcertificaterequests", pod_certificate::request)
         .update_only(pod_certificate::request_update)
         .status(issuance::status),
     rules(CERTIFICATES, "certificatesigningrequests", certificates::request)
         .named(PathSegment)
-        .update_only(certificates::request_update)
-        .status(certificates::request_status),
+        .update(certificates::request_update)
+        .changed(REQUESTS)
+        .status(certificates::request_status)
+        .status_changed(REQUESTS),
     rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating)
         .update(admissionregistration::validating_update)
         .changed(&[Metadata, Stays]),
@@ -311,12 +334,17 @@ static RULES: &[Rules] = &[
     rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy)
         .update(admission_policy::policy_update)
         .changed(&[Metadata, Stays])
-        .status(admission_policy::status),
+        .status(admission_policy::status)
+        .status_changed(&[Stays]),
     rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding).changed(&[Metadata, Anew]),
-    rules(FLOW, "flowschemas", flowcontrol::schema).changed(&[Metadata, Anew]).status(flowcontrol::status),
+    rules(FLOW, "flowschemas", flowcontrol::schema)
+        .changed(&[Metadata, Anew])
+        .status(flowcontrol::status)
+        .status_changed(&[Stays]),
     rules(FLOW, "prioritylevelconfigurations", flowcontrol::level)
         .changed(&[Metadata, Anew])
-        .status(flowcontrol::status),
+        .status(flowcontrol::status)
+        .status_changed(&[Stays]),
     rules("apiextensions.k8s.io", "customresourcedefinitions", definition::definition)
         .update_only(definition::definition_update)
         .status(definition::definition_status),
@@ -327,10 +355,17 @@ static RULES: &[Rules] = &[
     rules("internal.apiserver.k8s.io", "storageversions", storage_version::check)
         .named(StorageVersion)
         .changed(&[])
-        .status(storage_version::status),
-    rules(DEVICES, "deviceclasses", devices::class).update_only(devices::class_update),
-    rules(DEVICES, "resourceclaims", devices::claim).update_only(devices::spec_stays).status(devices::status::update),
-    rules(DEVICES, "resourceclaimtemplates", devices::template).update_only(devices::spec_stays),
+        .status(storage_version::status)
+        .status_changed(&[Stays]),
+    rules(DEVICES, "deviceclasses", devices::class)
+        .named(WholeSubdomain)
+        .update(devices::class_update)
+        .changed(&[Metadata, Changed, Stays]),
+    rules(DEVICES, "resourceclaims", devices::claim)
+        .update(devices::spec_stays)
+        .changed(&[Metadata, Changed, Stays])
+        .status(devices::status::update),
+    rules(DEVICES, "resourceclaimtemplates", devices::template).update(devices::spec_stays).changed(WHOLE),
     rules(DEVICES, "devicetaintrules", devices::taint_rule::rule)
         .update_only(devices::taint_rule::update)
         .status(devices::taint_rule::status),
@@ -417,22 +452,28 @@ fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut Vec<Erro
     meta::core_finalizers(row, new, &metadata(), out);
 }
 
-/// What upstream judges of all kinds: the metadata for itself, and how it changed, which is said once more alone. Most
-/// kinds judge the latter again: clients see causes two and three times.
-fn update_of_any(row: &Resource, new: &Value, old: &Value) -> (Vec<Error>, Vec<Error>) {
-    let (mut all, mut changed) = (Vec::new(), Vec::new());
-    meta::generic(new, NameRule::PathSegment, row, &metadata(), &mut all);
-    meta::update(new, old, &metadata(), &mut changed);
-    all.extend_from_slice(&changed);
-    (all, changed)
+/// The metadata of a changed object as upstream judges it of all kinds. Most kinds do so themselves, some more than
+/// once: clients see causes that often.
+fn generic(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
+    let mut out = Vec::new();
+    meta::any(new, PathSegment, row, &metadata(), &mut out);
+    meta::update(new, old, &metadata(), &mut out);
+    out
+}
+
+/// A changed custom object: its metadata is judged once more beside what it was.
+fn custom(row: &Resource, served: &crd::Served, subresource: &str, (new, old): (&Value, &Value)) -> Vec<Error> {
+    let mut beside = Vec::new();
+    meta::update(new, old, &metadata(), &mut beside);
+    crd::objects::update(row, served, subresource, (new, old), &beside)
 }
 
 /// A changed object. Status and other subresources: [`validate_subresource`].
 pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
-    let (mut out, changed) = update_of_any(row, new, old);
+    let mut out = generic(row, new, old);
     if let Some(served) = crd::served(row) {
-        out.extend(crd::objects::update(row, served, "", (new, old), &changed));
+        out.extend(custom(row, served, "", (new, old)));
         return out;
     }
     steps(rules.changed, rules, row, (new, old), &mut out);
@@ -441,23 +482,21 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
 
 /// An object changed through a subresource: `status`, `ephemeralcontainers`, `resize`, `finalize`, `approval`.
 pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
-    let (mut out, changed) = update_of_any(row, new, old);
+    let mut out = generic(row, new, old);
     if let Some(served) = crd::served(row) {
-        out.extend(crd::objects::update(row, served, subresource, (new, old), &changed));
+        out.extend(custom(row, served, subresource, (new, old)));
         return out;
     }
-    changed_metadata(row, new, old, &mut out);
-    if matches!(subresource, "ephemeralcontainers" | "resize") {
+    let rules = rules_of(row).unwrap_or(&GENERIC);
+    let (through, update): (&[Step], Update) = match subresource {
         // Here a pod is judged as a whole, as it is when it changes itself.
-        meta::create(new, NameRule::Subdomain, row, &metadata(), &mut out);
-    }
-    match subresource {
-        "ephemeralcontainers" => pod::update::ephemeral(new, old, &mut out),
-        "resize" => pod::resize::resize(new, old, &mut out),
-        "finalize" => core::finalizers(new, old, &mut out),
-        "approval" => certificates::request_approval(new, old, &mut out),
-        _ => (rules_of(row).unwrap_or(&GENERIC).status)(new, old, &mut out),
-    }
+        "ephemeralcontainers" => (&[Changed, Metadata, Stays], pod::update::ephemeral),
+        "resize" => (&[Changed, Metadata, Stays], pod::resize::resize),
+        "finalize" => (&[Changed, Stays], core::finalizers),
+        "approval" => (REQUESTS, certificates::request_approval),
+        _ => (rules.status_changed, rules.status),
+    };
+    steps(through, &Rules { update, ..*rules }, row, (new, old), &mut out);
     out
 }
 

@@ -1,5 +1,6 @@
 //! Shapes of names and scalar values beyond DNS names.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 pub(super) use proto::selector::format::{
@@ -15,9 +16,13 @@ use super::relaxed::{self, Leave};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameRule {
     Subdomain,
+    /// The same, where what a name begins with is judged only once it is a name.
+    WholeSubdomain,
     Label,
     Service,
     PathSegment,
+    /// An address.
+    Address,
     /// A group, a dot, a plural.
     StorageVersion,
     ConfigKey,
@@ -26,24 +31,26 @@ pub(super) enum NameRule {
 impl NameRule {
     /// Complaints about a name, or about a prefix that something will be appended to.
     pub(super) fn check(self, name: &str, prefix: bool) -> Vec<String> {
-        let masked;
-        let name = match name.char_indices().next_back() {
-            // Upstream takes the character before it along, whatever that is.
-            Some((i, '-')) if prefix && i > 0 && self != Self::PathSegment => {
-                let kept = &name[..i];
-                masked = format!("{}a", kept.strip_suffix(|c: char| c.is_ascii()).unwrap_or(kept));
-                &masked
-            }
-            _ => name,
-        };
+        let part = if prefix { masked(name) } else { name.into() };
         match self {
-            Self::Subdomain => dns1123_subdomain(name),
-            Self::Label => dns1123_label(name),
-            Self::Service => service(name),
+            Self::WholeSubdomain if prefix => Vec::new(),
+            Self::Subdomain | Self::WholeSubdomain => dns1123_subdomain(&part),
+            Self::Label => dns1123_label(&part),
+            Self::Service => service(&part),
+            Self::Address => address::strict_ip(name).err().into_iter().collect(),
             Self::PathSegment => path_segment(name, prefix),
             Self::StorageVersion => storage_version(name),
             Self::ConfigKey => config_key(name),
         }
+    }
+}
+
+/// A prefix as it is judged: a dash at its end, which what is appended makes part of the name, goes with what is before
+/// it.
+fn masked(prefix: &str) -> Cow<'_, str> {
+    match prefix.as_bytes() {
+        [begin @ .., _, b'-'] => format!("{}a", String::from_utf8_lossy(begin)).into(),
+        _ => prefix.into(),
     }
 }
 
@@ -215,6 +222,11 @@ mod tests {
         assert_eq!(NameRule::PathSegment.check("..", false), ["may not be '..'"]);
         assert!(NameRule::Subdomain.check("web-", true).is_empty());
         assert!(!NameRule::Subdomain.check("web-", false).is_empty());
+        assert!(NameRule::Subdomain.check("_-", true).is_empty(), "what is before the dash is not looked at");
+        assert!(!NameRule::Subdomain.check("-", true).is_empty());
+        assert!(NameRule::WholeSubdomain.check("_", true).is_empty());
+        assert!(!NameRule::WholeSubdomain.check("_", false).is_empty());
+        assert_eq!(NameRule::Address.check("10.0.0.", true).len(), 1);
         assert!(port_name("http-2").is_empty());
         assert_eq!(
             port_name("1--"),

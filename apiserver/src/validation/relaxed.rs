@@ -13,7 +13,7 @@ use shared::flags::FeatureGates;
 use super::pod::stored;
 use super::tree::{flag, get, int, list, text};
 use super::volume::claim;
-use super::{admissionregistration, networking, selectors};
+use super::{admissionregistration, batch, networking, selectors};
 
 /// Whoever has the specification of a pod: `plural.group`, and where it is.
 pub const PODS: &[(&str, &str)] = &[
@@ -43,12 +43,15 @@ const METADATA: &[(&str, &str)] = &[
     ("cronjobs.batch", "spec.jobTemplate.spec.template.metadata"),
 ];
 const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
-/// Who selects something for a purpose of its own; workloads were always asked for sound selectors.
+/// Who selects something for a purpose of its own; other workloads were always asked for sound selectors.
 const SELECTING: &[(&str, &str)] = &[
     ("poddisruptionbudgets.policy", "spec.selector"),
     ("networkpolicies.networking.k8s.io", "spec.podSelector"),
     ("csistoragecapacities.storage.k8s.io", "nodeTopology"),
+    ("daemonsets.apps", "spec.selector"),
+    ("jobs.batch", "spec.selector"),
 ];
+const LABELS_OF_JOBS: &[(&str, &str)] = &[("jobs.batch", "spec.template.metadata.labels")];
 const AGGREGATING: &[(&str, &str)] = &[("clusterroles.rbac.authorization.k8s.io", "aggregationRule")];
 const WEBHOOKS: &[(&str, &str)] = &[
     ("mutatingwebhookconfigurations.admissionregistration.k8s.io", "webhooks"),
@@ -123,6 +126,8 @@ pub(super) enum Leave {
     OddSecretNames,
     /// Paths and backends of any kind, for hosts with a wildcard.
     OddWildcardRules,
+    /// Jobs without the labels whose keys have a prefix.
+    BareLabels,
 }
 
 struct Gate {
@@ -177,6 +182,7 @@ static TABLE: &[Gate] = &[
     gate(Leave::OddSelectors, STORED, WEBHOOKS, admissionregistration::select_oddly),
     gate(Leave::OddSecretNames, STORED, INGRESSES, networking::has_odd_secrets),
     gate(Leave::OddWildcardRules, STORED, INGRESSES, networking::has_odd_wildcard_rules),
+    gate(Leave::BareLabels, STORED, LABELS_OF_JOBS, batch::lacks_prefixed_labels),
     gate(Leave::OddNodeLabels, STORED, PODS, stored::requires_odd_labels),
     gate(Leave::OddNodeLabels, STORED, VOLUMES, stored::reached_by_odd_labels),
     gate(Leave::OddSelectorsOfSpread, STORED, PODS, stored::spreads_by_odd_selectors),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::fields::{shaped, shaped_if_said};
+use super::fields::{choice, shaped, shaped_if_said};
 use super::meta::immutable;
 use super::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
 use super::tree::{flag, get, has, int, list, text};
@@ -37,9 +37,8 @@ pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
         let message = format!("maximum allowed value of a user defined priority is {HIGHEST}");
         out.push(Error::forbidden("value", &message));
     }
-    let policy = text(object, "preemptionPolicy");
-    if !matches!(policy, "" | "PreemptLowerPriority" | "Never") {
-        out.push(Error::not_supported("preemptionPolicy", policy, &["PreemptLowerPriority", "Never"]));
+    if has(object, "preemptionPolicy") {
+        choice(object, "preemptionPolicy", &["PreemptLowerPriority", "Never"], &Path::default(), out);
     }
 }
 

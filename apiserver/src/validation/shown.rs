@@ -47,10 +47,10 @@ pub fn in_order(schema: &Message, mut errors: Vec<Error>) -> Vec<Error> {
         }
         let Some((field, whole)) = lookup(schema, &error.field) else { continue };
         // Some rules report an element under the path of its list, or the other way round, or name fields as Go does.
-        let fits = match (field.card, whole, &error.value) {
-            (Card::Repeated, true, Value::Array(list)) => list.iter().all(|v| declared(field, v)),
-            (Card::Repeated, true, _) => false,
-            (_, _, value) => value.is_object() && declared(field, value),
+        let listed = whole && field.card == Card::Repeated;
+        let (whole, fits) = match &error.value {
+            Value::Array(list) => (whole, listed && list.iter().all(|v| declared(field, v))),
+            value => (whole && !listed, declared(field, value)),
         };
         if fits {
             error.shown = super::internal::of_field(field, whole, &error.value);

@@ -1,5 +1,7 @@
 //! What servers say of the versions they store a resource in.
 
+use std::collections::BTreeSet;
+
 use proto::Value;
 use shared::status::field::{Error, Path};
 
@@ -10,8 +12,13 @@ use super::tree::{get, has, list, text, texts};
 pub(super) fn check(object: &Value, out: &mut Vec<Error>) {
     let (status, path) = (get(object, "status"), Path::new("status"));
     let servers = list(status, "storageVersions");
+    let mut ids = BTreeSet::new();
     for (i, server) in servers.iter().enumerate() {
-        of_server(server, &path.child("storageVersions").index(i), out);
+        let (path, id) = (path.child("storageVersions").index(i), text(server, "apiServerID"));
+        if !ids.insert(id) {
+            out.push(Error::duplicate(path.child("apiServerID"), id));
+        }
+        of_server(server, &path, out);
     }
     common(status, servers, &path.child("commonEncodingVersion"), out);
     conditions(list(status, "conditions"), &path, out);
@@ -44,13 +51,22 @@ fn of_server(server: &Value, path: &Path, out: &mut Vec<Error>) {
     let (id, encodes) = (text(server, "apiServerID"), text(server, "encodingVersion"));
     complain(out, &path.child("apiServerID"), id, dns1123_subdomain(id));
     version(encodes, &path.child("encodingVersion"), out);
-    let (decodes, path) = (texts(server, "decodableVersions"), path.child("decodableVersions"));
+    let (decodes, of_decoded) = (texts(server, "decodableVersions"), path.child("decodableVersions"));
     for (i, decoded) in decodes.iter().enumerate() {
-        version(decoded, &path.index(i), out);
+        version(decoded, &of_decoded.index(i), out);
     }
     if !decodes.contains(&encodes) {
         let why = format!("decodableVersions must include encodingVersion {encodes}");
-        out.push(Error::invalid(path, decodes, &why));
+        out.push(Error::invalid(of_decoded, get(server, "decodableVersions").clone(), &why));
+    }
+    for (i, served) in texts(server, "servedVersions").into_iter().enumerate() {
+        let path = path.child("servedVersions").index(i);
+        version(served, &path, out);
+        if !decodes.contains(&served) {
+            let all = decodes.join(" ");
+            let why = format!("individual served version : {served} must be included in decodableVersions : [{all}]");
+            out.push(Error::invalid(path, served, &why));
+        }
     }
 }
 
@@ -102,6 +118,11 @@ mod tests {
             check(&json!({"status": status}), &mut out);
             out.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
+        let serving = |versions: &[&str]| {
+            let mut server = server("a", "v1");
+            server["servedVersions"] = json!(versions);
+            server
+        };
         let both = json!([server("a", "apps/v1"), server("b", "apps/v1")]);
         let apart = json!([server("a", "v1"), server("b", "v2")]);
         for (status, want) in [
@@ -123,7 +144,18 @@ mod tests {
             (
                 json!({"storageVersions": [{"apiServerID": "a", "encodingVersion": "v1"}], "commonEncodingVersion": "v1"}),
                 Some(
-                    r#"status.storageVersions[0].decodableVersions: Invalid value: []: decodableVersions must include encodingVersion v1"#,
+                    r#"status.storageVersions[0].decodableVersions: Invalid value: null: decodableVersions must include encodingVersion v1"#,
+                ),
+            ),
+            (
+                json!({"storageVersions": [server("a", "v1"), server("a", "v1")], "commonEncodingVersion": "v1"}),
+                Some(r#"status.storageVersions[1].apiServerID: Duplicate value: "a""#),
+            ),
+            (json!({"storageVersions": [serving(&["v1"])], "commonEncodingVersion": "v1"}), None),
+            (
+                json!({"storageVersions": [serving(&["v1", "v2"])], "commonEncodingVersion": "v1"}),
+                Some(
+                    r#"status.storageVersions[0].servedVersions[1]: Invalid value: "v2": individual served version : v2 must be included in decodableVersions : [v1]"#,
                 ),
             ),
         ] {

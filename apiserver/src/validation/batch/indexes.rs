@@ -21,12 +21,12 @@ pub(super) fn parse(text: &str, completions: i64) -> Result<Intervals, String> {
             }
         };
         let first = number(first, completions)?;
-        if let Some((_, previous)) = out.last().filter(|(_, p)| first <= *p) {
-            return Err(format!("non-increasing order, previous: {previous}, current: {first}"));
-        }
         let last = if ends.len() == 2 { number(last, completions)? } else { first };
         if ends.len() == 2 && last <= first {
             return Err(format!("non-increasing order, previous: {first}, current: {last}"));
+        }
+        if let Some((_, previous)) = out.last().filter(|(_, p)| first <= *p) {
+            return Err(format!("non-increasing order, previous: {previous}, current: {first}"));
         }
         out.push((first, last));
     }
@@ -34,9 +34,9 @@ pub(super) fn parse(text: &str, completions: i64) -> Result<Intervals, String> {
 }
 
 fn number(text: &str, completions: i64) -> Result<i64, String> {
-    match text.parse::<i32>() {
-        Ok(n) if i64::from(n) >= completions => Err(format!("too large index: {text:?}")),
-        Ok(n) => Ok(i64::from(n)),
+    match text.parse::<i64>() {
+        Ok(n) if n >= completions => Err(format!("too large index: {text:?}")),
+        Ok(n) => Ok(n),
         Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
     }
 }
@@ -68,6 +68,9 @@ mod tests {
             ("", Ok(vec![])),
             ("0,2-4", Ok(vec![(0, 0), (2, 4)])),
             ("5", Err(r#"too large index: "5""#)),
+            ("4294967296", Err(r#"too large index: "4294967296""#)),
+            ("3,2-x", Err(r#"cannot convert string to integer for index: "x""#)),
+            ("3,2-1", Err("non-increasing order, previous: 2, current: 1")),
             ("x", Err(r#"cannot convert string to integer for index: "x""#)),
             ("1,1", Err("non-increasing order, previous: 1, current: 1")),
             ("2-1", Err("non-increasing order, previous: 2, current: 1")),

@@ -10,12 +10,13 @@ use serde_json::Map;
 use shared::cron::{self, Schedule};
 use shared::status::field::{Error, Path};
 
-use super::fields::choice;
+use super::fields::{choice, one_of};
 use super::meta::immutable;
 use super::names::dns1123_label;
 use super::networking;
 use super::pod;
-use super::selectors::{label_selector, picks, template_labels};
+use super::relaxed::{self, Leave};
+use super::selectors::{own_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
 use super::workloads::counts;
 
@@ -44,7 +45,7 @@ fn selecting(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if selector.is_null() {
         out.push(Error::required(path.child("selector"), ""));
     } else {
-        label_selector(selector, &path.child("selector"), out);
+        own_selector(selector, &path.child("selector"), out);
     }
     let labels = template_labels(get(spec, "template"));
     if picks(selector, labels) == Some(false) {
@@ -66,9 +67,15 @@ fn hosts(job: &Value, out: &mut Vec<Error>) {
     }
 }
 
+const PREFIXED_LABELS: [&str; 2] = ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
+
+/// Whether one of the labels with a prefix is missing.
+pub(super) fn lacks_prefixed_labels(labels: &Value) -> bool {
+    !PREFIXED_LABELS.iter().all(|key| has(labels, key))
+}
+
 /// A job that does not select by itself has the labels and the selector that were made for it, not somebody else's:
-/// those of a job that it is a copy of, say. Labels with a prefix are asked for where there is one: jobs that are older
-/// have none.
+/// those of a job that it is a copy of, say. Jobs that are older than the labels with a prefix may do without.
 fn generated(job: &Value, out: &mut Vec<Error>) {
     let (meta, spec) = (get(job, "metadata"), get(job, "spec"));
     let (uid, name) = (text(meta, "uid"), text(meta, "name"));
@@ -77,9 +84,8 @@ fn generated(job: &Value, out: &mut Vec<Error>) {
     }
     let labels = template_labels(get(spec, "template"));
     let mut expected = vec![("controller-uid", uid), ("job-name", name)];
-    let prefixed = [("batch.kubernetes.io/controller-uid", uid), ("batch.kubernetes.io/job-name", name)];
-    if prefixed.iter().any(|(key, _)| has(labels, key)) {
-        expected.extend(prefixed);
+    if !relaxed::allows(Leave::BareLabels) {
+        expected.extend(PREFIXED_LABELS.into_iter().zip([uid, name]));
     }
     for (key, value) in &expected {
         let path = Path::of(&["spec", "template", "metadata", "labels"]).key(key);
@@ -119,12 +125,9 @@ fn job_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::too_long(path, MAX_MANAGER));
         }
     }
-    match text(spec, "completionMode") {
-        "" => {}
-        "NonIndexed" | "Indexed" => indexed(spec, path, out),
-        other => out.push(Error::not_supported(path.child("completionMode"), other, &["NonIndexed", "Indexed"])),
-    }
-    if matches!(text(spec, "completionMode"), "" | "NonIndexed") {
+    one_of(spec, "completionMode", &["NonIndexed", "Indexed"], path, out);
+    indexed(spec, path, out);
+    if !has(spec, "completionMode") || text(spec, "completionMode") == "NonIndexed" {
         for key in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if has(spec, key) {
                 let message = "requires indexed completion mode";
@@ -295,16 +298,17 @@ fn time_zone(zone: &str, path: &Path, out: &mut Vec<Error>) {
         let fine = |b: u8| b.is_ascii_alphabetic() || b.is_ascii_digit() || b"._+-".contains(&b);
         (1..=14).contains(&p.len()) && !matches!(p, "." | "..") && !p.starts_with('-') && p.bytes().all(fine)
     };
-    let why = if zone.is_empty() {
-        "timeZone must be nil or non-empty string".to_owned()
-    } else if !zone.split('/').all(part) {
-        format!("unknown time zone {zone}")
-    } else if zone.eq_ignore_ascii_case("local") {
-        "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned()
-    } else if let Err(why) = cron::zone(zone) {
-        why
-    } else {
-        return;
-    };
-    out.push(Error::invalid(path, zone, &why));
+    let mut refuse = |why: &str| out.push(Error::invalid(path, zone, why));
+    if zone.is_empty() {
+        return refuse("timeZone must be nil or non-empty string");
+    }
+    if !zone.split('/').all(part) {
+        return refuse(&format!("unknown time zone {zone}"));
+    }
+    if zone.eq_ignore_ascii_case("local") {
+        refuse("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones");
+    }
+    if let Err(why) = cron::zone(zone) {
+        refuse(&why);
+    }
 }

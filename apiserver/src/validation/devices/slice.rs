@@ -160,9 +160,8 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
 /// Where one device is, if the slice leaves that to each.
 fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
     const KEYS: [&str; 3] = ["nodeName", "nodeSelector", "allNodes"];
-    let set: Vec<&str> = KEYS.into_iter().filter(|k| has(device, k)).collect();
     if !own {
-        if !set.is_empty() {
+        if KEYS.into_iter().any(|key| has(device, key)) {
             let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
             out.push(Error::invalid(path, Value::Null, why));
         }
@@ -180,6 +179,12 @@ fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
     if has(device, "allNodes") && !flag(device, "allNodes") {
         out.push(Error::invalid(path.child("allNodes"), false, "must be either unset or set to true"));
     }
+    let says = |key: &str| match key {
+        "nodeName" => !name.is_empty(),
+        "allNodes" => flag(device, key),
+        _ => has(device, key),
+    };
+    let set: Vec<&str> = KEYS.into_iter().filter(|key| says(key)).collect();
     let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
     match set.len() {
         0 => out.push(Error::required(path, why)),

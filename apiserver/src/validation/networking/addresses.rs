@@ -2,31 +2,27 @@
 
 use proto::Value;
 use serde_json::json;
-use shared::address::{strict_ip, strict_network};
+use shared::address::{network, strict_network};
 use shared::status::field::{Error, Path};
 
 use crate::validation::fields::{shaped, shaped_if_said};
 use crate::validation::meta::immutable;
-use crate::validation::names::{dns1123_label, dns1123_subdomain, path_segment};
-use crate::validation::tree::{get, text, texts};
+use crate::validation::names::{dns1123_subdomain, path_segment};
+use crate::validation::tree::{get, texts};
 
-/// An address: named by itself.
+/// An address.
 pub(in crate::validation) fn address(object: &Value, out: &mut Vec<Error>) {
-    let name = text(get(object, "metadata"), "name");
-    let path = Path::of(&["metadata", "name"]);
-    if let Err(why) = strict_ip(name) {
-        out.push(Error::invalid(path, name, &why));
-    }
     let (parent, path) = (get(get(object, "spec"), "parentRef"), Path::of(&["spec", "parentRef"]));
     if parent.is_null() {
         out.push(Error::required(path, ""));
         return;
     }
     shaped_if_said(parent, "group", dns1123_subdomain, &path, out);
+    let segment = |name: &str| path_segment(name, false);
     for key in ["resource", "name"] {
-        shaped(parent, key, |name| path_segment(name, false), &path, out);
+        shaped(parent, key, segment, &path, out);
     }
-    shaped_if_said(parent, "namespace", dns1123_label, &path, out);
+    shaped_if_said(parent, "namespace", segment, &path, out);
 }
 
 /// An address keeps whose it is.
@@ -42,24 +38,20 @@ pub(in crate::validation) fn ranges(object: &Value, out: &mut Vec<Error>) {
         out.push(Error::required(&path, "at least one CIDR required"));
         return;
     }
-    if all.len() > 2 {
-        out.push(Error::invalid(&path, json!(all), "may only hold up to 2 values"));
-        return;
-    }
-    let before = out.len();
-    let mut networks = Vec::new();
-    for (i, one) in all.iter().enumerate() {
-        match strict_network(one) {
-            Ok(network) => networks.push(network),
-            Err(why) => out.push(Error::invalid(path.index(i), *one, &why)),
+    // Upstream shows what holds the ranges.
+    let mut refuse = |why: &str| out.push(Error::invalid(&path, json!({"CIDRs": all}), why));
+    let families = |all: &[&str]| all.iter().map(|one| network(one).map(|n| n.addr().is_ipv4())).collect::<Vec<_>>();
+    match families(&all)[..] {
+        [_] | [Some(true), Some(false)] | [Some(false), Some(true)] => {}
+        [_, _] => {
+            return refuse("may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64");
         }
+        _ => return refuse("may only hold up to 2 values"),
     }
-    if let [a, b] = networks[..]
-        && out.len() == before
-        && a.addr().is_ipv4() == b.addr().is_ipv4()
-    {
-        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
-        out.push(Error::invalid(&path, json!(all), why));
+    for (i, one) in all.iter().enumerate() {
+        if let Err(why) = strict_network(one) {
+            out.push(Error::invalid(path.index(i), *one, &why));
+        }
     }
 }
 

@@ -57,8 +57,10 @@ fn policy_port(port: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     port_or_name(number, &at_port, out);
     if let Some(end) = end {
-        if end < number.as_i64().unwrap_or_default() {
-            out.push(Error::invalid(&at_end, end, "must be greater than or equal to `port`"));
+        let first = number.as_i64().unwrap_or_default();
+        if end < first {
+            // Upstream shows the port.
+            out.push(Error::invalid(&at_end, first, "must be greater than or equal to `port`"));
         }
         out.extend(port_number(end).into_iter().map(|m| Error::invalid(&at_end, end, &m)));
     }

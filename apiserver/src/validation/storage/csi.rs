@@ -19,7 +19,6 @@ const MAX_NODE_ID: usize = 256;
 /// A CSI driver.
 pub(in crate::validation) fn driver(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    driver_name(text(get(object, "metadata"), "name"), &Path::new("name"), out);
     for key in ["attachRequired", "podInfoOnMount", "storageCapacity"] {
         if !has(spec, key) {
             out.push(Error::required(path.child(misnamed(key)), ""));
@@ -125,9 +124,7 @@ pub(in crate::validation) fn node_update(new: &Value, old: &Value, out: &mut Vec
     for before in list(get(old, "spec"), "drivers") {
         let name = text(before, "name");
         for driver in list(get(new, "spec"), "drivers").iter().filter(|d| text(d, "name") == name) {
-            if !same(&bare(driver), &bare(before)) {
-                out.push(Error::invalid(&path, driver.clone(), "field is immutable"));
-            }
+            immutable(&bare(driver), &bare(before), &path, out);
         }
     }
 }

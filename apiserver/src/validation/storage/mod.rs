@@ -10,7 +10,7 @@ use shared::status::field::{Error, Path};
 use super::fields::choice;
 use super::meta::immutable;
 use super::names::{between, complain, dns1123_subdomain, label_key, qualified_name};
-use super::tree::{entries, get, has, int, list, same, text, texts};
+use super::tree::{entries, get, has, int, list, text, texts};
 use super::volume;
 
 const MAX_PARAMETERS: usize = 512;
@@ -100,13 +100,14 @@ fn topologies(object: &Value, out: &mut Vec<Error>) {
 /// What may not change on a storage class.
 pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     for key in ["parameters", "provisioner", "reclaimPolicy"] {
-        forbidden(new, old, key, out);
+        stays(new, old, key, out);
     }
     immutable(get(new, "volumeBindingMode"), get(old, "volumeBindingMode"), &Path::new("volumeBindingMode"), out);
 }
 
-fn forbidden(new: &Value, old: &Value, key: &str, out: &mut Vec<Error>) {
-    if !same(get(new, key), get(old, key)) {
+/// A field that may not change, not even from nothing to what is empty.
+fn stays(new: &Value, old: &Value, key: &str, out: &mut Vec<Error>) {
+    if get(new, key) != get(old, key) {
         out.push(Error::forbidden(key, &format!("updates to {key} are forbidden.")));
     }
 }
@@ -120,12 +121,23 @@ pub(super) fn attributes_class(object: &Value, out: &mut Vec<Error>) {
 /// What may not change on a volume attributes class.
 pub(super) fn attributes_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     for key in ["driverName", "parameters"] {
-        forbidden(new, old, key, out);
+        stays(new, old, key, out);
+    }
+}
+
+/// A new volume attachment, which is asked more than what older releases stored.
+pub(super) fn new_attachment(object: &Value, out: &mut Vec<Error>) {
+    attachment(object, out);
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    volume::driver_name(text(spec, "attacher"), &path.child("attacher"), out);
+    let volume = text(get(spec, "source"), "persistentVolumeName");
+    if has(get(spec, "source"), "persistentVolumeName") {
+        complain(out, &path.child("source").child("persistentVolumeName"), volume, dns1123_subdomain(volume));
     }
 }
 
 /// A volume attachment.
-pub(super) fn attachment(object: &Value, out: &mut Vec<Error>) {
+fn attachment(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (attacher, node) = (text(spec, "attacher"), text(spec, "nodeName"));
     if attacher.is_empty() {
@@ -133,12 +145,7 @@ pub(super) fn attachment(object: &Value, out: &mut Vec<Error>) {
     }
     source(get(spec, "source"), &path.child("source"), out);
     complain(out, &path.child("nodeName"), node, dns1123_subdomain(node));
-    attachment_status(object, &Value::Null, out);
-    volume::driver_name(attacher, &path.child("attacher"), out);
-    let volume = text(get(spec, "source"), "persistentVolumeName");
-    if has(get(spec, "source"), "persistentVolumeName") {
-        complain(out, &path.child("source").child("persistentVolumeName"), volume, dns1123_subdomain(volume));
-    }
+    attachment_status(object, out);
 }
 
 fn source(holder: &Value, path: &Path, out: &mut Vec<Error>) {
@@ -156,14 +163,15 @@ fn source(holder: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// An attachment's spec may not change.
+/// A changed attachment, or one whose status changed: its spec may not.
 pub(super) fn attachment_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+    attachment(new, out);
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
 
 /// `status` of an attachment.
-pub(super) fn attachment_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
-    let (status, path) = (get(new, "status"), Path::new("status"));
+fn attachment_status(object: &Value, out: &mut Vec<Error>) {
+    let (status, path) = (get(object, "status"), Path::new("status"));
     let size: usize =
         entries(status, "attachmentMetadata").map(|(k, v)| k.len() + v.as_str().unwrap_or_default().len()).sum();
     if size > MAX_BYTES {

@@ -26,7 +26,7 @@ fn metadata_is_judged_as_often_as_upstream_does() {
         ("nodes", json!({}), 2, 4),
         ("namespaces", json!({}), 2, 4),
         ("persistentvolumes", json!({"spec": volume}), 1, 4),
-        ("namespaces/n/persistentvolumeclaims", json!({"spec": storage}), 2, 5),
+        ("namespaces/n/persistentvolumeclaims", json!({"spec": storage}), 2, 4),
         ("namespaces/n/endpoints", json!({}), 2, 4),
         ("namespaces/n/configmaps", json!({}), 2, 4),
         ("namespaces/n/secrets", json!({}), 2, 4),

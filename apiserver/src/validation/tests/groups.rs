@@ -152,7 +152,7 @@ fn networking() {
     ranges.create(&[
         (&[("/spec/cidrs", json!([]))], &["spec.cidrs: Required value: at least one CIDR required"]),
         (&[("/spec/cidrs/1", json!("10.1.0.0/16"))], &[
-            r#"spec.cidrs: Invalid value: ["10.0.0.0/16","10.1.0.0/16"]: may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"#,
+            r#"spec.cidrs: Invalid value: {"CIDRs":["10.0.0.0/16","10.1.0.0/16"]}: may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"#,
         ]),
     ]);
     ranges.update(&[
@@ -257,69 +257,4 @@ fn smaller_groups() {
             &[r#"metadata.generateName: Invalid value: "v": must be `spec.version+"."+spec.group`: "v1.a.b""#],
         ),
     ]);
-}
-
-#[test]
-fn certificates() {
-    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
-    let (row, _) = super::target("/apis/certificates.k8s.io/v1/certificatesigningrequests");
-    let bare = Valid { row, object: super::prepared(row, "", json!({"metadata": {"name": "x", "uid": "u"}})) };
-    let conditions = |c| [("/status/conditions", json!([c]))];
-    bare.update(&[(
-        &conditions(condition("Approved", "True")),
-        &[r#"status.conditions: Forbidden: updates may not add a condition of type "Approved""#],
-    )]);
-    bare.sub("approval", &[
-        (&conditions(condition("Approved", "True")), &[]),
-        (&conditions(condition("Approved", "False")), &[
-            r#"status.conditions[0].status: Unsupported value: "False": supported values: "True""#,
-        ]),
-        (&conditions(condition("Odd", "Maybe")), &[
-            r#"status.conditions[0].status: Unsupported value: "Maybe": supported values: "False", "True", "Unknown""#,
-        ]),
-        (&[("/status/certificate", json!("eA=="))], &[
-            "status.certificate: Forbidden: updates may not set certificate content",
-        ]),
-        (&[("/status/conditions", json!([condition("Approved", "True"), condition("Denied", "True")]))], &[
-            r#"status.conditions: Invalid value: "Denied": Approved and Denied conditions are mutually exclusive"#,
-        ]),
-        (&conditions(condition("", "")), &[
-            "status.conditions[0].type: Required value",
-            "status.conditions[0].status: Required value",
-        ]),
-    ]);
-    use base64::Engine as _;
-    let pem = shared::cert::self_signed("a", &[], &[]).expect("a pair").certificate;
-    let issued = |text: &str| [("/status/certificate", json!(base64::engine::general_purpose::STANDARD.encode(text)))];
-    let refused = |why: &str| format!(r#"status.certificate: Invalid value: "<certificate data>": {why}"#);
-    bare.sub(
-        "status",
-        &[
-            (&issued(&format!("said before\n{pem}{pem}")), &[]),
-            (
-                &issued(&pem.replacen("-----\n", "-----\nProc-Type: 4,ENCRYPTED\n\n", 1)),
-                &[&refused("no PEM block headers are permitted")],
-            ),
-            (
-                &issued("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-                &[&refused("x509: malformed certificate")],
-            ),
-            (
-                &issued(&pem.replace("CERTIFICATE", "X509 CRL")),
-                &[&refused(r#"only CERTIFICATE PEM blocks are allowed, found "X509 CRL""#)],
-            ),
-        ],
-    );
-    bare.sub("status", &[(&[("/status/certificate", json!("eA=="))], &[
-        r#"status.certificate: Invalid value: "<certificate data>": must contain at least one CERTIFICATE PEM block"#,
-    ])]);
-    let mut denied = bare;
-    denied.object["status"]["conditions"] = json!([condition("Denied", "True")]);
-    denied.sub(
-        "status",
-        &[(
-            &[("/status/conditions", json!([]))],
-            &[r#"status.conditions: Forbidden: updates may not remove a condition of type "Denied""#],
-        )],
-    );
 }

@@ -9,12 +9,14 @@ use shared::status::field::Error;
 
 use super::{RULES, in_order, validate_create, validate_subresource, validate_update, warnings};
 
+mod certificates;
 mod changed_groups;
 mod changed_pods;
 mod core;
 mod core_changed;
 mod core_new;
 mod devices;
+mod group_details;
 mod groups;
 mod nodes;
 mod optional;
@@ -61,8 +63,12 @@ fn prepared(row: &Resource, namespace: &str, mut body: Value) -> Value {
     if row.kind == "Job" && object["spec"].get("selector").is_none_or(Value::is_null) {
         object["metadata"]["uid"] = "u".into();
         let name = object["metadata"]["name"].clone();
-        object["spec"]["selector"] = json!({"matchLabels": {"controller-uid": "u"}});
-        object["spec"]["template"]["metadata"]["labels"] = json!({"controller-uid": "u", "job-name": name});
+        object["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}});
+        let labels = &mut object["spec"]["template"]["metadata"]["labels"];
+        for (key, value) in [("controller-uid", json!("u")), ("job-name", name)] {
+            labels[key] = value.clone();
+            labels[format!("batch.kubernetes.io/{key}")] = value;
+        }
     }
     object
 }

@@ -194,20 +194,6 @@ fn policies() {
 }
 
 #[test]
-fn verdicts_on_certificates() {
-    let of = |kind: &str| json!({"type": kind, "status": "True", "lastUpdateTime": null});
-    let odd = [json!([of("Approved"), of("Denied")]), json!([of("Failed"), of("Failed")]), json!([of("")])];
-    for conditions in odd {
-        let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-        let (row, _) = super::target(path);
-        let request = |conditions: &Value| json!({"metadata": {"name": "r", "resourceVersion": "1"}, "spec": {}, "status": {"conditions": conditions}});
-        let judge = |old: &Value| crate::validation::validate_subresource(row, "approval", &request(&conditions), old);
-        assert_eq!(lines(row, judge(&request(&json!([])))).len(), 1, "{conditions}");
-        assert_eq!(lines(row, judge(&request(&conditions))), [""; 0], "{conditions}");
-    }
-}
-
-#[test]
 fn endpoints() {
     let at = "subsets[0].addresses[0].ip: Invalid value";
     let endpoints = Valid::new("/api/v1/namespaces/n/endpoints", json!({}));
@@ -224,4 +210,18 @@ fn endpoints() {
         (&[("/subsets", json!([{"addresses": [{"ip": "x"}], "notReadyAddresses": [{"ip": "10.0.0.1"}]}]))], &twice),
         (&[("/subsets", subset("10.0.0.1"))], &[]),
     ]);
+}
+
+#[test]
+fn jobs_without_the_labels_of_newer_releases() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let mut old = Valid::new("/apis/batch/v1/namespaces/n/jobs", json!({"spec": {"template": template}}));
+    let labels = json!({"controller-uid": "u", "job-name": "x"});
+    let selector = json!({"matchLabels": {"controller-uid": "u"}});
+    old.object = old.with(&[("/spec/template/metadata/labels", labels), ("/spec/selector", selector)]);
+    let changed = old.with(&[("/metadata/labels", json!({"a": "b"}))]);
+    let judge = |before| Relaxed::default().judging(old.row, before, || causes(&old, &changed, &old.object));
+    assert_eq!(judge(Some(&old.object)), [""; 0]);
+    // New ones are to have both.
+    assert_eq!(judge(None).len(), 2);
 }

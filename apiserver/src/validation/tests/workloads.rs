@@ -79,13 +79,17 @@ fn job(more: &Value) -> Valid {
 fn jobs() {
     job(&json!({})).create(&[
         (&[("/spec/template/metadata/labels/job-name", json!("other"))], &[
-            r#"spec.template.metadata.labels[job-name]: Invalid value: {"controller-uid":"u","job-name":"other"}: must be 'x'"#,
+            r#"spec.template.metadata.labels[job-name]: Invalid value: {"batch.kubernetes.io/controller-uid":"u","batch.kubernetes.io/job-name":"x","controller-uid":"u","job-name":"other"}: must be 'x'"#,
         ]),
-        (&[("/spec/template/metadata/labels/batch.kubernetes.io~1job-name", json!("x"))], &[
+        (&[("/spec/template/metadata/labels/batch.kubernetes.io~1controller-uid", Value::Null)], &[
             "spec.template.metadata.labels[batch.kubernetes.io/controller-uid]: Required value: must be 'u'",
+            r#"spec.template.metadata.labels: Invalid value: {"batch.kubernetes.io/job-name":"x","controller-uid":"u","job-name":"x"}: `selector` does not match template `labels`"#,
+        ]),
+        (&[("/spec/completionMode", json!(""))], &[
+            r#"spec.completionMode: Unsupported value: "": supported values: "NonIndexed", "Indexed""#,
         ]),
         (&[("/spec/selector/matchLabels/app", json!("a")), ("/spec/template/metadata/labels/app", json!("a"))], &[
-            r#"spec.selector: Invalid value: {"matchLabels":{"app":"a","controller-uid":"u"}}: `selector` not auto-generated"#,
+            r#"spec.selector: Invalid value: {"matchLabels":{"app":"a","batch.kubernetes.io/controller-uid":"u"}}: `selector` not auto-generated"#,
         ]),
         (&[("/spec/maxFailedIndexes", json!(1))], &[
             "spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified",

@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use super::meta::immutable;
 use super::names::{not_negative, percent, percent_complaint};
 use super::pod;
-use super::selectors::{is_empty, label_selector, picks, template_labels};
+use super::selectors::{is_empty, label_selector, own_selector, picks, template_labels};
 use super::tree::{entries, get, has, has_entries, int, same, text};
 
 const MISMATCH: &str = "`selector` does not match template `labels`";
@@ -181,10 +181,10 @@ pub(super) fn amount(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// The number, or the number before `%`.
+/// The number, or the number before `%`; one in a text, which is wrong, counts as well.
 fn size(value: &Value) -> i64 {
     match value {
-        Value::String(text) => percent(text).unwrap_or_default(),
+        Value::String(text) => percent(text).or_else(|| text.parse().ok()).unwrap_or_default(),
         other => other.as_i64().unwrap_or_default(),
     }
 }
@@ -201,7 +201,7 @@ pub(super) fn daemon_set(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), spec_path());
     let wanted = get(spec, "selector");
     let (template, template_path) = (get(spec, "template"), path.child("template"));
-    label_selector(wanted, &path.child("selector"), out);
+    own_selector(wanted, &path.child("selector"), out);
     if picks(wanted, template_labels(template)) == Some(false) {
         mismatch(template, &template_path, out);
     }
@@ -226,7 +226,7 @@ fn daemon_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
                 amount(get(rolling, key), &path.child(key), out);
                 at_most_all(get(rolling, key), &path.child(key), out);
             }
-            match (size(get(rolling, "maxUnavailable")) > 0, size(get(rolling, "maxSurge")) > 0) {
+            match (size(get(rolling, "maxUnavailable")) != 0, size(get(rolling, "maxSurge")) != 0) {
                 (true, true) => {
                     let value = get(rolling, "maxSurge").clone();
                     let message = "may not be set when maxUnavailable is non-zero";
