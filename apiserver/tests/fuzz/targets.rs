@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Read, Write};
 
 use apiserver::connect::spdy::{Codec, put_data};
-use apiserver::connect::websocket_limits;
+use apiserver::connect::frames::Decoder;
 use apiserver::crd::{self, JsonPath};
 use apiserver::negotiate::{self, Media, Sent};
 use apiserver::serve::info::request_info;
@@ -20,7 +20,6 @@ use proto::schema::{self, Message};
 use proto::selector::{FieldSelector, Selector};
 use proto::{Value, defaulting};
 use shared::cel::{Declared, PER_CALL_LIMIT, Program, Scope, Type};
-use tungstenite::protocol::{Role, WebSocket};
 
 /// A pod of one container.
 pub(crate) const POD: &[u8] = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x1a\x0a\x06\x0a\x01a\x5a\x01b\x12\x0e\x12\x06\x0a\x01c\x12\x01i\x1a\x02No\x20\x1e\x1a\0";
@@ -284,10 +283,12 @@ impl Write for Peer<'_> {
 }
 
 pub(crate) fn websocket_frames(input: &[u8]) -> String {
-    let mut socket = WebSocket::from_raw_socket(Peer(input), Role::Server, Some(websocket_limits()));
+    let (mut decoder, mut bytes, mut heard) = (Decoder::default(), BytesMut::from(input), 0);
     loop {
-        if let Err(e) = socket.read() {
-            return e.to_string();
+        match decoder.decode(&mut bytes) {
+            Ok(Some(_)) => heard += 1,
+            Ok(None) => return format!("{heard} and more"),
+            Err(over) => return format!("{heard}, {over:?}"),
         }
     }
 }
