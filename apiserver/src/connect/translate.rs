@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::time::{Instant, Interval, interval_at, sleep_until, timeout};
 
 use super::ended::Ended;
@@ -42,6 +42,8 @@ const TELLING: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes of input in a frame.
 const CHUNK: usize = 32 << 10;
+/// How long the kubelet may take to say that it has the streams.
+const OPENING: Duration = Duration::from_secs(30);
 /// Of what the kubelet says on the error stream, so much is read.
 const LONGEST_SAID: usize = 1 << 20;
 
@@ -168,7 +170,7 @@ where
         lost(&error);
     }
     let (pings, pinged) = mpsc::channel(PINGS);
-    let heard = Cell::new(Instant::now());
+    let (heard, opened) = (Cell::new(Instant::now()), Notify::new());
     let mut output = Output {
         codec,
         sink,
@@ -177,6 +179,8 @@ where
         said: Vec::new(),
         pings,
         heard: &heard,
+        accepted: 0,
+        opened: &opened,
     };
     let mut input = Input {
         numbers: &numbers,
@@ -188,7 +192,12 @@ where
     };
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
-        over = input.copy(messages, sink, &mut write) => Err(over),
+        over = async {
+            // Upstream's client says nothing before. What is sent to a kubelet that is already done with a command makes it
+            // break the connection, with what the command had said.
+            timeout(OPENING, opened.notified()).await.ok();
+            input.copy(messages, sink, &mut write).await
+        } => Err(over),
         () = idle(&heard) => Err(Over::LEFT),
         copied = output.copy(read) => {
             copied?;
@@ -336,6 +345,9 @@ struct Output<'a, C> {
     said: Vec<u8>,
     pings: mpsc::Sender<u32>,
     heard: &'a Cell<Instant>,
+    /// How many of the streams the kubelet has, and who waits for all of them.
+    accepted: usize,
+    opened: &'a Notify,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
@@ -386,7 +398,17 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                 }
                 (!bytes.is_empty()).then_some((channel, bytes))
             }
-            Frame::Accepted { stream, fin: true } | Frame::Reset { stream } => {
+            Frame::Accepted { stream, fin } => {
+                self.accepted += 1;
+                if self.accepted == self.numbers.len() {
+                    self.opened.notify_one();
+                }
+                if fin {
+                    self.open.retain(|open| *open != stream);
+                }
+                None
+            }
+            Frame::Reset { stream } => {
                 self.open.retain(|open| *open != stream);
                 None
             }
@@ -398,7 +420,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                 None
             }
             // Who says that there will be no more streams goes on with those that there are.
-            Frame::Open { .. } | Frame::Accepted { .. } | Frame::GoAway | Frame::Other => None,
+            Frame::Open { .. } | Frame::GoAway | Frame::Other => None,
         }
     }
 }

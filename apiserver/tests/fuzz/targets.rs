@@ -1,10 +1,9 @@
 //! What the bytes are given to. An outcome is told in words.
 
 use std::fmt::Display;
-use std::io::{self, Read, Write};
 
-use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::connect::frames::Decoder;
+use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::crd::{self, JsonPath};
 use apiserver::negotiate::{self, Media, Sent};
 use apiserver::serve::info::request_info;
@@ -260,25 +259,6 @@ pub(crate) fn spdy_frames(input: &[u8]) -> String {
             Ok(None) => return format!("{frames} frames"),
             Err(e) => return e.to_string(),
         }
-    }
-}
-
-/// Says what it is given, and forgets what is said to it.
-struct Peer<'i>(&'i [u8]);
-
-impl Read for Peer<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.0.read(out)
-    }
-}
-
-impl Write for Peer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -240,12 +240,7 @@ impl Server {
         // Ends with either connection; both are closed when the server's port is.
         self.streams.spawn(async move {
             match tokio::try_join!(near, far) {
-                Ok((near, far)) => {
-                    let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
-                    if let Err(problem) = tokio::io::copy_bidirectional(&mut near, &mut far).await {
-                        tracing::debug!(error = %problem, "Stream ended");
-                    }
-                }
+                Ok((near, far)) => shared::upgrade::relay(TokioIo::new(near), TokioIo::new(far)).await,
                 Err(problem) => tracing::debug!(error = %problem, "Could not take over a stream"),
             }
         });
