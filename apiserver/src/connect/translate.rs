@@ -189,15 +189,11 @@ where
         period: interval_at(Instant::now() + PING_PERIOD, PING_PERIOD),
         ping: 1,
         heard: &heard,
+        waits: Some(&opened),
     };
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
-        over = async {
-            // Upstream's client says nothing before. What is sent to a kubelet that is already done with a command makes it
-            // break the connection, with what the command had said.
-            timeout(OPENING, opened.notified()).await.ok();
-            input.copy(messages, sink, &mut write).await
-        } => Err(over),
+        over = input.copy(messages, sink, &mut write) => Err(over),
         () = idle(&heard) => Err(Over::LEFT),
         copied = output.copy(read) => {
             copied?;
@@ -261,9 +257,19 @@ struct Input<'a> {
     period: Interval,
     ping: u32,
     heard: &'a Cell<Instant>,
+    /// Tells when the kubelet has all streams, until it did.
+    waits: Option<&'a Notify>,
 }
 
 impl Input<'_> {
+    /// Until the kubelet has all streams; upstream's client says nothing before. What is sent to a kubelet that is already
+    /// done with a command makes it break the connection, with what the command had said.
+    async fn opened(&mut self) {
+        if let Some(opened) = self.waits.take() {
+            timeout(OPENING, opened.notified()).await.ok();
+        }
+    }
+
     /// Until the client ends. What the kubelet does not take is lost: it is the other direction that ends with it.
     async fn copy<C, W>(&mut self, client: &mut Messages<C>, sink: &Sink<C>, kubelet: &mut W) -> Over
     where
@@ -302,7 +308,8 @@ impl Input<'_> {
             }
             match Said::of(said) {
                 Said::Wrong => return Over::LEFT,
-                Said::Bytes(STDIN, bytes) => {
+                Said::Bytes(STDIN, bytes) if stdin.is_some() => {
+                    self.opened().await;
                     for chunk in stdin.iter().flat_map(|stream| bytes.chunks(CHUNK).map(|chunk| (*stream, chunk))) {
                         put_data(&mut out, chunk.0, chunk.1, false);
                         write(kubelet, &mut out).await;
@@ -310,12 +317,14 @@ impl Input<'_> {
                 }
                 Said::Last(STDIN) => {
                     if let Some(stream) = stdin.take() {
+                        self.opened().await;
                         put_data(&mut out, stream, b"", true);
                     }
                 }
                 Said::Bytes(RESIZE, bytes) => {
                     let sizes = self.sizes.take(bytes);
                     if let Some(stream) = self.numbers.get(&RESIZE).filter(|_| !sizes.is_empty()) {
+                        self.opened().await;
                         put_data(&mut out, *stream, &sizes, false);
                     }
                 }
@@ -441,6 +450,16 @@ mod tests {
         Message::Binary([&[channel], bytes].concat().into())
     }
 
+    /// How upstream's library says that it has a stream; the first of these begins its compression.
+    fn accepted(stream: u32) -> Vec<u8> {
+        let block: &[u8] = match stream {
+            1 => &[120, 249, 227, 198, 167, 194, 98, 96, 96, 96, 0, 0, 0, 0, 255, 255],
+            _ => &[2, 97, 0, 0, 0, 0, 255, 255],
+        };
+        let length = u8::try_from(block.len() + 4).expect("short");
+        [&[0x80, 3, 0, 2, 0, 0, 0, length], &stream.to_be_bytes()[..], block].concat()
+    }
+
     #[actix_web::test]
     async fn a_command_gets_its_input_and_its_end_is_told() {
         let (client, ours) = tokio::io::duplex(64 << 10);
@@ -460,9 +479,12 @@ mod tests {
             read.read_buf(&mut buffer).await.expect("open");
             while let Some(frame) = codec.decode(&mut buffer).expect("well-formed") {
                 match frame {
-                    Frame::Open { headers, .. } => names.push(headers[0].1.clone()),
+                    Frame::Open { headers, stream, .. } => {
+                        names.push(headers[0].1.clone());
+                        write.write_all(&accepted(stream)).await.expect("open");
+                    }
                     Frame::Data { bytes, fin, stream } => {
-                        assert_eq!(stream, 3);
+                        assert_eq!((stream, names.len()), (3, 4), "nothing is said before there are streams");
                         input.extend_from_slice(&bytes);
                         if fin {
                             break 'reading;
