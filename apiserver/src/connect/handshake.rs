@@ -12,12 +12,20 @@ use super::handed_over;
 const VERSION: &str = "13";
 
 /// Why there is no WebSocket: the code, and what is said of it.
-type Refusal = (u16, &'static str);
+pub(super) type Refusal = (u16, &'static str);
+
+/// Where a client may not be, or offers nothing that is spoken here.
+pub(super) const NOT_YOURS: Refusal = (403, "");
+/// Where a client offers several protocols, and nobody chooses.
+pub(super) const NO_CHOICE: Refusal = (400, "");
 
 /// The protocols that a client offers, best first.
 pub(super) fn offered(request: &HttpRequest) -> Vec<String> {
-    let values = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL).filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
+    let value = first(request.headers(), SEC_WEBSOCKET_PROTOCOL.as_str()).trim();
+    if value.is_empty() {
+        return Vec::new();
+    }
+    value.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 fn first<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
@@ -37,15 +45,15 @@ fn wrong(method: &Method, headers: &HeaderMap) -> Option<Refusal> {
 }
 
 /// The answer that switches, or what takes its place. `choose` takes a protocol of those offered, or none, or refuses.
-pub(super) fn begin<'a>(
+pub(super) fn begin(
     request: &HttpRequest,
-    choose: impl FnOnce(&[String]) -> Option<Option<&'a str>>,
+    choose: impl FnOnce(Vec<String>) -> Result<Option<String>, Refusal>,
 ) -> Result<ResponseHead, HttpResponse> {
     if let Some((code, why)) = wrong(request.method(), &upgrade::headers(request)) {
         return Err(refused(code, why));
     }
-    let protocol = choose(&offered(request)).ok_or_else(|| refused(403, ""))?;
-    Ok(switching(first(request.headers(), "sec-websocket-key"), protocol))
+    let protocol = choose(offered(request)).map_err(|(code, why)| refused(code, why))?;
+    Ok(switching(first(request.headers(), "sec-websocket-key"), protocol.as_deref()))
 }
 
 /// The refusal on a connection that is the library's already.

@@ -1,22 +1,20 @@
 //! A log whose client asked for WebSocket: what comes of it is sent in messages, as bytes or in base64.
 
-use std::pin::pin;
-
 use actix_web::body::MessageBody;
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{Stream, StreamExt as _};
 use shared::upgrade;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tungstenite::Message;
 
-use super::{handshake, websocket};
-use crate::authn::TOKEN_PROTOCOL;
+use super::frames::{self, Kind};
+use super::handshake;
 
 const BINARY: &str = "binary.k8s.io";
 const BASE64: &str = "base64.binary.k8s.io";
+/// Bytes of a log in one message.
+const LONGEST: usize = 2 << 10;
 
 /// How a client wants the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +24,16 @@ enum Form {
 }
 
 impl Form {
-    fn message(self, bytes: Bytes) -> Message {
+    fn message(self, bytes: &Bytes) -> (Kind, Bytes) {
         match self {
-            Self::Binary => Message::Binary(bytes),
-            Self::Base64 => Message::Text(STANDARD.encode(bytes).into()),
+            Self::Binary => (Kind::Binary, bytes.clone()),
+            Self::Base64 => (Kind::Text, STANDARD.encode(bytes).into()),
         }
     }
 }
 
 /// The first form offered that is known, and its name; a client that offers none gets bytes.
-fn form(offered: &[&String]) -> Option<(Form, &'static str)> {
+fn form(offered: &[String]) -> Option<(Form, &'static str)> {
     if offered.is_empty() {
         return Some((Form::Binary, ""));
     }
@@ -55,10 +53,9 @@ pub(super) fn wanted(request: &HttpRequest) -> bool {
 pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpResponse) -> HttpResponse {
     let mut taken = Form::Binary;
     let head = handshake::begin(request, |offered| {
-        let offered: Vec<&String> = offered.iter().filter(|name| !name.starts_with(TOKEN_PROTOCOL)).collect();
-        let (form, name) = form(&offered)?;
+        let (form, name) = form(&offered).ok_or(handshake::NOT_YOURS)?;
         taken = form;
-        Some(Some(name))
+        Ok(Some(name.to_owned()))
     });
     let head = match head {
         Ok(head) => head,
@@ -66,47 +63,31 @@ pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpRespo
     };
     let (response, client) = upgrade::accept(request, payload, &head);
     // Ends with its client or with the log.
-    actix_web::rt::spawn(carry(client, body.into_body(), taken));
+    actix_web::rt::spawn(frames::tell(client, messages(body.into_body(), taken)));
     response
 }
 
-async fn carry<C>(client: C, body: impl MessageBody, form: Form)
-where
-    C: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut body = pin!(body);
-    let (mut sink, mut incoming) = websocket(client).await.split();
-    // Upstream's first message is empty: the client sees that the connection stands.
-    let mut next = Some(Bytes::new());
-    while let Some(bytes) = next {
-        if sink.send(form.message(bytes)).await.is_err() {
-            return;
-        }
-        next = loop {
-            tokio::select! {
-                part = std::future::poll_fn(|cx| body.as_mut().poll_next(cx)) => break part.and_then(Result::ok),
-                // What clients say is not listened to, but that they leave is noticed.
-                said = incoming.next() => if !matches!(said, Some(Ok(m)) if !m.is_close()) {
-                    break None;
-                },
-            }
-        };
-    }
-    // The client may be gone already.
-    sink.close().await.ok();
+/// The messages of a body. Upstream's first one is empty: the client sees that the connection stands.
+fn messages(body: impl MessageBody, form: Form) -> impl Stream<Item = (Kind, Bytes)> {
+    let mut body = Box::pin(body);
+    let parts = futures::stream::poll_fn(move |cx| body.as_mut().poll_next(cx).map(|part| part.and_then(Result::ok)));
+    let pieces = parts.flat_map(|mut part| {
+        futures::stream::iter(std::iter::from_fn(move || {
+            (!part.is_empty()).then(|| part.split_to(part.len().min(LONGEST)))
+        }))
+    });
+    futures::stream::iter([Bytes::new()]).chain(pieces).map(move |bytes| form.message(&bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio_tungstenite::WebSocketStream;
-    use tungstenite::protocol::Role;
 
     #[test]
     fn the_first_known_form_is_taken() {
         let offered = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            form(&names.iter().collect::<Vec<_>>())
+            form(&names)
         };
         for (names, expected) in [
             (&[][..], Some((Form::Binary, ""))),
@@ -120,16 +101,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_comes_in_messages() {
-        for (form, expected) in [
-            (Form::Binary, Message::Binary(Bytes::from_static(b"a line\n"))),
-            (Form::Base64, Message::Text("YSBsaW5lCg==".into())),
+        let long = Bytes::from(vec![b'a'; LONGEST + 1]);
+        for (form, log, want) in [
+            (Form::Binary, Bytes::from_static(b"a line\n"), vec![(Kind::Binary, &b"a line\n"[..])]),
+            (Form::Base64, Bytes::from_static(b"a line\n"), vec![(Kind::Text, b"YSBsaW5lCg==")]),
+            (Form::Binary, long.clone(), vec![(Kind::Binary, &long[..LONGEST]), (Kind::Binary, b"a")]),
         ] {
-            let (client, ours) = tokio::io::duplex(1024);
-            let client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
-            let read = async { client.filter_map(|message| async { message.ok() }).collect::<Vec<_>>().await };
-            let ((), said) = tokio::join!(carry(ours, Bytes::from_static(b"a line\n"), form), read);
-            assert_eq!(said[..2], [form.message(Bytes::new()), expected]);
-            assert!(said[2].is_close(), "{said:?}");
+            let said: Vec<(Kind, Bytes)> = messages(log, form).collect().await;
+            assert_eq!((said[0].0, said[0].1.len()), (want[0].0, 0));
+            let said: Vec<(Kind, &[u8])> = said[1..].iter().map(|(kind, bytes)| (*kind, &bytes[..])).collect();
+            assert_eq!(said, want);
         }
     }
 }

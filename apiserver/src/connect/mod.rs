@@ -5,6 +5,7 @@
 //! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
 
 mod ended;
+pub mod frames;
 mod handshake;
 mod kubelet;
 mod logs;
@@ -25,9 +26,6 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use shared::flags::FlagSet;
 use shared::status::Status;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::WebSocketStream;
-use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::api::{Api, RequestInfo};
 use crate::authn::FrontProxyHeaders;
@@ -38,19 +36,6 @@ pub(crate) use pods::carried;
 pub(crate) use throttle::Limit;
 pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded, forwarded_for};
 pub use watch::{wants_messages, watch};
-
-/// Longest message, and frame, of a WebSocket client: upstream's.
-const LONGEST_MESSAGE: usize = 32 << 20;
-
-/// What is taken of a WebSocket client.
-pub fn websocket_limits() -> WebSocketConfig {
-    WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE))
-}
-
-/// The server's end of a WebSocket on a connection that has switched to it.
-async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStream<C> {
-    WebSocketStream::from_raw_socket(client, Role::Server, Some(websocket_limits())).await
-}
 
 /// An answer on a connection that is not HTTP's any more, or is as good as that.
 struct HandedOver;

@@ -137,8 +137,9 @@ async fn translated(
     streams: Streams,
     limit: Limit,
 ) -> Result<HttpResponse, Status> {
-    let known = |offered: &[String]| {
-        offered.iter().any(|name| name == translate::SUBPROTOCOL).then_some(Some(translate::SUBPROTOCOL))
+    let known = |offered: Vec<String>| {
+        let known = offered.into_iter().find(|name| name == translate::SUBPROTOCOL);
+        known.map(Some).ok_or(handshake::NOT_YOURS)
     };
     let head = match handshake::begin(call.request, known) {
         Ok(head) => head,

@@ -9,17 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt as _, StreamExt as _};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::mpsc;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::time::{Instant, Interval, interval_at, sleep_until, timeout};
-use tokio_tungstenite::WebSocketStream;
-use tungstenite::Message;
-use tungstenite::protocol::frame::CloseFrame;
-use tungstenite::protocol::frame::coding::CloseCode;
 
 use super::ended::Ended;
+use super::frames::{self, Incoming, Kind, Outgoing};
 use super::resize::Sizes;
 use super::spdy::{Codec, Frame, SpdyError, put_data, put_ping};
 
@@ -47,13 +42,16 @@ const TELLING: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes of input in a frame.
 const CHUNK: usize = 32 << 10;
+/// How long the kubelet may take to say that it has the streams.
+const OPENING: Duration = Duration::from_secs(30);
 /// Of what the kubelet says on the error stream, so much is read.
 const LONGEST_SAID: usize = 1 << 20;
 
 /// Stream numbers by channel.
 type Numbers = BTreeMap<u8, u32>;
-type Sink<C> = SplitSink<WebSocketStream<C>, Message>;
-type Messages<C> = SplitStream<WebSocketStream<C>>;
+/// Both directions write to the client: its pings are answered where it is heard.
+type Sink<C> = Mutex<Outgoing<WriteHalf<C>>>;
+type Messages<C> = Incoming<ReadHalf<C>>;
 
 /// The streams that the client asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +94,7 @@ enum Over {
     /// It came to its end, which is told.
     Ended(Box<Ended>),
     /// The client does not listen any more, or does not keep to the protocol.
-    Left(CloseCode),
+    Left(frames::Over),
 }
 
 impl Over {
@@ -104,19 +102,13 @@ impl Over {
         Self::Ended(Box::new(ended))
     }
 
-    /// By what the client said last.
-    fn by(last: Option<&tungstenite::Error>) -> Self {
-        Self::Left(match last {
-            Some(tungstenite::Error::Protocol(_)) => CloseCode::Protocol,
-            _ => CloseCode::Normal,
-        })
-    }
+    const LEFT: Self = Self::Left(frames::Over::Left);
 }
 
-impl From<tungstenite::Error> for Over {
-    fn from(error: tungstenite::Error) -> Self {
+impl From<std::io::Error> for Over {
+    fn from(error: std::io::Error) -> Self {
         tracing::debug!(%error, "An exec or attach connection broke");
-        Self::by(Some(&error))
+        Self::LEFT
     }
 }
 
@@ -126,34 +118,34 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut sink, mut messages) = super::websocket(client).await.split();
-    let over = match session(&mut sink, &mut messages, kubelet, streams).await {
+    let (read, write) = tokio::io::split(client);
+    let (sink, mut messages) = (Mutex::new(Outgoing::new(write)), Incoming::new(read));
+    let over = match session(&sink, &mut messages, kubelet, streams).await {
         Ok(ended) => Over::told(ended),
         Err(over) => over,
     };
     let counted = if let Over::Ended(ended) = &over { ended.counted } else { 500 };
     // The client may be gone already.
-    timeout(TELLING, part(&mut sink, over)).await.ok();
+    timeout(TELLING, part(&mut sink.into_inner(), over)).await.ok();
     // Its answer, so that it has read everything before the connection goes.
-    let answer = async { while let Some(Ok(_)) = messages.next().await {} };
+    let answer = async { while messages.next().await.is_ok() {} };
     timeout(FAREWELL, answer).await.ok();
     counted
 }
 
 /// Tells how it went, and closes.
-async fn part<C: AsyncRead + AsyncWrite + Unpin>(sink: &mut Sink<C>, over: Over) -> Result<(), tungstenite::Error> {
-    let code = match over {
+async fn part<W: AsyncWrite + Unpin>(client: &mut Outgoing<W>, over: Over) -> std::io::Result<()> {
+    match over {
         Over::Ended(ended) => {
-            sink.feed(message(ERROR, &ended.status.to_bare_json())).await?;
-            CloseCode::Normal
+            client.put(Kind::Binary, &[&[ERROR], &ended.status.to_bare_json()]);
+            client.close(None).await
         }
-        Over::Left(code) => code,
-    };
-    sink.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await
+        Over::Left(over) => client.close(Some(over)).await,
+    }
 }
 
 async fn session<C, K>(
-    sink: &mut Sink<C>,
+    sink: &Sink<C>,
     messages: &mut Messages<C>,
     kubelet: impl Future<Output = Result<K, Ended>>,
     streams: Streams,
@@ -163,7 +155,11 @@ where
     K: AsyncRead + AsyncWrite + Unpin,
 {
     // The client sees that the connection stands.
-    sink.send(message(streams.first(), b"")).await?;
+    {
+        let mut client = sink.lock().await;
+        client.put(Kind::Binary, &[&[streams.first()]]);
+        client.send().await?;
+    }
     let (read, mut write) = tokio::io::split(kubelet.await.map_err(Over::told)?);
     let lost = |error: &dyn std::fmt::Display| tracing::debug!(%error, "The connection to a kubelet broke");
     let mut out = BytesMut::new();
@@ -174,7 +170,7 @@ where
         lost(&error);
     }
     let (pings, pinged) = mpsc::channel(PINGS);
-    let heard = Cell::new(Instant::now());
+    let (heard, opened) = (Cell::new(Instant::now()), Notify::new());
     let mut output = Output {
         codec,
         sink,
@@ -183,6 +179,8 @@ where
         said: Vec::new(),
         pings,
         heard: &heard,
+        accepted: 0,
+        opened: &opened,
     };
     let mut input = Input {
         numbers: &numbers,
@@ -191,11 +189,12 @@ where
         period: interval_at(Instant::now() + PING_PERIOD, PING_PERIOD),
         ping: 1,
         heard: &heard,
+        waits: Some(&opened),
     };
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
-        over = input.copy(messages, &mut write) => Err(over),
-        () = idle(&heard) => Err(Over::by(None)),
+        over = input.copy(messages, sink, &mut write) => Err(over),
+        () = idle(&heard) => Err(Over::LEFT),
         copied = output.copy(read) => {
             copied?;
             Ok(Ended::after(&output.said))
@@ -258,11 +257,21 @@ struct Input<'a> {
     period: Interval,
     ping: u32,
     heard: &'a Cell<Instant>,
+    /// Tells when the kubelet has all streams, until it did.
+    waits: Option<&'a Notify>,
 }
 
 impl Input<'_> {
+    /// Until the kubelet has all streams; upstream's client says nothing before. What is sent to a kubelet that is already
+    /// done with a command makes it break the connection, with what the command had said.
+    async fn opened(&mut self) {
+        if let Some(opened) = self.waits.take() {
+            timeout(OPENING, opened.notified()).await.ok();
+        }
+    }
+
     /// Until the client ends. What the kubelet does not take is lost: it is the other direction that ends with it.
-    async fn copy<C, W>(&mut self, client: &mut Messages<C>, kubelet: &mut W) -> Over
+    async fn copy<C, W>(&mut self, client: &mut Messages<C>, sink: &Sink<C>, kubelet: &mut W) -> Over
     where
         C: AsyncRead + AsyncWrite + Unpin,
         W: AsyncWrite + Unpin,
@@ -280,12 +289,17 @@ impl Input<'_> {
                     self.ping = self.ping.wrapping_add(2);
                     None
                 }
-                message = client.next() => match message {
-                    None | Some(Ok(Message::Close(_))) => return Over::by(None),
-                    Some(Err(error)) => return error.into(),
-                    Some(Ok(Message::Binary(bytes))) => Some(bytes),
-                    Some(Ok(Message::Text(text))) => Some(text.into()),
-                    Some(Ok(_)) => None,
+                said = client.next() => match said {
+                    Ok(frames::Said::Message(bytes)) => Some(bytes),
+                    Ok(frames::Said::Ping(payload)) => {
+                        let mut client = sink.lock().await;
+                        client.pong(&payload);
+                        if let Err(error) = client.send().await {
+                            return error.into();
+                        }
+                        None
+                    }
+                    Err(over) => return Over::Left(over),
                 },
             };
             let said = said.as_deref().unwrap_or_default();
@@ -293,8 +307,9 @@ impl Input<'_> {
                 self.heard.set(Instant::now());
             }
             match Said::of(said) {
-                Said::Wrong => return Over::by(None),
-                Said::Bytes(STDIN, bytes) => {
+                Said::Wrong => return Over::LEFT,
+                Said::Bytes(STDIN, bytes) if stdin.is_some() => {
+                    self.opened().await;
                     for chunk in stdin.iter().flat_map(|stream| bytes.chunks(CHUNK).map(|chunk| (*stream, chunk))) {
                         put_data(&mut out, chunk.0, chunk.1, false);
                         write(kubelet, &mut out).await;
@@ -302,12 +317,14 @@ impl Input<'_> {
                 }
                 Said::Last(STDIN) => {
                     if let Some(stream) = stdin.take() {
+                        self.opened().await;
                         put_data(&mut out, stream, b"", true);
                     }
                 }
                 Said::Bytes(RESIZE, bytes) => {
                     let sizes = self.sizes.take(bytes);
                     if let Some(stream) = self.numbers.get(&RESIZE).filter(|_| !sizes.is_empty()) {
+                        self.opened().await;
                         put_data(&mut out, *stream, &sizes, false);
                     }
                 }
@@ -329,7 +346,7 @@ async fn write<W: AsyncWrite + Unpin>(kubelet: &mut W, out: &mut BytesMut) {
 /// From the kubelet to the client.
 struct Output<'a, C> {
     codec: Codec,
-    sink: &'a mut Sink<C>,
+    sink: &'a Sink<C>,
     numbers: &'a Numbers,
     /// Streams of the kubelet that have not ended.
     open: Vec<u32>,
@@ -337,21 +354,25 @@ struct Output<'a, C> {
     said: Vec<u8>,
     pings: mpsc::Sender<u32>,
     heard: &'a Cell<Instant>,
+    /// How many of the streams the kubelet has, and who waits for all of them.
+    accepted: usize,
+    opened: &'a Notify,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
     /// Until every stream, or the connection, has ended, in whichever way.
-    async fn copy<R: AsyncRead + Unpin>(&mut self, mut kubelet: R) -> Result<(), tungstenite::Error> {
+    async fn copy<R: AsyncRead + Unpin>(&mut self, mut kubelet: R) -> std::io::Result<()> {
         let mut buffer = BytesMut::with_capacity(16 << 10);
         loop {
             let read = kubelet.read_buf(&mut buffer).await;
             let mut ended = !matches!(read, Ok(1..));
+            let mut client = self.sink.lock().await;
             loop {
                 match self.codec.decode(&mut buffer) {
                     Ok(Some(frame)) => {
-                        if let Some(message) = self.message(frame) {
+                        if let Some((channel, bytes)) = self.message(frame) {
                             self.heard.set(Instant::now());
-                            self.sink.feed(message).await?;
+                            client.put(Kind::Binary, &[&[channel], &bytes]);
                         }
                     }
                     Ok(None) => break,
@@ -362,14 +383,16 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                     }
                 }
             }
-            self.sink.flush().await?;
+            client.send().await?;
+            drop(client);
             if ended || self.open.is_empty() {
                 return Ok(());
             }
         }
     }
 
-    fn message(&mut self, frame: Frame) -> Option<Message> {
+    /// What the client is told of a frame: bytes of a channel.
+    fn message(&mut self, frame: Frame) -> Option<(u8, Bytes)> {
         match frame {
             Frame::Data { stream, bytes, fin } => {
                 if fin {
@@ -382,9 +405,19 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                     self.said.extend_from_slice(&bytes[..room]);
                     return None;
                 }
-                (!bytes.is_empty()).then(|| message(channel, &bytes))
+                (!bytes.is_empty()).then_some((channel, bytes))
             }
-            Frame::Accepted { stream, fin: true } | Frame::Reset { stream } => {
+            Frame::Accepted { stream, fin } => {
+                self.accepted += 1;
+                if self.accepted == self.numbers.len() {
+                    self.opened.notify_one();
+                }
+                if fin {
+                    self.open.retain(|open| *open != stream);
+                }
+                None
+            }
+            Frame::Reset { stream } => {
                 self.open.retain(|open| *open != stream);
                 None
             }
@@ -396,24 +429,36 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                 None
             }
             // Who says that there will be no more streams goes on with those that there are.
-            Frame::Open { .. } | Frame::Accepted { .. } | Frame::GoAway | Frame::Other => None,
+            Frame::Open { .. } | Frame::GoAway | Frame::Other => None,
         }
     }
-}
-
-fn message(channel: u8, bytes: &[u8]) -> Message {
-    let mut body = Vec::with_capacity(bytes.len() + 1);
-    body.push(channel);
-    body.extend_from_slice(bytes);
-    Message::Binary(Bytes::from(body))
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::ready;
 
-    use super::*;
+    use futures::{SinkExt as _, StreamExt as _};
+    use tokio_tungstenite::WebSocketStream;
+    use tungstenite::Message;
     use tungstenite::protocol::Role;
+    use tungstenite::protocol::frame::coding::CloseCode;
+
+    use super::*;
+
+    fn message(channel: u8, bytes: &[u8]) -> Message {
+        Message::Binary([&[channel], bytes].concat().into())
+    }
+
+    /// How upstream's library says that it has a stream; the first of these begins its compression.
+    fn accepted(stream: u32) -> Vec<u8> {
+        let block: &[u8] = match stream {
+            1 => &[120, 249, 227, 198, 167, 194, 98, 96, 96, 96, 0, 0, 0, 0, 255, 255],
+            _ => &[2, 97, 0, 0, 0, 0, 255, 255],
+        };
+        let length = u8::try_from(block.len() + 4).expect("short");
+        [&[0x80, 3, 0, 2, 0, 0, 0, length], &stream.to_be_bytes()[..], block].concat()
+    }
 
     #[actix_web::test]
     async fn a_command_gets_its_input_and_its_end_is_told() {
@@ -434,9 +479,12 @@ mod tests {
             read.read_buf(&mut buffer).await.expect("open");
             while let Some(frame) = codec.decode(&mut buffer).expect("well-formed") {
                 match frame {
-                    Frame::Open { headers, .. } => names.push(headers[0].1.clone()),
+                    Frame::Open { headers, stream, .. } => {
+                        names.push(headers[0].1.clone());
+                        write.write_all(&accepted(stream)).await.expect("open");
+                    }
                     Frame::Data { bytes, fin, stream } => {
-                        assert_eq!(stream, 3);
+                        assert_eq!((stream, names.len()), (3, 4), "nothing is said before there are streams");
                         input.extend_from_slice(&bytes);
                         if fin {
                             break 'reading;

@@ -6,6 +6,7 @@ use futures::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tungstenite::Message;
+use tungstenite::protocol::{Role, WebSocketConfig};
 
 /// The subprotocol that asks for a tunnel.
 pub const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
@@ -15,6 +16,16 @@ pub const PREFIX: &str = "SPDY/3.1+";
 pub const STREAM_PROTOCOL: &str = "portforward.k8s.io";
 
 const CHUNK: usize = 32 << 10;
+/// Longest message, and frame, of a client.
+const LONGEST_MESSAGE: usize = 32 << 20;
+
+/// The server's end of a WebSocket on a connection that has switched to it. Tunnels are another library's upstream, which
+/// is strict.
+async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStream<C> {
+    let limits = WebSocketConfig::default();
+    let limits = limits.max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));
+    WebSocketStream::from_raw_socket(client, Role::Server, Some(limits)).await
+}
 
 /// Carries bytes both ways until either side ends.
 pub async fn tunnel<C, K>(client: C, kubelet: K)
@@ -22,7 +33,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
 {
-    if let Err(error) = carry(super::websocket(client).await, kubelet).await {
+    if let Err(error) = carry(websocket(client).await, kubelet).await {
         tracing::debug!(%error, "A port-forward connection broke");
     }
 }
@@ -65,7 +76,6 @@ where
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use tungstenite::protocol::Role;
 
     #[tokio::test]
     async fn bytes_pass_unchanged() {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::task::Poll;
 
+use actix_web::error::PayloadError;
 use actix_web::web;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -17,17 +18,24 @@ use crate::verbs::{Body, CHUNK, Reply};
 /// Largest request body.
 const MAX_BODY: usize = 3 << 20;
 
-/// Reads a request's body.
+/// Reads a request's body. What is none is told as the connection tells it.
 pub(super) async fn read_body(mut payload: web::Payload) -> Result<Bytes, Status> {
     let mut body = BytesMut::new();
     while let Some(chunk) = payload.next().await {
-        let chunk = chunk.map_err(|e| Status::bad_request(&e.to_string()))?;
+        let chunk = chunk.map_err(|e| Status::unknown(&wrong(e)))?;
         if body.len() + chunk.len() > MAX_BODY {
             return Err(Status::too_large(MAX_BODY));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
+}
+
+fn wrong(error: PayloadError) -> String {
+    match error {
+        PayloadError::Io(error) => error.to_string(),
+        _ => "unexpected EOF".to_owned(),
+    }
 }
 
 /// What is long keeps the request's seat until it has nothing more to send at once, for what it holds meanwhile: a list

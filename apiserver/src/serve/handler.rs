@@ -479,7 +479,7 @@ impl Admitted<'_> {
         let outcome = {
             let work = pin!(async {
                 let writes = matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
-                let body = match payload.take_if(|_| writes) {
+                let body = match payload.take_if(|_| writes && !shared::upgrade::is_bare(req)) {
                     Some(payload) => read_body(payload).await?,
                     None => Bytes::new(),
                 };

@@ -1,10 +1,9 @@
 //! What the bytes are given to. An outcome is told in words.
 
 use std::fmt::Display;
-use std::io::{self, Read, Write};
 
+use apiserver::connect::frames::Decoder;
 use apiserver::connect::spdy::{Codec, put_data};
-use apiserver::connect::websocket_limits;
 use apiserver::crd::{self, JsonPath};
 use apiserver::negotiate::{self, Media, Sent};
 use apiserver::serve::info::request_info;
@@ -20,7 +19,6 @@ use proto::schema::{self, Message};
 use proto::selector::{FieldSelector, Selector};
 use proto::{Value, defaulting};
 use shared::cel::{Declared, PER_CALL_LIMIT, Program, Scope, Type};
-use tungstenite::protocol::{Role, WebSocket};
 
 /// A pod of one container.
 pub(crate) const POD: &[u8] = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x1a\x0a\x06\x0a\x01a\x5a\x01b\x12\x0e\x12\x06\x0a\x01c\x12\x01i\x1a\x02No\x20\x1e\x1a\0";
@@ -264,30 +262,13 @@ pub(crate) fn spdy_frames(input: &[u8]) -> String {
     }
 }
 
-/// Says what it is given, and forgets what is said to it.
-struct Peer<'i>(&'i [u8]);
-
-impl Read for Peer<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.0.read(out)
-    }
-}
-
-impl Write for Peer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 pub(crate) fn websocket_frames(input: &[u8]) -> String {
-    let mut socket = WebSocket::from_raw_socket(Peer(input), Role::Server, Some(websocket_limits()));
+    let (mut decoder, mut bytes, mut heard) = (Decoder::default(), BytesMut::from(input), 0);
     loop {
-        if let Err(e) = socket.read() {
-            return e.to_string();
+        match decoder.decode(&mut bytes) {
+            Ok(Some(_)) => heard += 1,
+            Ok(None) => return format!("{heard} and more"),
+            Err(over) => return format!("{heard}, {over:?}"),
         }
     }
 }

@@ -34,6 +34,11 @@ async fn heads_are_judged_as_go_does() {
         (get("/version", "Expect: 100-continue\r\n"), 200, "\"major\""),
         (get("/version", "A: b\r\n c\r\n"), 200, "\"major\""),
         (get("/version", &format!("A: {}\r\n", "a".repeat(100_000))), 200, "\"major\""),
+        (get("/version", &format!("A: {}\r\n", "a".repeat(1_000_000))), 200, "\"major\""),
+        (get("/version", &"A: b\r\n".repeat(2000)), 200, "\"major\""),
+        (get(&format!("/version?a={}", "a".repeat(70_000)), ""), 414, "414 Request URI Too Long"),
+        (get("http://h/version", ""), 200, "\"major\""),
+        (post("Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n"), 500, "\"message\":\"invalid byte in chunk length\""),
         (get("/version", &format!("A: {}\r\n", "a".repeat(2 << 20))), 431, "431 Request Header Fields Too Large"),
         (get("/version", "a b: c\r\n"), 400, "400 Bad Request: invalid header name"),
         (get("/version", "Expect: x\r\n"), 417, ""),
@@ -70,9 +75,17 @@ async fn heads_are_judged_as_go_does() {
             "nobody knows of a request without a head: {said}: {answer}"
         );
     }
+    let many = "A: b\r\n".repeat(200);
+    let seen = answers(&c, &get("/api/v1/namespaces/none", &format!("{many}Accept: application/yaml\r\n"))).await;
+    assert!(seen.contains("\r\n\r\napiVersion: v1\n"), "what the library is not given is there all the same: {seen}");
     // What is refused has its turn.
     let kept = "GET /version HTTP/1.1\r\nHost: h\r\n\r\n";
     let all = answers(&c, &format!("{kept}{kept}GET /% HTTP/1.1\r\nHost: h\r\n\r\n{kept}")).await;
+    // What holds of the next request does not hold of this one: the first answer has no body, and is not the last.
+    let head = answers(&c, &format!("{}{}", kept.replace("GET", "HEAD"), get("/version", ""))).await;
+    let (first, second) = head.split_once("\r\n\r\n").expect("two answers");
+    assert!(!first.to_ascii_lowercase().contains("connection: close"), "{head}");
+    assert!(second.starts_with("HTTP/1.1 200 OK\r\n") && second.contains("\"major\""), "{head}");
     let codes: Vec<&str> = all.match_indices("HTTP/1.1 ").filter_map(|(at, _)| all.get(at + 9..at + 12)).collect();
     assert_eq!(codes, ["200", "200", "400"], "{all}");
 }

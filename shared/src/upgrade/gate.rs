@@ -5,6 +5,7 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use super::chunks::Chunks;
 use super::heads::{self, Body, Line, Search};
+use super::turn::Turn;
 
 const CHUNK: usize = 8 << 10;
 /// How long a client is heard out after the last answer: what it says to a socket that is closed would reset the
@@ -28,6 +31,10 @@ pub(super) struct Gate<S> {
     state: State,
     /// The request that passes says that it is the last one.
     last: bool,
+    /// The client has no more to say.
+    ended: bool,
+    /// Whose turn it is.
+    turn: Rc<Turn>,
     /// Until when the client is heard out.
     lingers: Option<Pin<Box<Sleep>>>,
 }
@@ -45,7 +52,20 @@ enum State {
 
 impl<S> Gate<S> {
     pub(super) fn new(inner: S) -> Self {
-        Self { inner, ahead: BytesMut::new(), given: Bytes::new(), state: State::head(), last: false, lingers: None }
+        Self {
+            inner,
+            ahead: BytesMut::new(),
+            given: Bytes::new(),
+            state: State::head(),
+            last: false,
+            ended: false,
+            turn: Rc::default(),
+            lingers: None,
+        }
+    }
+
+    pub(super) fn turn(&self) -> &Rc<Turn> {
+        &self.turn
     }
 
     pub(super) fn inner(&self) -> &S {
@@ -72,6 +92,8 @@ impl<S> Gate<S> {
                     Ok(head) => {
                         self.given = Bytes::from(head.bytes);
                         self.last = head.last;
+                        *self.turn.aside.borrow_mut() = head.aside;
+                        self.turn.begin();
                         self.state = State::within(head.body);
                     }
                 }
@@ -82,17 +104,21 @@ impl<S> Gate<S> {
                 self.given = self.ahead.split_to(count).freeze();
                 *left -= count as u64;
             }
-            State::Chunks(chunks) => {
-                let count = chunks.take(&self.ahead);
-                let over = chunks.over();
-                self.given = self.ahead.split_to(count).freeze();
-                match over {
-                    Some(true) => self.state = self.after(),
-                    // What is none is for the library to say.
-                    Some(false) => self.state = State::Open,
-                    None => {}
+            State::Chunks(chunks) => match chunks.take(&mut self.ahead) {
+                Ok(given) => {
+                    self.given = given.unwrap_or_default();
+                    if chunks.over() {
+                        self.state = self.after();
+                    } else if self.given.is_empty() {
+                        return false;
+                    }
                 }
-            }
+                Err(wrong) => {
+                    *self.turn.wrong.borrow_mut() = Some(wrong);
+                    self.state = State::Shut;
+                    self.ended = true;
+                }
+            },
             State::Open => self.given = self.ahead.split().freeze(),
             State::Shut => self.ahead.clear(),
         }
@@ -106,6 +132,7 @@ impl<S> Gate<S> {
 
     fn refuse(&mut self, refused: heads::Refused) -> bool {
         self.given = Bytes::from(heads::in_place(refused));
+        self.turn.begin();
         self.state = State::Shut;
         true
     }
@@ -125,92 +152,6 @@ impl State {
     }
 }
 
-/// Where in a chunked body one is (RFC 9112 section 7.1).
-#[derive(Default)]
-struct Chunks {
-    at: At,
-    /// What is left of the chunk; while its length is read, that.
-    left: u64,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum At {
-    #[default]
-    Size,
-    Extension,
-    /// In the end of the line with a size.
-    SizeEnd,
-    Data,
-    /// In the end of the line after a chunk.
-    DataEnd,
-    DataEnded,
-    /// At the beginning of a line of the trailer, within one, in the end of one, and in that of the last.
-    Trailer,
-    TrailerLine,
-    TrailerEnd,
-    LastEnd,
-    Over,
-    Wrong,
-}
-
-impl Chunks {
-    /// How many of the bytes are of the body.
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        let mut used = 0;
-        while let (Some(byte), None) = (bytes.get(used), self.over()) {
-            if self.at == At::Data {
-                let rest = (bytes.len() - used) as u64;
-                let count = rest.min(self.left);
-                self.left -= count;
-                used += usize::try_from(count).unwrap_or(usize::MAX);
-                if self.left == 0 {
-                    self.at = At::DataEnd;
-                }
-                continue;
-            }
-            used += 1;
-            self.at = self.after(*byte);
-        }
-        used
-    }
-
-    fn after(&mut self, byte: u8) -> At {
-        match (self.at, byte) {
-            (At::Size | At::Extension, b'\r') => At::SizeEnd,
-            (At::Size, b';' | b' ' | b'\t') => At::Extension,
-            (At::Size, digit) => match char::from(digit).to_digit(16) {
-                Some(digit) if self.left < 1 << 56 => {
-                    self.left = self.left << 4 | u64::from(digit);
-                    At::Size
-                }
-                _ => At::Wrong,
-            },
-            (At::SizeEnd, b'\n') if self.left == 0 => At::Trailer,
-            (At::SizeEnd, b'\n') => At::Data,
-            (At::DataEnd, b'\r') => At::DataEnded,
-            (At::DataEnded, b'\n') => At::Size,
-            (At::Trailer, b'\r') => At::LastEnd,
-            (At::LastEnd, b'\n') => At::Over,
-            (At::TrailerLine, b'\r') => At::TrailerEnd,
-            (At::TrailerEnd, b'\n') => At::Trailer,
-            (At::Extension | At::Trailer | At::TrailerLine, byte) if byte != b'\n' => match self.at {
-                At::Extension => At::Extension,
-                _ => At::TrailerLine,
-            },
-            _ => At::Wrong,
-        }
-    }
-
-    /// Whether it is over, and well.
-    fn over(&self) -> Option<bool> {
-        match self.at {
-            At::Over => Some(true),
-            At::Wrong => Some(false),
-            _ => None,
-        }
-    }
-}
-
 impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
@@ -224,16 +165,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
             if matches!(this.state, State::Open) && this.ahead.is_empty() {
                 return Pin::new(&mut this.inner).poll_read(cx, buf);
             }
-            if !this.ahead.is_empty() && this.step() {
+            // A head waits until the request before it is answered, and not for ever more bytes behind it.
+            let waits =
+                matches!(this.state, State::Head(..)) && !this.ahead.is_empty() && this.turn.poll(cx).is_pending();
+            if !waits && !this.ahead.is_empty() && this.step() {
                 continue;
+            }
+            if waits && (this.ended || this.ahead.len() >= CHUNK) {
+                return Poll::Pending;
+            }
+            if this.ended {
+                // Half a head is none.
+                return Poll::Ready(Ok(()));
             }
             let mut chunk = [0; CHUNK];
             let mut read = ReadBuf::new(&mut chunk);
             ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
-            if read.filled().is_empty() {
-                // Half a head is none.
-                return Poll::Ready(Ok(()));
-            }
+            this.ended = read.filled().is_empty();
             this.ahead.extend_from_slice(read.filled());
         }
     }
@@ -288,6 +236,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+    use super::super::turn::Held;
     use super::*;
 
     /// What the library is given, of bytes that come in pieces of a length.
@@ -302,8 +251,13 @@ mod tests {
             }
             drop(client);
         };
-        let (_, read) = tokio::join!(sending, gate.read_to_end(&mut out));
-        read.expect("read");
+        let reading = async {
+            // Each request is answered when it is read.
+            while gate.read_buf(&mut out).await.expect("read") > 0 {
+                drop(Held::of(gate.turn()));
+            }
+        };
+        tokio::join!(sending, reading);
         String::from_utf8_lossy(&out).replace("\r\n", "|")
     }
 
@@ -321,7 +275,7 @@ mod tests {
             ),
             (
                 format!("{post}Transfer-Encoding: chunked\r\n\r\n5;a=b\r\nGET /\r\n0\r\nA: b\r\n\r\n{GET}"),
-                format!("POST / HTTP/1.1|Host: h|Transfer-Encoding: chunked||5;a=b|GET /|0|A: b||{GIVEN}"),
+                format!("POST / HTTP/1.1|Host: h|Transfer-Encoding: chunked||5|GET /|0||{GIVEN}"),
             ),
             (
                 format!("GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n{GET}"),

@@ -2,10 +2,18 @@
 //! HTTP library here does not is said in other words (a raw `<` in a path, a length said twice), and what it refuses is
 //! refused with its code and text. Pure.
 
-/// The longest head that is taken, and the most headers: more is more than the library here takes. (Go has a megabyte and
-/// does not count.)
-pub(super) const LONGEST: usize = (128 << 10) - 1;
+use crate::url::Url;
+
+/// The longest head that is taken: Go's megabyte, and what it allows beyond.
+pub(super) const LONGEST: usize = (1 << 20) + (4 << 10);
+/// The longest head, and the most headers, that the library here takes. Of what is more it is told what it has to know.
+const LONGEST_GIVEN: usize = (128 << 10) - 1;
 const MOST_HEADERS: usize = 96;
+/// The longest target that its type for targets holds. (Go has no limit of its own.)
+const LONGEST_TARGET: usize = u16::MAX as usize - 1;
+/// What the library has to know of a request.
+const KNOWN: [&str; 8] =
+    ["host", "connection", "upgrade", "content-length", "transfer-encoding", "expect", super::ASKED, super::REFUSED];
 
 /// Why a request is refused: code and text.
 pub(super) type Refused = (u16, &'static str);
@@ -14,6 +22,7 @@ pub(super) const TOO_LARGE: Refused = (431, "431 Request Header Fields Too Large
 const BAD: Refused = (400, "400 Bad Request");
 const NO_HOST: Refused = (400, "400 Bad Request: missing required Host header");
 const BAD_HOST: Refused = (400, "400 Bad Request: malformed Host header");
+const TARGET_TOO_LONG: Refused = (414, "414 Request URI Too Long");
 const BAD_NAME: Refused = (400, "400 Bad Request: invalid header name");
 const ENCODING: Refused = (501, "Unsupported transfer encoding");
 const VERSION: Refused = (505, "505 HTTP Version Not Supported: unsupported protocol version");
@@ -91,7 +100,7 @@ impl<'a> Line<'a> {
     }
 }
 
-fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -102,14 +111,25 @@ fn is_target(method: &str, target: &[u8]) -> bool {
     }
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     let escaped = |at: usize| path.get(at + 1..at + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
-    let escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| escaped(at));
-    // A scheme, which only whoever takes this for a proxy says.
-    let scheme = path.iter().position(|byte| *byte == b':').is_some_and(|at| {
-        at > 0
-            && path[0].is_ascii_alphabetic()
-            && path[..at].iter().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
-    });
-    escapes && (path.starts_with(b"/") || target == b"*" || method == "CONNECT" || scheme)
+    match target[0] {
+        b'/' => path.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| escaped(at)),
+        // Only whoever takes this for a proxy says a scheme and a host.
+        _ => target == b"*" || method == "CONNECT" || Url::parse_request(target).is_ok(),
+    }
+}
+
+/// The path and the query of a target; nothing is at one that has no path.
+fn origin_form(method: &str, target: &[u8]) -> Vec<u8> {
+    if target.starts_with(b"/") || method == "CONNECT" {
+        return target.to_vec();
+    }
+    let Ok(url) = Url::parse_request(target) else { return b"*".to_vec() };
+    let path = url.escaped_path();
+    if !path.starts_with(b"/") {
+        return b"*".to_vec();
+    }
+    let query = if url.query.is_empty() { Vec::new() } else { [b"?", &url.query[..]].concat() };
+    [path, query].concat()
 }
 
 /// The target as the library takes it.
@@ -131,8 +151,8 @@ fn encoded(target: &[u8]) -> Vec<u8> {
     out
 }
 
-type Field = (String, Vec<u8>);
-type Fields = Vec<Field>;
+pub(super) type Field = (String, Vec<u8>);
+pub(super) type Fields = Vec<Field>;
 
 /// The headers; what is folded over lines is one.
 fn fields(lines: &[u8]) -> Result<Fields, Refused> {
@@ -189,9 +209,18 @@ fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
     if line.minor == 0 {
         drop_all(fields, "transfer-encoding");
     }
+    let said = values(fields, "content-length");
+    let first = said.first().copied();
+    if said.iter().any(|other| other.is_empty() || Some(*other) != first || !other.iter().all(u8::is_ascii_digit)) {
+        return Err(BAD);
+    }
     let encodings = values(fields, "transfer-encoding");
     if matches!(encodings[..], [encoding] if encoding.eq_ignore_ascii_case(b"chunked")) {
-        if !values(fields, "content-length").is_empty() {
+        let trailers = values(fields, "trailer");
+        if ["transfer-encoding", "trailer", "content-length"].iter().any(|name| names(&trailers, name)) {
+            return Err(BAD);
+        }
+        if first.is_some() {
             // Whoever stands between may believe the other word: after this request nothing is (RFC 9112 section 6.1).
             drop_all(fields, "content-length");
             drop_all(fields, "connection");
@@ -202,11 +231,7 @@ fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
     if !encodings.is_empty() {
         return Err(ENCODING);
     }
-    let said = values(fields, "content-length");
-    let Some(first) = said.first().copied() else { return Ok(Body::Length(0)) };
-    if first.is_empty() || said.iter().any(|other| *other != first) || !first.iter().all(u8::is_ascii_digit) {
-        return Err(BAD);
-    }
+    let Some(first) = first else { return Ok(Body::Length(0)) };
     let length: i64 = std::str::from_utf8(first).ok().and_then(|text| text.parse().ok()).ok_or(BAD)?;
     drop_all(fields, "content-length");
     fields.push(("Content-Length".to_owned(), length.to_string().into_bytes()));
@@ -259,6 +284,8 @@ pub(super) struct Head {
     pub(super) body: Body,
     /// No request comes after this one.
     pub(super) last: bool,
+    /// Headers that the library is not given.
+    pub(super) aside: Fields,
 }
 
 /// What becomes of a head.
@@ -284,11 +311,13 @@ pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
         drop_all(&mut fields, "content-length");
         fields.push(("Content-Length".to_owned(), b"0".to_vec()));
     }
-    if fields.len() > MOST_HEADERS {
-        return Err(TOO_LARGE);
+    let target = encoded(&origin_form(line.method, line.target));
+    if target.len() > LONGEST_TARGET {
+        return Err(TARGET_TOO_LONG);
     }
+    let aside = put_aside(&mut fields, target.len() + line.method.len());
     let mut out = format!("{} ", line.method).into_bytes();
-    out.extend_from_slice(&encoded(line.target));
+    out.extend_from_slice(&target);
     out.extend_from_slice(if line.minor == 0 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
     for (name, value) in &fields {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
@@ -298,7 +327,19 @@ pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
     out.extend_from_slice(b"\r\n");
     // The library would read on, and then know no more of the first request that it was to be the last one.
     let last = names(&values(&fields, "connection"), "close");
-    Ok(Head { bytes: out, body, last })
+    Ok(Head { bytes: out, body, last, aside })
+}
+
+/// Of headers that are too much for the library those that it need not know.
+fn put_aside(fields: &mut Fields, line: usize) -> Fields {
+    let length: usize = fields.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    if fields.len() <= MOST_HEADERS && length + line + 64 <= LONGEST_GIVEN {
+        return Fields::new();
+    }
+    let known = |name: &str| KNOWN.iter().any(|known| name.eq_ignore_ascii_case(known));
+    let (given, aside) = fields.drain(..).partition(|(name, _)| known(name));
+    *fields = given;
+    aside
 }
 
 /// The request that takes the place of one that is refused: answers have to come in order, and this has its turn.
@@ -348,10 +389,26 @@ mod tests {
                 "GET /a HTTP/1.1|Host: h||",
                 NONE,
             ),
-            ("GET http://h/a HTTP/1.1\r\nHost: h\r\n\r\n", "GET http://h/a HTTP/1.1|Host: h||", NONE),
+            ("GET http://h/a%20b?c HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a%20b?c HTTP/1.1|Host: h||", NONE),
+            ("GET http:///a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1|Host: h||", NONE),
+            ("GET http://h HTTP/1.1\r\nHost: h\r\n\r\n", "GET * HTTP/1.1|Host: h||", NONE),
+            ("GET mailto:a HTTP/1.1\r\nHost: h\r\n\r\n", "GET * HTTP/1.1|Host: h||", NONE),
         ] {
             assert_eq!(shown(head.as_bytes()), Ok((want.to_owned(), body)), "{head:?}");
             assert_eq!(Search::default().end(head.as_bytes()), Some(head.len()), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_for_the_library_is_put_aside() {
+        for (more, aside) in
+            [("A: b\r\n".repeat(94), 0), ("A: b\r\n".repeat(95), 95), (format!("A: {}\r\n", "a".repeat(200_000)), 1)]
+        {
+            let head = format!("POST /a HTTP/1.1\r\nHost: h\r\n{more}Content-Length: 2\r\n\r\n");
+            let head = judged(head.as_bytes()).expect("taken");
+            assert_eq!((head.aside.len(), head.body), (aside, Body::Length(2)));
+            let given = String::from_utf8_lossy(&head.bytes).into_owned();
+            assert!(aside == 0 || given == "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n", "{given}");
         }
     }
 
@@ -374,7 +431,11 @@ mod tests {
             (host("abc"), BAD),
             (host(": c"), BAD),
             (host("A: b\x01"), BAD),
-            (host(&"A: b\r\n".repeat(100)), TOO_LARGE),
+            (host("Trailer: a, Content-Length\r\nTransfer-Encoding: chunked"), BAD),
+            (host("Content-Length: x\r\nTransfer-Encoding: chunked"), BAD),
+            ("GET http://h:x/a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            ("GET http://h%41/a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
+            (format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(70_000)), TARGET_TOO_LONG),
             ("GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
             ("GET a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),
             ("GET  /a HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), BAD),

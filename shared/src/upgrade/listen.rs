@@ -24,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::gate::Gate;
 use super::http2::{self, Noted, Peer, Settings};
+use super::turn::{Answer, Fitted, InTurn, Taken};
 use crate::ahead::Ahead;
 use crate::metrics::{self, Counter};
 use crate::run::Shutdown;
@@ -137,12 +138,19 @@ impl Listening {
 }
 
 /// HTTP/1.1 over an app.
-fn http1<S, B>(listening: &Listening, connected: Connected, app: S) -> HttpService<Gate<Secured>, S, B>
+#[allow(clippy::type_complexity)]
+fn http1<S, B>(
+    listening: &Listening,
+    connected: Connected,
+    app: S,
+) -> HttpService<Gate<Secured>, InTurn<Fitted<S, B>>, Answer<BoxBody>>
 where
     S: ServiceFactory<Request, Config = ()>,
     S::Error: Into<Response<BoxBody>> + 'static,
-    S::InitError: Debug,
+    S::InitError: Debug + 'static,
     S::Response: Into<Response<B>> + 'static,
+    S::Future: 'static,
+    S::Service: 'static,
     <S::Service as Service<Request>>::Future: 'static,
     B: MessageBody + 'static,
 {
@@ -155,8 +163,11 @@ where
             let shutdown = shutdown.clone();
             async move { shutdown.wait().await }
         })
-        .on_connect_ext(move |io: &Gate<Secured>, data: &mut Extensions| connected(io.inner(), data))
-        .finish(app)
+        .on_connect_ext(move |io: &Gate<Secured>, data: &mut Extensions| {
+            data.insert(Taken(Rc::clone(io.turn())));
+            connected(io.inner(), data);
+        })
+        .finish(InTurn(Fitted::new(app)))
 }
 
 /// What a thread serves its connections with.

@@ -4,6 +4,7 @@
 //!
 //! What the frames mean is none of this room's business.
 
+mod chunks;
 mod dial;
 mod gate;
 mod heads;
@@ -11,17 +12,21 @@ mod http2;
 mod listen;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use actix_web::http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, UPGRADE};
+use actix_web::body::BodyStream;
+use actix_web::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING, UPGRADE};
 use actix_web::http::{StatusCode, Version};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
 pub use dial::{Dialed, RequestHead, ResponseHead, Rewound, dial};
@@ -71,6 +76,15 @@ pub fn connected<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
     request.conn_data::<T>().cloned().or_else(|| request.extensions().get().and_then(noted))
 }
 
+/// Whether a request has no body although the library waits for one: it asks for another protocol, and says of no body.
+pub fn is_bare(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    request.version() != Version::HTTP_2
+        && headers.contains_key(UPGRADE)
+        && !headers.contains_key(CONTENT_LENGTH)
+        && !headers.contains_key(TRANSFER_ENCODING)
+}
+
 /// The client's headers as it sent them.
 pub fn headers(request: &HttpRequest) -> HeaderMap {
     let mut headers = request.headers().clone();
@@ -107,7 +121,7 @@ pub fn accept(request: &HttpRequest, payload: web::Payload, head: &ResponseHead)
     }
     let chosen = head.headers.get(UPGRADE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     response.upgrade(chosen.or_else(|| protocol(request)).unwrap_or_default());
-    (response.streaming(ReaderStream::new(read)), Upgraded(ours))
+    (response.body(BodyStream::new(ReaderStream::new(read))), Upgraded(ours))
 }
 
 impl AsyncRead for Upgraded {
@@ -130,7 +144,11 @@ impl AsyncWrite for Upgraded {
     }
 }
 
-/// Copies both ways until one side closes; what that side had sent has then reached the other.
+/// What a side that takes no more had said may take so long to reach the other.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Copies both ways until one side closes; what that side had sent has then reached the other. A side that takes no more,
+/// like a command that is done before its input is, is heard out.
 pub async fn relay<A, B>(a: A, b: B)
 where
     A: AsyncRead + AsyncWrite,
@@ -148,9 +166,16 @@ where
             tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut b_read), &mut a_write).await;
         a_write.flush().await.and(copied.map(drop))
     };
+    let (mut there, mut back) = (pin!(there), pin!(back));
     let ended = tokio::select! {
-        ended = there => ended,
-        ended = back => ended,
+        ended = &mut there => match ended {
+            Err(_) => timeout(LAST_WORDS, back).await.unwrap_or(ended),
+            ended => ended,
+        },
+        ended = &mut back => match ended {
+            Err(_) => timeout(LAST_WORDS, there).await.unwrap_or(ended),
+            ended => ended,
+        },
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "An upgraded connection broke");
