@@ -136,7 +136,7 @@ fn variables_are_computed_once_and_when_asked_for() {
         [("images", "object.list.map(x, x + '!')"), ("broken", "object.nope"), ("two", "size(variables.images)")]
     {
         let program = Program::compile(source, &declared).expect(source);
-        admission::declare(&mut declared, name, program.result().clone());
+        admission::declare(&mut declared, name, program.result());
         scope.define(&format!("variables.{name}"), Ok(Arc::new(program)));
     }
     admission::declare_none(&mut declared);
