@@ -512,7 +512,11 @@ impl Admitted<'_> {
         let reply = held(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
         let response = match payload {
             Some(payload) if messages => connect::watch(req, payload, reply),
-            _ => answer::reply(reply, self.shape),
+            _ => {
+                let (media_type, shape) = (reply.content_type.clone(), self.shape);
+                let size = if let Body::Full(body) = &reply.body { Some(body.len()) } else { None };
+                working.serialize(&media_type, size, || answer::reply(reply, shape))
+            }
         };
         working.sent();
         response
