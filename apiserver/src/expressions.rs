@@ -128,7 +128,7 @@ impl Wanted {
             }
             Self::PerhapsBool => {
                 return match got {
-                    Type::Bool | Type::Dyn => Ok(()),
+                    Type::Bool | Type::Any => Ok(()),
                     _ => Err(format!("must evaluate to bool or the unknown type, not {found}")),
                 };
             }

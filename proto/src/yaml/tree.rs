@@ -242,7 +242,7 @@ impl<'n, 't> Builder<'n, 't> {
             let kind = if *key == Scalar::Null { "%!s(<nil>)" } else { "uint64" };
             let (key, value) = (shown(key), if value.is_null() { "<nil>".to_owned() } else { go_syntax(value, KEYS) });
             let said = format!("unsupported map key of type: {kind}, key: {key}, value: {value}");
-            self.bad_key.get_or_insert_with(|| Broken(said));
+            self.bad_key.get_or_insert(Broken(said));
         }
         text
     }
