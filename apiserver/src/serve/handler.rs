@@ -513,9 +513,10 @@ impl Admitted<'_> {
         let response = match payload {
             Some(payload) if messages => connect::watch(req, payload, reply),
             _ => {
-                let (media_type, shape) = (reply.content_type.clone(), self.shape);
+                let media_type = working.span().map(|_| reply.content_type.to_string());
                 let size = if let Body::Full(body) = &reply.body { Some(body.len()) } else { None };
-                working.serialize(&media_type, size, || answer::reply(reply, shape))
+                let shape = self.shape;
+                working.serialize(media_type.as_deref(), size, || answer::reply(reply, shape))
             }
         };
         working.sent();

@@ -184,7 +184,7 @@ impl<'a> Working<'a> {
     }
 
     /// An answer of so many bytes, if that is known, is being sent in a media type by `send`.
-    pub(super) fn serialize<T>(&self, media_type: &str, size: Option<usize>, send: impl FnOnce() -> T) -> T {
+    pub(super) fn serialize<T>(&self, media_type: Option<&str>, size: Option<usize>, send: impl FnOnce() -> T) -> T {
         let span = self.span.as_ref().and_then(|span| span.child(OWN, "SerializeObject", Kind::Internal));
         let Some(span) = span else { return send() };
         span.step_of("About to start writing response", "size", size.unwrap_or_default());
@@ -196,7 +196,7 @@ impl<'a> Working<'a> {
             about.text("method", request.method().as_str());
             about.text("url", request.uri().path());
             about.text("protocol", &format!("{:?}", request.version()));
-            about.text("mediaType", media_type);
+            about.text("mediaType", media_type.unwrap_or_default());
         });
         sent
     }

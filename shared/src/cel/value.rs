@@ -503,7 +503,7 @@ impl<'a> Value<'a> {
             Self::Type(_) => return Err(Error::new("type conversion not supported for 'type'")),
             Self::Opaque(_) => {
                 let name = self.type_name();
-                let short = name.rsplit_once('.').map_or(&*name, |(_, short)| short);
+                let short = name.rsplit_once('.').map_or(name, |(_, short)| short);
                 return Err(Error::new(format!("type conversion error from '{short}' to '*structpb.Value'")));
             }
         })

@@ -127,9 +127,12 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
     }
     let validations = tree::list(policy, "/spec/validations");
     let mut scope = stage(policy, dialect_of(policy), matter, parameter, true);
-    let verdicts: Vec<Verdict> = validations.iter().map(|v| scope.judge(tree::text(v, "/expression"))).collect();
-    if scope.is_exhausted() {
-        return exhausted(open);
+    let mut verdicts: Vec<Verdict> = Vec::with_capacity(validations.len());
+    for validation in validations {
+        verdicts.push(scope.judge(tree::text(validation, "/expression")));
+        if scope.is_exhausted() {
+            return exhausted(open);
+        }
     }
     let messages = messages(policy, matter, parameter, &verdicts, scope.left());
     let mut judgement = Judgement::default();
@@ -150,10 +153,18 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             false => judgement.findings.push(broken(why, at)),
         }
     }
+    let annotations = tree::list(policy, "/spec/auditAnnotations");
+    if annotations.is_empty() {
+        return judgement;
+    }
     // Notes have means of their own.
     let mut scope = stage(policy, dialect_of(policy), matter, parameter, false);
-    for annotation in tree::list(policy, "/spec/auditAnnotations") {
-        match scope.text(tree::text(annotation, "/valueExpression"), Wanted::TextOrNull) {
+    for annotation in annotations {
+        let text = scope.text(tree::text(annotation, "/valueExpression"), Wanted::TextOrNull);
+        if scope.is_exhausted() {
+            return exhausted(open);
+        }
+        match text {
             Ok(Some(value)) if !value.trim().is_empty() => {
                 let key = tree::text(annotation, "/key").to_owned();
                 judgement.annotations.push(Annotation::Publish(key, value.trim().to_owned()));
@@ -163,7 +174,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             Err(why) => judgement.annotations.push(Annotation::Broken(why)),
         }
     }
-    if scope.is_exhausted() { exhausted(open) } else { judgement }
+    judgement
 }
 
 fn broken(message: String, at: usize) -> Finding {

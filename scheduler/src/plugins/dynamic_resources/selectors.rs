@@ -73,7 +73,7 @@ impl Selectors {
             Ok(other) => {
                 let kind = other.type_name();
                 // Each type says it in its own words.
-                let why = match &*kind {
+                let why = match kind {
                     "string" => "unsupported native conversion from string to 'bool'".to_owned(),
                     "int" => "unsupported type conversion from 'int' to bool".to_owned(),
                     kind => {
