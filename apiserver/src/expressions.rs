@@ -128,7 +128,7 @@ impl Wanted {
             }
             Self::PerhapsBool => {
                 return match got {
-                    Type::Bool | Type::Dyn => Ok(()),
+                    Type::Bool | Type::Any => Ok(()),
                     _ => Err(format!("must evaluate to bool or the unknown type, not {found}")),
                 };
             }
@@ -137,9 +137,7 @@ impl Wanted {
             Self::Object => "Object",
             Self::Patches => "list(JSONPatch)",
         };
-        // A list without elements is one of any type.
-        let empty = self == Self::Patches && matches!(got, Type::List(of) if matches!(**of, Type::Dyn));
-        if found == one || empty { Ok(()) } else { Err(format!("must evaluate to {one} but got {found}")) }
+        if found == one { Ok(()) } else { Err(format!("must evaluate to {one} but got {found}")) }
     }
 }
 
@@ -185,7 +183,7 @@ impl Names {
         let program = self.compile(expression, Wanted::Any);
         let of = program.as_ref().map_or(Type::Dyn, |p| p.result().clone());
         self.mark.push_str(&format!("{name}:{of};"));
-        cel::admission::declare(&mut self.declared, name, of);
+        cel::admission::declare(&mut self.declared, name, &of);
         program
     }
 
@@ -234,6 +232,11 @@ impl<'a> Scope<'a> {
         self.values.set(name, value);
     }
 
+    /// What is left to spend.
+    pub fn left(&self) -> u64 {
+        self.budget.left()
+    }
+
     /// Starts to spend from another budget.
     pub fn spend_from(&mut self, budget: u64) {
         self.budget = Budget::new(budget);
@@ -258,6 +261,17 @@ impl<'a> Scope<'a> {
     /// Runs an expression.
     pub fn run(&mut self, expression: &str, wanted: Wanted) -> Result<cel::Value<'a>, String> {
         let program = self.names.compile(expression, wanted)?;
+        self.spend(expression, &program)
+    }
+
+    /// Runs one of several expressions: a problem of each is told for itself.
+    fn run_one(&mut self, expression: &str, wanted: Wanted) -> Result<cel::Value<'a>, String> {
+        let compiled = self.names.compile(expression, wanted);
+        let program = compiled.map_err(|why| format!("compilation error: {why}"))?;
+        self.spend(expression, &program)
+    }
+
+    fn spend(&mut self, expression: &str, program: &Program) -> Result<cel::Value<'a>, String> {
         let answer = program.evaluate(&self.values, &mut self.budget);
         if self.budget.is_exhausted() {
             return Err(EXHAUSTED.to_owned());
@@ -273,7 +287,7 @@ impl<'a> Scope<'a> {
 
     /// The truth of a rule; the error names the rule.
     pub fn judge(&mut self, expression: &str) -> Result<bool, String> {
-        match self.run(expression, Wanted::Bool)? {
+        match self.run_one(expression, Wanted::Bool)? {
             cel::Value::Bool(answer) => Ok(answer),
             _ => Err(format!("cel expression evaluated to non-bool: {expression}")),
         }
@@ -281,7 +295,7 @@ impl<'a> Scope<'a> {
 
     /// The text of an expression; `None` for null.
     pub fn text(&mut self, expression: &str, wanted: Wanted) -> Result<Option<String>, String> {
-        match self.run(expression, wanted)? {
+        match self.run_one(expression, wanted)? {
             cel::Value::String(text) => Ok(Some(text.to_string())),
             cel::Value::Null => Ok(None),
             other => Err(format!(

@@ -35,6 +35,7 @@ use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Scope};
 use shared::run::{Shutdown, TaskGroup};
+use shared::traces::Tracer;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
@@ -99,6 +100,21 @@ fn check_machine(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What begins traces, where the configuration asks for them.
+fn write_traces(
+    kubelet: &KubeletConfiguration,
+    settings: &Settings,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Tracer> {
+    let Some(configuration) = &kubelet.tracing else { return Ok(Tracer::default()) };
+    let about = [("service.name", "kubelet"), ("host.name", &settings.node_name)];
+    let (tracer, exporting) = Tracer::start(configuration, &about, None)?;
+    let end = shutdown.token().clone();
+    tasks.spawn("traces", async move { exporting.run(end.cancelled()).await });
+    Ok(tracer)
+}
+
 /// Which sources of pods were heard.
 struct Heard {
     file: AtomicBool,
@@ -139,10 +155,12 @@ impl Kubelet {
         let settings = config.settings();
         let node_name = settings.node_name.clone();
         make_folders(&settings)?;
+        let tracer = write_traces(kubelet, &settings, tasks, shutdown)?;
         let runtime = cri::Client::new(
             &kubelet.container_runtime_endpoint,
             &kubelet.image_service_endpoint,
             kubelet.runtime_request_timeout.0,
+            &tracer,
         )
         .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
         let machine = resources::machine_info(&settings.root_dir);
@@ -180,6 +198,7 @@ impl Kubelet {
             events,
             statuses: Arc::clone(&writer) as _,
             node: ArcSwap::from_pointee(NodeState { facts, network_error, ..NodeState::default() }),
+            tracer,
             settings,
         });
         let workers = TaskTracker::new();

@@ -8,8 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use collector::{Collector, Span};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+#[allow(dead_code)]
+#[path = "../../apiserver/tests/harness/collector.rs"]
+mod collector;
 
 const IMAGE: &str = "ironclad.test/busybox:1";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,6 +60,8 @@ struct Machine {
     health: u16,
     containerd: Child,
     kubelet: Option<Child>,
+    /// Where traces go, and what it runs on.
+    collector: (Collector, tokio::runtime::Runtime),
 }
 
 impl Machine {
@@ -79,7 +86,10 @@ impl Machine {
             .stderr(log)
             .spawn()
             .expect("containerd starts");
-        let machine = Self { port: free_port(), health: free_port(), folder, containerd, kubelet: None };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("built");
+        let collector = (runtime.block_on(Collector::start()), runtime);
+        let machine = Self { port: free_port(), health: free_port(), folder, containerd, kubelet: None, collector };
         wait_for("containerd's socket", || machine.folder.join("sock").exists().then_some(()));
         machine.import_busybox();
         machine
@@ -168,6 +178,7 @@ impl Machine {
             "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failCgroupV1": false, "failSwapOn": false,
             "containerRuntimeEndpoint": format!("unix://{}", text("sock")),
             "staticPodPath": text("manifests"), "podLogsDir": text("logs"),
+            "tracing": {"endpoint": self.collector.0.address(), "samplingRatePerMillion": 1_000_000},
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
         });
         fs::write(self.folder.join("kubelet.yaml"), config.to_string()).expect("written");
@@ -202,6 +213,36 @@ impl Machine {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+    }
+
+    /// What was done for a pod stands in its trace, and what was done for nobody in particular in one of its own.
+    fn traces(&self, uid: &str) {
+        let below = |all: &[Span], of: &Span| -> Vec<String> {
+            all.iter().filter(|span| span.parent == of.id).map(|span| span.name.clone()).collect()
+        };
+        let calls =
+            ["RunPodSandbox", "CreateContainer", "StartContainer"].map(|m| format!("runtime.v1.RuntimeService/{m}"));
+        let (sync, all) = wait_for("the pod's trace", || {
+            let all = self.collector.0.of("kubelet");
+            let made = |span: &&Span| span.name == "syncPod" && calls.iter().all(|c| below(&all, span).contains(c));
+            all.iter().find(made).cloned().map(|span| (span, all.clone()))
+        });
+        for (key, want) in [
+            ("k8s.pod.uid", uid),
+            ("k8s.pod", "default/web-test"),
+            ("k8s.pod.name", "web-test"),
+            ("k8s.pod.update_type", "create"),
+            ("k8s.namespace.name", "default"),
+        ] {
+            assert_eq!(sync.text(key), want);
+        }
+        let call = all.iter().find(|span| span.name == calls[0]).expect("a call");
+        let said = ["rpc.system", "rpc.service", "rpc.method"].map(|key| call.text(key));
+        assert_eq!(said, ["grpc", "runtime.v1.RuntimeService", "RunPodSandbox"]);
+        wait_for("a call of nobody's", || {
+            let lists = |span: &Span| span.name.ends_with("/ListPodSandbox") && span.parent.is_empty();
+            self.collector.0.of("kubelet").iter().any(lists).then_some(())
+        });
     }
 
     /// The status of the only container of the only pod, once `accept` likes it.
@@ -263,6 +304,8 @@ fn a_static_pod_lives_and_dies() {
         .join(format!("default_web-test_{}", pod["metadata"]["uid"].as_str().expect("uid")))
         .join("c/0.log");
     wait_for("the log line", || fs::read_to_string(&log).ok()?.contains(" stdout F started on test").then_some(()));
+
+    machine.traces(pod["metadata"]["uid"].as_str().expect("uid"));
 
     // A kubelet that ends leaves its pods alone, and the next one takes them over.
     machine.stop_kubelet();

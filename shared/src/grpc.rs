@@ -1,6 +1,71 @@
-//! What gRPC's codes are called where people and metrics see them.
+//! Calls by gRPC: what its codes are called where people and metrics see them, and calls in traces.
 
-use tonic::Code;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Request, Response};
+use tonic::{Code, Status};
+use tower::Service;
+
+use crate::traces::{self, Span, Tracer};
+
+/// A channel whose calls are spans, and whose servers are told which trace a call is part of.
+#[derive(Clone, Debug)]
+pub struct Traced<S> {
+    channel: S,
+    tracer: Tracer,
+}
+
+impl<S> Traced<S> {
+    /// Over a channel. What is called outside of any work begins a trace of its own.
+    pub fn new(channel: S, tracer: Tracer) -> Self {
+        Self { channel, tracer }
+    }
+}
+
+impl<S, B, A> Service<Request<B>> for Traced<S>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+    S::Error: std::fmt::Display,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.channel.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let span = self.tracer.call(request.uri().path());
+        for (name, value) in span.as_ref().map_or_else(traces::headers, Span::headers) {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                request.headers_mut().insert(name, value);
+            }
+        }
+        let called = self.channel.call(request);
+        Box::pin(async move {
+            let answer = called.await;
+            if let Some(span) = span.filter(Span::is_written) {
+                conclude(span, &answer);
+            }
+            answer
+        })
+    }
+}
+
+/// Says how a call went. A server that fails one says it in the head of its answer.
+fn conclude<A, E: std::fmt::Display>(mut span: Span, answer: &Result<Response<A>, E>) {
+    let status = match answer {
+        Ok(answer) => Status::from_header_map(answer.headers()).unwrap_or_else(|| Status::ok("")),
+        Err(why) => Status::unavailable(why.to_string()),
+    };
+    span.number("rpc.grpc.status_code", i64::from(i32::from(status.code())));
+    if status.code() != Code::Ok {
+        span.fail(status.message());
+    }
+}
 
 /// A code as Go prints it.
 #[must_use]

@@ -10,7 +10,6 @@ use shared::status::Status;
 
 use super::{Attributes, Operation};
 use crate::access::tree;
-use crate::api::Reader;
 use crate::crd;
 use crate::registry::Rows;
 
@@ -26,12 +25,17 @@ pub(super) struct Scene<'a> {
     operation: Operation,
     objects: [Option<&'a Value>; 2],
     /// The namespace, or the object when it is one itself; `None` at cluster scope.
-    pub(super) namespace: Option<Arc<Value>>,
+    namespace: Option<Arc<Value>>,
 }
 
 impl<'a> Scene<'a> {
-    /// Of a write whose object whoever was asked last left as `object`.
-    pub(super) fn of(a: &'a Attributes<'_>, object: Option<&'a Value>, reader: &dyn Reader, rows: &'a Rows) -> Self {
+    /// Of a write whose object whoever was asked last left as `object`, in a namespace.
+    pub(super) fn of(
+        a: &'a Attributes<'_>,
+        object: Option<&'a Value>,
+        namespace: Option<Arc<Value>>,
+        rows: &'a Rows,
+    ) -> Self {
         let objects = [object, a.old_object];
         let namespace = if a.of("", "namespaces") {
             let own = objects[0].or(objects[1]).cloned();
@@ -39,7 +43,7 @@ impl<'a> Scene<'a> {
         } else if a.namespace.is_empty() {
             None
         } else {
-            Some(reader.get("", "namespaces", "", a.namespace).unwrap_or_default())
+            Some(namespace.unwrap_or_default())
         };
         Self {
             rows,

@@ -95,6 +95,7 @@ impl<'a> Parts<'a> {
             rows: self.rows(),
             authorization: self.authorization(),
             caller: self.caller.clone(),
+            api: self.deps.api.clone(),
         }
     }
 

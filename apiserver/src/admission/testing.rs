@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use proto::resources::Row;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::authn::UserInfo;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
@@ -54,7 +54,7 @@ impl Fixed {
     pub fn means(self: &Arc<Self>) -> Means {
         let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], self.clone(), Vec::new()));
         let caller = Caller::new(self.clone(), TaskGroup::new(), Shutdown::new(), false, Egress::default());
-        Means { reader: self.clone(), rows: Rows::default(), authorization, caller: Arc::new(caller) }
+        Means { reader: self.clone(), rows: Rows::default(), authorization, caller: Arc::new(caller), api: self.api() }
     }
 
     /// The pipeline over the same objects.
@@ -193,6 +193,20 @@ impl Pipeline for Objects {
     }
 }
 
+/// What a plugin made of a write.
+pub struct Told {
+    /// The object then.
+    pub object: Value,
+    /// For the client.
+    pub warnings: Vec<String>,
+    /// For the audit log.
+    pub annotations: BTreeMap<String, String>,
+    /// Why it may not be.
+    pub refused: Option<Status>,
+    /// There was a second round of mutation.
+    pub again: bool,
+}
+
 /// One write, to be put before a plugin.
 pub struct Write<'a> {
     resource: Row,
@@ -237,6 +251,58 @@ impl<'a> Write<'a> {
         let namespace = if row(group, plural).namespaced { "e" } else { "" };
         let base = Self::create(group, plural, namespace, new);
         Self { operation: Operation::Update, subresource, name: name.to_owned(), old: Some(old), ..base }
+    }
+
+    /// Any request, as a table describes it.
+    pub fn of(request: &'a Value) -> Self {
+        let text = |field: &str| request[field].as_str().unwrap_or_default();
+        let object = |field: &str| Some(request[field].clone()).filter(Value::is_object);
+        let (operation, options) = match text("op") {
+            "CREATE" => (Operation::Create, "CreateOptions"),
+            "UPDATE" => (Operation::Update, "UpdateOptions"),
+            "DELETE" => (Operation::Delete, "DeleteOptions"),
+            _ => (Operation::Connect, ""),
+        };
+        let user = &request["user"];
+        let groups = tree::strings(user, "/groups");
+        let extra = serde_json::from_value(user["extra"].clone()).unwrap_or_default();
+        Self {
+            user: UserInfo {
+                name: tree::text(user, "/name").into(),
+                uid: tree::text(user, "/uid").into(),
+                groups,
+                extra,
+            },
+            subresource: text("subresource"),
+            name: text("name").to_owned(),
+            operation,
+            object: object("object"),
+            old: object("old"),
+            options: match options {
+                "" => Value::Null,
+                kind => json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"}),
+            },
+            dry_run: request["dryRun"] == true,
+            ..Self::create(text("group"), text("resource"), text("namespace"), Value::Null)
+        }
+    }
+
+    /// Everything that comes of it: one round of validation, or as many of mutation as it takes.
+    pub async fn told(mut self, plugin: &dyn Plugin, mutating: bool) -> Told {
+        let mut annotations = BTreeMap::new();
+        let mut attributes = self.attributes(&mut annotations);
+        let (mut outcome, mut again) = (Ok(()), false);
+        if !mutating {
+            outcome = plugin.validate(&mut attributes).await;
+        } else if attributes.operation != Operation::Delete {
+            outcome = plugin.admit(&mut attributes).await;
+            again = outcome.is_ok() && attributes.reinvocation.begin_second();
+            if again {
+                outcome = plugin.admit(&mut attributes).await;
+            }
+        }
+        let object = self.object.take().unwrap_or_default();
+        Told { object, warnings: self.warnings, annotations, refused: outcome.err(), again }
     }
 
     /// On a subresource of a named object.

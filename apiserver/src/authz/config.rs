@@ -8,7 +8,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use shared::authz::Decision;
 use shared::client::{Dialer, Remote};
 use shared::config::{self, Unknown};
@@ -296,8 +296,11 @@ fn check_connection(webhook: &Value, path: &Path, errors: &mut Vec<Error>) {
             Ok(_) => {}
         },
         other => {
-            let shown = json!({"Type": other, "KubeConfigFile": webhook.pointer("/connectionInfo/kubeConfigFile")});
-            errors.push(Error::not_supported(path.child("type"), shown, &["InClusterConfig", "KubeConfigFile"]));
+            // The whole of it, as Go has its fields.
+            let file = webhook.pointer("/connectionInfo/kubeConfigFile").unwrap_or(&Value::Null);
+            let shown = Some(format!(r#"{{"Type":{},"KubeConfigFile":{file}}}"#, Value::from(other)));
+            let error = Error::not_supported(path.child("type"), other, &["InClusterConfig", "KubeConfigFile"]);
+            errors.push(Error { shown, ..error });
         }
     }
 }

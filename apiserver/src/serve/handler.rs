@@ -512,7 +512,12 @@ impl Admitted<'_> {
         let reply = held(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
         let response = match payload {
             Some(payload) if messages => connect::watch(req, payload, reply),
-            _ => answer::reply(reply, self.shape),
+            _ => {
+                let media_type = working.span().map(|_| reply.content_type.to_string());
+                let size = if let Body::Full(body) = &reply.body { Some(body.len()) } else { None };
+                let shape = self.shape;
+                working.serialize(media_type.as_deref(), size, || answer::reply(reply, shape))
+            }
         };
         working.sent();
         response

@@ -4,13 +4,13 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use shared::authn::UserInfo;
-use shared::traces::{self, About, HTTP, Kind, Span, Tracer};
+use shared::traces::{self, About, HTTP, Kind, OWN, Span, Tracer};
 
 use super::meters;
 use crate::api::RequestInfo;
@@ -137,6 +137,8 @@ const VERBS: &[(&str, &str, Option<&str>, &str)] = &[
 ];
 const WRITING: &str = "About to write a response";
 const WRITTEN: &str = "Writing http response done";
+/// How long sending an answer may take before it is logged.
+const SERIALIZED: Duration = Duration::from_secs(5);
 /// Who does not say who he is.
 const UNKNOWN: &str = "unknown";
 
@@ -159,7 +161,7 @@ impl<'a> Working<'a> {
         let (mut span, mut begun) = (None, None);
         if let Some((_, name, first, _)) = verb {
             let logged = traces::logged();
-            span = traces::verb(name, logged && first.is_none());
+            span = traces::verb(name, logged && first.is_none(), audit_id);
             if let (Some(span), Some(first)) = (&span, first) {
                 span.step(first);
             }
@@ -179,6 +181,24 @@ impl<'a> Working<'a> {
             span.step(then);
         }
         self.answered = self.begun.map(|_| Instant::now());
+    }
+
+    /// An answer of so many bytes, if that is known, is being sent in a media type by `send`.
+    pub(super) fn serialize<T>(&self, media_type: Option<&str>, size: Option<usize>, send: impl FnOnce() -> T) -> T {
+        let span = self.span.as_ref().and_then(|span| span.child(OWN, "SerializeObject", Kind::Internal));
+        let Some(span) = span else { return send() };
+        span.step_of("About to start writing response", "size", size.unwrap_or_default());
+        let sent = send();
+        span.step_of("Write call succeeded", "size", size.unwrap_or_default());
+        let request = self.request;
+        span.end(SERIALIZED, |about| {
+            about.text("audit-id", self.audit_id);
+            about.text("method", request.method().as_str());
+            about.text("url", request.uri().path());
+            about.text("protocol", &format!("{:?}", request.version()));
+            about.text("mediaType", media_type.unwrap_or_default());
+        });
+        sent
     }
 
     /// The answer is out of our hands.

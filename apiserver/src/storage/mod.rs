@@ -296,7 +296,7 @@ impl Store {
         &self.transformers
     }
 
-    fn tail<'k>(&self, key: &'k str) -> &'k str {
+    pub(crate) fn tail<'k>(&self, key: &'k str) -> &'k str {
         key.strip_prefix(&*self.prefix).unwrap_or(key)
     }
 

@@ -11,9 +11,6 @@ use super::Store;
 use super::grpc::Call;
 use super::meters::Operation;
 
-/// What spans of calls say they are from.
-const CALLING: &str = "go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc";
-
 /// What of Go's packages has another name than its group.
 const PACKAGES: &[(&str, &str)] = &[("", "core"), ("internal", "apiserverinternal")];
 
@@ -91,16 +88,11 @@ pub(super) async fn writing<T, E>(
 
 /// The span of a call.
 pub(super) fn asking(call: Call) -> Option<Span> {
-    let (name, method) = match call {
-        Call::Range => ("etcdserverpb.KV/Range", "Range"),
-        Call::Txn => ("etcdserverpb.KV/Txn", "Txn"),
-        _ => return None,
-    };
-    let mut span = traces::child(CALLING, name, Kind::Client)?;
-    for (key, value) in [("rpc.system", "grpc"), ("rpc.service", "etcdserverpb.KV"), ("rpc.method", method)] {
-        span.text(key, value);
+    match call {
+        Call::Range => traces::call("/etcdserverpb.KV/Range"),
+        Call::Txn => traces::call("/etcdserverpb.KV/Txn"),
+        _ => None,
     }
-    Some(span)
 }
 
 /// Tells etcd which trace a call is part of.

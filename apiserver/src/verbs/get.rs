@@ -1,5 +1,6 @@
 //! GET of one object.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use shared::flags::parse_unsigned_decimal;
 use shared::status::{Status, go_quote};
 
 use super::engine::Engine;
-use super::{Reply, Request, accepted, namespace_of, table};
+use super::{Reply, Request, accepted, namespace_of, spans, table};
 use crate::cache::{CacheError, Cacher, Entry, Raw};
 use crate::storage::{self, codec};
 
@@ -137,7 +138,8 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, 
     }
     let accepted = accepted(r, false)?;
     let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
-    let entry = entry(engine, row, namespace_of(&r.info, row), &r.info.name, at).await?;
+    let reading = pin!(entry(engine, row, namespace_of(&r.info, row), &r.info.name, at));
+    let entry = spans::getting(engine, r, row, reading).await?;
     // The common case needs no tree.
     if let Some(body) = table::direct(engine, row, &accepted, &entry)? {
         return Ok(Reply::new(200, accepted.format.content_type(), body));

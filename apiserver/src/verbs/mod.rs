@@ -22,6 +22,7 @@ mod route;
 pub mod scale;
 mod scale_managers;
 pub mod select;
+mod spans;
 pub mod subresources;
 pub mod table;
 pub(crate) mod unread;

@@ -136,6 +136,11 @@ impl Collector {
         names.iter().all(|name| spans.iter().any(|span| span.name == *name)).then_some(spans)
     }
 
+    /// All spans of a service.
+    pub fn of(&self, service: &str) -> Vec<Span> {
+        self.seen.lock().iter().filter(|(of, _)| of == service).map(|(_, span)| span.clone()).collect()
+    }
+
     /// Whether anything with this name was seen.
     pub fn saw(&self, name: &str) -> bool {
         self.seen.lock().iter().any(|(_, span)| span.name == name)

@@ -174,7 +174,7 @@ async fn what_is_wrong_with_a_policy_is_told() {
         let message = format!("MutatingAdmissionPolicy.admissionregistration.k8s.io \"bad\" is invalid: {why}");
         c.post(&policies, policy("bad", mutations, more)).await.fails(422, "Invalid", &message);
     }
-    let both = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}, "applyConfiguration": {"expression": "Object{}"}}]);
+    let both = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'test', path: '/kind'}]"}, "applyConfiguration": {"expression": "Object{}"}}]);
     c.post(&policies, policy("bad", both, json!({}))).await.fails(422, "Invalid", "MutatingAdmissionPolicy.admissionregistration.k8s.io \"bad\" is invalid: spec.mutations[0].applyConfiguration: Invalid value: \"{applyConfiguration}\": must not be specified when patchType is JSONPatch");
 }
 

@@ -87,10 +87,32 @@ async fn a_request_is_told_of_from_end_to_end() {
     let txn = spans.iter().find(|span| span.name == "etcdserverpb.KV/Txn" && above(&span.parent) == "Create etcd3");
     assert_eq!(txn.expect("etcd is asked").text("rpc.system"), "grpc");
 
+    // Reads say which cache they ask, and how the answer is put in words.
+    let (other, of_read) =
+        ("1af7651916cd43dd8448eb211c80319c", format!("00-{}-b7ad6b7169203331-01", "1af7651916cd43dd8448eb211c80319c"));
+    let headers = [("traceparent", of_read.as_str()), ("audit-id", "of-the-reads")];
+    assert_eq!(c.call("GET", MAPS, &headers, None).await.code, 200);
+    let one = format!("{MAPS}/kube-root-ca.crt?resourceVersion=0");
+    assert!(matches!(c.call("GET", &one, &headers, None).await.code, 200 | 404));
+    let names = ["List", "cacher.GetList", "Get", "cacher.Get", "SerializeObject"];
+    let spans = eventually("told of", async || collector.trace(other, &names)).await;
+    let of = |name: &str| spans.iter().find(|span| span.name == name).expect(name);
+    let said = |name: &str, keys: &[&str]| keys.iter().map(|key| of(name).text(key).to_owned()).collect::<Vec<_>>();
+    assert_eq!(said("cacher.GetList", &["audit-id", "type"]), ["of-the-reads", "configmaps"]);
+    assert_eq!(
+        said("cacher.Get", &["audit-id", "key", "resource-version"]),
+        ["of-the-reads", "/configmaps/default/kube-root-ca.crt", "0"]
+    );
+    assert_eq!(
+        said("SerializeObject", &["audit-id", "method", "url", "mediaType"]),
+        ["of-the-reads", "GET", MAPS, "application/json"]
+    );
+    assert_eq!(of("cacher.GetList").parent, of("List").id);
+
     // Of those who may not have their own way the trace is not gone on with, and nobody asked for others.
     let headers = [("traceparent", parent.as_str())];
     assert_eq!(c.client(Identity::Alice).call("GET", MAPS, &headers, None).await.code, 403);
-    assert!(!collector.saw("GET /api/v1/namespaces/{:namespace}/configmaps"));
+    assert!(collector.trace(trace, &["GET /api/v1/namespaces/{:namespace}/configmaps"]).is_none());
 }
 
 /// Who goes on with a trace is told of it also where this server writes nothing down.

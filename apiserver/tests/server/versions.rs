@@ -183,7 +183,7 @@ async fn policies_are_shown_the_version_they_know() {
     );
     let why = format!("conversion webhook for {GROUP}/v1, Kind=Host failed: no way");
     let refused = c.post(&path("v1"), host("b", "bad")).await.failure();
-    let told = format!("policy 'only' denied request: failed to configure policy: {why}");
+    let told = format!("policy \"only\" denied request: failed to configure policy: {why}");
     assert_eq!((refused.0, refused.1.as_str(), refused.2), (403, "Forbidden", told));
     set(&c, "v1beta1", "mutatingadmissionpolicybindings", Value::Null).await;
     let refused = c.post(&path("v1"), host("b", "bad")).await.failure();

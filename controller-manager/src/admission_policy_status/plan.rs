@@ -92,7 +92,7 @@ fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option
     // Each variable may name those before it.
     for variable in spec.variables.iter().flatten() {
         let of = Program::check(&variable.expression, &out).unwrap_or(Type::Dyn);
-        admission::declare(&mut out, &variable.name, of);
+        admission::declare(&mut out, &variable.name, &of);
     }
     out
 }

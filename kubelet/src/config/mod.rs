@@ -13,6 +13,8 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::flags::FlagSet;
+use shared::status::field::{Path, aggregate};
+use shared::traces;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -124,6 +126,8 @@ pub struct KubeletConfiguration {
     pub fail_cgroup_v1: bool,
     #[serde(rename = "singleProcessOOMKill")]
     pub single_process_oom_kill: Option<bool>,
+    #[serde(skip_serializing)]
+    pub tracing: Option<traces::Configuration>,
 }
 
 /// `authentication`.
@@ -294,6 +298,11 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
             "invalid configuration: cgroupDriver (--cgroup-driver) {:?} must be one of [cgroupfs systemd]",
             kubelet.cgroup_driver
         ));
+    }
+    let wrong =
+        kubelet.tracing.as_ref().map(|tracing| tracing.validate(Some(&Path::new("tracing")))).unwrap_or_default();
+    if !wrong.is_empty() {
+        problems.push(aggregate(&wrong));
     }
     if problems.is_empty() {
         return Ok(());

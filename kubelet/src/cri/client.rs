@@ -3,7 +3,8 @@
 
 use super::{CriError, Exec, ExecOutput, Runtime, labels, v1};
 use async_trait::async_trait;
-use shared::grpc;
+use shared::grpc::{self, Traced};
+use shared::traces::Tracer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
@@ -21,17 +22,18 @@ const SLACK: Duration = Duration::from_secs(15);
 /// A runtime behind a unix socket.
 #[derive(Clone, Debug)]
 pub struct Client {
-    runtime: RuntimeServiceClient<Channel>,
-    images: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Traced<Channel>>,
+    images: ImageServiceClient<Traced<Channel>>,
     timeout: Duration,
 }
 
 impl Client {
     /// Connects lazily. Endpoints are `unix:///path` or a bare path; an empty image endpoint means the runtime's.
-    pub fn new(runtime: &str, images: &str, timeout: Duration) -> Result<Self, CriError> {
+    pub fn new(runtime: &str, images: &str, timeout: Duration, tracer: &Tracer) -> Result<Self, CriError> {
         let runtime_channel = channel(runtime)?;
         let image_channel =
             if images.is_empty() || images == runtime { runtime_channel.clone() } else { channel(images)? };
+        let [runtime_channel, image_channel] = [runtime_channel, image_channel].map(|c| Traced::new(c, tracer.clone()));
         let timeout = if timeout.is_zero() { Duration::from_secs(120) } else { timeout };
         Ok(Self {
             runtime: RuntimeServiceClient::new(runtime_channel).max_decoding_message_size(MAX_MESSAGE),

@@ -5,11 +5,14 @@ use crate::cri::v1;
 use crate::events::EventType;
 use crate::stats::machine;
 use crate::workers::context::Context;
+use shared::traces::{self, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+/// What spans of it say they are from.
+const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet/images";
 /// How often the image file system is looked at.
 const PERIOD: Duration = Duration::from_secs(300);
 
@@ -93,38 +96,42 @@ pub async fn run(cx: Arc<Context>, policy: Policy, shutdown: CancellationToken) 
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(PERIOD) => {}
         }
-        let (Some(used), Ok(images)) = (used(&cx).await, cx.runtime.list_images().await) else { continue };
-        let now = Instant::now();
-        last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
-        let mut idle: Vec<(Instant, v1::Image)> = Vec::new();
-        for image in images {
-            let kept = is_kept(&image, &used);
-            let seen = last_used.entry(image.id.clone()).or_insert(if kept { now } else { started });
-            if kept {
-                *seen = now;
-            } else if seen.elapsed() >= policy.least_age {
-                idle.push((*seen, image));
-            }
+        let span = cx.tracer.root(SCOPE, "Images/GarbageCollect", Kind::Internal);
+        traces::within(span.as_ref(), Box::pin(collect(&cx, &policy, started, &mut last_used))).await;
+    }
+}
+
+async fn collect(cx: &Context, policy: &Policy, started: Instant, last_used: &mut HashMap<String, Instant>) {
+    let (Some(used), Ok(images)) = (used(cx).await, cx.runtime.list_images().await) else { return };
+    let now = Instant::now();
+    last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
+    let mut idle: Vec<(Instant, v1::Image)> = Vec::new();
+    for image in images {
+        let kept = is_kept(&image, &used);
+        let seen = last_used.entry(image.id.clone()).or_insert(if kept { now } else { started });
+        if kept {
+            *seen = now;
+        } else if seen.elapsed() >= policy.least_age {
+            idle.push((*seen, image));
         }
-        idle.sort_by_key(|(seen, _)| *seen);
-        if !policy.greatest_age.is_zero() {
-            let old =
-                idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age).map(|(_, image)| image.clone());
-            remove(&cx, old.collect(), u64::MAX).await;
-        }
-        let Some(disk) = image_disk(&cx).await else { continue };
-        let wanted = to_free(&disk, &policy);
-        if wanted == 0 {
-            continue;
-        }
-        let freed = remove(&cx, idle.into_iter().map(|(_, image)| image).collect(), wanted).await;
-        if freed < wanted {
-            let text = format!(
-                "Insufficient free disk space on the node's image filesystem (usage above {}%). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-                policy.high
-            );
-            cx.events.node(EventType::Warning, "FreeDiskSpaceFailed", &text);
-        }
+    }
+    idle.sort_by_key(|(seen, _)| *seen);
+    if !policy.greatest_age.is_zero() {
+        let old = idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age).map(|(_, image)| image.clone());
+        remove(cx, old.collect(), u64::MAX).await;
+    }
+    let Some(disk) = image_disk(cx).await else { return };
+    let wanted = to_free(&disk, policy);
+    if wanted == 0 {
+        return;
+    }
+    let freed = remove(cx, idle.into_iter().map(|(_, image)| image).collect(), wanted).await;
+    if freed < wanted {
+        let text = format!(
+            "Insufficient free disk space on the node's image filesystem (usage above {}%). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+            policy.high
+        );
+        cx.events.node(EventType::Warning, "FreeDiskSpaceFailed", &text);
     }
 }
 

@@ -8,12 +8,15 @@ use crate::workers::manager::Manager;
 use crate::workers::observed::Observer;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use shared::traces::{self, Kind};
 use shared::types::is_pod_terminal;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+/// What spans of it say they are from.
+const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet/kuberuntime";
 /// How often garbage is looked for.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Clean-up of unwanted pods happens more often.
@@ -60,7 +63,13 @@ pub fn garbage(containers: &[v1::Container], sandboxes: &[v1::PodSandbox], alive
     found
 }
 
+/// Removes the garbage of pods that live.
 async fn collect(cx: &Context, alive: &HashSet<String>) {
+    let span = cx.tracer.root(SCOPE, "Containers/GarbageCollect", Kind::Internal);
+    traces::within(span.as_ref(), Box::pin(remove(cx, alive))).await;
+}
+
+async fn remove(cx: &Context, alive: &HashSet<String>) {
     let lists = tokio::try_join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
     let Ok((containers, sandboxes)) = lists else { return };
     let found = garbage(&containers, &sandboxes, alive);

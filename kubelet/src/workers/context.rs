@@ -12,6 +12,7 @@ use crate::settings::Settings;
 use crate::volumes::Volumes;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
+use shared::traces::{self, Kind, Tracer};
 use std::sync::Arc;
 
 /// Takes the statuses that workers compute.
@@ -86,9 +87,28 @@ pub struct Context {
     pub statuses: Arc<dyn StatusSink>,
     /// The node.
     pub node: ArcSwap<NodeState>,
+    /// Begins traces.
+    pub tracer: Tracer,
 }
 
+/// What spans of the kubelet's own work say they are from.
+const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet";
+
 impl Context {
+    /// Work on a pod, as a trace of its own under upstream's name for it.
+    pub async fn traced<T>(&self, name: &str, pod: &Pod, update: Option<&str>, work: impl Future<Output = T>) -> T {
+        let mut span = self.tracer.root(SCOPE, name, Kind::Internal);
+        if let Some(span) = span.as_mut().filter(|span| span.is_written()) {
+            let (namespace, name) = (crate::pods::namespace(pod), crate::pods::name(pod));
+            span.text("k8s.pod.uid", crate::pods::uid(pod));
+            span.text("k8s.pod", &format!("{namespace}/{name}"));
+            span.text("k8s.pod.name", name);
+            update.into_iter().for_each(|update| span.text("k8s.pod.update_type", update));
+            span.text("k8s.namespace.name", namespace);
+        }
+        traces::within(span.as_ref(), Box::pin(work)).await
+    }
+
     /// Facts about the node, with a pod's addresses.
     pub fn facts(&self, pod: &Pod, sandbox_ips: &[String]) -> PodFacts {
         let mut facts = self.node.load().facts.clone();

@@ -118,12 +118,13 @@ impl Worker {
             let status = rejected(&state.pod, &reason, &message);
             self.cx.statuses.set(&state.pod, &status);
             self.published = Some(status);
-            self.reclaim().await;
         } else {
             self.work().await;
-            self.terminate().await;
-            self.reclaim().await;
+            let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
+            cx.traced("syncTerminatingPod", &pod, None, self.terminate()).await;
         }
+        let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
+        cx.traced("syncTerminatedPod", &pod, None, self.reclaim()).await;
         // A finished pod stays known (its logs can be read) until its source drops it.
         while !self.mailbox.is_removed() {
             self.mailbox.notify.notified().await;
@@ -139,12 +140,19 @@ impl Worker {
 
     /// Keeps the pod running until it has to stop or has ended.
     async fn work(&mut self) {
+        let cx = Arc::clone(&self.cx);
+        let mut known: Option<Arc<Pod>> = None;
         loop {
             let state = self.mailbox.snapshot();
             if Self::must_stop(&state) {
                 break;
             }
-            let wait = match self.sync(&state.pod).await {
+            let update = match known.replace(Arc::clone(&state.pod)) {
+                None => "create",
+                Some(before) if !Arc::ptr_eq(&before, &state.pod) => "update",
+                Some(_) => "sync",
+            };
+            let wait = match cx.traced("syncPod", &state.pod, Some(update), self.sync(&state.pod)).await {
                 Round::Finished => break,
                 Round::Idle(wait) => {
                     self.failures = 0;

@@ -28,7 +28,7 @@ pub enum Error {
     #[error("{0}")]
     Apply(String),
     /// A `test` found another value (422 like the others).
-    #[error("testing path {0} failed: test failed")]
+    #[error("testing value {0} failed: test failed")]
     Test(String),
 }
 
@@ -170,21 +170,43 @@ fn find_mut<'a>(document: &'a mut Value, path: &[String]) -> Option<&'a mut Valu
     })
 }
 
-fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
-    let (last, parents) = path.split_last()?;
-    match find_mut(document, parents)? {
-        Value::Object(map) => {
+/// Why something cannot be put into a place, or taken from it.
+enum Misfit {
+    /// There is nothing to hold it.
+    Missing,
+    /// What holds it says this.
+    Wrong(String),
+}
+
+/// What is wrong with a place in a list.
+fn misplaced(token: &str) -> String {
+    match token.parse::<i64>() {
+        Ok(index) => format!("Unable to access invalid index: {index}: invalid index referenced"),
+        Err(_) => format!("strconv.Atoi: parsing {token:?}: invalid syntax"),
+    }
+}
+
+fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), Misfit> {
+    let (last, parents) = path.split_last().ok_or(Misfit::Missing)?;
+    match find_mut(document, parents) {
+        Some(Value::Object(map)) => {
             map.insert(last.clone(), value);
         }
-        Value::Array(list) if last == "-" => list.push(value),
-        Value::Array(list) => {
+        Some(Value::Array(list)) if last == "-" => list.push(value),
+        Some(Value::Array(list)) => {
             // One past the end is allowed here, and -1 is that place.
-            let at = position(last, list.len() + 1)?;
+            let at = position(last, list.len() + 1).ok_or_else(|| {
+                let wrong = misplaced(last);
+                Misfit::Wrong(match last.parse::<i64>() {
+                    Ok(_) => wrong,
+                    Err(_) => format!("value was not a proper array index: '{last}': {wrong}"),
+                })
+            })?;
             list.insert(at, value);
         }
-        _ => return None,
+        _ => return Err(Misfit::Missing),
     }
-    Some(())
+    Ok(())
 }
 
 /// Whether a path names a key of an object, there or not.
@@ -192,12 +214,17 @@ fn in_object(document: &Value, path: &[String]) -> bool {
     path.split_last().and_then(|(_, parents)| find(document, parents)).is_some_and(Value::is_object)
 }
 
-fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
-    let (last, parents) = path.split_last()?;
-    match find_mut(document, parents)? {
-        Value::Object(map) => map.remove(last),
-        Value::Array(list) => position(last, list.len()).map(|i| list.remove(i)),
-        _ => None,
+fn remove(document: &mut Value, path: &[String]) -> Result<Value, Misfit> {
+    let (last, parents) = path.split_last().ok_or(Misfit::Missing)?;
+    match find_mut(document, parents) {
+        Some(Value::Object(map)) => map
+            .remove(last)
+            .ok_or_else(|| Misfit::Wrong(format!("Unable to remove nonexistent key: {last}: missing value"))),
+        Some(Value::Array(list)) => match position(last, list.len()) {
+            Some(at) => Ok(list.remove(at)),
+            None => Err(Misfit::Wrong(misplaced(last))),
+        },
+        _ => Err(Misfit::Missing),
     }
 }
 
@@ -240,62 +267,103 @@ impl Operation {
     }
 
     fn apply(&self, document: &mut Value, work: &mut Work) -> Result<(), Error> {
+        let op = self.op.as_str();
+        if !["add", "remove", "replace", "move", "copy", "test"].contains(&op) {
+            return fail(format!("Unexpected kind: {op}"));
+        }
         let Some(text) = self.path.as_deref() else {
-            return fail(format!("{} operation is missing its path", self.op));
+            return fail(format!("{op} operation failed to decode path: missing value"));
         };
-        if text.is_empty() && matches!(self.op.as_str(), "replace" | "test") {
+        if text.is_empty() && matches!(op, "replace" | "test") {
             return self.apply_to_all(document);
         }
-        let missing = |path: &str| format!("{} operation does not apply: doc is missing path: {path:?}", self.op);
-        let Some(path) = tokens(text) else { return fail(missing(text)) };
-        let from = || {
-            let from = self.from.as_deref().unwrap_or_default();
-            tokens(from).map(|t| (from, t)).ok_or_else(|| Error::Apply(missing(from)))
-        };
-        match self.op.as_str() {
+        let missing = |what: &str| format!("{op} operation does not apply: doc is missing {what}: missing value");
+        let path = tokens(text);
+        let from_text = self.from.as_deref().unwrap_or_default();
+        let from = || tokens(from_text).ok_or_else(|| Error::Apply(missing(&format!("from path: {from_text}"))));
+        let target = |shown: String| path.as_deref().ok_or_else(|| Error::Apply(missing(&shown)));
+        let destination = format!("destination path: {text}");
+        match op {
             "add" => {
-                let value = self.value.clone().unwrap_or_default();
-                fits(&path, measure(&value).1)?;
-                add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
+                let (shown, value) = (format!("path: \"{text}\""), self.value.clone().unwrap_or_default());
+                let path = target(shown.clone())?;
+                fits(path, measure(&value).1)?;
+                add(document, path, value)
+                    .map_err(|why| why.told(&missing(&shown), &format!("error in add for path: '{text}'")))
             }
-            "remove" => remove(document, &path).map_or_else(|| fail(missing(text)), |_| Ok(())),
+            "remove" => {
+                let shown = format!("path: \"{text}\"");
+                let removed = remove(document, target(shown.clone())?);
+                let told = |why: Misfit| why.told(&missing(&shown), &format!("error in remove for path: '{text}'"));
+                removed.map(drop).map_err(told)
+            }
             "replace" => {
+                let path = target(format!("path: {text}"))?;
                 let value = self.value.clone().unwrap_or_default();
-                fits(&path, measure(&value).1)?;
-                if let Some(old) = find_mut(document, &path) {
+                fits(path, measure(&value).1)?;
+                if let Some(old) = find_mut(document, path) {
                     *old = value;
                     return Ok(());
                 }
                 // Upstream's library does not miss the key of an object.
-                let added = in_object(document, &path).then(|| add(document, &path, value)).flatten();
-                added.map_or_else(|| fail(missing(text)), Ok)
+                if in_object(document, path) {
+                    return add(document, path, value).map_err(|why| why.told(&missing("path"), "replace"));
+                }
+                let holder = path.split_last().and_then(|(_, parents)| find(document, parents));
+                let what = if holder.is_some_and(Value::is_array) { "key" } else { "path" };
+                fail(missing(&format!("{what}: {text}")))
             }
             "move" => {
-                let (from_text, from) = from()?;
-                let Some(value) = remove(document, &from) else { return fail(missing(from_text)) };
-                let depth = work.moves(&value)?;
-                fits(&path, depth)?;
-                add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
+                let from = from()?;
+                let last = from.last().cloned().unwrap_or_default();
+                let told = |why: Misfit| {
+                    why.told(&missing(&format!("from path: {from_text}")), &format!("error in move for path: '{last}'"))
+                };
+                let value = remove(document, &from).map_err(told)?;
+                let path = target(destination.clone())?;
+                fits(path, work.moves(&value)?)?;
+                let told = |why: Misfit| why.told(&missing(&destination), &format!("error in move for path: '{text}'"));
+                add(document, path, value).map_err(told)
             }
             "copy" => {
-                let (from_text, from) = from()?;
+                let from = from()?;
                 let value = match find(document, &from) {
                     Some(value) => value,
                     None if in_object(document, &from) => &Value::Null,
-                    None => return fail(missing(from_text)),
+                    None => return fail(missing(&format!("from path: {from_text}"))),
                 };
                 let depth = work.copies(value)?;
-                fits(&path, depth)?;
+                let path = target(destination.clone())?;
+                fits(path, depth)?;
                 let value = value.clone();
-                add(document, &path, value).map_or_else(|| fail(missing(text)), Ok)
+                let told = |why: Misfit| why.told(&missing(&destination), "error while adding value during copy");
+                add(document, path, value).map_err(told)
             }
-            "test" => {
+            _ => {
                 let wanted = self.value.as_ref().unwrap_or(&Value::Null);
-                let found = find(document, &path).unwrap_or(&Value::Null);
+                let (last, parents) = path.as_deref().and_then(<[String]>::split_last).unzip();
+                let holder = parents.and_then(|parents| find(document, parents));
+                let found = match (holder, last) {
+                    (Some(Value::Object(map)), Some(key)) => map.get(key).unwrap_or(&Value::Null),
+                    (Some(Value::Array(list)), Some(at)) => match position(at, list.len()) {
+                        Some(at) => &list[at],
+                        None => return fail(format!("error in test for path: '{text}': {}", misplaced(at))),
+                    },
+                    _ => return fail(format!("test operation does not apply: is missing path: {text}: missing value")),
+                };
                 if same(found, wanted) { Ok(()) } else { Err(Error::Test(text.to_owned())) }
             }
-            other => fail(format!("unexpected kind: {other}")),
         }
+    }
+}
+
+impl Misfit {
+    /// As upstream's library tells it: that nothing holds the place, or what holds it, with where that was.
+    fn told(self, missing: &str, wrong: &str) -> Error {
+        Error::Apply(match self {
+            Self::Missing => missing.to_owned(),
+            Self::Wrong(why) => format!("{wrong}: {why}"),
+        })
     }
 }
 

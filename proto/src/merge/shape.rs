@@ -172,10 +172,7 @@ impl List<'_> {
                 };
                 let mut found: BTreeMap<&str, Cow<'_, Value>> = BTreeMap::new();
                 for key in keys {
-                    let default = || {
-                        let text = fields?.field(key)?.default.as_deref()?;
-                        serde_json::from_str(text).ok()
-                    };
+                    let default = || fields?.field(key).and_then(default_of);
                     if let Some(value) = map.get(key.as_ref()).map(Cow::Borrowed).or_else(|| default().map(Cow::Owned))
                     {
                         found.insert(key, value);
@@ -191,6 +188,19 @@ impl List<'_> {
                 Ok(Element::key(found.iter().map(|(k, v)| (*k, &**v))))
             }
         }
+    }
+}
+
+/// What a field is without being given: what its schema says, or nothing at all where it cannot be left out.
+fn default_of(field: &Field) -> Option<Value> {
+    if let Some(text) = field.default.as_deref() {
+        return serde_json::from_str(text).ok();
+    }
+    match field.kind {
+        _ if field.pointer || field.omit_empty || field.card != Card::Single => None,
+        Kind::String => Some(Value::from("")),
+        Kind::Int32 | Kind::Int64 => Some(Value::from(0)),
+        _ => None,
     }
 }
 

@@ -103,9 +103,28 @@ pub fn variables(object: &Type, params: Option<&Type>) -> Declared {
     all
 }
 
-/// Declares `variables.<name>`.
-pub fn declare(variables: &mut Declared, name: &str, of: Type) {
-    variables.insert(format!("variables.{name}"), of);
+/// Declares `variables.<name>`. Of its type no more is known than upstream's declarations say: plain values, lists and
+/// maps of them.
+pub fn declare(variables: &mut Declared, name: &str, of: &Type) {
+    variables.insert(format!("variables.{name}"), plain(of));
+}
+
+fn plain(of: &Type) -> Type {
+    match of {
+        Type::Any
+        | Type::Bool
+        | Type::Bytes
+        | Type::Double
+        | Type::Duration
+        | Type::Int
+        | Type::Null
+        | Type::String
+        | Type::Timestamp
+        | Type::UInt => of.clone(),
+        Type::List(item) => Type::list(plain(item)),
+        Type::Map(entry) => Type::map(plain(&entry.0), plain(&entry.1)),
+        _ => Type::Dyn,
+    }
 }
 
 /// Declares `variables`, so that what it does not have can be told.

@@ -26,7 +26,7 @@ pub fn variables_of_shared() -> Declared {
 fn declared(mut fields: Vec<(&str, Type)>) -> Declared {
     let domains = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
     fields.push(("driver", Type::String));
-    fields.push(("attributes", domains(Type::Dyn)));
+    fields.push(("attributes", domains(Type::Any)));
     fields.push(("capacity", domains(Type::Opaque("kubernetes.Quantity"))));
     Declared::from([("device".to_owned(), Type::object("kubernetes.DRADevice", fields))])
 }

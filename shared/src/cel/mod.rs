@@ -295,24 +295,24 @@ impl<'a> Scope<'a> {
         let Some(lazy) = self.lazy.get(name) else {
             return Err(Error::new(format!("no such attribute(s): {name}")));
         };
-        let fails = |why: &dyn std::fmt::Display| {
+        let fails = |how: &str, why: &dyn std::fmt::Display| {
             let short = name.rsplit('.').next().unwrap_or(name);
-            Error::new(format!("composited variable {short:?} fails to evaluate: {why}"))
+            Error::new(format!("composited variable {short:?} fails to {how}: {why}"))
         };
         if let Some(known) = lazy.value.get() {
             return known.clone();
         }
         if self.open.borrow().iter().any(|n| n == name) {
-            return Err(fails(&"it asks for itself"));
+            return Err(fails("evaluate", &"it asks for itself"));
         }
         self.open.borrow_mut().push(name.to_owned());
         let answer = match &lazy.program {
             Ok(program) => {
                 let (answer, cost) = program.run(self, PER_CALL_LIMIT);
                 self.extra.set(self.extra.get().saturating_add(cost));
-                answer.map_err(|e| fails(&e))
+                answer.map_err(|e| fails("evaluate", &e))
             }
-            Err(why) => Err(fails(why)),
+            Err(why) => Err(fails("compile", why)),
         };
         self.open.borrow_mut().pop();
         lazy.value.get_or_init(|| answer).clone()

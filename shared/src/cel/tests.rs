@@ -136,7 +136,7 @@ fn variables_are_computed_once_and_when_asked_for() {
         [("images", "object.list.map(x, x + '!')"), ("broken", "object.nope"), ("two", "size(variables.images)")]
     {
         let program = Program::compile(source, &declared).expect(source);
-        admission::declare(&mut declared, name, program.result().clone());
+        admission::declare(&mut declared, name, program.result());
         scope.define(&format!("variables.{name}"), Ok(Arc::new(program)));
     }
     admission::declare_none(&mut declared);
@@ -216,4 +216,28 @@ fn typed_objects_are_made_in_mutations() {
     assert_eq!((of.as_str(), tree), ("Object", json!({"spec": {"replicas": 4}})));
     let (of, tree) = made("[JSONPatch{op: 'add', path: '/a/' + jsonpatch.escapeKey('x/y~'), value: [1]}]");
     assert_eq!((of.as_str(), tree), ("list(JSONPatch)", json!([{"op": "add", "path": "/a/x~1y~0", "value": [1]}])));
+}
+
+#[test]
+fn devices_have_no_domains_that_are_asked_for_only() {
+    let empty = Value::map(std::iter::empty::<(Text<'_>, Value<'_>)>());
+    let version = Value::map([(Text::Borrowed("v"), semver("1.2.3").expect("a version"))]);
+    let entries = BTreeMap::from([(Key::String(Text::Borrowed("here")), version)]);
+    let attributes = Value::Map(Arc::new(Map { entries, otherwise: Some(empty) }));
+    let mut scope = Scope::default();
+    scope.set("device", Value::map([(Text::Borrowed("attributes"), attributes)]));
+    for (expression, want) in [
+        ("'here' in device.attributes", Ok(true)),
+        ("'there' in device.attributes", Ok(false)),
+        ("'v' in device.attributes['there']", Ok(false)),
+        ("device.attributes['here'].v == semver('1.2.3')", Ok(true)),
+        ("device.attributes['here'].v == null", Ok(false)),
+        ("device.attributes['here'].v == '1.2.3'", Err("no such overload".to_owned())),
+        ("device.attributes['here'].v != '1.2.3'", Err("no such overload".to_owned())),
+    ] {
+        let program = Program::compile_with(expression, &device::variables(), device::extras()).expect(expression);
+        let answer = program.run(&scope, device::MAX_COST).0;
+        let answer = answer.map(|v| matches!(v, Value::Bool(true))).map_err(|e| e.to_string());
+        assert_eq!(answer, want, "{expression}");
+    }
 }

@@ -500,8 +500,11 @@ impl<'a> Value<'a> {
                 Tree::Object(out)
             }
             Self::Optional(Some(v)) => v.tree(fuel)?,
-            Self::Type(_) | Self::Opaque(_) => {
-                return Err(Error::new(format!("type conversion error from '{}' to JSON", self.type_name())));
+            Self::Type(_) => return Err(Error::new("type conversion not supported for 'type'")),
+            Self::Opaque(_) => {
+                let name = self.type_name();
+                let short = name.rsplit_once('.').map_or(name, |(_, short)| short);
+                return Err(Error::new(format!("type conversion error from '{short}' to '*structpb.Value'")));
             }
         })
     }

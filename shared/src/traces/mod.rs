@@ -16,11 +16,14 @@ mod steps;
 pub use config::Configuration;
 pub use context::Context;
 pub use export::Exporting;
-pub use span::{About, Kind, Span, Tracer, Within, child, headers, late, step, step_of, verb, within};
+pub use span::{About, Kind, Span, Tracer, Within, audit_id, call, child, headers, late, step, step_of, verb, within};
 pub use steps::{SLOW, Said, logged};
 
 /// What spans of upstream's own code say they are from.
 pub const OWN: &str = "k8s.io/component-base/tracing";
+
+/// What spans of calls by gRPC say they are from.
+pub const CALLS: &str = "go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc";
 
 /// What spans of requests over HTTP say they are from.
 pub const HTTP: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp";

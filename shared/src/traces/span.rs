@@ -10,7 +10,7 @@ use super::config::Configuration;
 use super::context::Context;
 use super::export::{Finished, Sink};
 use super::steps::{Said, Trace};
-use super::{OWN, otlp};
+use super::{CALLS, OWN, otlp};
 
 /// Attributes of a span.
 const MOST: usize = 128;
@@ -112,6 +112,33 @@ impl Tracer {
     }
 }
 
+impl Tracer {
+    /// The span of work that nobody asked for, the first of a trace of its own. None where nobody wants to know.
+    pub fn root(&self, scope: &'static str, name: &str, kind: Kind) -> Option<Span> {
+        let sink = self.sink.as_ref()?;
+        let mut context = Context::new(None);
+        context.sampled = chosen(context.trace, self.ratio);
+        Some(Span::new(context, None, sink, (scope, name.to_owned(), kind)))
+    }
+
+    /// The span of a call by gRPC (`/package.Service/Method`), as part of what is being done or by itself.
+    pub fn call(&self, path: &str) -> Option<Span> {
+        let busy = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|c| c.context.is_some()));
+        if busy {
+            call(path)
+        } else {
+            self.root(CALLS, path.trim_start_matches('/'), Kind::Client).map(|s| s.calls(path))
+        }
+    }
+}
+
+/// The span of a call by gRPC as part of what is being done, if that is written down.
+pub fn call(path: &str) -> Option<Span> {
+    let name = path.trim_start_matches('/');
+    let span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((CALLS, name, Kind::Client)));
+    span.map(|span| span.calls(path))
+}
+
 /// Whether a new trace is written down: all servers of a cluster decide alike about one.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 fn chosen(trace: u128, ratio: f64) -> bool {
@@ -181,10 +208,31 @@ impl Span {
         }
     }
 
+    /// What is said of a call by gRPC.
+    fn calls(mut self, path: &str) -> Self {
+        let (service, method) = path.trim_start_matches('/').rsplit_once('/').unwrap_or_default();
+        for (key, value) in [("rpc.service", service), ("rpc.method", method), ("rpc.system", "grpc")] {
+            self.text(key, value);
+        }
+        self
+    }
+
+    /// The headers by which others go on with it.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        self.context.as_ref().map(Context::headers).unwrap_or_default()
+    }
+
     /// Something was done as part of it.
     pub fn step(&self, name: &'static str) {
         if let Some(noted) = &self.noted {
             noted.trace.step(noted.part, Instant::now(), name, None);
+        }
+    }
+
+    /// The same, with a number.
+    pub fn step_of(&self, name: &'static str, key: &'static str, number: usize) {
+        if let Some(noted) = &self.noted {
+            noted.trace.step(noted.part, Instant::now(), name, Some((key, number)));
         }
     }
 
@@ -269,8 +317,8 @@ pub fn child(scope: &'static str, name: &'static str, kind: Kind) -> Option<Span
 }
 
 /// The span of what a request asks for, of which it is noted what it does: it is written down, or those who look for slow
-/// requests `want` it.
-pub fn verb(name: &'static str, want: bool) -> Option<Span> {
+/// requests `want` it. The audit log knows it by its `audit_id`.
+pub fn verb(name: &'static str, want: bool, audit_id: &str) -> Option<Span> {
     let mut span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((OWN, name, Kind::Internal)));
     if span.is_none() && want {
         // What is handed on stays what it was.
@@ -279,7 +327,7 @@ pub fn verb(name: &'static str, want: bool) -> Option<Span> {
         span = Some(Span { context, sink, written: None, noted: None });
     }
     let mut span = span?;
-    let trace = Arc::new(Trace::since(Instant::now()));
+    let trace = Arc::new(Trace::since(Instant::now(), audit_id));
     span.noted = Some(Noted { trace, part: 0, own: Some(Own { name, above: 0 }) });
     Some(span)
 }
@@ -291,7 +339,7 @@ pub fn late(
     steps: &[(Instant, &'static str, Option<Said>)],
     about: impl FnOnce(&mut About<'_>),
 ) {
-    let trace = Arc::new(Trace::since(begun));
+    let trace = Arc::new(Trace::since(begun, ""));
     for (at, name, said) in steps {
         trace.step(0, *at, name, *said);
     }
@@ -319,7 +367,7 @@ impl Current {
         Some(span)
     }
 
-    fn written_below(&self, (scope, name, kind): (&'static str, &'static str, Kind)) -> Option<Span> {
+    fn written_below(&self, (scope, name, kind): (&'static str, &str, Kind)) -> Option<Span> {
         let above = self.context.as_ref().filter(|above| above.sampled)?;
         let sink = self.sink.as_ref()?;
         Some(Span::new(Context::new(Some(above)), Some(above), sink, (scope, name.to_owned(), kind)))
@@ -342,6 +390,14 @@ fn noted(name: &'static str, said: Option<Said>) {
             noted.trace.step(noted.part, Instant::now(), name, said);
         }
     });
+}
+
+/// How the audit log knows the request that is being worked on, where its steps are noted.
+pub fn audit_id() -> String {
+    CURRENT.with_borrow(|current| {
+        let noted = current.as_ref().and_then(|current| current.noted.as_ref());
+        noted.map(|noted| noted.trace.audit_id().to_owned()).unwrap_or_default()
+    })
 }
 
 /// The headers by which others go on with what is being done.

@@ -63,14 +63,20 @@ struct Noted {
 #[derive(Debug)]
 pub(super) struct Trace {
     begun: Instant,
+    /// How the audit log knows the request.
+    audit_id: String,
     noted: Mutex<Noted>,
 }
 
 impl Trace {
     /// Of a request whose work began then.
-    pub(super) fn since(begun: Instant) -> Self {
+    pub(super) fn since(begun: Instant, audit_id: &str) -> Self {
         let noted = Noted { steps: [NOTHING; MOST], count: 0, parts: 0, fields: Vec::new() };
-        Self { begun, noted: Mutex::new(noted) }
+        Self { begun, audit_id: audit_id.to_owned(), noted: Mutex::new(noted) }
+    }
+
+    pub(super) fn audit_id(&self) -> &str {
+        &self.audit_id
     }
 
     fn note(&self, of: u8, at: Instant, what: What) {
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn parts_are_put_together_whatever_the_order_of_their_steps() {
-        let trace = Trace::since(Instant::now());
+        let trace = Trace::since(Instant::now(), "");
         let now = Instant::now();
         let (one, other) = (trace.begin(0, "one"), trace.begin(0, "other"));
         let below = trace.begin(other, "below");
@@ -241,7 +247,7 @@ mod tests {
 
     #[test]
     fn steps_without_end_find_an_end() {
-        let trace = Trace::since(Instant::now());
+        let trace = Trace::since(Instant::now(), "");
         for _ in 0..MOST * 2 {
             trace.step(0, Instant::now(), "again", None);
         }

@@ -51,19 +51,35 @@ pub(super) fn fails_open(policy: &Value) -> bool {
     tree::text(policy, "/spec/failurePolicy") == "Ignore"
 }
 
-/// The values a policy's expressions are about.
-pub(super) fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Value) -> Scope<'a> {
-    let mut scope = Scope::new(
-        dialect,
-        &[
-            ("request", &matter.request),
-            ("object", &matter.object),
-            ("oldObject", &matter.old),
-            ("params", parameter),
-            ("namespaceObject", matter.namespace.as_deref().unwrap_or(NOTHING)),
-        ],
-    );
-    matter.asker.name_in(&mut scope);
+/// The values a policy's expressions are about, all but the authorisers.
+fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Value) -> Scope<'a> {
+    let namespace = matter.namespace.as_deref().unwrap_or(NOTHING);
+    let values = [
+        ("request", &matter.request),
+        ("object", &matter.object),
+        ("oldObject", &matter.old),
+        ("params", parameter),
+        ("namespaceObject", namespace),
+    ];
+    Scope::new(dialect, &values)
+}
+
+/// The same with a policy's variables, computed anew, and with the authorisers for whoever may ask them.
+pub(super) fn stage<'a>(
+    policy: &Value,
+    dialect: Dialect,
+    matter: &'a Matter,
+    parameter: &'a Value,
+    asks: bool,
+) -> Scope<'a> {
+    let mut scope = scope(dialect, matter, parameter);
+    if asks {
+        matter.asker.name_in(&mut scope);
+    }
+    scope.with_variables();
+    for variable in tree::list(policy, "/spec/variables") {
+        scope.define(tree::name_field(variable), tree::text(variable, "/expression"));
+    }
     scope
 }
 
@@ -72,16 +88,21 @@ pub(super) fn has_parameters(policy: &Value) -> bool {
     policy.pointer("/spec/paramKind").is_some_and(Value::is_object)
 }
 
-/// Whether a policy's match conditions let the request come before it. One that does not care about failures is not
-/// asked when they cannot be evaluated.
-pub(super) fn conditions_hold(
-    policy: &Value,
-    scope: &mut Scope<'_>,
-    kind: &str,
-    operation: &str,
-) -> Result<bool, String> {
+/// Whether a policy's match conditions let the request come before it. They see the request as it was made, and no
+/// namespace. A policy that does not care about failures is not asked when they cannot be evaluated.
+pub(super) fn conditions_hold(policy: &Value, matter: &Matter, parameter: &Value, kind: &str) -> Result<bool, String> {
     let (conditions, since) = (tree::list(policy, "/spec/matchConditions"), Instant::now());
-    let held = expressions::hold(conditions, scope);
+    if conditions.is_empty() {
+        return Ok(true);
+    }
+    let mut request = matter.request.clone();
+    request["resource"] = request["requestResource"].clone();
+    let mut scope = scope(dialect_of(policy), matter, parameter);
+    scope.set("request", cel::Value::of(&request));
+    scope.set("namespaceObject", cel::Value::Null);
+    matter.asker.name_in(&mut scope);
+    let held = expressions::hold(conditions, &mut scope);
+    let operation = tree::text(&matter.request, "/operation");
     measure::conditions([tree::name(policy), "policy", kind, operation], conditions, since, &held);
     match held {
         Err(_) if fails_open(policy) => Ok(false),
@@ -89,53 +110,61 @@ pub(super) fn conditions_hold(
     }
 }
 
-/// From here on expressions may name a policy's variables.
-pub(super) fn define_variables(policy: &Value, scope: &mut Scope<'_>) {
-    scope.with_variables();
-    for variable in tree::list(policy, "/spec/variables") {
-        scope.define(tree::name_field(variable), tree::text(variable, "/expression"));
-    }
+fn dialect_of(policy: &Value) -> Dialect {
+    Dialect::Policy { params: has_parameters(policy) }
 }
+
+/// What a validation found for itself.
+type Verdict = Result<bool, String>;
 
 /// The judgement of a policy.
 pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Judgement {
-    let params = has_parameters(policy);
-    let mut scope = scope(Dialect::Policy { params }, matter, parameter);
     let open = fails_open(policy);
-    let broken = |message: String, at: usize| Finding { message, reason: "Invalid".to_owned(), at };
-    let mut judgement = Judgement::default();
-    match conditions_hold(policy, &mut scope, "validate", tree::text(&matter.request, "/operation")) {
+    match conditions_hold(policy, matter, parameter, "validate") {
         Ok(true) => {}
-        Ok(false) => return judgement,
-        Err(why) => {
-            judgement.findings.push(broken(why, 0));
-            return judgement;
+        Ok(false) => return Judgement::default(),
+        Err(why) => return Judgement { findings: vec![broken(why, 0)], ..Judgement::default() },
+    }
+    let validations = tree::list(policy, "/spec/validations");
+    let mut scope = stage(policy, dialect_of(policy), matter, parameter, true);
+    let mut verdicts: Vec<Verdict> = Vec::with_capacity(validations.len());
+    for validation in validations {
+        verdicts.push(scope.judge(tree::text(validation, "/expression")));
+        if scope.is_exhausted() {
+            return exhausted(open);
         }
     }
-    define_variables(policy, &mut scope);
-    for (at, validation) in tree::list(policy, "/spec/validations").iter().enumerate() {
-        let expression = tree::text(validation, "/expression").trim();
-        match scope.judge(expression) {
-            Ok(true) => {}
-            Ok(false) => judgement.findings.push(Finding {
-                message: message(validation, expression, &mut scope),
-                reason: match tree::text(validation, "/reason") {
-                    "" => "Invalid".to_owned(),
-                    reason => reason.to_owned(),
-                },
-                at,
-            }),
-            Err(why) if open => judgement.overlooked.push(why),
-            Err(why) => judgement.findings.push(broken(why, at)),
+    let messages = messages(policy, matter, parameter, &verdicts, scope.left());
+    let mut judgement = Judgement::default();
+    for (at, (validation, verdict)) in validations.iter().zip(verdicts).enumerate() {
+        let why = match (verdict, &messages) {
+            (Err(why), _) => why,
+            (Ok(_), Err(why)) => format!("failed messageExpression: {why}"),
+            (Ok(true), Ok(_)) => continue,
+            (Ok(false), Ok(computed)) => {
+                let reason = Some(tree::text(validation, "/reason")).filter(|r| !r.is_empty()).unwrap_or("Invalid");
+                let message = message(validation, computed[at].as_deref());
+                judgement.findings.push(Finding { message, reason: reason.to_owned(), at });
+                continue;
+            }
+        };
+        match open {
+            true => judgement.overlooked.push(why),
+            false => judgement.findings.push(broken(why, at)),
         }
     }
-    if scope.is_exhausted() {
-        return exhausted(open, broken);
+    let annotations = tree::list(policy, "/spec/auditAnnotations");
+    if annotations.is_empty() {
+        return judgement;
     }
     // Notes have means of their own.
-    scope.spend_from(cel::RUNTIME_BUDGET);
-    for annotation in tree::list(policy, "/spec/auditAnnotations") {
-        match scope.text(tree::text(annotation, "/valueExpression").trim(), Wanted::TextOrNull) {
+    let mut scope = stage(policy, dialect_of(policy), matter, parameter, false);
+    for annotation in annotations {
+        let text = scope.text(tree::text(annotation, "/valueExpression"), Wanted::TextOrNull);
+        if scope.is_exhausted() {
+            return exhausted(open);
+        }
+        match text {
             Ok(Some(value)) if !value.trim().is_empty() => {
                 let key = tree::text(annotation, "/key").to_owned();
                 judgement.annotations.push(Annotation::Publish(key, value.trim().to_owned()));
@@ -145,11 +174,46 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             Err(why) => judgement.annotations.push(Annotation::Broken(why)),
         }
     }
-    if scope.is_exhausted() { exhausted(open, broken) } else { judgement }
+    judgement
+}
+
+fn broken(message: String, at: usize) -> Finding {
+    Finding { message, reason: "Invalid".to_owned(), at }
+}
+
+/// The texts that validations compute, from what they left to spend.
+///
+/// Upstream computes those of validations that hold, too. That is to be noticed only where all of them can cost more
+/// than is left, and only then it is done.
+fn messages(
+    policy: &Value,
+    matter: &Matter,
+    parameter: &Value,
+    verdicts: &[Verdict],
+    left: u64,
+) -> Result<Vec<Option<String>>, String> {
+    let expressions: Vec<&str> =
+        tree::list(policy, "/spec/validations").iter().map(|v| tree::text(v, "/messageExpression")).collect();
+    let steps = tree::list(policy, "/spec/variables").len() + expressions.iter().filter(|e| !e.is_empty()).count();
+    let may_exhaust = steps as u64 * cel::PER_CALL_LIMIT > left;
+    let asked = |at: usize| !expressions[at].is_empty() && (may_exhaust || verdicts[at] == Ok(false));
+    let mut computed = vec![None; expressions.len()];
+    if !(0..expressions.len()).any(asked) {
+        return Ok(computed);
+    }
+    let mut scope = stage(policy, dialect_of(policy), matter, parameter, false);
+    scope.spend_from(left);
+    for at in (0..expressions.len()).filter(|at| asked(*at)) {
+        computed[at] = scope.text(expressions[at], Wanted::Text).ok().flatten();
+        if scope.is_exhausted() {
+            return Err(EXHAUSTED.to_owned());
+        }
+    }
+    Ok(computed)
 }
 
 /// The judgement where the means to find one were spent: nothing of what was found counts.
-fn exhausted(open: bool, broken: impl Fn(String, usize) -> Finding) -> Judgement {
+fn exhausted(open: bool) -> Judgement {
     let why = EXHAUSTED.to_owned();
     match open {
         true => Judgement { overlooked: vec![why], ..Judgement::default() },
@@ -158,16 +222,11 @@ fn exhausted(open: bool, broken: impl Fn(String, usize) -> Finding) -> Judgement
 }
 
 /// The text a validation gives for its failure.
-fn message(validation: &Value, expression: &str, scope: &mut Scope<'_>) -> String {
-    let computed = match tree::text(validation, "/messageExpression") {
-        "" => None,
-        text => scope.text(text, Wanted::Text).ok().flatten(),
-    };
-    let usable =
-        |text: &String| !text.trim().is_empty() && !text.contains('\n') && text.len() <= shared::cel::MAX_MESSAGE;
-    match (computed.filter(usable), tree::text(validation, "/message").trim()) {
-        (Some(text), _) => text.trim().to_owned(),
-        (None, "") => format!("failed expression: {expression}"),
+fn message(validation: &Value, computed: Option<&str>) -> String {
+    let usable = |text: &&str| !text.is_empty() && !text.contains('\n') && text.len() <= cel::MAX_MESSAGE;
+    match (computed.map(str::trim).filter(usable), tree::text(validation, "/message").trim()) {
+        (Some(text), _) => text.to_owned(),
+        (None, "") => format!("failed expression: {}", tree::text(validation, "/expression").trim()),
         (None, text) => text.to_owned(),
     }
 }

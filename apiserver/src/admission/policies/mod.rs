@@ -90,23 +90,32 @@ impl Policies {
             return Ok((Vec::new(), None));
         }
         bindings.sort_by_cached_key(|b| (tree::text(b, "/spec/policyName").to_owned(), tree::name(b).to_owned()));
-        let scene = Scene::of(a, a.object(), reader, rows);
+        let namespace = self.means.namespace(a).await;
+        let scene = Scene::of(a, a.object(), namespace.clone().unwrap_or_default(), rows);
         let mut all = Vec::new();
         for binding in bindings {
             let name = tree::text(&binding, "/spec/policyName");
             let Some(policy) = reader.get(GROUP, self.plurals.0, "", name) else { continue };
             let Some(shown) = matched(&scene, policy.pointer("/spec/matchConstraints"))? else { continue };
+            let row = match params::row(rows, &policy).transpose() {
+                Ok(row) => row,
+                // That is said once of a policy, whatever its bindings are about.
+                Err(_) if all.last().is_some_and(|b: &Bound| tree::name(&b.policy) == name) => continue,
+                Err(why) => {
+                    all.push(Bound { policy, binding, shown, parameters: Err(why) });
+                    continue;
+                }
+            };
             if let Some(more) = binding.pointer("/spec/matchResources").filter(|m| m.is_object())
                 && matched(&scene, Some(more))?.is_none()
             {
                 continue;
             }
-            let parameters = params::find(reader, rows, a, &policy, &binding).await;
+            let parameters = params::find(reader, row.as_ref(), a, &binding).await;
             all.push(Bound { policy, binding, shown, parameters });
         }
-        // A namespace is not in itself.
-        let namespace = if a.of("", "namespaces") { None } else { scene.namespace.clone() };
-        Ok((all, namespace))
+        // A namespace that is gone is missed by whoever is asked about what is in it.
+        if all.is_empty() { Ok((all, None)) } else { Ok((all, namespace?)) }
     }
 
     fn views(&self) -> Views<'_> {

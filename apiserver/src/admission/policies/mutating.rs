@@ -114,12 +114,8 @@ impl MutatingPolicies {
         refusals: &mut Vec<Refusal>,
     ) -> Result<bool, Status> {
         let policy = &bound.policy;
-        let params = evaluate::has_parameters(policy);
         let mut matter = self.0.matter(a, views, namespace.cloned());
-        let mut scope = evaluate::scope(Dialect::Policy { params }, &matter, parameter);
-        let asked = evaluate::conditions_hold(policy, &mut scope, "admit", a.operation.as_str());
-        drop(scope);
-        match asked {
+        match evaluate::conditions_hold(policy, &matter, parameter, "admit") {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(why) => {
@@ -192,15 +188,14 @@ impl MutatingPolicies {
 
 /// What a mutation makes of a request.
 fn change(policy: &Value, mutation: &Value, matter: &Matter, parameter: &Value) -> Result<Change, String> {
-    let params = evaluate::has_parameters(policy);
-    let mut scope = evaluate::scope(Dialect::Mutation { params }, matter, parameter);
-    evaluate::define_variables(policy, &mut scope);
+    let dialect = Dialect::Mutation { params: evaluate::has_parameters(policy) };
+    let mut scope = evaluate::stage(policy, dialect, matter, parameter, true);
     let patches = tree::text(mutation, "/patchType") == "JSONPatch";
     let (field, wanted) = match patches {
         true => ("/jsonPatch/expression", Wanted::Patches),
         false => ("/applyConfiguration/expression", Wanted::Object),
     };
-    let value = scope.run(tree::text(mutation, field).trim(), wanted)?;
+    let value = scope.run(tree::text(mutation, field), wanted)?;
     let mut problems = Vec::new();
     if patches {
         for operation in value.items().iter().flat_map(|items| items.iter()) {
@@ -214,8 +209,16 @@ fn change(policy: &Value, mutation: &Value, matter: &Matter, parameter: &Value) 
     if !problems.is_empty() {
         return Err(format!("type mismatch: {}", problems.join("\n")));
     }
-    let tree = value.tree(&mut Fuel::default()).map_err(|e| e.to_string())?;
-    Ok(if patches { Change::Patch(tree) } else { Change::Configuration(tree) })
+    if !patches && !has_text_keys(&value) {
+        return Err("invalid return type: *dynamic.ObjectVal".to_owned());
+    }
+    let tree = value.tree(&mut Fuel::default());
+    Ok(match patches {
+        true => Change::Patch(tree.map_err(|why| {
+            format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {why}")
+        })?),
+        false => Change::Configuration(tree.map_err(|e| e.to_string())?),
+    })
 }
 
 /// Objects are to be named after the fields they stand in: `Object.spec.template`. Lists and maps between them have no
@@ -241,6 +244,15 @@ fn check_names(value: &cel::Value<'_>, place: &str, problems: &mut Vec<String>) 
     }
 }
 
+/// Whether the maps that stand in the fields of an object have keys that are text, as those of JSON are.
+fn has_text_keys(value: &cel::Value<'_>) -> bool {
+    match value {
+        cel::Value::Made(made) => made.fields.values().all(has_text_keys),
+        cel::Value::Map(map) => map.entries.keys().all(|key| matches!(key, cel::Key::String(_))),
+        _ => true,
+    }
+}
+
 fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<(), String> {
     for field in ["apiVersion", "kind"] {
         config[field] = object[field].clone();
@@ -249,8 +261,15 @@ fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<
     Ok(())
 }
 
-fn patch(schema: &Message, custom: bool, object: &mut Value, patch: Value) -> Result<(), Failed> {
-    let failed = |e: json_patch::Error| Failed::Policy(format!("JSONPath: {e}"));
+fn patch(schema: &Message, custom: bool, object: &mut Value, mut patch: Value) -> Result<(), Failed> {
+    let failed = |e: json_patch::Error| Failed::Policy(format!("JSON Patch: {e}"));
+    let (api_version, kind) = (object["apiVersion"].clone(), object["kind"].clone());
+    // An operation that names no place means the whole.
+    for operation in patch.as_array_mut().into_iter().flatten() {
+        if operation["path"].is_null() {
+            operation["path"] = "".into();
+        }
+    }
     match json_patch::Patch::decode(patch).map_err(failed)?.apply(object) {
         Ok(()) => {}
         // A patch whose test fails is not meant for this object.
@@ -258,10 +277,27 @@ fn patch(schema: &Message, custom: bool, object: &mut Value, patch: Value) -> Re
         Err(why) => return Err(failed(why)),
     }
     if !custom {
+        settle_kind(object, api_version, kind)?;
         decode_touched(schema, object, &Value::Null, Strictness::Strict)
             .map_err(|e| Status::internal(&e.to_string()))?;
     }
     Ok(())
+}
+
+/// An object that does not say what it is, is what it was; one that says it were something else must be of a kind.
+fn settle_kind(object: &mut Value, api_version: Value, kind: Value) -> Result<(), Status> {
+    for (field, was) in [("apiVersion", api_version), ("kind", kind)] {
+        if tree::text(object, &format!("/{field}")).is_empty() {
+            object[field] = was;
+        }
+    }
+    let (api_version, kind) = (tree::text(object, "/apiVersion"), tree::text(object, "/kind"));
+    if proto::schema::kind_of(api_version, kind).is_some() {
+        return Ok(());
+    }
+    let scheme = "pkg/runtime/scheme.go:111";
+    let why = format!("no kind {kind:?} is registered for version {api_version:?} in scheme {scheme:?}");
+    Err(Status::internal(&why))
 }
 
 fn misconfigured(bound: &Bound, why: &Unusable) -> Option<Refusal> {
@@ -282,7 +318,7 @@ fn denied(bound: &Bound, binding: Option<&str>, why: &str) -> String {
     let policy = tree::name(&bound.policy);
     match binding {
         Some(binding) => format!("policy '{policy}' with binding '{binding}' denied request: {why}"),
-        None => format!("policy '{policy}' denied request: {why}"),
+        None => format!("policy {policy:?} denied request: {why}"),
     }
 }
 

@@ -17,28 +17,24 @@ use crate::registry::Rows;
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// The row of the parameters of a policy that has some; why there is none otherwise.
-fn row(rows: &Rows, policy: &Value) -> Option<Result<Row, Unusable>> {
+pub(super) fn row(rows: &Rows, policy: &Value) -> Option<Result<Row, Unusable>> {
     let kind = policy.pointer("/spec/paramKind").filter(|k| k.is_object())?;
     let (api_version, kind) = (tree::text(kind, "/apiVersion"), tree::text(kind, "/kind"));
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     Some(rows.find_kind(group, version, kind).ok_or_else(|| {
-        Unusable::Policy(format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"))
+        Unusable::Policy(format!("failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'"))
     }))
 }
 
 /// The parameters; one null for a policy (or binding) without. Waits until they have been read.
 pub(super) async fn find(
     reader: &dyn Reader,
-    rows: &Rows,
+    row: Option<&Row>,
     a: &Attributes<'_>,
-    policy: &Value,
     binding: &Value,
 ) -> Result<Vec<Arc<Value>>, Unusable> {
-    let Some(row) = row(rows, policy) else { return Ok(vec![Arc::new(Value::Null)]) };
-    let Some(reference) = binding.pointer("/spec/paramRef").filter(|r| r.is_object()) else {
-        return Ok(vec![Arc::new(Value::Null)]);
-    };
-    let row = row?;
+    let reference = binding.pointer("/spec/paramRef").filter(|r| r.is_object());
+    let (Some(row), Some(reference)) = (row, reference) else { return Ok(vec![Arc::new(Value::Null)]) };
     let wrong = |why: &str| Unusable::Binding(why.to_owned());
     let namespace = match tree::text(reference, "/namespace") {
         _ if !row.namespaced => "",

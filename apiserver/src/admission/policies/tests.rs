@@ -133,3 +133,5 @@ async fn the_authorisers_can_be_asked() {
         assert_eq!(outcome.is_ok(), allowed, "{expression} {outcome:?}");
     }
 }
+
+mod upstream;

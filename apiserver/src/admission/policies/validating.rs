@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use shared::metrics;
 use shared::status::Status;
 
@@ -29,13 +30,24 @@ struct Refusal {
     reason: String,
 }
 
+/// A failure as the audit log has it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure {
+    message: String,
+    policy: String,
+    binding: String,
+    expression_index: usize,
+    validation_actions: Vec<String>,
+}
+
 /// What all policies came to.
 #[derive(Default)]
 struct Verdict {
     refusals: Vec<Refusal>,
     warnings: Vec<String>,
     /// Failures to be noted in the audit log.
-    failures: Vec<Value>,
+    failures: Vec<Failure>,
     /// Annotations the policies ask for: distinct values by key.
     annotations: BTreeMap<String, Vec<String>>,
 }
@@ -52,7 +64,7 @@ impl Plugin for ValidatingPolicies {
         // Annotations are not overwritten: one failure is noted.
         if let Some(first) = verdict.failures.first() {
             let key = "validation.policy.admission.k8s.io/validation_failure".to_owned();
-            a.annotations.entry(key).or_insert_with(|| json!([first]).to_string());
+            a.annotations.entry(key).or_insert_with(|| serde_json::to_string(&[first]).unwrap_or_default());
         }
         for (key, values) in verdict.annotations {
             a.annotations.insert(key, values.join(", "));
@@ -133,8 +145,13 @@ impl Verdict {
                     "Warn" => self.warnings.push(format!(
                         "Validation failed for ValidatingAdmissionPolicy '{name}' with binding '{bound}': {message}"
                     )),
-                    _ => self.failures.push(json!({"message": message, "policy": name, "binding": bound,
-                        "expressionIndex": at, "validationActions": actions})),
+                    _ => self.failures.push(Failure {
+                        message: message.clone(),
+                        policy: name.to_owned(),
+                        binding: bound.to_owned(),
+                        expression_index: at,
+                        validation_actions: actions.clone(),
+                    }),
                 }
             }
         }

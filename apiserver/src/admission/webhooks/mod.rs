@@ -26,7 +26,7 @@ use super::reinvocation::Who;
 use super::views::Views;
 use super::{Attributes, Error, Operation, Plugin, measure};
 use crate::access::tree;
-use crate::api::Reader;
+use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::registry::Rows;
 pub use caller::Caller;
@@ -79,6 +79,24 @@ pub struct Means {
     pub authorization: Arc<Authorization>,
     /// Connections.
     pub caller: Arc<Caller>,
+    /// Live reads, for a namespace that the cache has not heard of.
+    pub api: Api,
+}
+
+impl Means {
+    /// The namespace of a request for something in one.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub(super) async fn namespace(&self, a: &Attributes<'_>) -> Result<Option<Arc<Value>>, Status> {
+        if a.namespace.is_empty() || a.of("", "namespaces") {
+            return Ok(None);
+        }
+        match self.reader.get("", "namespaces", "", a.namespace) {
+            Some(known) => Ok(Some(known)),
+            None => self.api.get("", "namespaces", "", a.namespace).await.map(|live| Some(Arc::new(live))),
+        }
+    }
 }
 
 /// The state both plugins share.
@@ -137,13 +155,14 @@ impl Webhooks {
     }
 
     /// The webhook at a place, if it wants to see the request as it is now.
-    fn wanted(
+    async fn wanted(
         &self,
         (configuration, at): (&Arc<Value>, usize),
         object: Option<&Value>,
         a: &Attributes<'_>,
     ) -> Result<Option<Hook>, Status> {
-        let scene = Scene::of(a, object, self.means.reader.as_ref(), &self.means.rows);
+        let namespace = self.means.namespace(a).await.unwrap_or_default();
+        let scene = Scene::of(a, object, namespace, &self.means.rows);
         Hook::matching(configuration, at, &scene)
     }
 
@@ -284,7 +303,7 @@ impl Plugin for MutatingWebhooks {
         let mut views = self.0.views();
         for (order, (configuration, at)) in all.iter().enumerate() {
             // Each sees what those before it left, and is chosen by that.
-            let Some(hook) = self.0.wanted((configuration, *at), views.object(a), a)? else { continue };
+            let Some(hook) = self.0.wanted((configuration, *at), views.object(a), a).await? else { continue };
             let id = hook.id();
             let asks = a.reinvocation.asks(Who::Webhooks, &id);
             if !asks && !hook.has_conditions() {
@@ -356,7 +375,7 @@ impl Plugin for ValidatingWebhooks {
         let mut asked = Vec::new();
         let mut views = self.0.views();
         for (configuration, at) in self.0.all(a) {
-            let Some(hook) = self.0.wanted((&configuration, at), a.object(), a)? else { continue };
+            let Some(hook) = self.0.wanted((&configuration, at), a.object(), a).await? else { continue };
             views.show(&hook.shown, a).await.map_err(|why| unshown(&why))?;
             if let Some(request) = self.0.question(&hook, &views, a)? {
                 asked.push((hook, request));

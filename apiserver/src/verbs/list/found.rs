@@ -1,9 +1,11 @@
 //! The objects that a list is about, from the cache or from etcd.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use proto::resources::Row;
 use shared::status::Status;
+use shared::traces;
 
 use super::meters;
 use super::options::{self, Moment, Options};
@@ -12,7 +14,7 @@ use crate::cache::{CacheError, Cacher, Entry, Scope};
 use crate::storage::{self, codec};
 use crate::verbs::engine::{Engine, storage_status};
 use crate::verbs::select::Selection;
-use crate::verbs::{Request, get, namespace_of};
+use crate::verbs::{Request, get, namespace_of, spans};
 
 /// What a list found.
 pub struct Found {
@@ -161,11 +163,23 @@ async fn find(
     if !engine.hub.caches(storage) {
         return find_uncached(engine, storage, &scope, o, selection).await;
     }
+    spans::listing(storage, pin!(find_cached(engine, row, &scope, o, selection))).await
+}
+
+async fn find_cached(
+    engine: &Arc<Engine>,
+    row: &Row,
+    scope: &str,
+    o: &Options,
+    selection: &Selection,
+) -> Result<Found, Status> {
+    let storage = &row.storage();
     let cacher = engine.hub.cacher(storage);
     if engine.policy.deletes_unread && (!cacher.is_ready() || engine.hub.has_unreadable(storage)) {
-        engine.refuse_unread(storage, &scope).await?;
+        engine.refuse_unread(storage, scope).await?;
     }
     get::ready(&cacher).await?;
+    traces::step("Ready");
     let progress = engine.hub.progress(storage);
     let at_least = match o.moment {
         Moment::Now => {
@@ -179,6 +193,7 @@ async fn find(
             progress.processed()
         }
     };
+    traces::step("watchCache fresh enough");
     // What etcd has forgotten is not shown either, although the cache may still know it. It is asked only about what has
     // changed since.
     if let Moment::Exact(n) = o.moment {
@@ -187,16 +202,18 @@ async fn find(
             false if cacher.unchanged_since(n) => Ok(()),
             false => progress.remembers(n).await,
         };
-        remembered.map_err(|e| expired(e, o, &scope, &o.start))?;
+        remembered.map_err(|e| expired(e, o, scope, &o.start))?;
     }
-    match from_cache(&cacher, row, &scope, o, selection, at_least) {
+    match from_cache(&cacher, row, scope, o, selection, at_least) {
         Ok((found, fetched)) => {
             cacher.reads(storage).listed(fetched, found.items.len());
+            traces::step_of("Listed items from cache", "count", fetched);
+            traces::step_of("Filtered items", "count", found.items.len());
             Ok(found)
         }
         Err(CacheError::TooOld { asked, .. }) => {
-            let found = from_etcd(engine, storage, &scope, o, selection, asked).await;
-            found.map_err(|e| expired(e, o, &scope, &o.start))
+            let found = from_etcd(engine, storage, scope, o, selection, asked).await;
+            found.map_err(|e| expired(e, o, scope, &o.start))
         }
         Err(error) => Err(get::again(error)),
     }

@@ -39,7 +39,7 @@ fn compile(expression: &str, multiple: bool) -> Compiled {
     let variables = if multiple { device::variables_of_shared() } else { device::variables() };
     let program = Program::compile_with(expression, &variables, device::extras()).map_err(|e| e.to_string())?;
     match program.result() {
-        Type::Bool | Type::Dyn => Ok(Arc::new(program)),
+        Type::Bool | Type::Any => Ok(Arc::new(program)),
         other => Err(format!("must evaluate to bool or the unknown type, not {}", other.full())),
     }
 }
@@ -72,9 +72,16 @@ impl Selectors {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => {
                 let kind = other.type_name();
-                Err(Failed::Run(format!(
-                    "CEL result of type {kind} could not be converted to bool: type conversion error from '{kind}' to 'bool'"
-                )))
+                // Each type says it in its own words.
+                let why = match kind {
+                    "string" => "unsupported native conversion from string to 'bool'".to_owned(),
+                    "int" => "unsupported type conversion from 'int' to bool".to_owned(),
+                    kind => {
+                        let short = kind.rsplit_once('.').map_or(kind, |(_, short)| short);
+                        format!("type conversion error from '{short}' to 'bool'")
+                    }
+                };
+                Err(Failed::Run(format!("CEL result of type {kind} could not be converted to bool: {why}")))
             }
             Err(e) => Err(Failed::Run(e.to_string())),
         }

@@ -255,6 +255,11 @@ impl Checker<'_> {
         {
             return found;
         }
+        let declared = |of: String| self.variables.contains_key(&format!("{of}.{}", select.field));
+        if select.test && dotted(&select.operand).is_some_and(declared) {
+            // A variable that is declared is there, whatever becomes of it.
+            return Node { kind: Kind::Literal(Value::Bool(true)), of: Type::Bool, id: e.id };
+        }
         let operand = self.expression(&select.operand);
         let of = self.field(e.id, &operand.of, &select.field, false);
         let of = if select.test { Type::Bool } else { of };

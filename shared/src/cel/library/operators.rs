@@ -116,13 +116,20 @@ fn never<'a>(_: &mut Args<'_, 'a>) -> Answer<'a> {
 }
 
 fn equal<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    let same = args.values[0].equals(&args.values[1], &mut args.tools.fuel)?;
-    bool(same)
+    bool(same(args)?)
 }
 
 fn unequal<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    let same = args.values[0].equals(&args.values[1], &mut args.tools.fuel)?;
-    bool(!same)
+    bool(!same(args)?)
+}
+
+fn same(args: &mut Args<'_, '_>) -> Result<bool, Error> {
+    let [a, b] = [0, 1].map(|at| &args.values[at]);
+    // Quantities, versions and the like compare themselves with their own kind only.
+    if matches!(a, Value::Opaque(_)) && !matches!(b, Value::Null) && a.type_name() != b.type_name() {
+        return Err(Error::overload());
+    }
+    a.equals(b, &mut args.tools.fuel)
 }
 
 fn not<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
@@ -265,6 +272,10 @@ fn within<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
         return bool(false);
     }
     match &all {
+        // What is given for keys that are not there does not put them there.
+        Value::Map(map) if map.otherwise.is_some() => {
+            bool(Key::of(&value).is_some_and(|key| map.entries.contains_key(&key)))
+        }
         Value::Map(_) | Value::Tree(_) => bool(all.at(&value).is_ok()),
         _ => Err(Error::overload()),
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 use shared::status::field::{Error, Path};
+use shared::url::Url;
 
 use super::Terms;
 use crate::access::tree;
@@ -57,20 +58,19 @@ pub(super) fn check_url(url: &str, own: &[String], path: &Path, errors: &mut Vec
         own.sort();
         wrong(&format!("URL must not overlap with disallowed issuers: [{}]", own.join(" ")));
     }
-    let (before, fragment) = url.split_once('#').unwrap_or((url, ""));
-    let (before, query) = before.split_once('?').unwrap_or((before, ""));
-    let Some((scheme, rest)) = before.split_once("://") else { return wrong("URL scheme must be https") };
-    if scheme != "https" {
-        wrong("URL scheme must be https");
-    }
-    if rest.split('/').next().is_some_and(|authority| authority.contains('@')) {
-        wrong("URL must not contain a username or password");
-    }
-    if !query.is_empty() {
-        wrong("URL must not contain a query");
-    }
-    if !fragment.is_empty() {
-        wrong("URL must not contain a fragment");
+    let parsed = match Url::parse(url.as_bytes()) {
+        Ok(parsed) => parsed,
+        Err(why) => return wrong(&why),
+    };
+    for (bad, why) in [
+        (parsed.scheme != "https", "URL scheme must be https"),
+        (parsed.user.is_some(), "URL must not contain a username or password"),
+        (!parsed.query.is_empty(), "URL must not contain a query"),
+        (!parsed.fragment.is_empty(), "URL must not contain a fragment"),
+    ] {
+        if bad {
+            wrong(why);
+        }
     }
 }
 

@@ -15,7 +15,9 @@ fn compiles(dialect: Dialect, expression: &str, wanted: Wanted, path: Path, erro
     match expressions::problem(dialect, expression, wanted) {
         None => true,
         Some(why) => {
-            errors.push(Error::invalid(path, expression, &why));
+            // Of another type it is not said here which.
+            let short = if why.starts_with("must evaluate") { why.split(" but got ").next() } else { None };
+            errors.push(Error::invalid(path, expression, short.unwrap_or(&why)));
             false
         }
     }

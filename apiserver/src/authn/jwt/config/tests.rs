@@ -23,6 +23,10 @@ fn files_are_checked() {
             r#"jwt[0].issuer.url: Invalid value: "http://i": URL scheme must be https"#,
         ),
         (
+            issuer("url: 'https://a b', audiences: [a]", SUB),
+            r#"jwt[0].issuer.url: Invalid value: "https://a b": parse "https://a b": invalid character " " in host name"#,
+        ),
+        (
             issuer("url: 'https://own', audiences: [a]", SUB),
             r#"jwt[0].issuer.url: Invalid value: "https://own": URL must not overlap with disallowed issuers: [https://own]"#,
         ),
@@ -45,6 +49,10 @@ fn files_are_checked() {
         (
             issuer("url: 'https://i', discoveryURL: 'https://i/', audiences: [a]", SUB),
             r#"jwt[0].issuer.discoveryURL: Invalid value: "https://i/": discoveryURL must be different from URL"#,
+        ),
+        (
+            issuer(GOOD, &format!("{SUB}  claimValidationRules: [{{expression: claims.a}}]\n")),
+            r#"jwt[0].claimValidationRules[0].expression: Invalid value: "claims.a": must evaluate to bool"#,
         ),
         (issuer(GOOD, ""), "jwt[0].claimMappings.username: Required value: claim or expression is required"),
         (
