@@ -33,6 +33,9 @@ pub enum CodecError {
     /// Broken JSON.
     #[error("json: {0}")]
     Json(#[from] json::DecodeError),
+    /// It is no object, or its metadata is none.
+    #[error("json: not an object with metadata")]
+    NoObject,
     /// A tree that JSON cannot hold.
     #[error("json: {0}")]
     Unwritable(#[from] serde_json::Error),
@@ -140,7 +143,7 @@ fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), Cod
         let stale = completed.is_some() || !versions::is(&envelope.api_version, &row.storage.0, &row.storage.1);
         return Ok((Raw::Proto(Bytes::from(completed.unwrap_or(body))), stale));
     }
-    let mut v = versions::kept_tree(row, unpacked(stored)?);
+    let mut v = versions::kept_tree(row, object(unpacked(stored)?)?);
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
     if let (None, Ok(schema)) = (&row.custom, served_schema(row)) {
         defaulting::apply(schema, &mut v);
@@ -173,6 +176,12 @@ fn unpacked(stored: &[u8]) -> Result<Value, CodecError> {
         return Ok(json::decode_any(&cbor::stored_to_json(stored)?)?);
     }
     Ok(json::decode_any(stored)?)
+}
+
+/// A tree that is an object with metadata, if it has any that can be stamped.
+fn object(tree: Value) -> Result<Value, CodecError> {
+    let fits = |v: &Value| v.is_object() || v.is_null();
+    if tree.is_object() && tree.get("metadata").is_none_or(fits) { Ok(tree) } else { Err(CodecError::NoObject) }
 }
 
 /// The cached form of bytes that were just written, where they are protobuf: of others it costs more than it saves.

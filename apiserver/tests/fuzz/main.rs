@@ -24,6 +24,7 @@ targets! {
     yaml [b"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: &a c, image: *a, stdin: yes, ports: [{containerPort: 0644}]}]}\n", b"--- !!map\n? |\n  a\n: >-\n  b\n...\n", b"%TAG !e! tag:yaml.org,2002:\n---\na: &a {x: !e!int '1', 0x1F: ~}\nb: {<<: [*a, {y: .5}], x: \"\\u00e9\\\n  z\"}\n--- {[]: 1}\n"]
     protobuf [targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a"]
     cbor [b"\xd9\xd9\xf7\xa3DkindCPodJapiVersionBv1HmetadataBaa", b"\xbf\x61a\x9f\xfb\x3f\xf1\x99\x99\x99\x99\x99\x9a\xf9\x3c\x00\x20\xff\x61b\xd6\x43abc\xff", b"\xc1\x1aQKg\xb0"]
+    stored_values [targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a", br#"{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a","labels":{"b":"c"}},"spec":{"a":[1]}}"#, br#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler","metadata":"a","spec":[]}"#, b"[]", b"null", b"\xd9\xd9\xf7\xa2DkindCFooHmetadataBaa"]
     quantities [b"1.5Gi", b"-12e3", b"100m", b".5Ei", b"9223372036854775808"]
     label_selectors [b"a in (b,c),!d,e!=f,g==h,i notin (j),k.l/m>5", b"x,y=z"]
     field_selectors [b"metadata.name=a,spec.nodeName!=b,status.phase==c\\,d\\=e", b"a=\\\\"]

@@ -6,7 +6,9 @@ use apiserver::connect::frames::Decoder;
 use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::crd::{self, JsonPath};
 use apiserver::negotiate::{self, Media, Sent};
+use apiserver::registry;
 use apiserver::serve::info::request_info;
+use apiserver::storage::codec;
 use apiserver::verbs::delete;
 use apiserver::verbs::query::Query;
 use bytes::BytesMut;
@@ -15,6 +17,7 @@ use proto::merge::apply::{self, One, Ownable, Write as Applying};
 use proto::merge::fieldset::Set;
 use proto::merge::{json_patch, merge_patch, strategic};
 use proto::quantity;
+use proto::resources::Row;
 use proto::schema::{self, Message};
 use proto::selector::{FieldSelector, Selector};
 use proto::{Value, defaulting};
@@ -117,6 +120,30 @@ pub(crate) fn cbor(input: &[u8]) -> String {
         Err(e) => e.to_string(),
         Ok(text) => outcome(json::decode(pod(), &text, Strictness::Strict).map(|d| written(&d.value))),
     }
+}
+
+/// Whatever is in etcd, of kinds that are stored in each of the ways.
+pub(crate) fn stored_values(input: &[u8]) -> String {
+    let kinds = [
+        ("", "pods"),
+        ("", "configmaps"),
+        ("autoscaling", "horizontalpodautoscalers"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ];
+    let mut rows: Vec<Row> = kinds.iter().filter_map(|(group, plural)| registry::builtin(group, plural)).collect();
+    rows.extend(crd::rows(&definition(
+        &serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+    )));
+    let read = |row: &Row| match codec::entry(row, "a/b", input, 7) {
+        Err(e) => e.to_string(),
+        Ok(entry) => {
+            codec::restamp(&entry.raw, 8);
+            codec::is_stored_as(row, &entry.raw, input);
+            codec::to_json(row, &entry.raw, &mut Vec::new()).ok();
+            outcome(codec::value(row, &entry.raw).map(|tree| written(&tree)))
+        }
+    };
+    rows.iter().map(read).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn quantities(input: &[u8]) -> String {
@@ -227,15 +254,18 @@ pub(crate) fn delete_options(input: &[u8]) -> String {
     words.join(" ")
 }
 
-pub(crate) fn schemas(input: &[u8]) -> String {
-    let Some((schema, mut object)) = trees(input) else { return "no JSON".to_owned() };
+fn definition(schema: &Value) -> Value {
     let names = serde_json::json!({"plural": "foos", "singular": "foo", "kind": "Foo"});
     let version =
         serde_json::json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
-    let definition = serde_json::json!({"metadata": {"name": "foos.x.io"}, "status": {"acceptedNames": names},
-        "spec": {"group": "x.io", "scope": "Namespaced", "names": names, "versions": [version]}});
+    serde_json::json!({"metadata": {"name": "foos.x.io"}, "status": {"acceptedNames": names},
+        "spec": {"group": "x.io", "scope": "Namespaced", "names": names, "versions": [version]}})
+}
+
+pub(crate) fn schemas(input: &[u8]) -> String {
+    let Some((schema, mut object)) = trees(input) else { return "no JSON".to_owned() };
     let mut words = Vec::new();
-    for row in crd::rows(&definition) {
+    for row in crd::rows(&definition(&schema)) {
         let Some(served) = crd::served(&row) else { continue };
         words.extend(crd::objects::settle(served, &mut object).unwrap_or_else(|e| vec![e.to_string()]));
         words.extend(crd::objects::create(&row, served, &object, Vec::new()).iter().map(ToString::to_string));

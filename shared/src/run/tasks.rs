@@ -1,4 +1,7 @@
 //! Named tasks that are waited for at the end. Nothing in this product is spawned outside such a group.
+//!
+//! A task that panics ends the process, as an unrecovered panic of a goroutine does upstream: whoever watches over the
+//! process starts it again, where it would otherwise go on without that task.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -23,11 +26,19 @@ struct Inner {
 #[derive(Clone, Default)]
 pub struct TaskGroup(Arc<Inner>);
 
+/// What Go's programs exit with when they panic.
+const PANICKED: i32 = 2;
+
 struct Leaving(Arc<Inner>, u64);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.running.lock().remove(&self.1);
+        let left = self.0.running.lock().remove(&self.1);
+        if std::thread::panicking() {
+            let task = left.map_or("", |(name, _)| name);
+            tracing::error!(task, "A task panicked; the process ends");
+            std::process::exit(PANICKED);
+        }
     }
 }
 
