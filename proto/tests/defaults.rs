@@ -17,6 +17,7 @@ const OTHERS: &[&str] = &[
     "Pod:spec.serviceAccount",
     "Pod:spec.serviceAccountName",
     "Pod:spec.tolerations",
+    "Pod:status.phase",
     "Pod:status.qosClass",
     "Service:spec.clusterIP",
     "Service:spec.clusterIPs",
