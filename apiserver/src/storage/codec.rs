@@ -36,9 +36,6 @@ pub enum CodecError {
     /// It is no object, or its metadata is none.
     #[error("json: not an object with metadata")]
     NoObject,
-    /// A tree that JSON cannot hold.
-    #[error("json: {0}")]
-    Unwritable(#[from] serde_json::Error),
 }
 
 const MAGIC: &[u8] = b"k8s\0";
@@ -62,12 +59,26 @@ pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, C
         if media.cbor && row.custom.is_some() {
             return Ok(cbor::encode(None, &object));
         }
-        return Ok(serde_json::to_vec(&object)?);
+        return Ok(stored_json(&object));
     }
     let schema = versions::other(row).map_or_else(|| served_schema(row), Ok)?;
     let body = protobuf::encode(schema, &object);
     let body = stamp(&body, "").unwrap_or(body);
     Ok(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
+}
+
+/// What etcd gets of a tree, with the newline that Go's encoder ends every value with.
+fn stored_json(object: &Value) -> Vec<u8> {
+    let mut out = plain_json(object);
+    out.push(b'\n');
+    out
+}
+
+/// JSON as Go writes it, without a kind's tables.
+fn plain_json(object: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    json::encode_any(object, &mut out);
+    out
 }
 
 /// Reads a stored value into a tree of the storage row's version, with its revision.
@@ -155,7 +166,7 @@ fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), Cod
             crd::objects::present(row, served, &mut v);
         }
     }
-    Ok((Raw::Json(Bytes::from(serde_json::to_vec(&v)?)), false))
+    Ok((Raw::Json(Bytes::from(plain_json(&v))), false))
 }
 
 /// An object with today's defaults, where it lacks some.
@@ -204,7 +215,7 @@ pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
             if stored.starts_with(&cbor::SELF_DESCRIBED) {
                 return cbor::encode(None, &tree) == stored;
             }
-            serde_json::to_vec(&*versions::to_stored(row, &tree)).is_ok_and(|own| own == stored)
+            stored_json(&versions::to_stored(row, &tree)) == stored
         }
     }
 }
@@ -216,7 +227,7 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
         Raw::Json(b) => match json::decode_any(b) {
             Ok(mut v) => {
                 v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
-                serde_json::to_vec(&v).map_or_else(|_| raw.clone(), |v| Raw::Json(Bytes::from(v)))
+                Raw::Json(Bytes::from(plain_json(&v)))
             }
             Err(_) => raw.clone(),
         },

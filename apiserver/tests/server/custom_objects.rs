@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::custom::{define, definition};
 use crate::harness::{Answer, Client, eventually};
-use crate::workspace;
+use crate::{cluster, workspace};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
@@ -326,4 +326,33 @@ async fn writes_are_judged_in_upstreams_order() {
     let mut typeless = turn("c");
     typeless["status"] = json!({"p": 1});
     assert!(c.post(&path, typeless).await.ok()["metadata"]["managedFields"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_and_clients_get_the_bytes_that_gos_encoder_writes() {
+    let Some((c, ns)) = workspace("crd-bytes").await else { return };
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]);
+    define(&c, definition("bytes.example.com", "notes", "Note", versions)).await;
+    let path = ns.replace("/api/v1", "/apis/bytes.example.com/v1") + "/notes";
+    let (given, written) = ("<a> & \u{2028}", r#"{"big":1e+21,"text":"\u003ca\u003e \u0026 \u2028"}"#);
+    let note = json!({"apiVersion": "bytes.example.com/v1", "kind": "Note", "metadata": {"name": "a"},
+        "spec": {"text": given, "big": 1e21}});
+    let made = c.post(&path, note).await;
+    let (stored, _) = cluster()
+        .await
+        .expect("cluster")
+        .stored("/registry/bytes.example.com/notes/crd-bytes/a")
+        .await
+        .expect("stored");
+    let stored = String::from_utf8(stored).expect("text");
+    assert!(stored.ends_with("}\n"), "{stored}");
+    let read = c.get(&format!("{path}/a")).await;
+    let listed = c.get(&path).await;
+    for text in [made.text(), stored, read.text(), listed.text()] {
+        assert!(text.contains(written), "{text}");
+    }
+    assert_eq!(read.json()["spec"]["text"], given);
+    let same = c.put(&format!("{path}/a"), &read.json()).await.ok();
+    assert_eq!(same["metadata"]["resourceVersion"], read.json()["metadata"]["resourceVersion"]);
 }
