@@ -186,7 +186,7 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
 /// on until nobody waits for them any more.
 async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
     process.milestones.stopping.store(true, Ordering::Release);
-    tokio::join!(leave, tokio::time::sleep(process.flags.duration("shutdown-delay-duration")));
+    tokio::join!(leave, tokio::time::sleep(ending.delay()));
     ending.begin();
     if let Some(pace) = ending.pace() {
         process.closing.begin(pace);

@@ -28,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Ending {
     /// `--shutdown-send-retry-after`
     retry_after: bool,
+    /// `--shutdown-delay-duration`
+    delay: Duration,
     /// `--request-timeout`: no request takes longer.
     requests: Duration,
     /// `--shutdown-watch-termination-grace-period`
@@ -62,6 +64,7 @@ impl Ending {
     pub fn from_flags(flags: &FlagSet) -> Self {
         Self {
             retry_after: flags.boolean("shutdown-send-retry-after"),
+            delay: flags.duration("shutdown-delay-duration"),
             requests: flags.duration("request-timeout"),
             watches: flags.duration("shutdown-watch-termination-grace-period"),
             ..Self::default()
@@ -71,6 +74,11 @@ impl Ending {
     /// Whether clients are told to go elsewhere over a port that stays open until all are served.
     pub fn sends_away(&self) -> bool {
         self.retry_after
+    }
+
+    /// For how long requests are still taken, so that others hear that there will be no more.
+    pub fn delay(&self) -> Duration {
+        self.delay
     }
 
     /// From now on requests come too late.

@@ -446,7 +446,7 @@ impl Admitted<'_> {
     }
 
     /// What the verbs are told.
-    fn request(&self, body: Bytes, user: UserInfo, messages: bool, noted: &verbs::Noted) -> Request {
+    fn request(&self, user: UserInfo, messages: bool, noted: &verbs::Noted) -> Request {
         let Asked { req, info, query, .. } = *self.asked;
         Request {
             info: info.clone(),
@@ -458,7 +458,7 @@ impl Admitted<'_> {
             user_agent: self.asked.header("user-agent").to_owned(),
             gzip: self.shape.gzip,
             messages,
-            body,
+            body: Bytes::new(),
             user,
             noted: noted.clone(),
         }
@@ -477,7 +477,8 @@ impl Admitted<'_> {
         let shape = self.shape;
         let mut working = Working::begin(req, info, &shape.audit_id);
         let outcome = {
-            let work = pin!(async {
+            let payload = &mut payload;
+            let body = async move {
                 let writes = matches!(req.method().as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
                 let body = match payload.take_if(|_| writes && !shared::upgrade::is_bare(req)) {
                     Some(payload) => read_body(payload).await?,
@@ -489,11 +490,14 @@ impl Admitted<'_> {
                 if writes && !(body.is_empty() && info.verb.starts_with("delete")) {
                     traces::step_of("limitedReadBody succeeded", "len", body.len());
                 }
-                let request = self.request(body, user, messages, &noted);
+                Ok(body)
+            };
+            let work = pin!(async {
+                let request = self.request(user, messages, &noted);
                 if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
                     return Err(refused);
                 }
-                verbs::dispatch(&server.engine, request).await
+                verbs::dispatch(&server.engine, request, body).await
             });
             traces::within(working.span(), work).await
         };

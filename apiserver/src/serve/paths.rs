@@ -205,6 +205,18 @@ fn exposition(body: String, shape: &Shape) -> HttpResponse {
     response
 }
 
+/// Whether a page is there for a method: what a router answers asks for it, and what stands before it, as groups and
+/// custom resources do, does not.
+fn takes_method(server: &Server, segments: &[&str], method: &str) -> bool {
+    match segments {
+        ["apis"] => true,
+        ["apis", group] if *group != aggregate::GROUP => true,
+        ["apis", group, _] if !server.engine.rows.is_built_in(group) => true,
+        ["api" | "apis" | "version", ..] => method == "GET",
+        _ => matches!(method, "GET" | "HEAD"),
+    }
+}
+
 /// Answers a path that is no resource.
 pub(super) async fn serve(
     server: &Server,
@@ -220,9 +232,11 @@ pub(super) async fn serve(
     if let Some(response) = for_any_method(server, method, &info.path, query, shape).await {
         return response;
     }
-    let get_alone = matches!(segments.as_slice(), ["api", ..] | ["apis", _, _] | ["version"]);
-    if !matches!(method, "GET" | "HEAD") || (method == "HEAD" && get_alone) {
+    if !takes_method(server, &segments, method) {
         return match segments.as_slice() {
+            ["apis", group, version] if resource_list(server, &server.engine.rows.all(), group, version).is_none() => {
+                answer::failure(&Status::generic_not_found(), shape)
+            }
             ["api" | "apis" | "version", ..] => answer::failure(&Status::generic_method_not_allowed(), shape),
             _ => answer::not_found(shape),
         };

@@ -250,13 +250,25 @@ fn check_forms(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), St
     check_accept(r, route).map_err(|refused| {
         let wrong = asked.and_then(|asked| list::selection(&r.query, row, asked).err());
         wrong.unwrap_or(refused)
-    })
+    })?;
+    if matches!(r.info.verb.as_str(), "create" | "update") {
+        let format = r.sent().format()?;
+        if format == Format::Protobuf && speaks_no_protobuf(r, row) {
+            return Err(Status::unsupported_media_type(r.media.bodies()));
+        }
+    }
+    Ok(())
+}
+
+/// Custom objects have no protobuf form; their scales have.
+fn speaks_no_protobuf(r: &Request, row: &Row) -> bool {
+    row.custom.is_some() && r.info.subresource != "scale"
 }
 
 /// What cannot be answered is not done.
 fn check_accept(r: &mut Request, route: &Route) -> Result<(), Status> {
     let row = &route.row;
-    if row.custom.is_some() && r.info.subresource != "scale" {
+    if speaks_no_protobuf(r, row) {
         r.accept = without_protobuf(r.media, r.accept.take())?;
     }
     if route.subresource().map_or(&row.verbs, |s| &s.verbs).iter().all(|verb| verb == "create") {
@@ -266,8 +278,12 @@ fn check_accept(r: &mut Request, route: &Route) -> Result<(), Status> {
     parsed.map(drop).map_err(|why| not_acceptable(r, why))
 }
 
-/// Runs a request for a resource.
-pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Status> {
+/// Runs a request for a resource. Its body is not read before it is known that something can be done with it.
+pub async fn dispatch(
+    engine: &Arc<Engine>,
+    mut r: Request,
+    body: impl Future<Output = Result<Bytes, Status>>,
+) -> Result<Reply, Status> {
     if r.info.verb == "create" {
         refuse_while_going(engine, &r)?;
     }
@@ -285,6 +301,7 @@ pub async fn dispatch(engine: &Arc<Engine>, mut r: Request) -> Result<Reply, Sta
     if !early {
         r.noted.add(deprecated.clone());
     }
+    r.body = body.await?;
     let mut reply = perform(engine, &r, &route).await?;
     reply.warnings.splice(..0, deprecated);
     Ok(reply)

@@ -51,7 +51,7 @@ impl Proxy {
                 match speaks {
                     Speaks::Http => drop(tokio::spawn(connect(stream))),
                     Speaks::Tunnel => drop(tokio::spawn(through(stream, seen.clone()))),
-                    Speaks::Grpc => drop(tokio::spawn(konnectivity(stream))),
+                    Speaks::Grpc => drop(tokio::spawn(konnectivity(stream, seen.clone()))),
                 }
             }
         });
@@ -157,6 +157,8 @@ struct Packet {
     data: Option<Data>,
     #[prost(message, optional, tag = "5")]
     close: Option<Close>,
+    #[prost(message, optional, tag = "6")]
+    closed: Option<Closed>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -193,17 +195,28 @@ struct Close {
     id: i64,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+struct Closed {
+    #[prost(string, tag = "1")]
+    error: String,
+    #[prost(int64, tag = "2")]
+    id: i64,
+}
+
 const ID: i64 = 7;
 
-async fn konnectivity(stream: UnixStream) {
-    let service = service_fn(|request: Request<Incoming>| async move {
-        assert_eq!(request.uri().path(), "/ProxyService/Proxy");
-        let (sender, frames) = mpsc::unbounded();
-        tokio::spawn(tunnel(request.into_body(), sender));
-        let body = StreamBody::new(frames.map(Ok::<_, Infallible>));
-        Ok::<_, Infallible>(
-            Response::builder().header("content-type", "application/grpc").body(body).expect("a response"),
-        )
+async fn konnectivity(stream: UnixStream, seen: Arc<Mutex<BTreeSet<String>>>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let seen = seen.clone();
+        async move {
+            assert_eq!(request.uri().path(), "/ProxyService/Proxy");
+            let (sender, frames) = mpsc::unbounded();
+            tokio::spawn(tunnel(request.into_body(), sender, seen));
+            let body = StreamBody::new(frames.map(Ok::<_, Infallible>));
+            Ok::<_, Infallible>(
+                Response::builder().header("content-type", "application/grpc").body(body).expect("a response"),
+            )
+        }
     });
     let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     // A connection that breaks is seen by who asked.
@@ -216,8 +229,11 @@ fn framed(packet: &Packet) -> Frame<Bytes> {
     Frame::data(Bytes::from([&[0], &length[..], &message].concat()))
 }
 
+/// What is noted when the close of a connection was asked for.
+pub const CLOSED: &str = "closed";
+
 /// Packets come in by `body`, and go out by `sender`.
-async fn tunnel(mut body: Incoming, sender: mpsc::UnboundedSender<Frame<Bytes>>) {
+async fn tunnel(mut body: Incoming, sender: mpsc::UnboundedSender<Frame<Bytes>>, seen: Arc<Mutex<BTreeSet<String>>>) {
     let send = |packet: Packet| sender.unbounded_send(framed(&packet)).is_ok();
     let (mut buffer, mut inside) = (BytesMut::new(), None);
     while let Some(Ok(frame)) = body.frame().await {
@@ -242,6 +258,8 @@ async fn tunnel(mut body: Incoming, sender: mpsc::UnboundedSender<Frame<Bytes>>)
                 }
                 Packet { kind: 2, close: Some(close), .. } => {
                     assert_eq!(close.id, ID);
+                    send(Packet { kind: 3, closed: Some(Closed { id: ID, ..Closed::default() }), ..Packet::default() });
+                    seen.lock().expect("not poisoned").insert(CLOSED.to_owned());
                     return;
                 }
                 other => panic!("{other:?}"),

@@ -30,7 +30,7 @@ pub use client::{Answer, Client};
 #[allow(unused_imports)]
 pub use collector::Collector;
 #[allow(unused_imports)]
-pub use egress::{Proxy, Speaks};
+pub use egress::{CLOSED, Proxy, Speaks};
 #[allow(unused_imports)]
 pub use extension::{Extension, GROUP as EXTENSION};
 #[allow(unused_imports)]

@@ -219,6 +219,20 @@ async fn request_lines_that_are_almost_right() {
     {
         assert_eq!(c.call("HEAD", path, &[], None).await.code, code, "{path}");
     }
+    // Groups answer whatever is asked; their versions, as far as a router answers for them, do not.
+    for (path, code) in [
+        ("/apis", 200),
+        ("/apis/apps", 200),
+        ("/apis/apiregistration.k8s.io", 405),
+        ("/apis/apps/v1", 405),
+        ("/apis/apps/v9", 404),
+        ("/apis/none.example.com", 404),
+        ("/apis/none.example.com/v1", 404),
+    ] {
+        for method in ["POST", "DELETE", "OPTIONS"] {
+            assert_eq!(c.call(method, path, &[], None).await.code, code, "{method} {path}");
+        }
+    }
     what_a_router_offers(&c, &maps).await;
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}).to_string();
     for (media, code) in [

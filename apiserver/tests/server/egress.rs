@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Identity, Proxy, Remote, Speaks, etcd_is_missing, eventually, file};
+use crate::harness::{CLOSED, Cluster, Identity, Proxy, Remote, Speaks, etcd_is_missing, eventually, file};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -67,6 +67,19 @@ async fn pods_are_reached(speaks: Speaks, protocol: &str, refused: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_reached_through_a_proxy_that_speaks_http() {
     pods_are_reached(Speaks::Http, "HTTPConnect", "while dialing 10.1.2.3:81, code 502").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_through_konnectivity_are_closed() {
+    if etcd_is_missing() {
+        return;
+    }
+    let proxy = Proxy::start(Speaks::Grpc);
+    let cluster = behind(&proxy, "GRPC").await;
+    let last = Some(Bytes::from(r#"{"headers": {"connection": "close"}}"#));
+    let answer = cluster.send("POST", &format!("{PODS}/p:8080/proxy/says"), "application/json", last).await;
+    assert_eq!(answer.code, 200);
+    eventually("the close of a connection", async || proxy.was_asked_for(CLOSED).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

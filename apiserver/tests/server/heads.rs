@@ -89,3 +89,55 @@ async fn heads_are_judged_as_go_does() {
     let codes: Vec<&str> = all.match_indices("HTTP/1.1 ").filter_map(|(at, _)| all.get(at + 9..at + 12)).collect();
     assert_eq!(codes, ["200", "200", "400"], "{all}");
 }
+
+/// Reads what begins with these words.
+async fn hears(connection: &mut (impl tokio::io::AsyncRead + Unpin), words: &str) {
+    let mut heard = vec![0; words.len()];
+    connection.read_exact(&mut heard).await.expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&heard), words);
+}
+
+/// Who waits to be told to go on is told when somebody wants to hear more, and not before.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_asked_for_when_they_are_read() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start().await;
+    let post = |path: &str, media: &str, more: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: {media}\r\nContent-Length: 2\r\n{more}\r\n")
+    };
+    let waits = "Expect: 100-continue\r\n";
+    let mut connection = c.connection().await;
+    connection.write_all(post("/api/v1/namespaces", "application/json", waits).as_bytes()).await.expect("open");
+    hears(&mut connection, "HTTP/1.1 100 Continue\r\n\r\n").await;
+    connection.write_all(b"{}").await.expect("open");
+    hears(&mut connection, "HTTP/1.1 422 ").await;
+    for (path, media, code) in [("/none", "application/json", 404), ("/api/v1/namespaces", "a/b", 415)] {
+        let answer = answers(&c, &post(path, media, waits)).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
+        // What nobody reads is read to its end, and the connection goes on.
+        let next = "GET /version HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        let both = answers(&c, &format!("{}{{}}{next}", post(path, media, ""))).await;
+        assert!(both.starts_with(&format!("HTTP/1.1 {code} ")) && both.contains("HTTP/1.1 200 OK\r\n"), "{both}");
+    }
+}
+
+/// A client that says goodbye waits for no changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_end_with_their_clients() {
+    if etcd_is_missing() {
+        return;
+    }
+    let c = Cluster::start().await;
+    let mut connection = c.connection().await;
+    let watch = "GET /api/v1/namespaces?watch=1&resourceVersion=0 HTTP/1.1\r\nHost: h\r\n\r\n";
+    connection.write_all(watch.as_bytes()).await.expect("open");
+    hears(&mut connection, "HTTP/1.1 200 OK\r\n").await;
+    connection.shutdown().await.expect("open");
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(20), connection.read_to_end(&mut rest)).await;
+    ended.expect("it ends").expect("well");
+    assert!(rest.ends_with(b"\r\n0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
+}

@@ -18,6 +18,8 @@ use super::heads::{self, Body, Line, Search};
 use super::turn::Turn;
 
 const CHUNK: usize = 8 << 10;
+/// What a client is told that waits to be told to go on.
+const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// How long a client is heard out after the last answer: what it says to a socket that is closed would reset the
 /// connection, and it would not see why it was refused. Go's server waits as long.
 const LINGER: Duration = Duration::from_millis(500);
@@ -35,6 +37,8 @@ pub(super) struct Gate<S> {
     ended: bool,
     /// Whose turn it is.
     turn: Rc<Turn>,
+    /// To be said before anything more is read.
+    says: &'static [u8],
     /// Until when the client is heard out.
     lingers: Option<Pin<Box<Sleep>>>,
 }
@@ -60,6 +64,7 @@ impl<S> Gate<S> {
             last: false,
             ended: false,
             turn: Rc::default(),
+            says: &[],
             lingers: None,
         }
     }
@@ -94,6 +99,7 @@ impl<S> Gate<S> {
                         self.last = head.last;
                         *self.turn.aside.borrow_mut() = head.aside;
                         self.turn.begin();
+                        self.turn.expects(head.expects);
                         self.state = State::within(head.body);
                     }
                 }
@@ -152,9 +158,27 @@ impl State {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
+    /// Tells the client to go on, once somebody wants to hear more of it. Nothing was answered yet.
+    fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.turn.goes_on(cx) {
+            self.says = GO_ON;
+        }
+        if self.says.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while !self.says.is_empty() {
+            let count = ready!(Pin::new(&mut self.inner).poll_write(cx, self.says))?;
+            self.says = &self.says[count..];
+        }
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gate<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        ready!(this.poll_go_on(cx))?;
         loop {
             if !this.given.is_empty() {
                 let count = this.given.len().min(buf.remaining());
@@ -182,6 +206,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
             let mut read = ReadBuf::new(&mut chunk);
             ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
             this.ended = read.filled().is_empty();
+            if this.ended {
+                this.turn.leave();
+            }
             this.ahead.extend_from_slice(read.filled());
         }
     }

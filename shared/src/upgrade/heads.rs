@@ -12,8 +12,8 @@ const MOST_HEADERS: usize = 96;
 /// The longest target that its type for targets holds. (Go has no limit of its own.)
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
 /// What the library has to know of a request.
-const KNOWN: [&str; 8] =
-    ["host", "connection", "upgrade", "content-length", "transfer-encoding", "expect", super::ASKED, super::REFUSED];
+const KNOWN: [&str; 7] =
+    ["host", "connection", "upgrade", "content-length", "transfer-encoding", super::ASKED, super::REFUSED];
 
 /// Why a request is refused: code and text.
 pub(super) type Refused = (u16, &'static str);
@@ -238,16 +238,15 @@ fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
     Ok(Body::Length(length.unsigned_abs()))
 }
 
-/// What is expected: that the server says to go on, which it does where there is something to go on with.
-fn check_expectation(line: &Line<'_>, fields: &mut Fields, body: Body) -> Result<(), Refused> {
+/// Whether the client waits to be told to go on, which it is where there is something to go on with. The library would
+/// tell it at once.
+fn expectation(line: &Line<'_>, fields: &mut Fields, body: Body) -> Result<Fields, Refused> {
     let expected = values(fields, "expect");
     if !names(&expected, "100-continue") && expected.first().is_some_and(|expected| !expected.is_empty()) {
         return Err(EXPECTATION);
     }
-    if line.minor == 0 || body == Body::Length(0) {
-        drop_all(fields, "expect");
-    }
-    Ok(())
+    let expected = fields.extract_if(.., |(name, _)| name.eq_ignore_ascii_case("expect")).collect();
+    Ok(if line.minor == 0 || body == Body::Length(0) { Fields::new() } else { expected })
 }
 
 /// Marks a change of protocol as one to WebSocket, the only one that the library knows. Whether there is one.
@@ -284,6 +283,8 @@ pub(super) struct Head {
     pub(super) body: Body,
     /// No request comes after this one.
     pub(super) last: bool,
+    /// The client waits to be told to go on.
+    pub(super) expects: bool,
     /// Headers that the library is not given.
     pub(super) aside: Fields,
 }
@@ -300,12 +301,13 @@ pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
     }
     let mut body = length(&line, &mut fields)?;
     check_host(&line, &fields)?;
-    check_expectation(&line, &mut fields, body)?;
+    let mut expected = expectation(&line, &mut fields, body)?;
     if line.method == "OPTIONS" && line.target == b"*" {
         return Err((200, ""));
     }
     if mark(&mut fields) || line.method == "CONNECT" {
         body = Body::Rest;
+        expected.clear();
     } else if line.minor == 0 && body == Body::Length(0) {
         // The library wants to hear it.
         drop_all(&mut fields, "content-length");
@@ -315,7 +317,9 @@ pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
     if target.len() > LONGEST_TARGET {
         return Err(TARGET_TOO_LONG);
     }
-    let aside = put_aside(&mut fields, target.len() + line.method.len());
+    let expects = !expected.is_empty();
+    let mut aside = put_aside(&mut fields, target.len() + line.method.len());
+    aside.extend(expected);
     let mut out = format!("{} ", line.method).into_bytes();
     out.extend_from_slice(&target);
     out.extend_from_slice(if line.minor == 0 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
@@ -327,7 +331,7 @@ pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
     out.extend_from_slice(b"\r\n");
     // The library would read on, and then know no more of the first request that it was to be the last one.
     let last = names(&values(&fields, "connection"), "close");
-    Ok(Head { bytes: out, body, last, aside })
+    Ok(Head { bytes: out, body, last, expects, aside })
 }
 
 /// Of headers that are too much for the library those that it need not know.

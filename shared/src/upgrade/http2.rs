@@ -35,8 +35,8 @@ use wakes::Wakes;
 
 /// What may be on its way of one request's body: nearly all objects are smaller.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// The largest frame taken.
-const FRAME: u32 = 256 << 10;
+/// The largest frame taken: how many a head may come in, with the protocol's usual ones, h2 finds out from this.
+const FRAME: u32 = 16 << 10;
 /// The largest head taken; a larger one is answered with 431.
 const HEAD: u32 = 1 << 20;
 /// The window of a connection is never larger than the protocol's.
@@ -163,7 +163,7 @@ fn builder(streams: u32) -> Builder {
 }
 
 /// Answers one request; whether the connection is to take no more.
-async fn answer<S, B>(app: &S, (request, mut respond): Accepted, peer: &Peer) -> bool
+async fn answer<S, B>(app: &S, (request, respond): Accepted, peer: &Peer) -> bool
 where
     S: Service<Request>,
     S::Response: Into<Response<B>>,
@@ -171,8 +171,9 @@ where
     B: MessageBody + 'static,
 {
     let without_body = request.method() == http::Method::HEAD;
-    let Some(request) = translated(request, peer) else {
-        respond.send_reset(Reason::PROTOCOL_ERROR);
+    let respond = Rc::new(RefCell::new(respond));
+    let Some(request) = translated(request, peer, &respond) else {
+        respond.borrow_mut().send_reset(Reason::PROTOCOL_ERROR);
         return false;
     };
     let response: Response<BoxBody> = match app.call(request).await {
@@ -184,7 +185,8 @@ where
     let last = response.headers().get("connection").is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"close"));
     let ends = without_body || size.is_eof();
     // Nobody may be there any more to take it.
-    if let Ok(sending) = respond.send_response(head(&response, size), ends)
+    let begun = respond.borrow_mut().send_response(head(&response, size), ends);
+    if let Ok(sending) = begun
         && !ends
     {
         let left = if let BodySize::Sized(length) = size { Some(length) } else { None };
@@ -193,12 +195,38 @@ where
     last
 }
 
+/// Whether Go's server takes a request that h2 takes: it knows two schemes and no users, and it must be able to read the
+/// path.
+fn is_taken(request: &http::Request<RecvStream>) -> bool {
+    let uri = request.uri();
+    let path = uri.path().as_bytes();
+    let escaped = |at: usize| path.get(at + 1..at + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+    request.method() == http::Method::CONNECT
+        || matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.authority().is_none_or(|authority| !authority.as_str().contains('@'))
+            && path.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| escaped(at))
+}
+
+/// Whether a client waits to be told to go on.
+fn expects(headers: &http::HeaderMap) -> bool {
+    let said = headers.get_all(http::header::EXPECT).iter().filter_map(|value| value.to_str().ok());
+    said.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("100-continue"))
+}
+
 /// The request as the app's framework has it. `None`: it is none.
-fn translated(request: http::Request<RecvStream>, peer: &Peer) -> Option<Request> {
+fn translated(
+    request: http::Request<RecvStream>,
+    peer: &Peer,
+    respond: &Rc<RefCell<SendResponse<Bytes>>>,
+) -> Option<Request> {
+    if !is_taken(&request) {
+        return None;
+    }
     let (parts, body) = request.into_parts();
+    let goes_on = expects(&parts.headers).then(|| Rc::clone(respond));
     let payload = match body.is_end_stream() {
         true => Payload::None,
-        false => Payload::Stream { payload: Box::pin(Incoming(body)) as actix_http::BoxedPayloadStream },
+        false => Payload::Stream { payload: Box::pin(Incoming { body, goes_on }) as actix_http::BoxedPayloadStream },
     };
     let mut request = Request::with_payload(payload);
     let head = request.head_mut();
@@ -287,18 +315,28 @@ async fn send(mut sending: SendStream<Bytes>, body: BoxBody, mut left: Option<u6
 }
 
 /// A request's body; what was read makes room for more.
-struct Incoming(RecvStream);
+struct Incoming {
+    body: RecvStream,
+    /// The client waits to be told to go on, which it is when somebody wants to hear more of it.
+    goes_on: Option<Rc<RefCell<SendResponse<Bytes>>>>,
+}
 
 impl Stream for Incoming {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let broken = |error: h2::Error| PayloadError::Io(std::io::Error::other(error));
-        let next = match ready!(self.0.poll_data(cx)) {
+        if let Some(respond) = self.goes_on.take() {
+            let mut go_on = http::Response::new(());
+            *go_on.status_mut() = http::StatusCode::CONTINUE;
+            // A peer that has gone need not be told.
+            respond.borrow_mut().send_informational(go_on).ok();
+        }
+        let next = match ready!(self.body.poll_data(cx)) {
             None => None,
             Some(Err(error)) => Some(Err(broken(error))),
             Some(Ok(chunk)) => {
-                let released = self.0.flow_control().release_capacity(chunk.len());
+                let released = self.body.flow_control().release_capacity(chunk.len());
                 Some(released.map(|()| chunk).map_err(broken))
             }
         };

@@ -25,7 +25,9 @@ use actix_web::http::{StatusCode, Version};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, DuplexStream, ReadBuf,
+};
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
@@ -147,6 +149,32 @@ impl AsyncWrite for Upgraded {
 /// What a side that takes no more had said may take so long to reach the other.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// Why a direction ended before its speaker had said all.
+enum Broke {
+    /// Nothing more is heard.
+    Heard(io::Error),
+    /// Nothing more is taken.
+    Said(io::Error),
+}
+
+/// Copies one way to its end.
+async fn pass(from: impl AsyncRead + Unpin, to: &mut (impl AsyncWrite + Unpin)) -> Result<(), Broke> {
+    let mut from = BufReader::with_capacity(BUFFER, from);
+    loop {
+        let some = match from.fill_buf().await {
+            Ok(some) if !some.is_empty() => some,
+            // Whatever became of it, what was said before is to arrive.
+            heard => {
+                let heard = heard.map(drop).map_err(Broke::Heard);
+                return to.flush().await.map_err(Broke::Said).and(heard);
+            }
+        };
+        to.write_all(some).await.map_err(Broke::Said)?;
+        let count = some.len();
+        from.consume(count);
+    }
+}
+
 /// Copies both ways until one side closes; what that side had sent has then reached the other. A side that takes no more,
 /// like a command that is done before its input is, is heard out.
 pub async fn relay<A, B>(a: A, b: B)
@@ -154,30 +182,20 @@ where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
 {
-    let (mut a_read, mut a_write) = tokio::io::split(a);
-    let (mut b_read, mut b_write) = tokio::io::split(b);
-    let there = async {
-        let copied =
-            tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut a_read), &mut b_write).await;
-        b_write.flush().await.and(copied.map(drop))
-    };
-    let back = async {
-        let copied =
-            tokio::io::copy_buf(&mut tokio::io::BufReader::with_capacity(BUFFER, &mut b_read), &mut a_write).await;
-        a_write.flush().await.and(copied.map(drop))
-    };
-    let (mut there, mut back) = (pin!(there), pin!(back));
+    let (a_read, mut a_write) = tokio::io::split(a);
+    let (b_read, mut b_write) = tokio::io::split(b);
+    let (mut there, mut back) = (pin!(pass(a_read, &mut b_write)), pin!(pass(b_read, &mut a_write)));
     let ended = tokio::select! {
         ended = &mut there => match ended {
-            Err(_) => timeout(LAST_WORDS, back).await.unwrap_or(ended),
+            Err(Broke::Said(_)) => timeout(LAST_WORDS, back).await.unwrap_or(ended),
             ended => ended,
         },
         ended = &mut back => match ended {
-            Err(_) => timeout(LAST_WORDS, there).await.unwrap_or(ended),
+            Err(Broke::Said(_)) => timeout(LAST_WORDS, there).await.unwrap_or(ended),
             ended => ended,
         },
     };
-    if let Err(error) = ended {
+    if let Err(Broke::Heard(error) | Broke::Said(error)) = ended {
         tracing::debug!(%error, "An upgraded connection broke");
     }
 }

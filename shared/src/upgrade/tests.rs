@@ -103,3 +103,14 @@ async fn connect(
     let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
     connector.connect(name, socket).await.expect("a handshake")
 }
+
+/// Nothing is waited for when a side is gone.
+#[tokio::test(start_paused = true)]
+async fn a_side_that_breaks_ends_a_relay_at_once() {
+    let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    let broken = tokio_util::io::StreamReader::new(futures::stream::iter([Err::<bytes::Bytes, _>(gone)]));
+    let (_client, ours) = tokio::io::duplex(64);
+    let began = tokio::time::Instant::now();
+    super::relay(ours, tokio::io::join(broken, tokio::io::sink())).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}

@@ -6,16 +6,20 @@
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use actix_http::body::{BodySize, BoxBody, MessageBody};
 use actix_http::error::PayloadError;
-use actix_http::header::{HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
-use actix_http::{BoxedPayloadStream, HttpMessage as _, Payload, Request, Response, StatusCode};
+use actix_http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use actix_http::{
+    BoxedPayloadStream, ConnectionType, HttpMessage as _, Method, Payload, Request, Response, StatusCode,
+};
 use actix_service::{Service, ServiceFactory};
 use bytes::Bytes;
 use futures::future::LocalBoxFuture;
-use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _, TryFutureExt as _};
+use tokio::time::{Sleep, sleep};
 
 use super::heads::Field;
 
@@ -29,12 +33,60 @@ pub(super) struct Turn {
     pub(super) aside: RefCell<Vec<Field>>,
     /// Why its body is none.
     pub(super) wrong: RefCell<Option<String>>,
+    /// Its client waits to be told to go on.
+    expects: Cell<bool>,
+    /// And is to be told.
+    goes_on: Cell<bool>,
+    /// Who tells it.
+    teller: RefCell<Option<Waker>>,
+    /// The client has no more to say.
+    left: Cell<bool>,
+    /// Who is to be told that.
+    sender: RefCell<Option<Waker>>,
 }
 
 impl Turn {
     /// A request is passed on.
     pub(super) fn begin(&self) {
         self.busy.set(true);
+    }
+
+    pub(super) fn expects(&self, expects: bool) {
+        self.expects.set(expects);
+        self.goes_on.set(false);
+    }
+
+    /// Somebody wants to hear more of the client.
+    pub(super) fn go_on(&self) {
+        if self.expects.replace(false) {
+            self.goes_on.set(true);
+            if let Some(waker) = self.teller.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Whether the client is to be told to go on, once.
+    pub(super) fn goes_on(&self, cx: &Context<'_>) -> bool {
+        if self.expects.get() {
+            *self.teller.borrow_mut() = Some(cx.waker().clone());
+        }
+        self.goes_on.take()
+    }
+
+    /// The client has no more to say.
+    pub(super) fn leave(&self) {
+        self.left.set(true);
+        if let Some(waker) = self.sender.take() {
+            waker.wake();
+        }
+    }
+
+    fn has_left(&self, cx: &Context<'_>) -> bool {
+        if !self.left.get() {
+            *self.sender.borrow_mut() = Some(cx.waker().clone());
+        }
+        self.left.get()
     }
 
     /// Ready when the request before is answered.
@@ -74,7 +126,27 @@ impl Drop for Held {
 /// The body of an answer. When the library has no more use for it, the turn is over.
 pub(super) struct Answer<B> {
     body: B,
-    _held: Held,
+    held: Held,
+    /// The connection stays one of HTTP.
+    stays: bool,
+    /// Until when there may be nothing to say to who has left.
+    silence: Option<Pin<Box<Sleep>>>,
+}
+
+/// Who has left and is told nothing for so long is told no more: it waits for no changes. Go's server ends its requests,
+/// too.
+const SILENCE: Duration = Duration::from_millis(500);
+
+impl<B: MessageBody + Unpin> Answer<B> {
+    /// Ready when whoever left was told nothing for long enough.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let endless = self.stays && self.body.size() == BodySize::Stream;
+        let left = self.held.0.as_ref().is_some_and(|turn| endless && turn.has_left(cx));
+        if !left {
+            return Poll::Pending;
+        }
+        self.silence.get_or_insert_with(|| Box::pin(sleep(SILENCE))).as_mut().poll(cx)
+    }
 }
 
 impl<B: MessageBody + Unpin> MessageBody for Answer<B> {
@@ -85,7 +157,12 @@ impl<B: MessageBody + Unpin> MessageBody for Answer<B> {
     }
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        Pin::new(&mut self.body).poll_next(cx)
+        let next = Pin::new(&mut self.body).poll_next(cx);
+        if next.is_pending() {
+            return self.poll_silence(cx).map(|()| None);
+        }
+        self.silence = None;
+        next
     }
 }
 
@@ -139,34 +216,111 @@ where
 
     fn call(&self, mut request: Request) -> Self::Future {
         let turn = request.conn_data::<Taken>().map(|taken| Rc::clone(&taken.0));
-        if let Some(turn) = &turn {
-            restore(&mut request, turn);
-        }
+        let body = turn.as_ref().and_then(|turn| restore(&mut request, turn));
         let held = Held(turn);
         let switches = request.headers().contains_key(UPGRADE);
         let answered = self.0.0.call(request);
         async move {
             let mut answer: Response<B> = answered.await?.into();
             // Where another protocol was asked for, the library writes bodies as they are, and would call them chunked.
-            let stays = switches && answer.status() != StatusCode::SWITCHING_PROTOCOLS;
-            answer.head_mut().no_chunking(stays);
-            Ok(answer.map_into_boxed_body().map_body(|_, body| Answer { body, _held: held }))
+            let stays = answer.status() != StatusCode::SWITCHING_PROTOCOLS;
+            answer.head_mut().no_chunking(switches && stays);
+            if let Some(body) = body
+                && answer.head().connection_type() != ConnectionType::Close
+                && !body.read_out().await
+            {
+                answer.head_mut().set_connection_type(ConnectionType::Close);
+            }
+            Ok(answer.map_into_boxed_body().map_body(|_, body| Answer { body, held, stays, silence: None }))
         }
         .boxed_local()
     }
 }
 
-/// The request as its client sent it.
-fn restore(request: &mut Request, turn: &Rc<Turn>) {
+/// The request as its client sent it, and its body, where it has one.
+fn restore(request: &mut Request, turn: &Rc<Turn>) -> Option<Incoming> {
     for (name, value) in turn.aside.take() {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(&value)) {
             request.headers_mut().append(name, value);
         }
     }
-    if request.headers().contains_key(TRANSFER_ENCODING) {
-        let (turn, body) = (Rc::clone(turn), request.take_payload());
-        let body = body.map(move |part| part.map_err(|error| turn.wrong.take().map_or(error, told)));
-        *request.payload() = Payload::Stream { payload: Box::pin(body) as BoxedPayloadStream };
+    if request.headers().contains_key(UPGRADE) || request.method() == Method::CONNECT {
+        return None;
+    }
+    let chunked = request.headers().contains_key(TRANSFER_ENCODING);
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let left = if chunked { None } else { Some(length.filter(|length| *length > 0)?) };
+    let expected = turn.expects.get();
+    let body = Said { payload: request.take_payload(), left, expected, over: None, turn: Rc::clone(turn) };
+    let body = Incoming(Rc::new(RefCell::new(body)));
+    *request.payload() = Payload::Stream { payload: Box::pin(body.clone()) as BoxedPayloadStream };
+    Some(body)
+}
+
+/// What a handler leaves unread of a body is read for it, up to so many bytes, and then the answer is sent: as Go's
+/// server does, whose clients may hear nobody before they have said all. More than that ends the connection.
+const UNREAD: u64 = 256 << 10;
+
+/// A request's body, for its handler and whoever reads what that leaves.
+#[derive(Clone)]
+struct Incoming(Rc<RefCell<Said>>);
+
+struct Said {
+    payload: Payload,
+    /// Bytes to come, where that is known.
+    left: Option<u64>,
+    /// The client waited to be told to go on.
+    expected: bool,
+    /// Whether it has ended well.
+    over: Option<bool>,
+    turn: Rc<Turn>,
+}
+
+impl Stream for Incoming {
+    type Item = Result<Bytes, PayloadError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut said = self.0.borrow_mut();
+        said.turn.go_on();
+        let next = ready!(Pin::new(&mut said.payload).poll_next(cx));
+        Poll::Ready(match next {
+            None => {
+                said.over.get_or_insert(true);
+                None
+            }
+            Some(Ok(part)) => {
+                said.left = said.left.map(|left| left.saturating_sub(part.len() as u64));
+                Some(Ok(part))
+            }
+            Some(Err(error)) => {
+                said.over = Some(false);
+                Some(Err(said.turn.wrong.take().map_or(error, told)))
+            }
+        })
+    }
+}
+
+impl Incoming {
+    /// Reads what was left unread. Whether that was all, so that the connection can go on.
+    async fn read_out(mut self) -> bool {
+        let mut more = UNREAD;
+        loop {
+            let (over, left, expected) = {
+                let said = self.0.borrow();
+                (said.over, said.left, said.expected)
+            };
+            match over {
+                Some(well) => return well,
+                None if left == Some(0) => return true,
+                // Whoever was not told to go on may or may not do so, and Go's server does not wait to see.
+                None if expected || left.is_some_and(|left| left > more) => return false,
+                None => {}
+            }
+            if let Some(Ok(part)) = self.next().await {
+                let Some(less) = more.checked_sub(part.len() as u64) else { return false };
+                more = less;
+            }
+        }
     }
 }
 

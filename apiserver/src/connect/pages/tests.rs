@@ -97,6 +97,7 @@ async fn only_pages_that_can_be_read_are_read() {
         (&[("Content-Type", "text/HTML")], PAGE),
         (&[("Content-Type", "application/xhtml+xml")], PAGE),
         (&[], PAGE),
+        // (Upstream's says that it cannot read this one, and breaks off, having closed it.)
         (&[("Content-Type", "text/html"), ("Content-Encoding", "br")], PAGE),
     ] {
         let (_, body) = answered(headers, vec![PAGE.to_vec()]).await.expect("an answer");

@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use shared::os;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Streaming;
 use tonic::client::Grpc;
@@ -37,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The first pause before the proxy is looked for again, and by how many tenths each is longer than the one before it.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGER: u32 = 16;
+/// Until the server has said that a connection is closed.
+const PARTING: Duration = Duration::from_secs(10);
 
 /// A connection to `address` through the server at `socket`.
 pub(super) async fn dial(socket: &Path, address: &str) -> Result<BoxStream, (Stage, String)> {
@@ -45,7 +48,10 @@ pub(super) async fn dial(socket: &Path, address: &str) -> Result<BoxStream, (Sta
         meters::failed(reason);
         (Stage::Proxy, why)
     };
-    Tunnel::open(channel, address).await.map(|tunnel| Box::pin(tunnel) as BoxStream).map_err(failed)
+    let given_up = GivenUp(true);
+    let opened = Tunnel::open(channel, address).await;
+    given_up.not();
+    opened.map(|tunnel| Box::pin(tunnel) as BoxStream).map_err(failed)
 }
 
 /// The server may be about to come back: it is looked for as long as there is patience.
@@ -83,18 +89,60 @@ fn closed() -> Failure {
     ("tunnelclosed", "tunnel closed".to_owned())
 }
 
+/// A dial whose end nobody waited for is counted, too. The server hears of it from the end of the call.
+struct GivenUp(bool);
+
+impl GivenUp {
+    fn not(mut self) {
+        self.0 = false;
+    }
+}
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        if self.0 {
+            meters::failed("context");
+        }
+    }
+}
+
 /// One connection.
 struct Tunnel {
     id: i64,
-    packets: Streaming<Packet>,
-    sender: mpsc::Sender<Packet>,
+    /// There until it is dropped.
+    call: Option<Call>,
     /// Came in, and was not read yet.
     unread: Bytes,
     /// The other side has closed.
     ended: bool,
-    counted: Counted,
-    /// Carries the call.
+}
+
+/// The call that carries a connection.
+struct Call {
+    packets: Streaming<Packet>,
+    sender: mpsc::Sender<Packet>,
+    _counted: Counted,
     _channel: Channel,
+}
+
+impl Call {
+    /// Closes the connection and waits until it is: a call that only breaks off is an error to the server, and what it
+    /// holds of the connection is not let go of at once.
+    async fn close(mut self, id: i64) {
+        let closing = async {
+            let close = outgoing(Payload::CloseRequest(CloseRequest { connect_id: id }));
+            if self.sender.send(close).await.is_err() {
+                return;
+            }
+            while let Some(packet) = incoming(self.packets.message().await.transpose()) {
+                if matches!(&packet.payload, Some(Payload::CloseResponse(closed)) if closed.connect_id == id) {
+                    return;
+                }
+            }
+        };
+        // Who does not answer learns it from the end of the call.
+        tokio::time::timeout(PARTING, closing).await.ok();
+    }
 }
 
 fn outgoing(payload: Payload) -> Packet {
@@ -120,7 +168,7 @@ fn incoming(next: Option<Result<Packet, tonic::Status>>) -> Option<Packet> {
 
 impl Tunnel {
     async fn open(channel: Channel, address: &str) -> Result<Self, Failure> {
-        let counted = Counted::dialing();
+        let mut counted = Counted::dialing();
         let (mut sender, packets) = mpsc::channel(WAITING);
         let random = rand::random::<i64>() & i64::MAX;
         let question = DialRequest { protocol: "tcp".to_owned(), address: address.to_owned(), random };
@@ -132,9 +180,9 @@ impl Tunnel {
             return Err(("timeout", "dial timeout, backstop".to_owned()));
         };
         let (id, packets) = answered?;
-        let mut tunnel = Self { id, packets, sender, unread: Bytes::new(), ended: false, counted, _channel: channel };
-        tunnel.counted.established();
-        Ok(tunnel)
+        counted.established();
+        let call = Some(Call { packets, sender, _counted: counted, _channel: channel });
+        Ok(Self { id, call, unread: Bytes::new(), ended: false })
     }
 
     /// The number that the server gives the connection, and what comes on it.
@@ -166,6 +214,10 @@ impl Tunnel {
         }
     }
 
+    fn sender(&mut self) -> io::Result<&mut mpsc::Sender<Packet>> {
+        self.call.as_mut().map(|call| &mut call.sender).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
     /// Bytes of this connection in a packet; `None` when it ends with it.
     fn take(&self, packet: Packet) -> io::Result<Option<Bytes>> {
         match packet.payload {
@@ -183,7 +235,8 @@ impl Tunnel {
 impl AsyncRead for Tunnel {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_empty() && !self.ended {
-            match incoming(ready!(Pin::new(&mut self.packets).poll_next(cx))) {
+            let Some(call) = &mut self.call else { break };
+            match incoming(ready!(Pin::new(&mut call.packets).poll_next(cx))) {
                 Some(packet) => match self.take(packet)? {
                     Some(bytes) => self.unread = bytes,
                     None => self.ended = true,
@@ -200,15 +253,17 @@ impl AsyncRead for Tunnel {
 
 impl AsyncWrite for Tunnel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(Pin::new(&mut self.sender).poll_ready(cx)).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        let id = self.id;
+        let sender = self.sender()?;
+        ready!(Pin::new(&mut *sender).poll_ready(cx)).map_err(|_| io::ErrorKind::BrokenPipe)?;
         let part = &buf[..buf.len().min(LARGEST)];
-        let data = Data { connect_id: self.id, error: String::new(), data: Bytes::copy_from_slice(part) };
-        Pin::new(&mut self.sender).start_send(outgoing(Payload::Data(data))).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        let data = Data { connect_id: id, error: String::new(), data: Bytes::copy_from_slice(part) };
+        Pin::new(sender).start_send(outgoing(Payload::Data(data))).map_err(|_| io::ErrorKind::BrokenPipe)?;
         Poll::Ready(Ok(part.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.sender).poll_flush(cx).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        Pin::new(self.sender()?).poll_flush(cx).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -220,7 +275,9 @@ impl AsyncWrite for Tunnel {
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        // A full channel means that the proxy does not read: it learns from the end of the call.
-        self.sender.try_send(outgoing(Payload::CloseRequest(CloseRequest { connect_id: self.id }))).ok();
+        // A call that has ended is closed; without a runtime nobody can wait for anything.
+        let (Some(call), false, Ok(runtime)) = (self.call.take(), self.ended, Handle::try_current()) else { return };
+        let id = self.id;
+        runtime.spawn(async move { call.close(id).await });
     }
 }

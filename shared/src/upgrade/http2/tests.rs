@@ -205,3 +205,25 @@ async fn a_shutdown_waits_for_what_was_begun() {
     })
     .await;
 }
+
+/// Go's server reads heads of a megabyte in frames of any length, and resets what it cannot read.
+#[tokio::test]
+async fn heads_are_taken_as_go_takes_them() {
+    talk(Arc::default(), settings(10), |requests, _| async move {
+        let mut requests = requests.ready().await.expect("open");
+        for uri in ["https://h/%zz", "https://h/a%4", "ftp://h/", "https://u@h/"] {
+            let request = http::Request::get(uri).body(()).expect("a request");
+            let (response, _) = requests.send_request(request, true).expect("sent");
+            let error = response.await.expect_err(uri);
+            assert_eq!(error.reason(), Some(Reason::PROTOCOL_ERROR), "{uri}");
+        }
+        for length in [100, 300_000, 900_000] {
+            let mut request = get("/?a=%zz");
+            let long = http::HeaderValue::from_str(&"a".repeat(length)).expect("a value");
+            request.headers_mut().insert("x-long", long);
+            let (response, _) = requests.send_request(request, true).expect("sent");
+            assert_eq!(response.await.expect("an answer").status(), 200, "{length}");
+        }
+    })
+    .await;
+}
