@@ -1,14 +1,17 @@
 //! Regular expressions as Go reads them: what is refused, in its words, and the same pattern as this side writes it.
 //!
 //! The two differ in places: classes of letters and digits are those of ASCII there, braces that count nothing and
-//! brackets in brackets are themselves, and counts end at a thousand. Pure.
+//! brackets in brackets are themselves, and counts end at a thousand, also those of repetitions in repetitions. Pure.
 
 use regex::Regex;
 
-/// Largest compiled form of a pattern, in bytes.
-const BYTES: usize = 1 << 20;
-/// Largest count.
+/// Largest compiled form of a pattern, in bytes. A class such as `\p{L}` takes a hundred kilobytes each time it counts;
+/// the other library writes it down once, and has room for as much as this and more.
+const BYTES: usize = 1 << 26;
+/// Largest count, and largest product of counts of repetitions in repetitions.
 const MOST: i64 = 1_000;
+/// Groups in groups that are read.
+const DEPTH: u32 = 1_000;
 
 /// Compiles a pattern.
 ///
@@ -24,7 +27,7 @@ pub fn compile(text: &str) -> Result<Regex, String> {
 /// As [`compile`].
 pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, String> {
     let translated = translate(text).map_err(|Wrong(what, at)| format!("error parsing regexp: {what}: `{at}`"))?;
-    let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).build();
+    let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).nest_limit(DEPTH).build();
     compiled.map_err(|_| format!("error parsing regexp: expression too large: `{text}`"))
 }
 
@@ -53,7 +56,12 @@ fn literal(c: char) -> String {
 struct Reader<'t> {
     whole: &'t str,
     out: String,
-    groups: usize,
+    /// Of the places that the open groups stand in: how often things there repeat what is in them, at most.
+    groups: Vec<i64>,
+    /// The same of the place that is read, without its last thing.
+    inside: i64,
+    /// The same of the last thing.
+    last: i64,
     /// There is something that can be repeated.
     argument: bool,
     /// From where the last repetition was read, if it was the last thing.
@@ -61,12 +69,13 @@ struct Reader<'t> {
 }
 
 fn translate(whole: &str) -> Result<String, Wrong<'_>> {
-    let mut reader = Reader { whole, out: String::new(), groups: 0, argument: false, repeated: None };
+    let mut reader =
+        Reader { whole, out: String::new(), groups: Vec::new(), inside: 1, last: 1, argument: false, repeated: None };
     let mut rest = whole;
     while !rest.is_empty() {
         rest = reader.next(rest)?;
     }
-    if reader.groups > 0 {
+    if !reader.groups.is_empty() {
         return Err(Wrong("missing closing )", whole));
     }
     Ok(reader.out)
@@ -79,8 +88,7 @@ impl<'t> Reader<'t> {
         match first {
             '(' if rest.starts_with('?') => return self.flags(text),
             '(' => {
-                self.groups += 1;
-                self.argument = false;
+                self.open();
                 self.out.push('(');
                 return Ok(rest);
             }
@@ -90,42 +98,72 @@ impl<'t> Reader<'t> {
                 return Ok(rest);
             }
             ')' => {
-                self.groups = self.groups.checked_sub(1).ok_or(Wrong("unexpected )", self.whole))?;
+                let outside = self.groups.pop().ok_or(Wrong("unexpected )", self.whole))?;
+                let group = self.inside.max(self.last);
+                self.inside = outside;
+                self.last = group;
                 self.out.push(')');
+                self.argument = true;
+                return Ok(rest);
             }
             '^' | '$' | '.' => self.out.push(first),
-            '*' | '+' | '?' => return self.repeat(text, rest, before),
+            '*' | '+' | '?' => return self.repeat(text, rest, before, 1),
             '{' => {
                 if let Some((least, most, rest)) = count(text) {
                     let fits = (0..=MOST).contains(&least) && most.is_none_or(|most| (least..=MOST).contains(&most));
                     if !fits {
                         return Err(Wrong("invalid repeat count", consumed(text, rest)));
                     }
-                    return self.repeat(text, rest, before);
+                    return self.repeat(text, rest, before, most.unwrap_or(least));
                 }
                 self.out.push_str("\\{");
             }
             '[' => {
-                self.argument = true;
+                self.one();
                 return class(text, &mut self.out);
             }
             '\\' => {
-                self.argument = true;
+                self.one();
                 return self.escape(text);
             }
             other => self.out.push_str(&literal(other)),
         }
-        self.argument = true;
+        self.one();
         Ok(rest)
     }
 
-    fn repeat(&mut self, text: &'t str, rest: &'t str, before: Option<&'t str>) -> Result<&'t str, Wrong<'t>> {
+    /// A thing that is no group.
+    fn one(&mut self) {
+        self.inside = self.inside.max(self.last);
+        self.last = 1;
+        self.argument = true;
+    }
+
+    fn open(&mut self) {
+        self.groups.push(self.inside.max(self.last));
+        (self.inside, self.last) = (1, 1);
+        self.argument = false;
+    }
+
+    /// A repetition; `count`: how often at most, or at least where there is no most.
+    fn repeat(
+        &mut self,
+        text: &'t str,
+        rest: &'t str,
+        before: Option<&'t str>,
+        count: i64,
+    ) -> Result<&'t str, Wrong<'t>> {
         let rest = rest.strip_prefix('?').unwrap_or(rest);
         if let Some(before) = before {
             return Err(Wrong("invalid nested repetition operator", consumed(before, rest)));
         }
         if !self.argument {
             return Err(Wrong("missing argument to repetition operator", consumed(text, rest)));
+        }
+        // What is not there is not counted.
+        self.last = if count == 0 { 1 } else { self.last * count };
+        if self.last > MOST {
+            return Err(Wrong("invalid repeat count", consumed(text, rest)));
         }
         self.out.push_str(consumed(text, rest));
         self.repeated = Some(text);
@@ -141,8 +179,7 @@ impl<'t> Reader<'t> {
                 return Err(Wrong("invalid named capture", &text[..=end]));
             }
             // Nobody asks for names, and there a name may stand twice.
-            self.groups += 1;
-            self.argument = false;
+            self.open();
             self.out.push('(');
             return Ok(&text[end + 1..]);
         }
@@ -154,8 +191,7 @@ impl<'t> Reader<'t> {
                 '-' if !negative => (negative, any) = (true, false),
                 ':' | ')' if any || !negative => {
                     if c == ':' {
-                        self.groups += 1;
-                        self.argument = false;
+                        self.open();
                     }
                     // Nothing is said by no flags.
                     self.out.push_str(if consumed(text, rest) == "(?)" { "" } else { consumed(text, rest) });
@@ -372,6 +408,8 @@ mod tests {
             ("a**", "invalid nested repetition operator: `**`"),
             ("x{2}{3}{4}", "invalid nested repetition operator: `{2}{3}`"),
             ("a{3,2}", "invalid repeat count: `{3,2}`"),
+            ("^([^/]{1,63}/){0,20}$", "invalid repeat count: `{0,20}`"),
+            ("((?:a{2}b){10}|x){51}?", "invalid repeat count: `{51}?`"),
             ("a{1001}", "invalid repeat count: `{1001}`"),
             ("\\y", "invalid escape sequence: `\\y`"),
             ("\\1", "invalid escape sequence: `\\1`"),
@@ -389,6 +427,9 @@ mod tests {
     fn what_is_found() {
         for (text, found, not) in [
             ("^a{,3}$", "a{,3}", "aaa"),
+            ("^(([^/]{1,63}/){1,}){0,15}$", "a/b/", "a"),
+            ("^(?:(a{1000}){0}b{40}){25,}$", &"b".repeat(1000), "b"),
+            ("^([\\p{S}\\p{L}](-?[\\p{S}\\p{L}]{0,62})?)\\p{L}{2,63}$", "\u{3b1}\u{3b2}\u{3b3}", "1"),
             ("^{x}$", "{x}", "x"),
             ("^[[a]$", "[", "b"),
             ("^[a&&b]+$", "a&b", "c"),

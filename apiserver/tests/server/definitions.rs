@@ -220,3 +220,54 @@ async fn our_own_objects_stay_when_a_definition_goes() {
         assert!(object["metadata"].get("deletionTimestamp").is_none(), "{object}");
     }
 }
+
+/// Gateway API 1.7 asks for `has(r.namespace)`; OpenShift's ingresses have names of letters and symbols of all languages,
+/// and so many of them at most.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_called_by_words_of_the_language_and_letters_that_count() {
+    let Some((c, ns)) = workspace("crd-words").await else { return };
+    let rule = |rule: &str| json!({"rule": rule, "message": rule});
+    let spec = json!({"type": "object",
+        "properties": {
+            "namespace": {"type": "string"}, "const": {"type": "string"}, "a.if": {"type": "string"},
+            "host": {"type": "string", "pattern": "^([\\p{S}\\p{L}](-?[a-z\\p{S}\\p{L}]{0,62})?\\.){1,}\\p{L}{2,63}$"}},
+        "x-kubernetes-validations": [rule("!has(self.namespace) || self.namespace != 'a'"),
+            rule("self.?const.orValue('') != self.__namespace__ && !has(self.a__dot__if)")]});
+    let schema = |spec: &Value| json!({"type": "object", "properties": {"spec": spec}});
+    let version = |spec: &Value| json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema(spec)}}]);
+    define(&c, definition("words.example.com", "words", "Word", version(&spec))).await;
+    let path = ns.replace("/api/v1", "/apis/words.example.com/v1") + "/words";
+    for (spec, refused) in [
+        (json!({"namespace": "b", "host": "\u{3b1}-\u{3b2}.\u{3b3}\u{3b4}"}), None),
+        (
+            json!({"namespace": "a", "const": "b"}),
+            Some("spec: Invalid value: !has(self.namespace) || self.namespace != 'a'"),
+        ),
+        (
+            json!({"namespace": "b", "const": "b"}),
+            Some("spec: Invalid value: self.?const.orValue('') != self.__namespace__"),
+        ),
+        (
+            json!({"namespace": "b", "host": "1.\u{3b3}\u{3b4}"}),
+            Some("spec.host: Invalid value: \"1.\u{3b3}\u{3b4}\": spec.host in body should match"),
+        ),
+    ] {
+        let sent = json!({"apiVersion": "words.example.com/v1", "kind": "Word", "metadata": {"generateName": "w-"}, "spec": spec});
+        let answer = c.post(&path, sent).await;
+        let said = answer.json()["message"].as_str().unwrap_or_default().to_owned();
+        match refused {
+            None => assert_eq!(answer.code, 201, "{said}"),
+            Some(refused) => assert!(answer.code == 422 && said.contains(refused), "{said}"),
+        }
+    }
+    for (key, value, want) in [
+        ("host", json!("^([^/]{1,63}/){0,20}$"), "error parsing regexp: invalid repeat count: `{0,20}`"),
+        ("if", json!("^a$"), "undefined field 'namespace'"),
+    ] {
+        let mut wrong = spec.clone();
+        wrong["properties"] = json!({key: {"type": "string", "pattern": value}});
+        let answer = c.post(DEFINITIONS, definition("wrong.example.com", "words", "Word", version(&wrong))).await;
+        let said = answer.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(answer.code == 422 && said.contains(want), "{want}: {said}");
+    }
+}

@@ -84,7 +84,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
     fn link(&mut self, of: &Value<'a>, link: &'n Node, optional: bool) -> Result<Option<Value<'a>>, Error> {
         let (found, cost) = match &link.kind {
             Kind::Select { field, test: true, .. } => {
-                let found = look_up(of, &Value::text(field.clone()));
+                let found = look_up_field(of, field);
                 self.spend(SELECT)?;
                 let there = match found {
                     Ok(_) => true,

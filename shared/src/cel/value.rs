@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Tree;
 
-use super::{Error, Fuel};
+use super::{Error, Fuel, words};
 
 /// A text: a part of a tree, or made by an expression.
 #[derive(Clone, Debug)]
@@ -332,8 +332,8 @@ impl<'a> Value<'a> {
             Self::Tree(tree) => tree.get(name).map(Value::of),
             // A borrowed key cannot be looked up by a shorter borrow, so the order is spelled out.
             Self::Map(m) => {
-                let key = Key::String(Text::Shared(name.into()));
-                m.entries.get(&key).or(m.otherwise.as_ref()).cloned()
+                let get = |name: &str| m.entries.get(&Key::String(Text::Shared(name.into())));
+                get(name).or_else(|| get(&words::kept(name)?)).or(m.otherwise.as_ref()).cloned()
             }
             Self::Made(made) => made.fields.get(name).cloned(),
             _ => None,

@@ -46,6 +46,12 @@ pub fn escape(name: &str) -> String {
     name.replace("__", "__underscores__").replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__")
 }
 
+/// How a field is called that an expression calls by a word no field is called by: such words may be written as they are
+/// behind a dot.
+pub(super) fn kept(word: &str) -> Option<String> {
+    RESERVED.contains(&word).then(|| escape(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use super::node::{Kind, Node};
 use super::parse::{Parsed, pairs};
 use super::types::Type;
 use super::value::{Text, Value};
-use super::{Declared, Extras};
+use super::{Declared, Extras, words};
 use unify::{Bindings, general, is_open};
 
 /// Deepest tree that is run: evaluation descends into it.
@@ -272,7 +272,7 @@ impl Checker<'_> {
         let (of, wrapped) = inner(&self.known.resolve(operand));
         let found = match &of {
             Type::Map(map) => map.1.clone(),
-            Type::Object(shape) => match shape.field(field) {
+            Type::Object(shape) => match shape.field(field).or_else(|| shape.field(&words::kept(field)?)) {
                 Some(t) => t,
                 None => self.complain(id, format!("undefined field '{field}'")).of,
             },
