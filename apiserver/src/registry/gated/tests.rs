@@ -188,6 +188,16 @@ fn results_of_claims_go_unless_they_were_asked_for() {
 }
 
 #[test]
+fn what_is_used_alone_stays_alone() {
+    let row = builtin("storage.k8s.io", "volumeattachments").expect("a row");
+    let coded = || json!({"errorCode": 8, "message": "m"});
+    let status = |attach: Value, detach: Value| json!({"status": {"attachError": attach, "detachError": detach}});
+    let mut object = status(coded(), coded());
+    without(&["MutableCSINodeAllocatableCount"]).settle(&row, &mut object, Some(&status(coded(), json!({}))));
+    assert_eq!(object, status(coded(), json!({"message": "m"})));
+}
+
+#[test]
 fn sets_say_how_many_pods_may_be_down_where_that_counts() {
     let row = builtin("apps", "statefulsets").expect("a row");
     let set = |update: Value| json!({"spec": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": update}}});
