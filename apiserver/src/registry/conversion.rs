@@ -6,8 +6,11 @@ pub(super) mod autoscaler;
 mod definitions;
 mod devices;
 
+use std::num::IntErrorKind;
+
 use proto::Value;
-use proto::resources::group_version;
+use proto::resources::{Resource, group_version};
+use shared::status::go_quote;
 
 /// Converts `object` to another API version of its kind. `apiVersion` is always set to `to`.
 pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_version: &str) -> Value {
@@ -34,6 +37,29 @@ pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_ve
         map.insert("apiVersion".to_owned(), Value::String(group_version(to_group, to_version)));
     }
     object
+}
+
+/// Annotations that stand for numbers which were fields once.
+const NUMBERS: &[(&str, &str, &str)] =
+    &[("apps", "daemonsets", "deprecated.daemonset.template.generation"), ("apps", "deployments", ROLLBACK)];
+/// Of this one upstream says more, and takes nothing for no number.
+const ROLLBACK: &str = "deprecated.deployment.rollback.revision";
+
+/// Why an object that was sent cannot be what it says it is.
+pub fn unreadable(row: &Resource, object: &Value) -> Option<String> {
+    let (.., key) = NUMBERS.iter().find(|(group, plural, _)| *group == row.group && *plural == row.plural)?;
+    let text = object["metadata"]["annotations"][*key].as_str()?;
+    if *key == ROLLBACK && text.is_empty() {
+        return None;
+    }
+    let why = match text.parse::<i64>().err()?.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+        _ => "invalid syntax",
+    };
+    let why = format!("strconv.ParseInt: parsing {}: {why}", go_quote(text));
+    let why = if *key == ROLLBACK { format!("failed to parse annotation[{key}]={text} as int64: {why}") } else { why };
+    let version = go_quote(&row.version);
+    Some(format!("{} in version {version} cannot be handled as a {}: {why}", row.kind, row.kind))
 }
 
 /// Whether objects of a kind are stored in a version that is described nowhere else.
@@ -71,6 +97,46 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn annotations_that_are_numbers() {
+        let told = |plural: &str, key: &str, text: &str| {
+            let row = crate::registry::builtin("apps", plural).expect("a row");
+            unreadable(&row, &json!({"metadata": {"annotations": {key: text}}}))
+        };
+        let template = "deprecated.daemonset.template.generation";
+        for (plural, key, text, why) in [
+            ("daemonsets", template, "7", None),
+            (
+                "daemonsets",
+                template,
+                "",
+                Some(
+                    "DaemonSet in version \"v1\" cannot be handled as a DaemonSet: strconv.ParseInt: parsing \"\": invalid syntax",
+                ),
+            ),
+            (
+                "daemonsets",
+                template,
+                "99999999999999999999",
+                Some(
+                    "DaemonSet in version \"v1\" cannot be handled as a DaemonSet: strconv.ParseInt: parsing \"99999999999999999999\": value out of range",
+                ),
+            ),
+            ("deployments", ROLLBACK, "", None),
+            (
+                "deployments",
+                ROLLBACK,
+                "x",
+                Some(
+                    "Deployment in version \"v1\" cannot be handled as a Deployment: failed to parse annotation[deprecated.deployment.rollback.revision]=x as int64: strconv.ParseInt: parsing \"x\": invalid syntax",
+                ),
+            ),
+            ("replicasets", template, "x", None),
+        ] {
+            assert_eq!(told(plural, key, text).as_deref(), why, "{plural} {text}");
+        }
+    }
 
     #[test]
     fn events_change_names_and_back() {

@@ -46,6 +46,8 @@ pub struct Gated {
     /// `MatchLabelKeysInPodTopologySpreadSelectorMerge` is off, or what it builds on: the keys by which pods are spread are
     /// not made part of the selector.
     pub unmerged_keys: bool,
+    /// `MaxUnavailableStatefulSet`: stateful sets say how many of their pods may be down while they are updated.
+    counts_unavailable: bool,
     /// `InPlacePodLevelResourcesVerticalScaling`: a resize may change what a pod has as a whole.
     pub whole_resize: bool,
     /// What validation lets pass.
@@ -70,6 +72,7 @@ impl Gated {
             fixed_counts: !gates.enabled("MutableCSINodeAllocatableCount"),
             unmerged_keys: !gates.enabled("MatchLabelKeysInPodTopologySpread")
                 || !gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
+            counts_unavailable: gates.enabled("MaxUnavailableStatefulSet"),
             whole_resize: gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             relaxed: Relaxed::new(gates),
         }
@@ -84,8 +87,9 @@ impl Gated {
         }
     }
 
-    /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`.
-    pub fn drop_from(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
+    /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`, and fills in what
+    /// one that is on has a default for.
+    pub fn settle(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
         if row.custom.is_some() {
             return;
         }
@@ -97,6 +101,9 @@ impl Gated {
             }
         }
         self.settle_pods(row, object, old);
+        if self.counts_unavailable && (&*row.plural, &*row.group) == ("statefulsets", "apps") {
+            one_unavailable(object);
+        }
     }
 
     fn settle_pods(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
@@ -106,6 +113,14 @@ impl Gated {
         if let Some(spec) = object.pointer_mut(&pointer) {
             self.rules.iter().for_each(|rule| rule(spec, old.and_then(|old| old.pointer(&pointer))));
         }
+    }
+}
+
+/// One pod at a time, as it always was.
+fn one_unavailable(set: &mut Value) {
+    let update = set.pointer_mut("/spec/updateStrategy/rollingUpdate").and_then(Value::as_object_mut);
+    if let Some(update) = update.filter(|update| update.get("maxUnavailable").is_none_or(Value::is_null)) {
+        update.insert("maxUnavailable".to_owned(), Value::from(1));
     }
 }
 

@@ -12,6 +12,7 @@ pub mod conversion;
 pub mod core;
 mod devices;
 mod discovery;
+mod ending;
 pub mod fields;
 mod gated;
 pub mod meta;
@@ -23,6 +24,7 @@ mod stored;
 pub mod strategy;
 
 pub use choice::{Behaving, Choice, chosen};
+pub use ending::ending;
 pub use gated::Gated;
 use proto::resources::{Resource, Row};
 pub use rows::{Rows, builtin, builtin_group, compiled, version_rank};

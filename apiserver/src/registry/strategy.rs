@@ -30,6 +30,17 @@ pub enum Generation {
     SpecAndLabels,
 }
 
+/// What a write of the object itself, and not of its `status`, may say of the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Nothing: there is none at first, and later it stays.
+    Apart,
+    /// What it is at first.
+    AtCreation,
+    /// Whatever it likes.
+    Open,
+}
+
 /// Facts a strategy function may need.
 pub struct StrategyCx<'a> {
     /// Who writes.
@@ -48,8 +59,10 @@ pub struct Strategy {
     pub create_on_update: bool,
     /// PUT without a resourceVersion replaces whatever is there.
     pub unconditional_update: bool,
-    /// Status given at creation is kept.
-    pub keeps_status_on_create: bool,
+    /// See there.
+    pub status: Status,
+    /// A prefix that a name is to be made from gets a suffix.
+    pub suffixes: bool,
     /// Metadata that a write of `status` does not change. (Of custom resources it changes none.)
     pub status_restores: &'static [&'static str],
     /// Runs after defaults and mutating admission, before validation.
@@ -79,7 +92,8 @@ const PLAIN: Strategy = Strategy {
     generation: Generation::None,
     create_on_update: false,
     unconditional_update: true,
-    keeps_status_on_create: false,
+    status: Status::Apart,
+    suffixes: true,
     status_restores: &[],
     prepare_create: None,
     prepare_update: None,
@@ -99,7 +113,8 @@ const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
 const CONDITIONAL_CREATES: Strategy = Strategy { create_on_update: true, ..CONDITIONAL };
 
 /// Everything in metadata that clients may write.
-pub(super) const METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
+pub(in crate::registry) const METADATA: &[&str] =
+    &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
 
 static PLAIN_ROW: Strategy = PLAIN;
 /// Custom resources.
@@ -135,7 +150,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "",
         "nodes",
         Strategy {
-            keeps_status_on_create: true,
+            status: Status::AtCreation,
             prepare_create: Some(core::node::prepare_create),
             prepare_update: Some(core::node::prepare_update),
             prepare_status: Some(core::node::prepare_status),
@@ -229,7 +244,8 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("networking.k8s.io", "ingresses", WITH_GENERATION),
     ("networking.k8s.io", "ingressclasses", WITH_GENERATION),
     ("networking.k8s.io", "networkpolicies", WITH_GENERATION),
-    ("networking.k8s.io", "servicecidrs", Strategy { status_restores: METADATA, ..PLAIN }),
+    ("networking.k8s.io", "ipaddresses", Strategy { suffixes: false, ..PLAIN }),
+    ("networking.k8s.io", "servicecidrs", Strategy { status: Status::Open, status_restores: METADATA, ..PLAIN }),
     (
         "discovery.k8s.io",
         "endpointslices",
@@ -327,7 +343,7 @@ impl Strategy {
     pub fn create(&self, resource: &Resource, object: &mut Value, cx: &mut StrategyCx<'_>) {
         let status = has_status(resource);
         if let Some(map) = object.as_object_mut() {
-            if status && !self.keeps_status_on_create {
+            if status && self.status == Status::Apart {
                 map.remove("status");
             }
             if let Some(meta) = map.entry("metadata").or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
@@ -344,7 +360,7 @@ impl Strategy {
 
     /// Restores what a write of the main resource may not change, and moves the generation.
     pub fn update(&self, resource: &Resource, new: &mut Value, old: &Value) {
-        if has_status(resource) {
+        if has_status(resource) && self.status != Status::Open {
             restore(new, old, "status");
         }
         if let Some(f) = self.prepare_update {

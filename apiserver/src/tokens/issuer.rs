@@ -32,7 +32,7 @@ pub struct Issuer {
 #[async_trait]
 impl TokenIssuer for Issuer {
     fn complete(&self, account: &Value, request: &mut Value) -> Result<(), Status> {
-        let (asked, uid) = (tree::text(request, "/metadata/uid"), tree::text(account, "/metadata/uid"));
+        let (asked, uid) = (tree::text(request, "/metadata/uid").to_owned(), tree::text(account, "/metadata/uid"));
         if !asked.is_empty() && asked != uid && !self.accounts.config().any_uid {
             let why =
                 format!("the UID in the token request ({asked}) does not match the UID of the service account ({uid})");
@@ -41,8 +41,11 @@ impl TokenIssuer for Issuer {
         if tree::strings(request, "/spec/audiences").is_empty() {
             *tree::field(request, &["spec", "audiences"]) = json!(self.accounts.config().audiences);
         }
-        for key in ["name", "namespace", "uid"] {
+        for key in ["name", "namespace"] {
             *tree::field(request, &["metadata", key]) = account["metadata"][key].clone();
+        }
+        if asked.is_empty() {
+            *tree::field(request, &["metadata", "uid"]) = json!(uid);
         }
         *tree::field(request, &["metadata", "creationTimestamp"]) = json!(meta::now());
         *tree::field(request, &["status"]) = json!({"token": "", "expirationTimestamp": null});
@@ -58,6 +61,26 @@ impl TokenIssuer for Issuer {
 /// How long a token is to live.
 fn wanted(request: &Value) -> i64 {
     tree::int(request, "/spec/expirationSeconds").unwrap_or(3600)
+}
+
+/// What is said of a request that means an account which is no more, where that is let pass.
+fn of_another(request: &Value, account: &Value) -> Vec<String> {
+    let [asked, uid] = [request, account].map(|object| tree::text(object, "/metadata/uid"));
+    if asked.is_empty() || asked == uid {
+        return Vec::new();
+    }
+    vec![format!(
+        "the UID in the token request ({asked}) does not match the UID of the service account ({uid}) but TokenRequestServiceAccountUIDValidation is not enabled. In the future, this will return a conflict error"
+    )]
+}
+
+/// Group and version of something that a token is to be bound to; what is no version is none.
+fn group_version(text: &str) -> (&str, &str) {
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [version] => ("", version),
+        [group, version] => (group, version),
+        _ => ("", ""),
+    }
 }
 
 impl Issuer {
@@ -79,7 +102,7 @@ impl Issuer {
         if tree::has(&request, "/spec/boundObjectRef") {
             self.bind(&request, &namespace, &name, &mut kubernetes).await?;
         }
-        let (mut seconds, mut warnings) = (wanted(&request), Vec::new());
+        let (mut seconds, mut warnings) = (wanted(&request), of_another(&request, account));
         if config.max_expiration > 0 && seconds > config.max_expiration {
             let most = config.max_expiration;
             warnings.push(format!("requested expiration of {seconds} seconds shortened to {most} seconds"));
@@ -126,17 +149,23 @@ impl Issuer {
     ) -> Result<(), Status> {
         let of = |f: &str| tree::text(request, &format!("/spec/boundObjectRef/{f}")).to_owned();
         let (version, kind, name, uid) = (of("apiVersion"), of("kind"), of("name"), of("uid"));
-        let (plural, scope) = match (version.as_str(), kind.as_str()) {
-            ("v1", "Pod") => ("pods", namespace),
-            ("v1", "Secret") => ("secrets", namespace),
-            ("v1", "Node") => ("nodes", ""),
+        let (group, version) = group_version(&version);
+        let (plural, scope) = match (group, kind.as_str()) {
+            ("", "Pod") => ("pods", namespace),
+            ("", "Secret") => ("secrets", namespace),
+            ("", "Node") => ("nodes", ""),
             _ => {
-                let (group, version) = version.split_once('/').unwrap_or(("", &version));
                 let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
                 return Err(Status::bad_request(&text));
             }
         };
         let object = self.find(plural, scope, &name).await?;
+        if plural == "pods" && tree::text(&object, "/spec/serviceAccountName") != account {
+            let text = format!(
+                "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+            );
+            return Err(Status::bad_request(&text));
+        }
         let found = tree::text(&object, "/metadata/uid");
         if !uid.is_empty() && uid != found {
             let why = format!(
@@ -149,12 +178,6 @@ impl Issuer {
             "secrets" => claims.secret = Some(bound),
             "nodes" => claims.node = Some(bound),
             _ => {
-                if tree::text(&object, "/spec/serviceAccountName") != account {
-                    let text = format!(
-                        "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
-                    );
-                    return Err(Status::bad_request(&text));
-                }
                 claims.pod = Some(bound);
                 let node = tree::text(&object, "/spec/nodeName");
                 if !node.is_empty() {
@@ -245,6 +268,13 @@ mod tests {
                 404,
                 "pods \"zz\" not found",
             ),
+            // Versions do not matter.
+            (json!({"boundObjectRef": {"kind": "Secret", "name": "zz"}}), 404, "secrets \"zz\" not found"),
+            (
+                json!({"boundObjectRef": {"apiVersion": "apps/v1", "kind": "Pod", "name": "zz"}}),
+                400,
+                "cannot bind token to object of type apps/v1, Kind=Pod",
+            ),
             (
                 json!({"boundObjectRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "zz"}}),
                 400,
@@ -277,6 +307,19 @@ mod tests {
         issuer.accounts = Arc::new(ServiceAccounts::with_key(RSA_PEM, config));
         let issued = issuer.issue(&account(), json!({"spec": {"expirationSeconds": 1000}})).await.expect("a token");
         assert_eq!(issued.warnings, ["requested expiration of 1000 seconds shortened to 900 seconds"]);
+        // Where it is let pass that another account is meant.
+        let config = Config { issuers: vec!["https://k".into()], any_uid: true, ..Config::default() };
+        issuer.accounts = Arc::new(ServiceAccounts::with_key(RSA_PEM, config));
+        let mut another = json!({"metadata": {"uid": "u"}, "spec": {}});
+        issuer.complete(&account(), &mut another).expect("let pass");
+        let issued = issuer.issue(&account(), another).await.expect("a token");
+        assert_eq!(issued.object["metadata"]["uid"], "u");
+        assert_eq!(
+            issued.warnings,
+            [
+                "the UID in the token request (u) does not match the UID of the service account (u-sa) but TokenRequestServiceAccountUIDValidation is not enabled. In the future, this will return a conflict error"
+            ]
+        );
     }
 
     #[tokio::test]

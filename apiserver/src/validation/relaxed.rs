@@ -128,6 +128,8 @@ pub(super) enum Leave {
     OddWildcardRules,
     /// Jobs without the labels whose keys have a prefix.
     BareLabels,
+    /// Volumes that are repositories: kubelets still make them.
+    Repositories,
 }
 
 struct Gate {
@@ -198,6 +200,7 @@ static TABLE: &[Gate] = &[
     gate(Leave::NominationOfBound, "!ClearingNominatedNodeNameAfterBinding", &[], never),
     gate(Leave::AttributesStay, "!VolumeAttributesClass", &[], never),
     gate(Leave::NoFiles, "!EnvFiles", &[], never),
+    gate(Leave::Repositories, "GitRepoVolumeDriver", &[], never),
 ];
 
 fn compares(spec: &Value) -> bool {

@@ -163,6 +163,12 @@ pub fn options_object(o: &DeleteOptions) -> Value {
 const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set \
      propagationPolicy=Orphan to suppress this warning";
 
+/// What is said to whoever leaves that open, before anything is looked at.
+fn left_open(options: &DeleteOptions, row: &Row) -> Vec<String> {
+    let jobs = (&*row.group, &*row.plural) == ("batch", "jobs");
+    if jobs && options.propagation.is_none() { vec![JOB_PODS_STAY.to_owned()] } else { Vec::new() }
+}
+
 /// DELETE of one object.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = asked(engine, r)?;
@@ -173,14 +179,12 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
         let reply = unread::delete(engine, r, &mut t).await?;
         return Ok(reply.warn(std::mem::take(&mut t.warnings)));
     }
+    t.warnings = left_open(&options, row);
     traces::step("About to delete object from database");
-    let deleted = engine.delete(&mut t, &options).await?;
+    let deleted = engine.delete(&mut t, &options).await;
+    let deleted = r.noted.keep(deleted, &t.warnings)?;
     traces::step("Object deleted from database");
-    let mut warnings = std::mem::take(&mut t.warnings);
-    if options.propagation.is_none() && (&*row.group, &*row.plural) == ("batch", "jobs") {
-        warnings.push(JOB_PODS_STAY.to_owned());
-    }
-    Ok(outcome(engine, r, row, deleted, options.cascades)?.warn(warnings))
+    Ok(outcome(engine, r, row, deleted, options.cascades)?.warn(t.warnings))
 }
 
 /// What a delete answers with: the object while it is there or where clients expect it, a report otherwise.
@@ -208,7 +212,7 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
         return Err(unread::refuse_collection());
     }
     let found = list::requested(engine, r, row, &selection).await?;
-    let mut warnings = Vec::new();
+    let mut warnings = left_open(&options, row);
     let all = found.items.iter().map(|entry| delete_entry(engine, r, row, &options, entry));
     let mut all = futures::stream::iter(all).buffered(engine.policy.delete_workers);
     while let Some(warned) = all.try_next().await? {

@@ -49,6 +49,7 @@ use crate::api::RequestInfo;
 use crate::audit::{Content, Wanted};
 use crate::crd;
 use crate::negotiate::{self, Accepted, Format, Media, NotAcceptable, Sent};
+use crate::registry::ending;
 use engine::{Engine, Target};
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
@@ -288,7 +289,7 @@ pub async fn dispatch(
         refuse_while_going(engine, &r)?;
     }
     let route = route(&engine.rows, &r.info, &r.method)?;
-    let deprecated = deprecation(&route.row);
+    let (deprecated, removed) = deprecation(&route.row).unzip();
     // Who asks for an old version of a custom resource is told so whatever else is wrong.
     let early = route.row.custom.is_some();
     if early {
@@ -296,7 +297,7 @@ pub async fn dispatch(
     }
     check_forms(engine, &mut r, &route)?;
     if deprecated.is_some() {
-        count_deprecated(&route.row, &r.info.subresource);
+        count_deprecated(&route.row, &r.info.subresource, &removed.unwrap_or_default());
     }
     if !early {
         r.noted.add(deprecated.clone());
@@ -339,27 +340,22 @@ fn refuse_while_going(engine: &Engine, r: &Request) -> Result<(), Status> {
     Err(status)
 }
 
-/// What clients of an old resource are told.
-fn deprecation(row: &Resource) -> Option<String> {
-    if let Some(served) = crd::served(row) {
-        return served.warning.clone();
+/// What clients of an old resource are told, and the release that does without it, where that is known.
+fn deprecation(row: &Resource) -> Option<(String, String)> {
+    match crd::served(row) {
+        Some(served) => Some((served.warning.clone()?, String::new())),
+        None => ending(row),
     }
-    let known = match (&*row.group, &*row.plural) {
-        ("", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-        ("", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
-        _ => None,
-    };
-    known.map(str::to_owned)
 }
 
 /// Operators look for those who still ask for old resources.
-fn count_deprecated(row: &Resource, subresource: &str) {
+fn count_deprecated(row: &Resource, subresource: &str, removed: &str) {
     let requested = shared::metrics::gauge(
         "apiserver_requested_deprecated_apis",
         "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
         &["group", "version", "resource", "subresource", "removed_release"],
     );
-    requested.with_label_values(&[&row.group, &row.version, &row.plural, subresource, ""]).set(1.0);
+    requested.with_label_values(&[&row.group, &row.version, &row.plural, subresource, removed]).set(1.0);
 }
 
 async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {

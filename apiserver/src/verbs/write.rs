@@ -14,7 +14,7 @@ use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
 use crate::negotiate::{self, Decoded, Expected};
-use crate::registry::{meta, owners, strategy};
+use crate::registry::{conversion, meta, owners, strategy};
 use crate::storage::{codec, other_than_asked};
 
 /// Decodes a body as the row's kind and fills in defaults.
@@ -32,6 +32,9 @@ pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, S
         return Ok(decoded);
     }
     let mut decoded = negotiate::decode(r.sent(), &Expected::of(row), options.field_validation)?;
+    if let Some(why) = conversion::unreadable(row, &decoded.object) {
+        return Err(Status::bad_request(&why));
+    }
     default(row, &mut decoded.object)?;
     r.noted.sent(codec::served_schema(row).ok(), &decoded.object);
     Ok(decoded)

@@ -72,6 +72,37 @@ async fn a_write_of_status_may_leave_metadata_alone() {
     assert_eq!(own.as_object().map(|fields| fields.keys().collect::<Vec<_>>()), Some(vec![&"f:status".to_owned()]));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn some_kinds_are_less_strict() {
+    let Some((c, ns)) = workspace("lax").await else { return };
+    // Upstream takes the status of a range of services from whoever writes the range.
+    let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
+    let range = |kind: &str| {
+        json!({"metadata": {"name": "lax"}, "spec": {"cidrs": ["198.51.100.0/24"]},
+            "status": {"conditions": [{"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+    };
+    assert_eq!(types(&c.post(ranges, range("A")).await.ok()), ["A"]);
+    assert_eq!(types(&c.put(&format!("{ranges}/lax"), &range("B")).await.ok()), ["B"]);
+    c.delete(&format!("{ranges}/lax")).await;
+    // What is called after an address is called nothing else.
+    let address = json!({"metadata": {"generateName": "198.51.100.7"},
+        "spec": {"parentRef": {"resource": "services", "namespace": "n", "name": "s"}}});
+    let addresses = "/apis/networking.k8s.io/v1/ipaddresses";
+    assert_eq!(c.post(addresses, address.clone()).await.ok()["metadata"]["name"], "198.51.100.7");
+    let again = c.post(addresses, address).await;
+    assert!(again.text().contains("the server was not able to generate a unique name for the object"));
+    c.delete(&format!("{addresses}/198.51.100.7")).await;
+    // Whether jobs are there or not, and how many.
+    let jobs = ns.replace("/api/v1", "/apis/batch/v1") + "/jobs";
+    for path in [jobs.clone(), format!("{jobs}/none")] {
+        let answer = c.delete(&path).await;
+        let warned = answer.warnings();
+        assert!(warned.len() == 1 && warned[0].contains("child pods are preserved by default"), "{path}: {warned:?}");
+        let quiet = c.delete(&format!("{path}?propagationPolicy=Background")).await;
+        assert!(quiet.warnings().is_empty(), "{path}");
+    }
+}
+
 fn types(object: &Value) -> Vec<&str> {
     let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     conditions.map(|c| c["type"].as_str().unwrap_or("")).collect()

@@ -90,8 +90,6 @@ pub(super) fn namespace_status(status: &mut Object) {
 }
 
 pub(super) fn node_status(status: &mut Object) {
-    super::pod::round_up(status, "capacity");
-    super::pod::round_up(status, "allocatable");
     if let Some(capacity) = status.get("capacity").filter(|c| c.is_object()).cloned() {
         if_nil(status, "allocatable", capacity);
     }

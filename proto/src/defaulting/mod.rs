@@ -127,10 +127,19 @@ fn object(schema: &Message, map: &mut Object, depth: usize) {
         constant(field, map);
     }
     for (name, value) in map.iter_mut().filter(|(_, v)| v.is_object() || v.is_array()) {
-        if let Some(field) = schema.field(name) {
-            children(field, value, depth + 1);
+        match (schema.field(name), value) {
+            (Some(field), Value::Object(list)) if is_resource_list(schema, field) => pod::round_up(list),
+            (Some(field), value) => children(field, value, depth + 1),
+            _ => {}
         }
     }
+}
+
+/// Lists of resources, whoever has one, have a default of a kind: what is finer than they count. Maps of quantities of
+/// other groups are no such lists.
+fn is_resource_list(schema: &Message, field: &Field) -> bool {
+    let lists = || ["k8s.io.api.core.v1.", "k8s.io.api.node.v1."].iter().any(|of| schema.name.starts_with(of));
+    matches!((&field.kind, field.card), (Kind::Quantity, Card::Map)) && lists()
 }
 
 fn constant(field: &Field, map: &mut Object) {

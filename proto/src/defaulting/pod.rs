@@ -13,7 +13,7 @@ pub(super) fn pod(pod: &mut Object) {
             requests_from_limits(container);
         }
     }
-    pod_requests(spec);
+    pod_resources(spec);
     if_nil(spec, "enableServiceLinks", true);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for list in ["containers", "initContainers"] {
@@ -37,42 +37,62 @@ fn requests_from_limits(container: &mut Object) {
     }
 }
 
-/// Resources that a whole pod can ask for.
-fn is_pod_resource(name: &str) -> bool {
-    matches!(name, "cpu" | "memory")
+/// Resources that a whole pod can ask for and that may be promised more often than they are there.
+const SHARED: [&str; 2] = ["cpu", "memory"];
+
+fn is_huge(name: &str) -> bool {
+    name.starts_with("hugepages-")
 }
 
 fn amount(value: &Value) -> Option<Quantity> {
     Quantity::parse(value.as_str()?).ok()
 }
 
-/// Requests of the whole pod, when its resources are given in part.
-fn pod_requests(spec: &mut Object) {
-    if !spec.get("resources").is_some_and(Value::is_object) {
+/// Resources of the whole pod, when they are given in part: limits of huge pages are those of its containers, and what
+/// has limits requests what its containers do, or the limits.
+fn pod_resources(spec: &mut Object) {
+    let Some(resources) = spec.get("resources").and_then(Value::as_object) else { return };
+    let given = |list: &str| resources.get(list).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut limits, mut requests) = (given("limits"), given("requests"));
+    if limits.is_empty() && requests.is_empty() {
         return;
     }
-    let totals: Vec<(&str, Quantity)> =
-        ["cpu", "memory"].into_iter().filter_map(|name| Some((name, total(spec, name)?))).collect();
-    let Some(resources) = child(spec, "resources") else { return };
-    let limits = resources.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
-    let mut requests = resources.get("requests").and_then(Value::as_object).cloned().unwrap_or_default();
-    for (name, total) in totals {
-        requests.entry(name).or_insert_with(|| Value::String(total.to_string()));
-    }
-    for (name, limit) in limits {
-        if is_pod_resource(&name) || name.starts_with("hugepages-") {
-            requests.entry(name).or_insert(limit);
+    let fill = |list: &mut Object, (kind, name): (&str, &str)| {
+        if let Some(total) = total(spec, kind, name).filter(|_| !list.contains_key(name)) {
+            list.insert(name.to_owned(), Value::String(total.to_string()));
         }
+    };
+    for name in huge_limits(spec).iter().filter(|name| !requests.contains_key(*name)) {
+        fill(&mut limits, ("limits", name));
     }
-    if !requests.is_empty() {
-        resources.insert("requests".to_owned(), Value::Object(requests));
+    if !limits.is_empty() {
+        SHARED.iter().for_each(|name| fill(&mut requests, ("requests", name)));
+    }
+    for (name, limit) in limits.iter().filter(|(name, _)| SHARED.contains(&name.as_str()) || is_huge(name)) {
+        requests.entry(name.clone()).or_insert_with(|| limit.clone());
+    }
+    let Some(resources) = child(spec, "resources") else { return };
+    for (kind, list) in [("limits", limits), ("requests", requests)] {
+        if !list.is_empty() {
+            resources.insert(kind.to_owned(), Value::Object(list));
+        }
     }
 }
 
+fn list<'s>(spec: &'s Object, name: &str) -> &'s [Value] {
+    spec.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Sizes of huge pages that containers have limits of.
+fn huge_limits(spec: &Object) -> Vec<String> {
+    let containers = ["containers", "initContainers"].into_iter().flat_map(|kind| list(spec, kind));
+    let limits = containers.filter_map(|c| c.get("resources")?.get("limits")?.as_object());
+    limits.flat_map(Object::keys).filter(|name| is_huge(name)).cloned().collect()
+}
+
 /// What the containers together ask for: the sum of those that run side by side, or the peak of initialisation.
-fn total(spec: &Object, resource: &str) -> Option<Quantity> {
-    let list = |name: &str| spec.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let ask = |c: &Value| amount(c.get("resources")?.get("requests")?.get(resource)?);
+fn total(spec: &Object, kind: &str, resource: &str) -> Option<Quantity> {
+    let ask = |c: &Value| amount(c.get("resources")?.get(kind)?.get(resource)?);
     let plus = |a: Option<Quantity>, b: Option<Quantity>| match (a, b) {
         (Some(mut a), Some(b)) => {
             a.add(&b);
@@ -80,10 +100,10 @@ fn total(spec: &Object, resource: &str) -> Option<Quantity> {
         }
         (a, b) => a.or(b),
     };
-    let mut running = list("containers").iter().fold(None, |sum, c| plus(sum, ask(c)));
+    let mut running = list(spec, "containers").iter().fold(None, |sum, c| plus(sum, ask(c)));
     let mut sidecars = None;
     let mut peak: Option<Quantity> = None;
-    for init in list("initContainers") {
+    for init in list(spec, "initContainers") {
         let own = ask(init);
         let now = if init.get("restartPolicy").and_then(Value::as_str) == Some("Always") {
             running = plus(running, own.clone());
@@ -115,16 +135,10 @@ pub(super) fn pod_spec(spec: &mut Object) {
         spec.insert("serviceAccountName".to_owned(), Value::String(account.clone()));
         spec.insert("serviceAccount".to_owned(), Value::String(account));
     }
-    round_up(spec, "overhead");
-    if let Some(resources) = child(spec, "resources") {
-        round_up(resources, "limits");
-        round_up(resources, "requests");
-    }
 }
 
 /// Amounts finer than a thousandth are rounded up.
-pub(super) fn round_up(map: &mut Object, list: &str) {
-    let Some(list) = child(map, list) else { return };
+pub(super) fn round_up(list: &mut Object) {
     for (_, value) in list.iter_mut() {
         let fine = value.as_str().is_some_and(|t| t.ends_with(['n', 'u']) || t.contains("e-") || t.contains("E-"));
         if !fine {
@@ -147,10 +161,6 @@ pub(super) fn container(container: &mut Object) {
     }
     if_zero(container, "terminationMessagePath", "/dev/termination-log");
     if_zero(container, "terminationMessagePolicy", "File");
-    if let Some(resources) = child(container, "resources") {
-        round_up(resources, "limits");
-        round_up(resources, "requests");
-    }
 }
 
 /// `Always` for the tag `latest`, also when it is implied.
@@ -263,8 +273,49 @@ mod tests {
 
     #[test]
     fn fine_amounts_are_rounded_up() {
-        let Value::Object(mut map) = json!({"l": {"cpu": "1001u", "memory": "1Gi", "x": "1n"}}) else { return };
-        round_up(&mut map, "l");
-        assert_eq!(Value::Object(map), json!({"l": {"cpu": "2m", "memory": "1Gi", "x": "1m"}}));
+        let fine = || json!({"cpu": "1001u", "memory": "1Gi", "x": "1n"});
+        let whole = json!({"cpu": "2m", "memory": "1Gi", "x": "1m"});
+        for (version, kind, path) in [
+            ("v1", "Pod", "/spec/overhead"),
+            ("v1", "PersistentVolume", "/spec/capacity"),
+            ("v1", "PersistentVolumeClaim", "/status/allocatedResources"),
+            ("v1", "ResourceQuota", "/spec/hard"),
+            ("v1", "Node", "/status/capacity"),
+            ("node.k8s.io/v1", "RuntimeClass", "/overhead/podFixed"),
+        ] {
+            let (group, version) = version.split_once('/').unwrap_or(("", version));
+            let mut object = json!({});
+            path.split('/').skip(1).fold(&mut object, |at, name| &mut at[name]).clone_from(&fine());
+            let message = crate::schema::kind(group, version, kind).expect("a kind");
+            crate::defaulting::apply(message, &mut object);
+            assert_eq!(object.pointer(path), Some(&whole), "{kind}");
+        }
+    }
+
+    #[test]
+    fn pods_have_resources_as_a_whole_in_part() {
+        let with = |resources: Value| json!({"name": "c", "image": "i", "resources": resources});
+        let container = with(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"hugepages-2Mi": "4Mi"}}));
+        let init = with(json!({"requests": {"cpu": "3"}}));
+        for (given, want) in [
+            (json!({}), json!({})),
+            // Where nothing is limited, nothing follows.
+            (json!({"requests": {"cpu": "2", "hugepages-2Mi": "2Mi"}}), Value::Null),
+            (
+                json!({"requests": {"cpu": "2"}}),
+                json!({"limits": {"hugepages-2Mi": "4Mi"},
+                    "requests": {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "4Mi"}}),
+            ),
+            (
+                json!({"limits": {"cpu": "9", "hugepages-2Mi": "8Mi", "example.com/x": "1"}}),
+                json!({"limits": {"cpu": "9", "hugepages-2Mi": "8Mi", "example.com/x": "1"},
+                    "requests": {"cpu": "3", "memory": "1Gi", "hugepages-2Mi": "8Mi"}}),
+            ),
+        ] {
+            let mut object = json!({"spec": {"containers": [container], "initContainers": [init], "resources": given}});
+            pod(object.as_object_mut().expect("an object"));
+            let want = if want.is_null() { &given } else { &want };
+            assert_eq!(&object["spec"]["resources"], want, "{given}");
+        }
     }
 }

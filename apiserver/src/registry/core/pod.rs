@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{addresses, app_armor};
 use crate::access::tree::find;
-use crate::registry::strategy::{StrategyCx, restore};
+use crate::registry::strategy::{METADATA, StrategyCx, restore};
 use crate::validation::qos_class;
 
 /// A new pod is pending; its class follows from its resources; gated pods say so.
@@ -56,7 +56,7 @@ fn select_own_labels(pod: &mut Value, spread: bool) {
 const OBSERVED: &str = "observedGeneration";
 
 /// Keeps a field that is not said any more.
-fn keep(new: &mut Value, old: &Value, field: &str) {
+fn backfill(new: &mut Value, old: &Value, field: &str) {
     let unsaid = match &new[field] {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
@@ -74,13 +74,13 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
         return;
     }
     let status = &mut new["status"];
-    keep(status, before, "qosClass");
-    keep(status, before, OBSERVED);
+    backfill(status, before, "qosClass");
+    backfill(status, before, OBSERVED);
     // Who has a condition twice has two of them: each goes by its own.
     let mut left: Vec<&Value> = before["conditions"].as_array().into_iter().flatten().collect();
     for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(at) = left.iter().position(|was| was["type"] == condition["type"]) {
-            keep(condition, left.remove(at), OBSERVED);
+            backfill(condition, left.remove(at), OBSERVED);
         }
     }
     addresses::POD.settle(status);
@@ -88,11 +88,9 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
 
 /// A write of `ephemeralcontainers`: only they change.
 pub fn ephemeral_containers(new: &mut Value, old: &Value) {
-    let containers = find(new, "/spec/ephemeralContainers").cloned();
-    keep_all_but_spec(new, old);
-    if let Some(c) = containers {
-        new["spec"]["ephemeralContainers"] = c;
-    }
+    let sent = new["spec"].take();
+    keep(new, old);
+    restore(&mut new["spec"], &sent, "ephemeralContainers");
 }
 
 /// A write of `resize`: only resources and resize policies of containers change, and those of the pod as a whole where
@@ -105,18 +103,19 @@ pub fn resize(new: &mut Value, old: &Value, whole: bool) {
     if KINDS.iter().any(|kind| names(new, kind).len() != names(old, kind).len()) {
         return;
     }
-    let sent = new.clone();
-    keep_all_but_spec(new, old);
+    let renamed = KINDS.map(|kind| names(new, kind) != names(old, kind));
+    let sent = new["spec"].take();
+    keep(new, old);
     if whole {
-        restore(&mut new["spec"], &sent["spec"], "resources");
+        restore(&mut new["spec"], &sent, "resources");
     }
-    for kind in KINDS {
-        if names(&sent, kind) != names(old, kind) {
-            new["spec"][kind] = sent["spec"][kind].clone();
+    for (kind, renamed) in KINDS.into_iter().zip(renamed) {
+        if renamed {
+            new["spec"][kind] = sent[kind].clone();
             continue;
         }
         let containers = new["spec"].get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten();
-        for (container, sent) in containers.zip(sent["spec"][kind].as_array().into_iter().flatten()) {
+        for (container, sent) in containers.zip(sent[kind].as_array().into_iter().flatten()) {
             for field in ["resources", "resizePolicy"] {
                 restore(container, sent, field);
             }
@@ -124,14 +123,13 @@ pub fn resize(new: &mut Value, old: &Value, whole: bool) {
     }
 }
 
-fn keep_all_but_spec(new: &mut Value, old: &Value) {
-    let (revision, managed) =
-        (find(new, "/metadata/resourceVersion").cloned(), find(new, "/metadata/managedFields").cloned());
-    *new = old.clone();
-    for (field, value) in [("resourceVersion", revision), ("managedFields", managed)] {
-        if let Some(v) = value {
-            new["metadata"][field] = v;
-        }
+/// All but what a subresource is for stays as it is.
+fn keep(new: &mut Value, old: &Value) {
+    for part in ["spec", "status"] {
+        restore(new, old, part);
+    }
+    for field in METADATA {
+        restore(&mut new["metadata"], &old["metadata"], field);
     }
 }
 
@@ -209,6 +207,28 @@ mod tests {
         assert_eq!(resized(&renamed, false), pod(renamed["spec"]["containers"].clone(), "1"));
         let fewer = sent(json!([container("a", "i", "1")]));
         assert_eq!(resized(&fewer, false), fewer, "as it was sent");
+    }
+
+    #[test]
+    fn ephemeral_containers_come_and_the_rest_stays() {
+        let pod = |label: &str, all: Value| {
+            let mut pod = json!({"metadata": {"name": "p", "labels": {"l": label}}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
+            if !all.is_null() {
+                pod["spec"]["ephemeralContainers"] = all;
+            }
+            pod
+        };
+        let old = pod("a", json!([{"name": "x"}]));
+        // Who leaves out those that are there is told that they cannot go.
+        for sent in [json!([{"name": "x"}, {"name": "y"}]), Value::Null] {
+            let mut new = pod("b", sent.clone());
+            new["spec"]["nodeName"] = json!("other");
+            new["metadata"]["generateName"] = json!("p-");
+            ephemeral_containers(&mut new, &old);
+            let mut want = pod("a", sent);
+            want["metadata"]["generateName"] = json!("p-");
+            assert_eq!(new, want);
+        }
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use crate::validation::PODS;
 
-/// The fields of a gate in some resources. In a path `*` stands for all elements of a list or map; a part with `?` at
-/// its end goes with its last field, one with `!` with the field that follows.
+/// The fields of a gate in some resources, which stay together where one of them is in use. In a path `*` stands for all
+/// elements of a list or map; a part with `?` at its end goes with its last field, one with `!` with the field that
+/// follows.
 pub(super) struct Gate {
     pub(super) name: &'static str,
     /// Where: `plural.group`, and what its paths begin with.
@@ -35,6 +36,8 @@ const BINDING: &[&str] =
     &["devices.*.bindsToNode", "devices.*.bindingConditions", "devices.*.bindingFailureConditions"];
 
 const DRIVERS: &[(&str, &str)] = &[("csidrivers.storage.k8s.io", "spec")];
+const ATTACHMENTS: &[(&str, &str)] = &[("volumeattachments.storage.k8s.io", "status")];
+const STATUS_OF_CLAIMS: &[(&str, &str)] = &[("persistentvolumeclaims", "status")];
 
 pub(super) static GATES: &[Gate] = &[
     gate("UserNamespacesSupport", PODS, &["hostUsers"]),
@@ -162,19 +165,13 @@ pub(super) static GATES: &[Gate] = &[
     gate("SELinuxMountReadWriteOncePod", DRIVERS, &["seLinuxMount"]),
     gate("CSIServiceAccountTokenSecrets", DRIVERS, &["serviceAccountTokenInSecrets"]),
     gate("MutableCSINodeAllocatableCount", DRIVERS, &["nodeAllocatableUpdatePeriodSeconds"]),
-    gate(
-        "MutableCSINodeAllocatableCount",
-        &[("volumeattachments.storage.k8s.io", "status")],
-        &["attachError.errorCode", "detachError.errorCode"],
-    ),
+    gate("MutableCSINodeAllocatableCount", ATTACHMENTS, &["attachError.errorCode"]),
+    gate("MutableCSINodeAllocatableCount", ATTACHMENTS, &["detachError.errorCode"]),
     gate(
         "VolumeAttributesClass",
         &[("persistentvolumes", "spec"), ("persistentvolumeclaims", "spec")],
         &["volumeAttributesClassName"],
     ),
-    gate(
-        "VolumeAttributesClass",
-        &[("persistentvolumeclaims", "status")],
-        &["currentVolumeAttributesClassName", "modifyVolumeStatus"],
-    ),
+    gate("VolumeAttributesClass", STATUS_OF_CLAIMS, &["currentVolumeAttributesClassName"]),
+    gate("VolumeAttributesClass", STATUS_OF_CLAIMS, &["modifyVolumeStatus"]),
 ];

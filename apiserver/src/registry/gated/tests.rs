@@ -3,6 +3,7 @@
 use super::*;
 use crate::registry::builtin;
 use serde_json::json;
+use shared::flags::FlagSet;
 
 #[test]
 fn fields_go_with_their_gates() {
@@ -69,7 +70,7 @@ fn fields_go_with_their_gates() {
     ] {
         let row = builtin(group, plural).expect("a row");
         let mut object = object;
-        gated.drop_from(&row, &mut object, old.as_ref());
+        gated.settle(&row, &mut object, old.as_ref());
         assert_eq!(object, want, "{plural}");
     }
 }
@@ -146,7 +147,7 @@ fn fields_go_when_their_gates_are_turned_off() {
         let row = builtin(group, plural).expect("a row");
         let settled = |gated: Gated, old: Option<&Value>| {
             let mut object = object.clone();
-            gated.drop_from(&row, &mut object, old);
+            gated.settle(&row, &mut object, old);
             object
         };
         assert_eq!(settled(without(&[gate]), None), want, "{gate}");
@@ -178,7 +179,7 @@ fn results_of_claims_go_unless_they_were_asked_for() {
         let settled = |asked: &Value| {
             let mut object = claim(asked.clone(), with(field, value.clone()));
             let old = json!({"spec": object["spec"]});
-            without(&[gate]).drop_from(&row, &mut object, Some(&old));
+            without(&[gate]).settle(&row, &mut object, Some(&old));
             object
         };
         assert_eq!(settled(&asked), claim(asked, with(field, value.clone())), "{gate} {field}");
@@ -187,11 +188,42 @@ fn results_of_claims_go_unless_they_were_asked_for() {
 }
 
 #[test]
+fn what_is_used_alone_stays_alone() {
+    let row = builtin("storage.k8s.io", "volumeattachments").expect("a row");
+    let coded = || json!({"errorCode": 8, "message": "m"});
+    let status = |attach: Value, detach: Value| json!({"status": {"attachError": attach, "detachError": detach}});
+    let mut object = status(coded(), coded());
+    without(&["MutableCSINodeAllocatableCount"]).settle(&row, &mut object, Some(&status(coded(), json!({}))));
+    assert_eq!(object, status(coded(), json!({"message": "m"})));
+}
+
+#[test]
+fn sets_say_how_many_pods_may_be_down_where_that_counts() {
+    let row = builtin("apps", "statefulsets").expect("a row");
+    let set = |update: Value| json!({"spec": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": update}}});
+    let gate = |on: bool| {
+        let flag = format!("--feature-gates=MaxUnavailableStatefulSet={on}");
+        Gated::new(&FlagSet::of("kube-apiserver", &[&flag]).expect("flags").feature_gates())
+    };
+    for (on, sent, want) in [
+        (true, json!({"partition": 0}), json!({"partition": 0, "maxUnavailable": 1})),
+        (true, json!({"maxUnavailable": "10%"}), json!({"maxUnavailable": "10%"})),
+        (true, Value::Null, Value::Null),
+        (false, json!({"partition": 0}), json!({"partition": 0})),
+        (false, json!({"maxUnavailable": 2}), json!({})),
+    ] {
+        let mut object = set(sent.clone());
+        gate(on).settle(&row, &mut object, None);
+        assert_eq!(object, set(want), "{on} {sent}");
+    }
+}
+
+#[test]
 fn what_is_said_of_health_goes_also_where_it_was_said() {
     let row = builtin("", "pods").expect("a row");
     let said = json!({"status": {"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [{"name": "r"}]}]}});
     let mut object = said.clone();
-    without(&[]).drop_from(&row, &mut object, Some(&said));
+    without(&[]).settle(&row, &mut object, Some(&said));
     assert_eq!(object, json!({"status": {"containerStatuses": [{"name": "c"}]}}));
 }
 
@@ -213,7 +245,7 @@ fn volumes_of_images_go_with_their_mounts() {
         "volumes": [{"name": "i", "image": {"reference": "r"}}, {"name": "e", "emptyDir": {}}],
         "containers": [{"volumeMounts": [{"name": "i", "mountPath": "/i"}, {"name": "e", "mountPath": "/e"}]}],
     }));
-    without(&["ImageVolume"]).drop_from(&row, &mut object, None);
+    without(&["ImageVolume"]).settle(&row, &mut object, None);
     let want = of(json!({
         "volumes": [{"name": "e", "emptyDir": {}}],
         "containers": [{"volumeMounts": [{"name": "e", "mountPath": "/e"}]}],

@@ -2,8 +2,10 @@
 
 use proto::Value;
 use serde_json::json;
+use shared::flags::FlagSet;
 
 use super::{prepared, target, warnings};
+use crate::validation::Relaxed;
 
 /// Warnings about a new object at a collection.
 fn about(collection: &str, object: Value) -> Vec<String> {
@@ -95,6 +97,19 @@ fn ports_of_one_pod() {
     for (one, other, want) in table {
         assert_eq!(about_pod(json!({"containers": [ports(one), ports(other)]})), [want]);
     }
+    // Whose containers run one after the other have definitions in common, and no names.
+    let init = |policy: Value| json!({"name": "i", "image": "i", "restartPolicy": policy, "ports": [{"containerPort": 80, "name": "a", "hostIP": "10.0.0.1"}]});
+    let spec = |policy| json!({"initContainers": [init(policy)], "containers": [ports(json!([{"containerPort": 80, "name": "a"}]))]});
+    let (one, other) = ("spec.containers[0].ports[0]", "spec.initContainers[0].ports[0]");
+    let lone = format!(
+        "{other}: hostIP set without hostPort: {{Name:a HostPort:0 ContainerPort:80 Protocol:TCP HostIP:10.0.0.1}}"
+    );
+    let over = format!("{one}: overlapping port definition with {other}");
+    let named = format!(
+        "{one}: duplicate port name \"a\" with {other}, services and probes that select ports by name will use {other}"
+    );
+    assert_eq!(about_pod(spec(Value::Null)), [lone.clone(), over.clone()]);
+    assert_eq!(about_pod(spec(json!("Always"))), [lone, over, named]);
     let apart = json!([{"containerPort": 80, "hostPort": 80}, {"containerPort": 80, "hostPort": 81}, {"containerPort": 80, "protocol": "UDP"}]);
     assert_eq!(about_pod(json!({"containers": [ports(apart)]})), [""; 0]);
 }
@@ -107,7 +122,7 @@ fn files_in_each_others_way() {
     let table = [
         (
             map(json!([{"key": "k", "path": "a/"}, {"key": "l", "path": "a"}])),
-            vec!["volume \"v\" (ConfigMap \"m\"): overlapping paths: \"a\" with \"a/\""],
+            vec!["volume \"v\" (ConfigMap \"m\"): overlapping paths: \"a\" with \"a\""],
         ),
         (map(json!([{"key": "k", "path": "d/a"}, {"key": "l", "path": "d/ab"}])), vec![]),
         (
@@ -120,6 +135,23 @@ fn files_in_each_others_way() {
     ];
     for (volumes, want) in table {
         assert_eq!(about_pod(json!({"volumes": volumes})), want);
+    }
+}
+
+#[test]
+fn old_volumes_are_named_before_files_and_as_gates_have_it() {
+    let map = json!({"name": "v", "configMap": {"name": "m", "items": [{"key": "k", "path": "a"}, {"key": "l", "path": "a"}]}});
+    let spec = json!({"volumes": [map, {"name": "w", "gitRepo": {"repository": "r"}}]});
+    let files = "volume \"v\" (ConfigMap \"m\"): overlapping paths: \"a\" with \"a\"";
+    let (row, _) = target("/api/v1/namespaces/n/pods");
+    for (gates, what) in [
+        ("", "deprecated in v1.11, and disabled by default in v1.33+"),
+        ("--feature-gates=GitRepoVolumeDriver=true", "deprecated in v1.11"),
+    ] {
+        let flags: Vec<&str> = [gates].into_iter().filter(|flag| !flag.is_empty()).collect();
+        let gates = FlagSet::of("kube-apiserver", &flags).expect("flags").feature_gates();
+        let told = Relaxed::new(&gates).judging(row, None, || about_pod(spec.clone()));
+        assert_eq!(told, [format!("spec.volumes[1].gitRepo: {what}"), files.to_owned()]);
     }
 }
 

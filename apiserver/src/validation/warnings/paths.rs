@@ -38,7 +38,8 @@ fn compare(
     shown: impl Fn(&File) -> String,
     out: &mut Vec<String>,
 ) {
-    for file in files {
+    for mut file in files {
+        file.path.truncate(file.path.trim_end_matches('/').len());
         for other in before.iter().filter(|other| collide(&file.path, &other.path)) {
             out.push(format!("{heading}: overlapping paths: {} with {}", shown(&file), shown(other)));
         }
@@ -48,7 +49,6 @@ fn compare(
 
 /// True if both are the same file, or one would have to be a directory for the other.
 fn collide(a: &str, b: &str) -> bool {
-    let (a, b) = (a.trim_end_matches('/'), b.trim_end_matches('/'));
     let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     !a.is_empty() && !b.is_empty() && (a == b || within(a, b) || within(b, a))
 }

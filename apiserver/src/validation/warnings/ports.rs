@@ -14,19 +14,27 @@ struct Port<'a> {
     host_ip: &'a str,
 }
 
-/// Looks at the containers that run at one time.
+/// Looks at the ports of all containers, and at the names of those that are there at one time.
 pub(super) fn of(spec: &Value, path: &str, out: &mut Vec<String>) {
-    let mut seen: Vec<Port<'_>> = Vec::new();
+    let (mut seen, mut lasting) = (Vec::new(), Vec::new());
     for key in ["initContainers", "containers"] {
         for (i, container) in list(spec, key).iter().enumerate() {
-            if key == "initContainers" && text(container, "restartPolicy") != "Always" {
-                continue;
-            }
+            let lasts = key == "containers" || text(container, "restartPolicy") == "Always";
             for (j, port) in list(container, "ports").iter().enumerate() {
                 let port = read(port, format!("{path}.{key}[{i}].ports[{j}]"));
                 judge(&port, &seen, out);
+                lasting.extend(lasts.then_some(seen.len()));
                 seen.push(port);
             }
+        }
+    }
+    let named: Vec<&Port<'_>> = lasting.into_iter().map(|at| &seen[at]).filter(|port| !port.name.is_empty()).collect();
+    for (i, port) in named.iter().enumerate() {
+        if let Some(first) = named[..i].iter().find(|other| other.name == port.name) {
+            let (path, name, first) = (&port.path, go_quote(port.name), &first.path);
+            out.push(format!(
+                "{path}: duplicate port name {name} with {first}, services and probes that select ports by name will use {first}"
+            ));
         }
     }
 }
@@ -44,10 +52,10 @@ fn read(port: &Value, path: String) -> Port<'_> {
 
 fn judge(port: &Port<'_>, seen: &[Port<'_>], out: &mut Vec<String>) {
     let path = &port.path;
-    if let Some(first) = seen.iter().find(|other| !port.name.is_empty() && other.name == port.name) {
-        let (name, first) = (go_quote(port.name), &first.path);
+    if port.host == 0 && !port.host_ip.is_empty() {
+        let Port { name, host, container, protocol, host_ip, .. } = port;
         out.push(format!(
-            "{path}: duplicate port name {name} with {first}, services and probes that select ports by name will use {first}"
+            "{path}: hostIP set without hostPort: {{Name:{name} HostPort:{host} ContainerPort:{container} Protocol:{protocol} HostIP:{host_ip}}}"
         ));
     }
     for other in seen.iter().filter(|other| (other.container, other.protocol) == (port.container, port.protocol)) {
@@ -61,11 +69,5 @@ fn judge(port: &Port<'_>, seen: &[Port<'_>], out: &mut Vec<String>) {
             continue;
         };
         out.push(format!("{path}: {what} port definition with {}", other.path));
-    }
-    if port.host == 0 && !port.host_ip.is_empty() {
-        let Port { name, host, container, protocol, host_ip, .. } = port;
-        out.push(format!(
-            "{path}: hostIP set without hostPort: {{Name:{name} HostPort:{host} ContainerPort:{container} Protocol:{protocol} HostIP:{host_ip}}}"
-        ));
     }
 }

@@ -215,7 +215,9 @@ impl Engine {
             let mut attempt =
                 if generated && round < NAME_ROUNDS { object.clone() } else { std::mem::take(&mut object) };
             if generated {
-                meta::set_text(&mut attempt, "name", &meta::generate_name(&base));
+                let suffixed = strategy::of(t.row).suffixes;
+                let name = if suffixed { meta::generate_name(&base) } else { base.clone() };
+                meta::set_text(&mut attempt, "name", &name);
             }
             match self.create_once(t, attempt).await {
                 Err(e) if generated && round < NAME_ROUNDS && e.is_already_exists() => continue,
@@ -239,7 +241,7 @@ impl Engine {
         owners::dedup(&mut object, owners::When::Admitted, &mut t.warnings);
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
-        self.gated.drop_from(storage, &mut object, None);
+        self.gated.settle(storage, &mut object, None);
         let mut cx = StrategyCx { user: t.user, warnings: &mut t.warnings, gated: &self.gated };
         strategy.create(storage, &mut object, &mut cx);
         // Services are judged with what they were given: there being nothing to give is said first, and alone.
@@ -252,7 +254,8 @@ impl Engine {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }
-        t.warnings.extend(validation::warnings(storage, "", &object, None));
+        let warned = || validation::warnings(storage, "", &object, None);
+        t.warnings.extend(self.gated.relaxed.judging(storage, None, warned));
         let name = meta::text(&object, "name").to_owned();
         if let Err(refused) = self.judge_creation(t, &mut object).await {
             self.services.undo(self, allocation).await;

@@ -165,7 +165,7 @@ impl Engine {
         meta::set_text(&mut new, "namespace", t.namespace);
         meta::set_text(&mut new, "name", t.name);
         meta::carry_over(&mut new, old);
-        self.gated.drop_from(storage, &mut new, Some(old));
+        self.gated.settle(storage, &mut new, Some(old));
         let (which, dry) = ((&**storage, t.subresource), t.options.dry_run);
         let allocation = self.services.before_update(self, which, &mut new, old, dry).await?;
         let whole = self.gated.whole_resize;
@@ -182,7 +182,8 @@ impl Engine {
         }));
         errors.extend(self.gated.refuse(storage, t.subresource, new, Some(old)));
         self.refuse(t, storage, new, false, errors)?;
-        t.warnings.extend(validation::warnings(storage, t.subresource, new, Some(old)));
+        let warned = || validation::warnings(storage, t.subresource, new, Some(old));
+        t.warnings.extend(self.gated.relaxed.judging(storage, Some(old), warned));
         self.judge_change(t, new, old).await
     }
 

@@ -1,0 +1,99 @@
+//! What is served and will not be for ever: since when clients should leave it, for what, and how long they can put it
+//! off. The facts are what upstream's types say of themselves.
+
+use proto::resources::{Resource, group_version};
+
+/// The end of a resource, or (plural `*`) of a version with all in it.
+struct Ending {
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    /// The minor release since which it should be left.
+    since: u32,
+    /// The one that does without it, where that is decided.
+    until: Option<u32>,
+    /// What there is in its place.
+    instead: Option<(&'static str, &'static str)>,
+}
+
+const fn version(group: &'static str, version: &'static str, since: u32, until: u32) -> Ending {
+    Ending { group, version, plural: "*", since, until: Some(until), instead: None }
+}
+
+const fn core(plural: &'static str, since: u32, instead: Option<(&'static str, &'static str)>) -> Ending {
+    Ending { group: "", version: "v1", plural, since, until: None, instead }
+}
+
+const ENDINGS: &[Ending] = &[
+    core("componentstatuses", 19, None),
+    core("endpoints", 33, Some(("discovery.k8s.io/v1", "EndpointSlice"))),
+    version("admissionregistration.k8s.io", "v1alpha1", 35, 38),
+    version("certificates.k8s.io", "v1alpha1", 34, 37),
+    version("coordination.k8s.io", "v1alpha2", 35, 38),
+    version("networking.k8s.io", "v1beta1", 34, 37),
+    version("resource.k8s.io", "v1beta1", 35, 38),
+    Ending {
+        instead: Some(("storage.k8s.io/v1", "VolumeAttributesClass")),
+        ..version("storage.k8s.io", "v1beta1", 34, 37)
+    },
+];
+
+/// What clients are told of a resource that ends, and the release that does without it (or nothing).
+pub fn ending(row: &Resource) -> Option<(String, String)> {
+    let of = |e: &&Ending| {
+        (e.group, e.version) == (&*row.group, &*row.version) && (e.plural == "*" || e.plural == row.plural)
+    };
+    let end = ENDINGS.iter().find(of).filter(|_| row.custom.is_none())?;
+    let until = end.until.map(|minor| format!("1.{minor}")).unwrap_or_default();
+    let mut told =
+        format!("{} {} is deprecated in v1.{}+", group_version(&row.group, &row.version), row.kind, end.since);
+    if !until.is_empty() {
+        told.push_str(&format!(", unavailable in v{until}+"));
+    }
+    if let Some((version, kind)) = end.instead {
+        told.push_str(&format!("; use {version} {kind}"));
+    }
+    Some((told, until))
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::resources;
+
+    use super::*;
+
+    #[test]
+    fn old_versions_say_how_long_they_last() {
+        let told = |version: &str, plural: &str| {
+            let all = || resources::all().iter().chain(resources::optional());
+            let row = all().find(|row| row.plural == plural && group_version(&row.group, &row.version) == version);
+            ending(row.expect("a row"))
+        };
+        let both = |text: &str, until: &str| Some((text.to_owned(), until.to_owned()));
+        for (version, plural, want) in [
+            ("v1", "pods", None),
+            ("resource.k8s.io/v1beta2", "resourceslices", None),
+            ("v1", "componentstatuses", both("v1 ComponentStatus is deprecated in v1.19+", "")),
+            (
+                "v1",
+                "endpoints",
+                both("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice", ""),
+            ),
+            (
+                "networking.k8s.io/v1beta1",
+                "servicecidrs",
+                both("networking.k8s.io/v1beta1 ServiceCIDR is deprecated in v1.34+, unavailable in v1.37+", "1.37"),
+            ),
+            (
+                "storage.k8s.io/v1beta1",
+                "volumeattributesclasses",
+                both(
+                    "storage.k8s.io/v1beta1 VolumeAttributesClass is deprecated in v1.34+, unavailable in v1.37+; use storage.k8s.io/v1 VolumeAttributesClass",
+                    "1.37",
+                ),
+            ),
+        ] {
+            assert_eq!(told(version, plural), want, "{version} {plural}");
+        }
+    }
+}
