@@ -10,8 +10,6 @@ use regex::Regex;
 const BYTES: usize = 1 << 26;
 /// Largest count, and largest product of counts of repetitions in repetitions.
 const MOST: i64 = 1_000;
-/// Groups in groups that are read.
-const DEPTH: u32 = 1_000;
 
 /// Compiles a pattern.
 ///
@@ -27,7 +25,7 @@ pub fn compile(text: &str) -> Result<Regex, String> {
 /// As [`compile`].
 pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, String> {
     let translated = translate(text).map_err(|Wrong(what, at)| format!("error parsing regexp: {what}: `{at}`"))?;
-    let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).nest_limit(DEPTH).build();
+    let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).build();
     compiled.map_err(|_| format!("error parsing regexp: expression too large: `{text}`"))
 }
 

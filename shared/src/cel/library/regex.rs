@@ -18,7 +18,7 @@ pub(super) const TABLE: &[Entry] = &[
 ];
 
 /// Largest compiled form of a pattern that is made while an expression runs, in bytes: there may be many of them.
-const MAX_RUNNING_BYTES: usize = 1 << 22;
+const MAX_RUNNING_BYTES: usize = 1 << 20;
 
 pub(in crate::cel) fn small_pattern(text: &str) -> Result<Regex, String> {
     crate::patterns::compile_within(text, MAX_RUNNING_BYTES)
