@@ -80,6 +80,7 @@ impl<S> Gate<S> {
     /// Takes a step with what was read. `false`: more has to be read first.
     fn step(&mut self) -> bool {
         match &mut self.state {
+            State::Head(..) if self.turn.closes() => self.state = State::Shut,
             State::Head(search, looked) => {
                 let end = search.end(&self.ahead);
                 if !*looked && search.has_line() {
@@ -325,6 +326,19 @@ mod tests {
         }
         let long = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "a".repeat(heads::LONGEST));
         assert!(given(long.as_bytes(), 4096).await.contains("x-ironclad-refused: 431 "));
+    }
+
+    #[tokio::test]
+    async fn nothing_comes_after_an_answer_that_closes() {
+        let (mut client, ours) = tokio::io::duplex(1 << 10);
+        let mut gate = Gate::new(ours);
+        client.write_all(b"GET /a HTTP/1.1\nHost: h\n\nGET /b HTTP/1.1\nHost: h\n\n").await.expect("open");
+        let mut out = Vec::new();
+        gate.read_buf(&mut out).await.expect("read");
+        assert!(out.starts_with(b"GET /a "));
+        gate.turn().close();
+        drop((Held::of(gate.turn()), client));
+        assert_eq!(gate.read_buf(&mut out).await.expect("read"), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -202,7 +202,8 @@ fn is_taken(request: &http::Request<RecvStream>) -> bool {
     let path = uri.path().as_bytes();
     let escaped = |at: usize| path.get(at + 1..at + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
     request.method() == http::Method::CONNECT
-        || matches!(uri.scheme_str(), Some("http" | "https"))
+        // h2 keeps no scheme where a request names its host in a header alone.
+        || uri.scheme_str().is_none_or(|scheme| matches!(scheme, "http" | "https"))
             && uri.authority().is_none_or(|authority| !authority.as_str().contains('@'))
             && path.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| escaped(at))
 }

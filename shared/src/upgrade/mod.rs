@@ -25,9 +25,7 @@ use actix_web::http::{StatusCode, Version};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use tokio::io::{
-    AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, DuplexStream, ReadBuf,
-};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, DuplexStream, ReadBuf};
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 

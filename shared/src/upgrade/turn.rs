@@ -43,6 +43,8 @@ pub(super) struct Turn {
     left: Cell<bool>,
     /// Who is to be told that.
     sender: RefCell<Option<Waker>>,
+    /// The answer is the last one.
+    closes: Cell<bool>,
 }
 
 impl Turn {
@@ -80,6 +82,15 @@ impl Turn {
         if let Some(waker) = self.sender.take() {
             waker.wake();
         }
+    }
+
+    /// No request comes after this one.
+    pub(super) fn close(&self) {
+        self.closes.set(true);
+    }
+
+    pub(super) fn closes(&self) -> bool {
+        self.closes.get()
     }
 
     fn has_left(&self, cx: &Context<'_>) -> bool {
@@ -230,6 +241,9 @@ where
                 && !body.read_out().await
             {
                 answer.head_mut().set_connection_type(ConnectionType::Close);
+                if let Some(turn) = &held.0 {
+                    turn.close();
+                }
             }
             Ok(answer.map_into_boxed_body().map_body(|_, body| Answer { body, held, stays, silence: None }))
         }
