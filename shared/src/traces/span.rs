@@ -110,9 +110,7 @@ impl Tracer {
         }
         Some(span)
     }
-}
 
-impl Tracer {
     /// The span of work that nobody asked for, the first of a trace of its own. None where nobody wants to know.
     pub fn root(&self, scope: &'static str, name: &str, kind: Kind) -> Option<Span> {
         let sink = self.sink.as_ref()?;

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use actix_http::body::{BodySize, BoxBody, MessageBody};
@@ -18,6 +18,7 @@ use actix_http::{
 use actix_service::{Service, ServiceFactory};
 use bytes::Bytes;
 use futures::future::LocalBoxFuture;
+use futures::task::AtomicWaker;
 use futures::{FutureExt as _, Stream, StreamExt as _, TryFutureExt as _};
 use tokio::time::{Sleep, sleep};
 
@@ -28,7 +29,7 @@ use super::heads::Field;
 pub(super) struct Turn {
     busy: Cell<bool>,
     /// Who is to be told when it is answered.
-    next: RefCell<Option<Waker>>,
+    next: AtomicWaker,
     /// The headers that were put aside.
     pub(super) aside: RefCell<Vec<Field>>,
     /// Why its body is none.
@@ -38,11 +39,11 @@ pub(super) struct Turn {
     /// And is to be told.
     goes_on: Cell<bool>,
     /// Who tells it.
-    teller: RefCell<Option<Waker>>,
+    teller: AtomicWaker,
     /// The client has no more to say.
     left: Cell<bool>,
     /// Who is to be told that.
-    sender: RefCell<Option<Waker>>,
+    sender: AtomicWaker,
     /// The answer is the last one.
     closes: Cell<bool>,
 }
@@ -62,16 +63,14 @@ impl Turn {
     pub(super) fn go_on(&self) {
         if self.expects.replace(false) {
             self.goes_on.set(true);
-            if let Some(waker) = self.teller.take() {
-                waker.wake();
-            }
+            self.teller.wake();
         }
     }
 
     /// Whether the client is to be told to go on, once.
     pub(super) fn goes_on(&self, cx: &Context<'_>) -> bool {
         if self.expects.get() {
-            *self.teller.borrow_mut() = Some(cx.waker().clone());
+            self.teller.register(cx.waker());
         }
         self.goes_on.take()
     }
@@ -79,9 +78,7 @@ impl Turn {
     /// The client has no more to say.
     pub(super) fn leave(&self) {
         self.left.set(true);
-        if let Some(waker) = self.sender.take() {
-            waker.wake();
-        }
+        self.sender.wake();
     }
 
     /// No request comes after this one.
@@ -95,7 +92,7 @@ impl Turn {
 
     fn has_left(&self, cx: &Context<'_>) -> bool {
         if !self.left.get() {
-            *self.sender.borrow_mut() = Some(cx.waker().clone());
+            self.sender.register(cx.waker());
         }
         self.left.get()
     }
@@ -103,7 +100,7 @@ impl Turn {
     /// Ready when the request before is answered.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         if self.busy.get() {
-            *self.next.borrow_mut() = Some(cx.waker().clone());
+            self.next.register(cx.waker());
             return Poll::Pending;
         }
         Poll::Ready(())
@@ -128,9 +125,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let Some(turn) = self.0.take() else { return };
         turn.busy.set(false);
-        if let Some(waker) = turn.next.take() {
-            waker.wake();
-        }
+        turn.next.wake();
     }
 }
 

@@ -63,7 +63,7 @@ mod tests {
         let t = token(5, "e/", "e/a");
         assert_eq!(t, "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0");
         assert_eq!(
-            URL_SAFE_NO_PAD.decode(cached_token(5, "e/", "e/a")).unwrap(),
+            URL_SAFE_NO_PAD.decode(cached_token(5, "e/", "e/a")).expect("base64"),
             br#"{"v":"meta.k8s.io/v1","rv":5,"start":"/a\u0000"}"#
         );
         for t in [t, cached_token(5, "e/", "e/a")] {
