@@ -25,6 +25,7 @@ pub mod run;
 pub mod serve;
 pub mod status;
 pub mod traces;
+pub mod typed;
 pub mod types;
 pub mod upgrade;
 pub mod url;

@@ -14,6 +14,7 @@ use proto::protobuf::{Error, Wire, fields};
 use serde::Deserialize;
 use shared::informer::{Cached, Event, Follower, Formats, Informer, Raw, Text, follow};
 use shared::run::Shutdown;
+use shared::typed;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -333,7 +334,10 @@ impl Watched {
 
 fn read(object: Raw<'_>) -> Result<Meta, String> {
     match object {
-        Raw::Json(text) => serde_json::from_str::<Partial>(text).map(|o| o.metadata).map_err(|error| error.to_string()),
+        Raw::Json(text) => {
+            let schema = proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata");
+            typed::from_json::<Partial>(schema, text.as_bytes()).map(|o| o.metadata)
+        }
         Raw::Protobuf(raw) => wire::read::<Partial>(raw).map(|o| o.metadata),
     }
 }

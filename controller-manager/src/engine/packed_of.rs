@@ -123,6 +123,10 @@ impl<K: Kind> Cached for PackedOf<K> {
     fn cache_version(&self) -> Option<&str> {
         Some(self.meta().version()).filter(|version| !version.is_empty())
     }
+
+    fn schema() -> Option<&'static Message> {
+        schema::<K>().ok()
+    }
 }
 
 impl<'de, K: Kind> Deserialize<'de> for PackedOf<K> {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::Resource as _;
+use proto::schema::Message;
 use serde::{Deserialize, Serialize};
 use shared::csi;
 use shared::informer::{Cached, Interned, Text};
@@ -320,6 +321,10 @@ impl Cached for Pod {
 
     fn cache_version(&self) -> Option<&str> {
         self.metadata.resource_version()
+    }
+
+    fn schema() -> Option<&'static Message> {
+        Some(proto::schema::pod())
     }
 }
 

@@ -12,6 +12,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
+use proto::schema::Message;
 use serde::{Deserialize, Deserializer};
 use shared::informer::{Cached, Event, Factory, Informer, Scope, Store};
 use shared::types::volume_class;
@@ -171,6 +172,10 @@ impl Cached for PodInfo {
     fn cache_version(&self) -> Option<&str> {
         Some(&*self.resource_version).filter(|v| !v.is_empty())
     }
+
+    fn schema() -> Option<&'static Message> {
+        Some(proto::schema::pod())
+    }
 }
 
 /// A node, in the form in which it is decided upon.
@@ -203,6 +208,10 @@ impl Cached for SeenNode {
 
     fn cache_version(&self) -> Option<&str> {
         Some(&*self.version).filter(|v| !v.is_empty())
+    }
+
+    fn schema() -> Option<&'static Message> {
+        Node::schema()
     }
 }
 

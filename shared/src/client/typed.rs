@@ -7,8 +7,10 @@ use kube::api::ListParams;
 use kube::core::Request;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use crate::informer::Cached;
+use crate::typed;
 
 /// A page of a list.
 #[derive(Debug, Deserialize)]
@@ -34,7 +36,14 @@ pub async fn request<T: DeserializeOwned>(client: &Client, request: http::Reques
 /// As [`request`].
 pub async fn page<K: Cached + DeserializeOwned>(client: &Client, params: &ListParams) -> kube::Result<Page<K>> {
     let list = Request::new(K::collection_path(None)).list(params).map_err(kube::Error::BuildRequest)?;
-    request(client, list).await
+    let page: Page<Box<RawValue>> = request(client, list).await?;
+    let read = |item: &Box<RawValue>| typed::from_json(K::schema(), item.get().as_bytes()).map_err(unreadable);
+    let items = page.items.iter().map(read).collect::<kube::Result<_>>()?;
+    Ok(Page { metadata: page.metadata, items })
+}
+
+fn unreadable(why: String) -> kube::Error {
+    kube::Error::SerdeError(serde::de::Error::custom(why))
 }
 
 /// One object; an empty namespace for what is in none.
@@ -44,5 +53,6 @@ pub async fn page<K: Cached + DeserializeOwned>(client: &Client, params: &ListPa
 pub async fn get<K: Cached + DeserializeOwned>(client: &Client, namespace: &str, name: &str) -> kube::Result<K> {
     let namespace = Some(namespace).filter(|ns| !ns.is_empty());
     let get = Request::new(K::collection_path(namespace)).get(name, &Default::default());
-    request(client, get.map_err(kube::Error::BuildRequest)?).await
+    let text = client.request_text(get.map_err(kube::Error::BuildRequest)?).await?;
+    typed::from_json(K::schema(), text.as_bytes()).map_err(unreadable)
 }

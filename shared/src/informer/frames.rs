@@ -19,6 +19,8 @@ use proto::protobuf::{self, fields};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::typed::Identity;
+
 /// A stream that is silent for longer than its own timeout is dead.
 const SILENCE: Duration = Duration::from_secs(320);
 /// The longest frame; objects are smaller than 3 MiB in etcd, and JSON may be a few times as long.
@@ -38,6 +40,16 @@ pub enum Raw<'a> {
     Json(&'a str),
     /// Without its envelope.
     Protobuf(&'a [u8]),
+}
+
+impl Raw<'_> {
+    /// Who the object is, also where the rest of it cannot be read.
+    pub fn identity(self) -> Option<Identity> {
+        match self {
+            Raw::Json(text) => Identity::of_json(text.as_bytes()),
+            Raw::Protobuf(raw) => Identity::of_protobuf(raw),
+        }
+    }
 }
 
 /// Why there are no more frames.

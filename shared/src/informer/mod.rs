@@ -12,6 +12,7 @@ mod reflector;
 mod store;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::any::{Any, TypeId};
 use std::borrow::Cow;
@@ -23,10 +24,12 @@ use foldhash::{HashMap, HashSet};
 use kube::Client;
 use kube::core::Request;
 use parking_lot::Mutex;
+use proto::schema::Message;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::run::{Shutdown, TaskGroup};
+use crate::typed;
 
 pub use follow::{Follower, follow};
 pub use frames::{Broken, Raw};
@@ -35,6 +38,7 @@ pub use reflector::Formats;
 use reflector::{Cache, Listed, Reflector, Revision};
 use store::Key;
 pub use store::Store;
+pub use unreadable::Unreadable;
 
 /// What an informer can hold: an API object, or what somebody makes of one while it is read. The latter is for those who
 /// hold very many objects and need little of each.
@@ -47,6 +51,8 @@ pub trait Cached: Clone + DeserializeOwned + Debug + Send + Sync + 'static {
     fn cache_key(&self) -> (&str, &str);
     /// The version of the object.
     fn cache_version(&self) -> Option<&str>;
+    /// The schema of the API object that is read, for members that only Go's decoder takes.
+    fn schema() -> Option<&'static Message>;
     /// Drops managed fields.
     fn forget_managers(&mut self) {}
 }
@@ -71,6 +77,10 @@ impl<K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Se
 
     fn cache_version(&self) -> Option<&str> {
         self.meta().resource_version.as_deref()
+    }
+
+    fn schema() -> Option<&'static Message> {
+        proto::schema::kind(&K::group(&()), &K::version(&()), &K::kind(&()))
     }
 
     fn forget_managers(&mut self) {
@@ -120,6 +130,7 @@ type FromProtobuf<K> = Box<dyn Fn(&[u8]) -> Result<K, String> + Send + Sync>;
 
 struct Inner<K> {
     store: Store<K>,
+    unreadable: Unreadable,
     scope: Scope,
     /// Held while events are delivered, so that a handler added late sees each object exactly once.
     handlers: Mutex<Vec<Handler<K>>>,
@@ -142,6 +153,7 @@ impl<K: Cached> Informer<K> {
     fn new(scope: Scope) -> Self {
         Self(Arc::new(Inner {
             store: Store::default(),
+            unreadable: Unreadable::default(),
             scope,
             handlers: Mutex::new(Vec::new()),
             transform: Mutex::new(None),
@@ -154,6 +166,11 @@ impl<K: Cached> Informer<K> {
     /// The objects.
     pub fn store(&self) -> Store<K> {
         self.0.store.clone()
+    }
+
+    /// Objects that are there and cannot be decoded. The store has their last state that could be, or nothing.
+    pub fn unreadable(&self) -> &Unreadable {
+        &self.0.unreadable
     }
 
     /// Calls `handler` for every change from now on, after an `Added` for each object already here. A handler must
@@ -235,10 +252,15 @@ impl<K: Cached> Cache for Informer<K> {
     }
 
     fn put(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken> {
-        let object = self.read(object)?;
+        let object = match self.read(object) {
+            Ok(object) => object,
+            Err(why) => return self.keep_last_state(object, listed, why),
+        };
         let revision = object.cache_version().map(str::to_owned);
+        let key = store::key(&object);
+        self.0.unreadable.remove(&key);
         if let Some(listed) = listed {
-            listed.insert(store::key(&object));
+            listed.insert(key);
         }
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.put(object) {
@@ -248,17 +270,25 @@ impl<K: Cached> Cache for Informer<K> {
     }
 
     fn remove(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken> {
-        let object = self.read(object)?;
-        let (key, revision) = (store::key(&object), object.cache_version().map(str::to_owned));
+        let (key, revision, last) = match self.read(object) {
+            Ok(last) => (store::key(&last), last.cache_version().map(str::to_owned), Some(last)),
+            // It is gone whatever it was: its last state that could be read is the last one.
+            Err(why) => {
+                let gone = object.identity().ok_or(why)?;
+                ((gone.namespace, gone.name), Some(gone.resource_version), None)
+            }
+        };
         if let Some(listed) = listed {
             listed.remove(&key);
         }
-        self.drop_object(&key, Some(object));
+        self.0.unreadable.remove(&key);
+        self.drop_object(&key, last);
         Ok(revision)
     }
 
     fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String) {
         if let Some(seen) = seen {
+            self.0.unreadable.retain(seen);
             for key in self.0.store.keys() {
                 if !seen.contains(&key) {
                     self.drop_object(&key, None);
@@ -287,15 +317,30 @@ impl<K: Cached> Cache for Informer<K> {
 impl<K: Cached> Informer<K> {
     fn read(&self, object: Raw<'_>) -> Result<K, Broken> {
         let mut object: K = match (object, self.0.from_protobuf.get()) {
-            (Raw::Protobuf(raw), Some(read)) => return read(raw),
+            (Raw::Protobuf(raw), Some(read)) => match (read(raw), K::schema()) {
+                (Ok(object), _) => return Ok(object),
+                (Err(_), Some(schema)) => typed::from_protobuf(schema, raw)?,
+                (Err(why), None) => return Err(why),
+            },
             (Raw::Protobuf(_), None) => return Err("protobuf was not asked for".to_owned()),
-            (Raw::Json(text), _) => serde_json::from_str(text).map_err(|error| error.to_string())?,
+            (Raw::Json(text), _) => typed::from_json(K::schema(), text.as_bytes())?,
         };
         object.forget_managers();
         if let Some(transform) = &*self.0.transform.lock() {
             transform(&mut object);
         }
         Ok(object)
+    }
+
+    /// Notes an object that cannot be read. It counts as listed, and the store keeps the state that it had.
+    fn keep_last_state(&self, object: Raw<'_>, listed: Listed<'_>, why: Broken) -> Result<Revision, Broken> {
+        let Some(identity) = object.identity() else { return Err(why) };
+        let revision = identity.resource_version.clone();
+        if let Some(listed) = listed {
+            listed.insert((identity.namespace.clone(), identity.name.clone()));
+        }
+        self.0.unreadable.insert(&K::kind_name(), identity, &why);
+        Ok(Some(revision))
     }
 
     fn drop_object(&self, key: &Key, last: Option<K>) {

@@ -188,7 +188,7 @@ impl Reflector {
             match frame.change() {
                 Change::Put => drop(self.put(frame.object(), (!fresh).then_some(&mut seen))),
                 Change::Remove => {
-                    self.cache.remove(frame.object(), Some(&mut seen)).map_err(broken)?;
+                    self.remove(frame.object(), Some(&mut seen))?;
                 }
                 Change::Bookmark => {
                     let (revision, end) = frame.bookmark().map_err(broken)?;
@@ -212,9 +212,9 @@ impl Reflector {
             self.failures = 0;
             let revision = match frame.change() {
                 Change::Put => self.put(frame.object(), None).unwrap_or_default(),
-                Change::Remove => match self.cache.remove(frame.object(), None) {
+                Change::Remove => match self.remove(frame.object(), None) {
                     Ok(revision) => revision.unwrap_or_default(),
-                    Err(error) => return broken(error),
+                    Err(end) => return end,
                 },
                 Change::Bookmark => match frame.bookmark() {
                     Ok((revision, _)) => revision,
@@ -226,15 +226,23 @@ impl Reflector {
         }
     }
 
-    /// An object that cannot be decoded is left out; it must not keep the others away.
+    /// Leaves out an object of which not even the name can be read; it must not keep the others away.
     fn put(&self, object: Raw<'_>, listed: Listed<'_>) -> Revision {
         match self.cache.put(object, listed) {
             Ok(revision) => revision,
             Err(error) => {
-                tracing::warn!(kind = self.cache.kind(), %error, "Failed to decode an object");
+                tracing::error!(kind = self.cache.kind(), err = error, "Failed to decode object without a name");
                 None
             }
         }
+    }
+
+    /// Lists anew when it is not known what was removed: the list does not name it, so this ends.
+    fn remove(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, End> {
+        self.cache.remove(object, listed).map_err(|error| {
+            tracing::error!(kind = self.cache.kind(), err = error, "Failed to decode removed object without a name");
+            End::Expired
+        })
     }
 
     /// The list for servers that cannot stream it: pages, each stored before the next is asked for.

@@ -256,3 +256,69 @@ async fn protobuf_refusals_are_understood() {
     assert!(requests.len() >= 5 && !requests[1].contains("watch=true"), "{requests:?}");
     assert!(requests[4].contains("limit=500"), "listed again after 410: {requests:?}");
 }
+
+/// An object that no decoder takes.
+fn broken_map(name: &str, version: u32) -> Value {
+    let mut map = map(name, version, "red");
+    map["data"] = json!(["no map"]);
+    map
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_objects_keep_their_last_state_and_stop_nothing() {
+    let first = [
+        line("ADDED", &broken_map("never", 1)),
+        line("ADDED", &map("a", 2, "red")),
+        line("ADDED", &map("b", 3, "red")),
+        bookmark(5, true),
+        line("MODIFIED", &broken_map("a", 6)),
+        line("MODIFIED", &map("b", 7, "blue")),
+        line("DELETED", &broken_map("b", 8)),
+    ]
+    .concat();
+    // The stream ends after an object that cannot be read: its revision counts all the same.
+    let second = [line("MODIFIED", &map("a", 10, "blue")), line("DELETED", &broken_map("never", 11))].concat();
+    let third = line("ADDED", &map("c", 12, "red"));
+    let mut server = start(vec![(200, first), (200, second), (200, third)]);
+    for expected in ["added a", "added b", "updated b", "deleted b", "updated a", "added c"] {
+        assert_eq!(server.next().await, expected);
+    }
+    assert!(server.informer.unreadable().is_empty());
+    let requests = server.requests.lock().clone();
+    assert!(requests[1].contains("resourceVersion=8"), "{}", requests[1]);
+    assert!(requests[2].contains("resourceVersion=11"), "{}", requests[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_objects_are_known_as_present_until_a_list_leaves_them_out() {
+    let first = [line("ADDED", &broken_map("x", 1)), line("ADDED", &map("a", 2, "red")), bookmark(5, true)].concat();
+    let gone = line("ERROR", &failure(410, "Expired"));
+    let again = [line("ADDED", &broken_map("a", 6)), line("ADDED", &map("b", 7, "red")), bookmark(9, true)].concat();
+    let mut server = start(vec![(200, first)]);
+    assert_eq!(server.next().await, "added a");
+    server.informer.synced().await;
+    let unreadable = server.informer.unreadable();
+    assert!(unreadable.contains("ns", "x") && !unreadable.contains("ns", "a") && !unreadable.contains("", "x"));
+
+    let first = [line("ADDED", &broken_map("x", 1)), line("ADDED", &map("a", 2, "red")), bookmark(5, true)].concat();
+    let mut server = start(vec![(200, first), (200, gone), (200, again)]);
+    assert_eq!(server.next().await, "added a");
+    assert_eq!(server.next().await, "added b");
+    server.informer.synced().await;
+    while server.informer.store().resource_version() != "9" {
+        tokio::task::yield_now().await;
+    }
+    let unreadable = server.informer.unreadable();
+    assert!(!unreadable.contains("ns", "x") && unreadable.contains("ns", "a"));
+    assert!(server.informer.store().get("ns", "a").is_some(), "what is unreadable is not gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_only_gos_decoder_takes_are_read() {
+    let mut lenient = map("a", 1, "red");
+    lenient["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05.5+01:00");
+    lenient["data"] = json!({"k": null});
+    let mut server = start(vec![(200, [line("ADDED", &lenient), bookmark(5, true)].concat())]);
+    assert_eq!(server.next().await, "added a");
+    assert!(server.informer.unreadable().is_empty());
+}

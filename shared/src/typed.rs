@@ -1,0 +1,114 @@
+//! API objects as the types of `k8s-openapi`, read as leniently as Go reads them.
+//!
+//! In: the text or the bytes of an object. Out: the object as a type, or why it cannot be read. The derived decoders refuse
+//! what Go's take (`null` for a time that is required, for one): where they do, the object is decoded by the schema, which
+//! is as lenient as `sigs.k8s.io/json`, and what that decoder prints is read instead. Never: a decoder for one kind.
+
+use proto::schema::{Card, Field, Kind, Message};
+use proto::{json, protobuf};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Go's zero `metav1.Time`, which is `null` in JSON, where a type has to have a time.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
+/// Reads an object from JSON. Without a schema the type's own decoder decides.
+///
+/// # Errors
+/// Text that Go's decoder refuses as well, in its words.
+pub fn from_json<T: DeserializeOwned>(schema: Option<&Message>, text: &[u8]) -> Result<T, String> {
+    let strict = match serde_json::from_slice(text) {
+        Ok(object) => return Ok(object),
+        Err(error) => error.to_string(),
+    };
+    let Some(schema) = schema else { return Err(strict) };
+    let decoded = json::decode(schema, text, json::Strictness::Ignore).map_err(|error| error.to_string())?;
+    from_decoded(schema, decoded.value)
+}
+
+/// Reads an object from protobuf without its envelope.
+///
+/// # Errors
+/// Malformed bytes.
+pub fn from_protobuf<T: DeserializeOwned>(schema: &Message, raw: &[u8]) -> Result<T, String> {
+    from_decoded(schema, protobuf::decode(schema, raw).map_err(|error| error.to_string())?)
+}
+
+/// Reads an object from a tree that was decoded by its schema.
+fn from_decoded<T: DeserializeOwned>(schema: &Message, mut tree: Value) -> Result<T, String> {
+    replace_nulls(schema, &mut tree);
+    let text = serde_json::to_vec(&tree).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&text).map_err(|error| error.to_string())
+}
+
+/// Leaves out members that are null; a time that the type requires becomes Go's zero time.
+fn replace_nulls(schema: &Message, tree: &mut Value) {
+    let Value::Object(members) = tree else { return };
+    members.retain(|name, value| {
+        let Some(field) = schema.field(name) else { return true };
+        match value {
+            Value::Null if field.required && is_time(field) => *value = Value::from(ZERO_TIME),
+            Value::Null => return false,
+            value => replace_nulls_below(field, value),
+        }
+        true
+    });
+}
+
+fn replace_nulls_below(field: &Field, value: &mut Value) {
+    let Some(schema) = field.message() else { return };
+    match (field.card, value) {
+        (Card::Single, value) => replace_nulls(schema, value),
+        (Card::Repeated, Value::Array(elements)) => elements.iter_mut().for_each(|value| replace_nulls(schema, value)),
+        (Card::Map, Value::Object(entries)) => entries.values_mut().for_each(|value| replace_nulls(schema, value)),
+        (Card::Repeated | Card::Map, _) => {}
+    }
+}
+
+fn is_time(field: &Field) -> bool {
+    field.card == Card::Single && matches!(field.kind, Kind::Time | Kind::MicroTime)
+}
+
+/// Who an object is: what can be read of it when nothing else can.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Empty at cluster scope.
+    pub namespace: String,
+    /// Never empty.
+    pub name: String,
+    /// Empty where it cannot be read.
+    pub uid: String,
+    /// Empty where it cannot be read.
+    pub resource_version: String,
+}
+
+impl Identity {
+    /// Reads the metadata of an object in JSON, and nothing else of it; `None` where there is no name.
+    pub fn of_json(text: &[u8]) -> Option<Self> {
+        let tree: Value = serde_json::from_slice(text).ok()?;
+        let text = |name: &str| tree["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let [name, namespace, uid, resource_version] = ["name", "namespace", "uid", "resourceVersion"].map(text);
+        Some(Self { namespace, name, uid, resource_version }).filter(|identity| !identity.name.is_empty())
+    }
+
+    /// Reads the metadata of an object in protobuf without its envelope; `None` where there is no name.
+    pub fn of_protobuf(raw: &[u8]) -> Option<Self> {
+        // Of every kind: metadata is field 1, and in it name 1, namespace 3, uid 5, resourceVersion 6.
+        let (_, metadata) = protobuf::fields(raw).map_while(Result::ok).find(|(number, _)| *number == 1)?;
+        let mut identity = Self::default();
+        for (number, value) in protobuf::fields(metadata.bytes("metadata").ok()?).map_while(Result::ok) {
+            let member = match number {
+                1 => &mut identity.name,
+                3 => &mut identity.namespace,
+                5 => &mut identity.uid,
+                6 => &mut identity.resource_version,
+                _ => continue,
+            };
+            *member = String::from_utf8_lossy(value.bytes("metadata").ok()?).into_owned();
+        }
+        Some(identity).filter(|identity| !identity.name.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests;
