@@ -16,6 +16,7 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
@@ -225,7 +226,7 @@ impl Budgets {
         let Some(served) = catalogue.kind(&owner.api_version, &owner.kind) else {
             return Err(format!("no matches for kind {:?} in version {:?}", owner.kind, owner.api_version));
         };
-        let (rest, path) = (&self.executor.rest, format!("{}/{}", served.path(Some(namespace)), owner.name));
+        let (rest, path) = (&self.executor.rest, path::object(&served.path(Some(namespace)), &owner.name)?);
         match rest.get(&format!("{path}/scale")).await {
             Ok(v) if v["metadata"]["uid"] != owner.uid.as_str() => Ok(None),
             Ok(v) => Ok(v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok()))),

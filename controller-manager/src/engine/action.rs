@@ -176,7 +176,7 @@ pub fn body<T: Serialize>(object: &T) -> Value {
 /// The path of the object at a collection path.
 #[must_use]
 pub fn join(collection: &str, name: &str) -> String {
-    format!("{collection}/{name}")
+    [collection, "/", &shared::client::path::escape(name)].concat()
 }
 
 #[cfg(test)]

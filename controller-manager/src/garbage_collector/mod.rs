@@ -24,6 +24,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use shared::client::path;
 use shared::informer::Text;
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
@@ -205,7 +206,10 @@ impl Collector {
             RestError::other(format!("no matches for kind {:?} in version {:?}", identity.kind, identity.api_version))
         })?;
         let nowhere = served.namespaced && identity.namespace.is_empty();
-        Ok((!nowhere).then(|| format!("{}/{}", served.path(Some(&identity.namespace)), identity.name)))
+        if nowhere {
+            return Ok(None);
+        }
+        path::object(&served.path(Some(&identity.namespace)), &identity.name).map(Some).map_err(RestError::other)
     }
 
     /// The live metadata, if it is still the same object.

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use proto::quantity::Quantity;
 use proto::selector::label::Selector;
 use serde_json::Value;
+use shared::client::path;
 use shared::flags::parse_duration;
 
 use super::calculator::{Sample, Samples};
@@ -81,7 +82,7 @@ async fn of_pods(
     let pods = format!("labelSelector={}&", escape(selector));
     let path = format!(
         "/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/pods/*/{}?{pods}{}",
-        metric.name,
+        path::segment(&metric.name)?,
         metric_selector(metric)?
     );
     let about = format!("get pods.custom.metrics.k8s.io {}", '*');
@@ -107,13 +108,14 @@ async fn of_object(
     let api_version = object.api_version.as_deref().unwrap_or_default();
     let root = format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}");
     let name = &metric.name;
+    let series = path::segment(name)?;
     let (path, about) = if object.kind == "Namespace" && !api_version.contains('/') {
-        (format!("{root}/metrics/{name}"), format!("get namespaces.custom.metrics.k8s.io {namespace}"))
+        (format!("{root}/metrics/{series}"), format!("get namespaces.custom.metrics.k8s.io {namespace}"))
     } else {
         let resource = targets.resource(rest, api_version, &object.kind).await;
         let resource = resource.map_err(|e| format!("{CUSTOM}: {e}"))?;
         let about = format!("get {resource}.custom.metrics.k8s.io {}", object.name);
-        (format!("{root}/{resource}/{}/{name}", object.name), about)
+        (format!("{root}/{resource}/{}/{series}", path::segment(&object.name)?), about)
     };
     let list = rest.get(&format!("{path}?{}", metric_selector(metric)?)).await;
     let list = list.map_err(|e| format!("{CUSTOM}: {}", worded(&e, &about)))?;
@@ -134,7 +136,7 @@ async fn external(rest: &Rest, namespace: &str, metric: &MetricIdentifier) -> Me
         // An absent selector asks for every series.
         None => String::new(),
     };
-    let name = &metric.name;
+    let name = path::segment(&metric.name)?;
     let path = format!(
         "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{name}?labelSelector={}",
         escape(&selector)

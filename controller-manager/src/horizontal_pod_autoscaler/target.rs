@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shared::client::path;
 use tokio::sync::Mutex;
 
 use super::plan::Scale;
@@ -81,7 +82,7 @@ impl Targets {
         }
         let mut first = None;
         for served in candidates {
-            let path = format!("{}/{name}/scale", served.path(Some(namespace)));
+            let path = path::object(&served.path(Some(namespace)), name)? + "/scale";
             match rest.get(&path).await {
                 Ok(body) => return Ok(Found { scale: read(&body), path, body }),
                 Err(e) => drop(first.get_or_insert(e)),

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::types::from_tree;
 use shared::workqueue::Queue;
@@ -329,7 +330,9 @@ impl Claims {
         if let Some(pod) = self.pods.get(namespace, &consumer.name).filter(|pod| meant(pod)) {
             return Ok(live(&pod));
         }
-        match self.executor.rest.get(&format!("/api/v1/namespaces/{namespace}/pods/{}", consumer.name)).await {
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let path = path::object(&pods, &consumer.name).map_err(RestError::other)?;
+        match self.executor.rest.get(&path).await {
             Ok(found) => from_tree(&found).map(|pod| live(&pod)).map_err(RestError::other),
             Err(e) if e.not_found() => Ok(false),
             Err(e) => Err(e),

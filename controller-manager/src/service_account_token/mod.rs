@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use shared::client::path;
 use shared::informer::{Event, Scope, Store};
 use shared::metrics::Passage;
 use shared::types::from_tree;
@@ -47,8 +48,9 @@ impl TokenKey {
         Some(Self { secret: Key::of(meta), uid: object::uid(meta).to_owned(), account, account_uid })
     }
 
-    fn account_path(&self) -> String {
-        format!("/api/v1/namespaces/{}/serviceaccounts/{}", self.secret.namespace, self.account)
+    fn account_path(&self) -> Result<String, RestError> {
+        let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", self.secret.namespace);
+        path::object(&accounts, &self.account).map_err(RestError::other)
     }
 
     fn is_of(&self, account: &ServiceAccount) -> bool {
@@ -123,7 +125,7 @@ impl Tokens {
         let mut account = self.account(key);
         if account.is_none() {
             // A secret must not be removed on the word of a cache.
-            account = match self.executor.rest.get(&key.account_path()).await {
+            account = match self.executor.rest.get(&key.account_path()?).await {
                 Ok(v) => Some(Arc::new(from_tree(&v).map_err(RestError::other)?)),
                 Err(e) if e.not_found() => None,
                 Err(e) => return Err(e),
@@ -149,7 +151,7 @@ impl Tokens {
         if self.account(key).is_none() {
             return Ok(());
         }
-        let (rest, path) = (&self.executor.rest, key.account_path());
+        let (rest, path) = (&self.executor.rest, key.account_path()?);
         let mut tried = 1;
         loop {
             let live = match rest.get(&path).await {

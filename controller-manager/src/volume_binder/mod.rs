@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use parking_lot::Mutex;
+use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::types::from_tree;
 use shared::workqueue::Queue;
@@ -288,11 +289,9 @@ impl Binder {
             && r.uid.as_deref().is_some_and(|u| !u.is_empty())
         {
             // A volume must not be released on the word of a cache.
-            let path = format!(
-                "/api/v1/namespaces/{}/persistentvolumeclaims/{}",
-                r.namespace.as_deref().unwrap_or_default(),
-                r.name.as_deref().unwrap_or_default()
-            );
+            let namespace = path::segment(r.namespace.as_deref().unwrap_or_default()).map_err(RestError::other)?;
+            let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+            let path = path::object(&claims, r.name.as_deref().unwrap_or_default()).map_err(RestError::other)?;
             claim = match self.executor.rest.get(&path).await {
                 Ok(v) => Some(Arc::new(from_tree(&v).map_err(RestError::other)?)),
                 Err(e) if e.not_found() => None,

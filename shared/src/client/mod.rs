@@ -10,6 +10,7 @@ mod http2;
 mod kubeconfig;
 mod measured;
 mod overload;
+pub mod path;
 mod patience;
 mod peer;
 mod plugin;

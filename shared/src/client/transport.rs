@@ -3,8 +3,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
@@ -14,6 +15,11 @@ use kube::client::Body;
 use kube::core::Status;
 use proto::protobuf;
 use tower::{BoxError, service_fn};
+
+/// The longest answer that is collected; the longest page of a list is far shorter.
+const MAX_ANSWER: usize = 128 << 20;
+/// Time for a whole answer: the server ends what is no watch after a minute.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(90);
 
 /// What comes of a request that is sent.
 pub type Sent = BoxFuture<'static, Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>;
@@ -64,15 +70,40 @@ impl Transport {
     /// The server's refusal, or that there is no answer.
     pub fn request(&self, request: Request<Vec<u8>>) -> impl Future<Output = kube::Result<Bytes>> + Send + use<> {
         let answer = (self.send)(request.map(Bytes::from));
-        async move {
+        let collected = async move {
             let (head, body) = answer.await.map_err(kube::Error::Service)?.into_parts();
-            let bytes = body.collect().await.map_err(kube::Error::Service)?.to_bytes();
+            Ok::<_, kube::Error>((head, collect(body).await.map_err(kube::Error::Service)?))
+        };
+        async move {
+            let (head, bytes) = match tokio::time::timeout(ANSWER_DEADLINE, collected).await {
+                Ok(collected) => collected?,
+                Err(late) => return Err(kube::Error::Service(Box::new(late))),
+            };
             if head.status.is_client_error() || head.status.is_server_error() {
                 return Err(kube::Error::Api(refusal(head.status.as_u16(), &bytes).boxed()));
             }
             Ok(bytes)
         }
     }
+}
+
+/// A whole body of bounded length.
+async fn collect(mut body: UnsyncBoxBody<Bytes, BoxError>) -> Result<Bytes, BoxError> {
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if first.is_empty() && all.is_empty() {
+            first = data;
+            continue;
+        }
+        all.extend_from_slice(&std::mem::take(&mut first));
+        all.extend_from_slice(&data);
+        if all.len() > MAX_ANSWER {
+            return Err("the answer is too long".into());
+        }
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
 /// What a failure says. Proxies answer with other things than a status.
