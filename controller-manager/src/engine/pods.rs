@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod as NewPod, PodTemplateSpec};
@@ -155,33 +156,27 @@ pub fn deletion_order(a: &Pod, b: &Pod, on_node: &HashMap<String, usize>, now: T
     };
     let rank = |p: &Pod| on_node.get(node(p)).copied().unwrap_or(0);
     let since = |p: &Pod| ready_since(p).unwrap_or(Timestamp::UNIX_EPOCH);
-    let later = |of: &dyn Fn(&Pod) -> Timestamp| {
-        let uids = || uid(&a.metadata).cmp(uid(&b.metadata));
-        later_first(of(a), of(b), now).unwrap_or_else(uids)
-    };
     unassigned(b)
         .cmp(&unassigned(a))
         .then_with(|| phase_rank(a).cmp(&phase_rank(b)))
         .then_with(|| ready(a).cmp(&ready(b)))
         .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
         .then_with(|| rank(b).cmp(&rank(a)))
-        .then_with(|| if ready(a) && ready(b) { later(&since) } else { Ordering::Equal })
+        .then_with(|| if ready(a) && ready(b) { later_first(since(a), since(b), now) } else { Ordering::Equal })
         .then_with(|| restarts(b).cmp(&restarts(a)))
-        .then_with(|| later(&|p| created(&p.metadata)))
+        .then_with(|| later_first(created(&a.metadata), created(&b.metadata), now))
         .then_with(|| uid(&a.metadata).cmp(uid(&b.metadata)))
 }
 
-/// What happened later comes first, before that what is not known. Ages count in powers of two, so that chance decides
-/// between those that hardly differ: then there is no order.
-fn later_first(a: Timestamp, b: Timestamp, now: Timestamp) -> Option<Ordering> {
-    let unknown = |t: Timestamp| t == Timestamp::UNIX_EPOCH;
-    let rank = |t: Timestamp| u128::try_from(now.duration_since(t).as_nanos()).ok().and_then(u128::checked_ilog2);
-    match (unknown(a), unknown(b)) {
-        _ if a == b => Some(Ordering::Equal),
-        (true, _) => Some(Ordering::Less),
-        (_, true) => Some(Ordering::Greater),
-        _ => Some(rank(a).cmp(&rank(b))).filter(|order| order.is_ne()),
-    }
+/// Orders unknown times first, then the most recent. Ages count in powers of two; between times that hardly differ a hash
+/// decides, where upstream takes the pods' uids: with those the order of three pods may be a circle.
+fn later_first(a: Timestamp, b: Timestamp, now: Timestamp) -> Ordering {
+    let key = |t: Timestamp| {
+        let known = t != Timestamp::UNIX_EPOCH;
+        let age = u128::try_from(now.duration_since(t).as_nanos()).ok().and_then(u128::checked_ilog2);
+        (known, age.filter(|_| known), foldhash::fast::FixedState::default().hash_one(t))
+    };
+    key(a).cmp(&key(b))
 }
 
 /// A pod from a template, owned by `owner`, named by the server from the owner's name.
@@ -241,15 +236,38 @@ mod tests {
         let at = |text: &str| text.parse::<Timestamp>().expect("time");
         let (now, never) = (at("2026-01-02T00:00:00Z"), Timestamp::UNIX_EPOCH);
         for (a, b, want) in [
-            (at("2026-01-01T23:59:00Z"), at("2026-01-01T00:00:00Z"), Some(Ordering::Less)),
-            (at("2026-01-01T00:00:00Z"), at("2026-01-01T23:59:00Z"), Some(Ordering::Greater)),
-            (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:05Z"), None),
-            (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), Some(Ordering::Equal)),
-            (never, at("2026-01-01T00:00:00Z"), Some(Ordering::Less)),
-            (at("2026-01-01T00:00:00Z"), never, Some(Ordering::Greater)),
-            (at("2026-01-03T00:00:00Z"), at("2026-01-01T23:59:59Z"), Some(Ordering::Less)),
+            (at("2026-01-01T23:59:00Z"), at("2026-01-01T00:00:00Z"), Ordering::Less),
+            (at("2026-01-01T00:00:00Z"), at("2026-01-01T23:59:00Z"), Ordering::Greater),
+            (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), Ordering::Equal),
+            (never, at("2026-01-01T00:00:00Z"), Ordering::Less),
+            (at("2026-01-01T00:00:00Z"), never, Ordering::Greater),
+            (at("2026-01-03T00:00:00Z"), at("2026-01-01T23:59:59Z"), Ordering::Less),
         ] {
             assert_eq!(later_first(a, b, now), want, "{a} {b}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Of any three replicas, sorting needs an order without circles.
+        #[test]
+        fn deletion_order_is_total(seeds in proptest::array::uniform3((0..3_u8, 0..4_i64, 0..4_i64, 0..3_i32, 0..3_u8))) {
+            let replica = |(uid, ready, created, restarts, node): (u8, i64, i64, i32, u8)| {
+                let time = |seconds: i64| format!("2026-01-01T00:00:0{seconds}Z");
+                pod(json!({
+                    "metadata": {"name": "p", "uid": uid.to_string(), "creationTimestamp": time(created)},
+                    "spec": {"containers": [], "nodeName": node.to_string()},
+                    "status": {"phase": "Running",
+                        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time(ready)}],
+                        "containerStatuses":
+                            [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": restarts}]}}))
+            };
+            let [a, b, c] = seeds.map(replica);
+            let now = "2026-01-02T00:00:00Z".parse().expect("time");
+            let order = |a: &Pod, b: &Pod| deletion_order(a, b, &HashMap::new(), now);
+            proptest::prop_assert_eq!(order(&a, &b), order(&b, &a).reverse());
+            if order(&a, &b).is_le() && order(&b, &c).is_le() {
+                proptest::prop_assert!(order(&a, &c).is_le());
+            }
         }
     }
 
