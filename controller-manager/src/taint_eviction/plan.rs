@@ -36,7 +36,8 @@ pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
         let Some(t) = tolerations.iter().find(|t| placement::tolerates(t, taint)) else {
             return Fate::Goes;
         };
-        if let Some(seconds) = t.toleration_seconds {
+        // The largest number means for ever, as in upstream's `getMinTolerationTime`.
+        if let Some(seconds) = t.toleration_seconds.filter(|seconds| *seconds != i64::MAX) {
             let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
             shortest = Some(shortest.map_or(limit, |s| s.min(limit)));
         }
@@ -60,12 +61,14 @@ pub struct Planned {
 #[must_use]
 pub fn next(before: Option<Planned>, uid: &str, fate: Fate, now: Instant) -> (Option<Planned>, bool) {
     let due_at = |due| Some(Planned { uid: uid.to_owned(), due, begun: false });
+    // A time beyond the clock's end never comes.
+    let later = |after| now.checked_add(after).and_then(due_at);
     match (before, fate) {
         (Some(before), _) if before.begun && before.uid == uid && fate != Fate::Stays => (Some(before), false),
         (before, Fate::Stays) => (None, before.is_some()),
         (before, Fate::Goes) => (due_at(now), before.is_some()),
         (Some(before), Fate::Leaves(_)) if before.uid == uid => (Some(before), false),
-        (before, Fate::Leaves(after)) => (due_at(now + after), before.is_some()),
+        (before, Fate::Leaves(after)) => (later(after), before.is_some()),
     }
 }
 
@@ -124,6 +127,18 @@ pub fn disruption(pod: &Pod, reason: &str, message: &str, phase: Option<&str>, n
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tolerations_for_longer_than_clocks_run_never_end() {
+        let taints = [Taint { key: "k".into(), effect: NO_EXECUTE.into(), ..Taint::default() }];
+        for (seconds, stays) in [(i64::MAX, true), (i64::MAX - 1, true), (60, false), (0, false), (i64::MIN, false)] {
+            let toleration = json!({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
+            let spec = json!({"containers": [], "tolerations": [toleration]});
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
+            let (planned, _) = next(None, "u", fate(&pod, &taints), Instant::now());
+            assert_eq!(planned.is_none(), stays, "{seconds}");
+        }
+    }
 
     #[test]
     fn tolerations_decide() {

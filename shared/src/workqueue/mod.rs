@@ -19,6 +19,8 @@ mod tests;
 
 /// First delay of [`Queue::add_rate_limited`]; doubles with each failure (client-go's default).
 const BASE_DELAY: Duration = Duration::from_millis(5);
+/// The longest delay of an item: beyond the life of a process, and within what an instant can hold.
+const LONGEST_DELAY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Longest delay of [`Queue::add_rate_limited`] (client-go's default).
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
@@ -104,7 +106,7 @@ impl<T: Item> Queue<T> {
         if state.closed {
             return;
         }
-        let due = Instant::now() + delay;
+        let due = Instant::now() + delay.min(LONGEST_DELAY);
         match state.delayed_at.get(&item) {
             Some((at, _)) if *at <= due => return,
             Some(old) => {
