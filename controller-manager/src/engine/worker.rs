@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use shared::workqueue::Queue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -38,9 +40,10 @@ where
         let free = Arc::new(Semaphore::new(workers));
         if term.factory().wait_synced().await {
             while let Some((permit, key)) = next(&term, &free, &queue).await {
-                let (queue, look) = (queue.clone(), sync(Arc::clone(&state), key.clone()));
+                let (queue, state) = (queue.clone(), Arc::clone(&state));
                 term.spawn(name, async move {
-                    finish(name, &queue, &key, look.await);
+                    let work = async { sync(state, key.clone()).await };
+                    finish(name, &queue, &key, contained(name, &key, work).await);
                     drop(permit);
                 });
             }
@@ -57,6 +60,20 @@ where
     tokio::select! {
         () = term.shutdown().wait() => None,
         next = async { Some((Arc::clone(free).acquire_owned().await.ok()?, queue.get().await?)) } => next,
+    }
+}
+
+/// Work on a key whose panics belong to that key: it is tried again with back-off, and other keys go on. Answers for
+/// `runtime.HandleCrash` in upstream's workers.
+async fn contained<T: std::fmt::Debug>(name: &'static str, key: &T, work: impl Future<Output = Synced>) -> Synced {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(synced) => synced,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic");
+            tracing::error!(controller = name, ?key, panic = text, "Observed a panic");
+            Err(RestError::other(format!("observed a panic: {text}")))
+        }
     }
 }
 
@@ -81,4 +98,17 @@ where
         }
     }
     queue.done(key);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panics_fail_their_key_alone() {
+        let failed = contained("test", &"ns/a", async { panic!("index out of bounds") }).await;
+        assert_eq!(failed.expect_err("an error").to_string(), "observed a panic: index out of bounds");
+        let fine = contained("test", &"ns/b", async { Ok(None) }).await;
+        assert_eq!(fine.expect("no error"), None);
+    }
 }
