@@ -18,7 +18,7 @@ use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoC
 use crate::server::access::Access;
 use crate::server::{Port, Server};
 use crate::settings::Settings;
-use crate::sources::{Source, SourceSet, file, mirror, url};
+use crate::sources::{Source, SourceSet, annotations, file, mirror, url};
 use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::volumes;
@@ -38,6 +38,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::traces::Tracer;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -269,10 +270,21 @@ impl Kubelet {
     fn informers(&self) {
         let Some(factory) = &self.factory else { return };
         if let Some(pods) = &self.heard.pods {
-            pods.set_transform(|pod: &mut Pod| pod.metadata.managed_fields = None);
+            pods.set_transform(|pod: &mut Pod| {
+                pod.metadata.managed_fields = None;
+                // Where a pod came from is not the pod's to say; a mirror pod is known by another annotation.
+                let annotations = pod.metadata.annotations.get_or_insert_default();
+                annotations.insert(annotations::SOURCE.to_owned(), annotations::SOURCE_API.to_owned());
+            });
             let (manager, writer) = (Arc::clone(&self.manager), Arc::clone(&self.writer));
             pods.add_handler(move |event| match event {
                 Event::Added(pod) | Event::Updated { new: pod, .. } => {
+                    // A pod that took another's name while the watch was away replaces it.
+                    if let Event::Updated { old, .. } = event
+                        && old.metadata.uid != pod.metadata.uid
+                    {
+                        manager.delete(old);
+                    }
                     manager.upsert(Arc::clone(pod));
                     writer.observed(pod);
                 }
@@ -499,11 +511,19 @@ fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
     Ok(Arc::new(tree.map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
 }
 
+/// Mode of the root folder and of pods' folders, as upstream makes them.
+const PRIVATE_FOLDER: u32 = 0o750;
+
 fn make_folders(settings: &Settings) -> anyhow::Result<()> {
     let pods = settings.root_dir.join("pods");
     let folders: [&Path; 4] = [&settings.root_dir, &pods, &settings.pod_logs_dir, &settings.container_logs_dir];
     for folder in folders {
         std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    }
+    // What pods have is not for every user of the node. Log folders are read by collectors.
+    for folder in [&settings.root_dir, &pods] {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(PRIVATE_FOLDER))
+            .with_context(|| format!("failed to restrict {}", folder.display()))?;
     }
     Ok(())
 }

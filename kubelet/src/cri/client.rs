@@ -60,9 +60,12 @@ fn channel(endpoint: &str) -> Result<Channel, CriError> {
     Ok(endpoint.connect_timeout(Duration::from_secs(3)).connect_lazy())
 }
 
+/// The longest deadline of a call. gRPC has no words for much longer ones, and tonic panics.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 fn deadline<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(timeout);
+    request.set_timeout(timeout.min(LONGEST_DEADLINE));
     request
 }
 
@@ -168,7 +171,7 @@ impl Runtime for Client {
 
     async fn stop_container(&self, id: &str, grace: i64) -> Result<(), CriError> {
         let message = v1::StopContainerRequest { container_id: id.to_owned(), timeout: grace };
-        let wait = self.timeout + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        let wait = self.timeout.saturating_add(Duration::from_secs(u64::try_from(grace).unwrap_or(0)));
         self.runtime.clone().stop_container(deadline(message, wait)).await.map_err(error)?;
         Ok(())
     }

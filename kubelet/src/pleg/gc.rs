@@ -122,18 +122,20 @@ async fn orphans(cx: &Context, manager: &Manager) {
 
 /// Takes down volumes, folders and cgroups of pods that neither a source nor the runtime knows.
 async fn leftovers(cx: &Arc<Context>, manager: &Manager) {
+    // What there is to take down is listed before what is known: a pod that comes meanwhile has none of it.
+    let folders = cx.volumes.pods_on_disk();
+    let for_cgroups = Arc::clone(cx);
+    let cgroups = tokio::task::spawn_blocking(move || for_cgroups.cgroups.pods()).await.unwrap_or_default();
     let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
-    let known = manager.uids();
     let in_runtime: HashSet<&String> = sandboxes.iter().filter_map(|s| s.labels.get(labels::POD_UID)).collect();
-    let gone = |uid: &String| !known.contains(uid) && !in_runtime.contains(uid);
-    for uid in cx.volumes.pods_on_disk().into_iter().filter(gone) {
+    // Asked for each of them: taking down the one before takes its time.
+    let gone = |uid: &String| !manager.uids().contains(uid) && !in_runtime.contains(uid);
+    for uid in folders.into_iter().filter(gone) {
         match cx.volumes.unmount(&uid).await {
             Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),
             Err(error) => tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone"),
         }
     }
-    let for_cgroups = Arc::clone(cx);
-    let cgroups = tokio::task::spawn_blocking(move || for_cgroups.cgroups.pods()).await.unwrap_or_default();
     for uid in cgroups.into_iter().filter(gone) {
         let for_cgroups = Arc::clone(cx);
         let removed = tokio::task::spawn_blocking(move || for_cgroups.cgroups.remove_pod(&uid)).await;

@@ -66,7 +66,9 @@ impl Options {
             return Err("at most one of `sinceTime` or `sinceSeconds` may be specified".to_owned());
         }
         let since = match (seconds, time.transpose()?) {
-            (Some(seconds), _) => Some(now - SignedDuration::from_secs(seconds)),
+            (Some(seconds), _) => {
+                Some(now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MIN))
+            }
             (None, time) => time,
         };
         let stream = match query::first(request, "stream").as_deref() {

@@ -150,7 +150,7 @@ impl Volumes for Manager {
         self.tokens.forget(pod_uid);
         let folder = self.pods.join(pod_uid);
         // A uid from the disk or the API is one path element, or it is not a pod of ours.
-        if pod_uid.is_empty() || folder.parent() != Some(self.pods.as_path()) {
+        if matches!(pod_uid, "" | "." | "..") || folder.parent() != Some(self.pods.as_path()) {
             return Ok(());
         }
         blocking(move || take_down(&folder)).await.map_err(VolumeError::TearDown)
@@ -217,7 +217,7 @@ fn memory_size(pod: &Pod, facts: &PodFacts, source: &EmptyDirVolumeSource) -> Op
 /// An empty folder that lives as long as the pod. Once it is there it is the containers'
 /// own: a second call must not touch it.
 fn empty_dir(folder: &Path, medium: &str, size: Option<i64>, group: Option<u32>) -> io::Result<()> {
-    if folder.is_dir() && (medium.is_empty() || mounts::is_mount_point(folder)) {
+    if folder.is_dir() && (medium.is_empty() || mounts::is_mount_point(folder)?) {
         return Ok(());
     }
     make_folder(folder, 0o777)?;
@@ -240,7 +240,7 @@ fn take_down(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     mounts::unmount_all(folder)?;
-    if let Some(left) = mounts::below(folder).first() {
+    if let Some(left) = mounts::below(folder)?.first() {
         return Err(io::Error::other(format!("{} is still mounted", left.display())));
     }
     fs::remove_dir_all(folder)

@@ -6,20 +6,29 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
 
 /// Of a file that is read for its variables, so much is taken.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Mount points at or below `folder`, deepest first.
-pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+/// Mount points at or below `folder`, deepest first, by their resolved paths: the kernel's table knows no others, and
+/// `folder` may lie behind a link.
+///
+/// # Errors
+/// The table cannot be read, so nothing is known of what is mounted.
+pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let folder = match fs::canonicalize(folder) {
+        Ok(folder) => folder,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let mut points: Vec<PathBuf> =
-        table.lines().filter_map(mount_point).filter(|point| point.starts_with(folder)).collect();
+        table.lines().filter_map(mount_point).filter(|point| point.starts_with(&folder)).collect();
     points.reverse();
-    points
+    Ok(points)
 }
 
 /// The fifth column, with its octal escapes undone.
@@ -40,13 +49,14 @@ fn mount_point(line: &str) -> Option<PathBuf> {
     Some(point.into())
 }
 
-pub(super) fn is_mount_point(path: &Path) -> bool {
-    below(path).iter().any(|point| point == path)
+pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+    let points = below(path)?;
+    Ok(!points.is_empty() && points.contains(&fs::canonicalize(path)?))
 }
 
 /// Mounts a tmpfs (or another memory file system) unless something is mounted there.
 pub(super) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()> {
-    if is_mount_point(target) {
+    if is_mount_point(target)? {
         return Ok(());
     }
     let options = (!options.is_empty()).then_some(options);
@@ -55,7 +65,7 @@ pub(super) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()>
 
 /// Unmounts everything at and below `folder`.
 pub(super) fn unmount_all(folder: &Path) -> io::Result<()> {
-    for point in below(folder) {
+    for point in below(folder)? {
         if umount2(&point, MntFlags::UMOUNT_NOFOLLOW).is_err() {
             umount2(&point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)?;
         }
@@ -81,7 +91,7 @@ pub(super) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io:
     let found = open_beneath(volume, sub_path)?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     let wanted = fs::metadata(&source)?;
-    if is_mount_point(target) {
+    if is_mount_point(target)? {
         let bound = fs::metadata(target)?;
         if (bound.dev(), bound.ino()) == (wanted.dev(), wanted.ino()) {
             return Ok(());
@@ -139,10 +149,14 @@ fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
         prefix.push(part);
         if matches!(open(&prefix), Err(nix::errno::Errno::ENOENT)) {
             mkdirat(&parent, Path::new(part.as_os_str()), Mode::from_bits_truncate(mode))?;
-            fs::set_permissions(
-                format!("/proc/self/fd/{}/{}", parent.as_raw_fd(), part.as_os_str().to_string_lossy()),
-                fs::Permissions::from_mode(mode),
+            // By its own descriptor: a container may have put a link in the folder's place meanwhile.
+            let made = openat(
+                &parent,
+                Path::new(part.as_os_str()),
+                OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+                Mode::empty(),
             )?;
+            fchmod(&made, Mode::from_bits_truncate(mode))?;
         }
     }
     open(Path::new(sub_path)).map_err(io::Error::from)
@@ -180,6 +194,16 @@ mod tests {
         let line = r"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - ext3 /dev/root rw";
         assert_eq!(mount_point(line), Some(PathBuf::from(r"/a b\c")));
         assert_eq!(mount_point("short"), None);
+    }
+
+    #[test]
+    fn mount_points_are_found_behind_a_link() {
+        let link = std::env::temp_dir().join(format!("ironclad-mounts-{}", std::process::id()));
+        std::os::unix::fs::symlink("/proc", &link).expect("a link");
+        let points = below(&link);
+        fs::remove_file(&link).expect("removed");
+        assert_eq!(points.expect("the table").last().map(PathBuf::as_path), Some(Path::new("/proc")));
+        assert_eq!(below(&link).expect("the table"), Vec::<PathBuf>::new(), "nothing is mounted where nothing is");
     }
 
     #[test]

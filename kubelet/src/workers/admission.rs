@@ -42,7 +42,8 @@ fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     };
     let add = |sum: &mut BTreeMap<String, i64>, more: &BTreeMap<String, i64>| {
         for (name, value) in more {
-            *sum.entry(name.clone()).or_default() += value;
+            let sum = sum.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*value);
         }
     };
     let most = |peak: &mut BTreeMap<String, i64>, other: &BTreeMap<String, i64>| {
@@ -146,13 +147,14 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in measure.others {
         for (name, value) in requests(other) {
-            *used.entry(name).or_default() += value;
+            let used = used.entry(name).or_default();
+            *used = used.saturating_add(value);
         }
     }
     for (name, requested) in requests(pod) {
         let known = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         let used = used.get(&name).copied().unwrap_or(0);
-        if known && requested > 0 && requested + used > capacity(&name) {
+        if known && requested > 0 && requested.saturating_add(used) > capacity(&name) {
             return short(&name, requested, used, capacity(&name));
         }
     }

@@ -35,8 +35,10 @@ pub async fn host_resolver(cx: &Context) -> Resolver {
 /// Creates the pod's folders.
 pub async fn folders(cx: &Context, pod: &Pod) -> std::io::Result<()> {
     let dir = cx.settings.pod_dir(pods::uid(pod));
+    let mut private = tokio::fs::DirBuilder::new();
+    private.recursive(true).mode(0o750);
     for sub in ["volumes", "plugins", "containers"] {
-        tokio::fs::create_dir_all(dir.join(sub)).await?;
+        private.create(dir.join(sub)).await?;
     }
     tokio::fs::create_dir_all(cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod))).await
 }
