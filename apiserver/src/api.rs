@@ -43,6 +43,8 @@ pub struct RequestInfo {
     pub path: String,
     /// Segments from the resource name on.
     pub parts: Vec<String>,
+    /// True where the path leads through a namespace to a resource in it.
+    pub below_namespace: bool,
 }
 
 /// Reads from the watch cache: never waits, never fails, may be a moment behind etcd.

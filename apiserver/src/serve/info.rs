@@ -44,6 +44,7 @@ pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
         info.namespace = parts[1].to_owned();
         if parts.len() > 2 && !matches!(parts[2], "status" | "finalize") {
             parts = &parts[2..];
+            info.below_namespace = true;
         }
     }
     info.parts = parts.iter().map(|s| (*s).to_owned()).collect();
@@ -58,7 +59,7 @@ pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
     }
     // `fieldSelector=metadata.name=x` lists one object: authorisers may grant it by name.
     if info.name.is_empty()
-        && matches!(info.verb.as_str(), "list" | "watch" | "deletecollection")
+        && matches!(info.verb.as_str(), "list" | "watch")
         && let Some(name) = query.get("fieldSelector").and_then(single_name)
     {
         info.name = name;
@@ -93,6 +94,11 @@ mod tests {
             ("PUT", "/api/v1/namespaces/e/finalize", "update||v1|e|namespaces|e|finalize"),
             ("DELETE", "/apis/apps/v1/namespaces/e/deployments", "deletecollection|apps|v1|e|deployments||"),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "list||v1||nodes|n1|"),
+            (
+                "DELETE",
+                "/api/v1/namespaces/e/configmaps?fieldSelector=metadata.name%3Da",
+                "deletecollection||v1|e|configmaps||",
+            ),
             (
                 "GET",
                 "/api/v1/nodes?fieldSelector=metadata.name%3D%3Dn1,spec.unschedulable!%3Dtrue",

@@ -73,7 +73,8 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
     if row.namespaced && named && !in_namespace {
         return Err(missing());
     }
-    if !row.namespaced && in_namespace && row.plural != "namespaces" {
+    // A namespace is in no namespace: its own path names it once.
+    if !row.namespaced && in_namespace && (row.plural != "namespaces" || info.below_namespace) {
         return Err(missing());
     }
     if info.parts.len() > 2 {
@@ -141,6 +142,11 @@ mod tests {
             ("GET", "/api/v1/namespaces/e/pods/x/nosuch", 404),
             ("GET", "/api/v1/pods/x", 404),
             ("GET", "/api/v1/namespaces/e/nodes", 404),
+            ("GET", "/api/v1/namespaces/e/namespaces", 404),
+            ("GET", "/api/v1/namespaces/e/namespaces/e", 404),
+            ("DELETE", "/api/v1/namespaces/e/namespaces/other", 404),
+            ("GET", "/api/v1/watch/namespaces/e/namespaces", 404),
+            ("PUT", "/api/v1/namespaces/e/namespaces/e/finalize", 404),
             ("PUT", "/api/v1/namespaces/e/configmaps", 405),
             ("DELETE", "/api/v1/namespaces", 405),
             ("POST", "/api/v1/namespaces/e/configmaps/a", 405),
@@ -174,4 +180,53 @@ mod tests {
             assert_eq!(got, want, "{method} {path}");
         }
     }
+
+    /// Every resource, by every form of path and every method: what authorizers are asked about is what storage is asked for.
+    #[test]
+    fn what_is_authorized_is_what_is_done() {
+        let rows = Rows::default();
+        let forms = [
+            "",
+            "/n",
+            "/n/status",
+            "/n/finalize",
+            "/n/scale",
+            "/n/proxy/a/b",
+            "/",
+            "//n",
+            "/./n",
+            "/../n",
+            "/n/..",
+            "?fieldSelector=metadata.name%3Dn",
+            "?watch=true&fieldSelector=metadata.name%3Dn",
+        ];
+        let mut routed = 0;
+        for row in rows.built_in() {
+            let root = match row.group.as_ref() {
+                "" => format!("/api/{}", row.version),
+                group => format!("/apis/{group}/{}", row.version),
+            };
+            for above in
+                ["", "/namespaces/e", "/namespaces/n", "/watch", "/watch/namespaces/e", "/namespaces/e/namespaces/n"]
+            {
+                for (form, method) in forms.iter().flat_map(|f| METHODS.map(move |method| (f, method))) {
+                    let url = format!("{root}{above}/{}{form}", row.plural);
+                    let (path, query) = url.split_once('?').unwrap_or((&url, ""));
+                    let info = request_info(method, path, &Query::parse(query));
+                    let Ok(route) = route(&rows, &info, method) else { continue };
+                    routed += 1;
+                    let own = info.resource == "namespaces" && info.name == info.namespace && !info.below_namespace;
+                    assert!(route.row.namespaced || info.namespace.is_empty() || own, "{method} {url}: {info:?}");
+                    let stored = info.parts.get(1).map(String::as_str).unwrap_or_default();
+                    let may_be_selected = matches!(info.verb.as_str(), "list" | "watch");
+                    assert!(info.name == stored || stored.is_empty() && may_be_selected, "{method} {url}: {info:?}");
+                    let sub = route.subresource.map(|at| &*route.row.subresources[at].name).unwrap_or_default();
+                    assert_eq!(info.subresource, sub, "{method} {url}");
+                }
+            }
+        }
+        assert!(routed > 1000, "{routed} requests were routed");
+    }
+
+    const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 }
