@@ -85,7 +85,7 @@ mod tests {
             if let Ok(path) = object("/api/v1/pods", &name) {
                 let uri: http::Uri = path.parse().unwrap();
                 prop_assert_eq!(uri.query(), None);
-                prop_assert_eq!(uri.path().split('/').count(), 5 - 1);
+                prop_assert_eq!(uri.path().split('/').count(), 5);
             }
         }
     }

@@ -24,6 +24,10 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// connection, and it would not see why it was refused. Go's server waits as long.
 const LINGER: Duration = Duration::from_millis(500);
 
+/// Time that the rest of a head may take once it has begun, on every request of a connection: `ReadHeaderTimeout` of
+/// upstream's server. The HTTP library watches the first head alone.
+const HEAD_DEADLINE: Duration = Duration::from_secs(32);
+
 pub(super) struct Gate<S> {
     inner: S,
     /// Read, and not passed on.
@@ -41,6 +45,8 @@ pub(super) struct Gate<S> {
     says: &'static [u8],
     /// Until when the client is heard out.
     lingers: Option<Pin<Box<Sleep>>>,
+    /// Until when the head that has begun must be complete.
+    head_deadline: Option<Pin<Box<Sleep>>>,
 }
 
 enum State {
@@ -66,6 +72,7 @@ impl<S> Gate<S> {
             turn: Rc::default(),
             says: &[],
             lingers: None,
+            head_deadline: None,
         }
     }
 
@@ -93,6 +100,7 @@ impl<S> Gate<S> {
                     return self.refuse(heads::TOO_LARGE);
                 }
                 let Some(end) = end else { return false };
+                self.head_deadline = None;
                 match heads::judged(&self.ahead.split_to(end)) {
                     Err(refused) => return self.refuse(refused),
                     Ok(head) => {
@@ -135,6 +143,23 @@ impl<S> Gate<S> {
     /// What comes after a request.
     fn after(&self) -> State {
         if self.last { State::Shut } else { State::head() }
+    }
+
+    /// Ends the connection when the head that has begun is not complete in time.
+    fn is_head_late(&mut self, cx: &mut Context<'_>) -> bool {
+        if !matches!(self.state, State::Head(..)) || self.ahead.is_empty() {
+            return false;
+        }
+        let deadline = self.head_deadline.get_or_insert_with(|| Box::pin(sleep(HEAD_DEADLINE)));
+        if deadline.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.head_deadline = None;
+        self.ahead.clear();
+        self.state = State::Shut;
+        self.ended = true;
+        self.turn.leave();
+        true
     }
 
     fn refuse(&mut self, refused: heads::Refused) -> bool {
@@ -201,6 +226,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gate<S> {
             }
             if this.ended {
                 // Half a head is none.
+                return Poll::Ready(Ok(()));
+            }
+            if !waits && this.is_head_late(cx) {
                 return Poll::Ready(Ok(()));
             }
             let mut chunk = [0; CHUNK];
@@ -287,6 +315,27 @@ mod tests {
         };
         tokio::join!(sending, reading);
         String::from_utf8_lossy(&out).replace("\r\n", "|")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_heads_have_a_deadline_too() {
+        let (mut client, ours) = tokio::io::duplex(1 << 20);
+        let (mut gate, mut out) = (Gate::new(ours), Vec::new());
+        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nX: ").await.expect("open");
+        assert!(gate.read_buf(&mut out).await.expect("the first head") > 0);
+        drop(Held::of(gate.turn()));
+        let begun = tokio::time::Instant::now();
+        let dripping = async {
+            while client.write_all(b"a").await.is_ok() {
+                sleep(Duration::from_secs(5)).await;
+            }
+        };
+        tokio::select! {
+            () = dripping => {}
+            read = gate.read_buf(&mut out) => assert_eq!(read.expect("the end"), 0),
+        }
+        assert_eq!(begun.elapsed().as_secs(), HEAD_DEADLINE.as_secs());
+        assert!(gate.ahead.is_empty());
     }
 
     #[tokio::test]
@@ -384,7 +433,7 @@ mod tests {
         #[test]
         fn pieces_do_not_matter(said in proptest::collection::vec(fragment(), 0..24), piece in 1..40_usize) {
             let bytes = said.concat();
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
             let (cut, whole) = runtime.block_on(async { (given(&bytes, piece).await, given(&bytes, 1 << 20).await) });
             prop_assert_eq!(cut, whole);
         }

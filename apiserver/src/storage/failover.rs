@@ -1,0 +1,297 @@
+//! The channel to the members of an etcd cluster: each request goes to a healthy member, and to another one when the
+//! first is lost.
+//!
+//! In: gRPC requests. Out: their answers. Reads are repeated on another member when theirs is lost or refuses; writes only
+//! when no member can have begun them, so that nothing is written twice; streams end when their member is lost.
+//! Answers for the balancer and the retry interceptor of etcd's `clientv3`. Never: a deadline, which is the caller's.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, Either, select};
+use http::request::Parts;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Frame;
+use tonic::body::Body;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::members::Members;
+
+type Request = http::Request<Body>;
+type Response = http::Response<Body>;
+
+/// Members that are asked for one request before its last error is returned.
+const ATTEMPTS: usize = 100;
+/// Pause after all members have been asked; upstream's `defaultBackoffWaitBetween`.
+const PAUSE: Duration = Duration::from_millis(25);
+/// Time after which a read that has no answer is sent to a second member as well: a follower whose leader has just died
+/// answers after seconds.
+const HEDGE_AFTER: Duration = Duration::from_secs(2);
+
+/// Calls that may be repeated although a member may have done them: reads, and grants of leases, which expire unused.
+const REPEATABLE: &[&str] =
+    &["/etcdserverpb.KV/Range", "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Maintenance/Status"];
+/// Calls that are answered by a stream.
+const STREAMS: &[&str] = &["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
+/// Refusals of a member that has not begun the call.
+const NOT_BEGUN: &[&str] = &["etcdserver: no leader", "raft proposal dropped"];
+
+/// How a call is treated when its member is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallKind {
+    /// Repeated elsewhere.
+    Repeatable,
+    /// Repeated elsewhere only when it was not begun.
+    Write,
+    /// Ended.
+    Stream,
+}
+
+impl CallKind {
+    fn of(path: &str) -> Self {
+        match path {
+            stream if STREAMS.contains(&stream) => Self::Stream,
+            read if REPEATABLE.contains(&read) => Self::Repeatable,
+            _ => Self::Write,
+        }
+    }
+
+    /// Whether the call is sent to another member after a failure.
+    fn repeats_after(self, failure: &Failure) -> bool {
+        match (self, failure) {
+            (_, Failure::NotSent(_)) => true,
+            (Self::Stream, _) => false,
+            (_, Failure::Refused(status)) if NOT_BEGUN.contains(&status.message()) => true,
+            (Self::Repeatable, Failure::Lost | Failure::Broken(_)) => true,
+            (Self::Repeatable, Failure::Refused(status)) => status.code() == Code::Unavailable,
+            (Self::Write, _) => false,
+        }
+    }
+}
+
+/// The answer to a request, or why there is none, with the answer that says so.
+type Outcome = Result<Response, (Failure, Option<Result<Response, BoxError>>)>;
+
+/// Why a member did not answer.
+enum Failure {
+    /// The connection could not be made.
+    NotSent(BoxError),
+    /// The connection broke after the request was sent.
+    Broken(BoxError),
+    /// The member stopped answering probes meanwhile.
+    Lost,
+    /// The member answered with an error, which is kept as it came.
+    Refused(Box<Status>),
+}
+
+/// A channel to all members.
+#[derive(Clone)]
+pub(super) struct Failover {
+    channels: Arc<[Channel]>,
+    members: Arc<Members>,
+}
+
+impl Failover {
+    /// A channel over one connection to each member, in the members' order.
+    pub(super) fn new(channels: Vec<Channel>, members: Arc<Members>) -> Self {
+        Self { channels: channels.into(), members }
+    }
+
+    async fn send(self, request: Request) -> Result<Response, BoxError> {
+        if let [only] = &*self.channels {
+            return Ok(only.clone().oneshot(request).await?);
+        }
+        let kind = CallKind::of(request.uri().path());
+        let (parts, body) = request.into_parts();
+        if kind == CallKind::Stream {
+            return self.open_stream(http::Request::from_parts(parts, body)).await;
+        }
+        let body = body.collect().await?.to_bytes();
+        let mut attempt = 1;
+        loop {
+            let (failure, answer) = match self.ask_hedged(kind, &parts, &body).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => failed,
+            };
+            if attempt == ATTEMPTS || !kind.repeats_after(&failure) {
+                return answer.unwrap_or_else(|| Err(failure.into()));
+            }
+            if attempt % self.channels.len() == 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Sends a request to one member, and a read that takes long to another one as well. The first answer counts.
+    async fn ask_hedged(&self, kind: CallKind, parts: &Parts, body: &Bytes) -> Outcome {
+        let ask = || self.ask(self.members.pick(), kind, rebuild(parts, body));
+        if kind != CallKind::Repeatable {
+            return ask().await;
+        }
+        let (first, limit) = (pin!(ask()), pin!(tokio::time::sleep(HEDGE_AFTER)));
+        let first = match select(first, limit).await {
+            Either::Left((outcome, _)) => return outcome,
+            Either::Right(((), first)) => first,
+        };
+        match select(first, pin!(ask())).await {
+            Either::Left((Err(_), second)) => second.await,
+            Either::Right((Err(_), first)) => first.await,
+            Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
+        }
+    }
+
+    /// Sends a request to one member and reads the whole answer: a connection that breaks in the middle counts, too.
+    async fn ask(&self, at: usize, kind: CallKind, request: Request) -> Outcome {
+        let lost = async {
+            match kind {
+                CallKind::Repeatable => self.members.lost(at).await,
+                // Whether a lost member has done a write is not known before its answer or the caller's deadline.
+                CallKind::Write | CallKind::Stream => std::future::pending().await,
+            }
+        };
+        let answered = tokio::select! {
+            answered = exchange(self.channels[at].clone(), request) => answered,
+            () = lost => return Err((Failure::Lost, None)),
+        };
+        match answered {
+            Ok((answer, None)) => Ok(answer),
+            Ok((answer, Some(status))) => Err((Failure::Refused(Box::new(status)), Some(Ok(answer)))),
+            Err(failure) => {
+                if let Failure::NotSent(why) | Failure::Broken(why) = &failure {
+                    self.members.mark_lost(at, &innermost(why));
+                }
+                Err((failure, None))
+            }
+        }
+    }
+
+    /// Opens a stream on a healthy member. The next one is up to the caller, who knows where the stream is to go on.
+    async fn open_stream(self, request: Request) -> Result<Response, BoxError> {
+        let at = self.members.pick();
+        let lost = self.members.lost(at);
+        match self.channels[at].clone().oneshot(request).await {
+            Ok(answer) => Ok(answer.map(|body| Body::new(UntilLost { body, lost: Box::pin(lost) }))),
+            Err(why) => {
+                let why = BoxError::from(why);
+                self.members.mark_lost(at, &innermost(&why));
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Service<Request> for Failover {
+    type Response = Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}
+
+impl From<Failure> for BoxError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NotSent(why) | Failure::Broken(why) => why,
+            Failure::Refused(status) => status,
+            Failure::Lost => Box::new(Status::unavailable("etcd member stopped answering")),
+        }
+    }
+}
+
+fn rebuild(parts: &Parts, body: &Bytes) -> Request {
+    http::Request::from_parts(parts.clone(), Body::new(Full::new(body.clone())))
+}
+
+/// A request and its whole answer, with the status of an answer that is an error.
+async fn exchange(channel: Channel, request: Request) -> Result<(Response, Option<Status>), Failure> {
+    let answer = channel.oneshot(request).await.map_err(|error| classify(error.into()))?;
+    let (parts, body) = answer.into_parts();
+    let body = body.collect().await.map_err(|status| Failure::Broken(status.into()))?;
+    let status = Status::from_header_map(&parts.headers).or_else(|| Status::from_header_map(body.trailers()?));
+    let answer = http::Response::from_parts(parts, Body::new(body));
+    Ok((answer, status.filter(|status| status.code() != Code::Ok)))
+}
+
+/// Tells requests that never left from those whose fate is unknown.
+fn classify(error: BoxError) -> Failure {
+    let mut cause = Some(&*error as &(dyn std::error::Error + 'static));
+    while let Some(at) = cause {
+        let canceled = at.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
+        if canceled || at.is::<tonic::ConnectError>() {
+            return Failure::NotSent(error);
+        }
+        cause = at.source();
+    }
+    Failure::Broken(error)
+}
+
+/// The text of the error at the bottom of a chain: those above it say no more than "transport error".
+fn innermost(error: &BoxError) -> String {
+    let mut at: &dyn std::error::Error = &**error;
+    while let Some(below) = at.source() {
+        at = below;
+    }
+    at.to_string()
+}
+
+/// The body of a stream, which fails when its member is lost.
+struct UntilLost {
+    body: Body,
+    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl hyper::body::Body for UntilLost {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        ready!(self.lost.as_mut().poll(cx));
+        Poll::Ready(Some(Err(Status::unavailable("etcd member stopped answering"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_calls_that_no_member_has_begun_are_written_again() {
+        let refused = |code, message: &str| Failure::Refused(Box::new(Status::new(code, message)));
+        let table: [(Failure, [bool; 3]); 8] = [
+            (Failure::NotSent("refused".into()), [true, true, true]),
+            (Failure::Broken("reset".into()), [true, false, false]),
+            (Failure::Lost, [true, false, false]),
+            (refused(Code::Unavailable, "etcdserver: no leader"), [true, true, false]),
+            (refused(Code::Unknown, "raft proposal dropped"), [true, true, false]),
+            (refused(Code::Unavailable, "etcdserver: leader changed"), [true, false, false]),
+            (refused(Code::Unavailable, "etcdserver: request timed out"), [true, false, false]),
+            (refused(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"), [false; 3]),
+        ];
+        for (failure, expected) in table {
+            let kinds = [CallKind::Repeatable, CallKind::Write, CallKind::Stream];
+            assert_eq!(kinds.map(|kind| kind.repeats_after(&failure)), expected, "{}", BoxError::from(failure));
+        }
+    }
+
+    #[test]
+    fn unknown_calls_count_as_writes() {
+        let kinds = ["/etcdserverpb.KV/Range", "/etcdserverpb.KV/Txn", "/etcdserverpb.Watch/Watch", "/x.Y/New"];
+        let expected = [CallKind::Repeatable, CallKind::Write, CallKind::Stream, CallKind::Write];
+        assert_eq!(kinds.map(CallKind::of), expected);
+    }
+}

@@ -1,0 +1,184 @@
+//! A server on an etcd cluster of three members of which one is killed or frozen.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::{Cluster, etcd_is_missing, eventually, free_port};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Three members of one etcd cluster, which end with it.
+struct Etcds {
+    members: Vec<(u16, Child)>,
+    dir: PathBuf,
+}
+
+impl Etcds {
+    fn start(dir: &Path) -> Self {
+        let dir = dir.join("members");
+        let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
+        let peers: Vec<String> =
+            ports.iter().enumerate().map(|(at, (_, peer))| format!("m{at}=http://127.0.0.1:{peer}")).collect();
+        let start = |(at, (client, peer)): (usize, &(u16, u16))| {
+            let (client_url, peer_url) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+            let child = Command::new("etcd")
+                .args(["--name", &format!("m{at}"), "--initial-cluster", &peers.join(",")])
+                .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+                .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+                .arg("--data-dir")
+                .arg(dir.join(at.to_string()))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("etcd starts");
+            (*client, child)
+        };
+        Self { members: ports.iter().enumerate().map(start).collect(), dir }
+    }
+
+    fn flag(&self) -> String {
+        let urls: Vec<String> = self.members.iter().map(|(port, _)| format!("http://127.0.0.1:{port}")).collect();
+        format!("--etcd-servers={}", urls.join(","))
+    }
+
+    fn signal(&self, at: usize, signal: &str) {
+        let id = self.members[at].1.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().expect("a signal").success());
+    }
+
+    /// Index of the member that leads.
+    async fn leader(&self) -> usize {
+        eventually("a leader", async || {
+            for (at, (port, _)) in self.members.iter().enumerate() {
+                let mut client = etcd_client::Client::connect([format!("http://127.0.0.1:{port}")], None).await.ok()?;
+                let status = client.status().await.ok()?;
+                if status.leader() != 0 && status.header()?.member_id() == status.leader() {
+                    return Some(at);
+                }
+            }
+            None
+        })
+        .await
+    }
+}
+
+impl Drop for Etcds {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.members {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Outcomes of requests sent one after the other for a while.
+#[derive(Default, Debug)]
+struct Tally {
+    reads: usize,
+    failed_reads: Vec<String>,
+    writes: usize,
+    failed_writes: Vec<String>,
+}
+
+async fn exercise(cluster: &Cluster, run: &str, time: Duration) -> Tally {
+    let (end, mut tally) = (Instant::now() + time, Tally::default());
+    while Instant::now() < end {
+        let name = format!("{run}-{}", tally.writes);
+        let created = cluster.post(MAPS, json!({"metadata": {"name": name}})).await;
+        tally.writes += 1;
+        if created.code != 201 {
+            tally.failed_writes.push(String::from_utf8_lossy(&created.bytes).into_owned());
+        }
+        for path in ["/api/v1/namespaces/default", MAPS] {
+            let read = cluster.get(path).await;
+            tally.reads += 1;
+            if read.code != 200 {
+                tally.failed_reads.push(String::from_utf8_lossy(&read.bytes).into_owned());
+            }
+        }
+    }
+    tally
+}
+
+async fn on_three_members() -> (Cluster, Etcds) {
+    let mut etcds = None;
+    let cluster = Cluster::start_with(|dir, _| {
+        let started = Etcds::start(dir);
+        let flag = started.flag();
+        etcds = Some(started);
+        vec![flag]
+    })
+    .await;
+    (cluster, etcds.expect("started above"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_etcd_member_fails_no_read() {
+    if etcd_is_missing() {
+        return;
+    }
+    let (cluster, etcds) = on_three_members().await;
+    exercise(&cluster, "before", Duration::from_millis(300)).await;
+    let follower = (etcds.leader().await + 1) % 3;
+    etcds.signal(follower, "KILL");
+    let tally = exercise(&cluster, "after", Duration::from_secs(3)).await;
+    assert_eq!(&tally.failed_reads[..], &[] as &[String], "{tally:?}");
+    // One may have been sent before the connection broke: nobody knows whether it was written.
+    assert!(tally.failed_writes.len() <= 1, "{tally:?}");
+    assert!(tally.reads > 20, "{tally:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_etcd_leader_fails_no_read() {
+    if etcd_is_missing() {
+        return;
+    }
+    let (cluster, etcds) = on_three_members().await;
+    exercise(&cluster, "before", Duration::from_millis(300)).await;
+    let leader = etcds.leader().await;
+    etcds.signal(leader, "STOP");
+    let tally = exercise(&cluster, "frozen", Duration::from_secs(6)).await;
+    // A write that the frozen member may have begun is not repeated, and ends with its deadline.
+    let settled = exercise(&cluster, "settled", Duration::from_secs(2)).await;
+    etcds.signal(leader, "CONT");
+    let thawed = exercise(&cluster, "thawed", Duration::from_secs(2)).await;
+    for tally in [&tally, &settled, &thawed] {
+        assert_eq!(&tally.failed_reads[..], &[] as &[String], "{tally:?}");
+    }
+    assert!(tally.failed_writes.len() <= 1, "{tally:?}");
+    assert_eq!((&settled.failed_writes[..], &thawed.failed_writes[..]), (&[][..], &[][..]));
+    assert!(settled.reads > 20, "{settled:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_goes_on_when_its_etcd_member_freezes() {
+    if etcd_is_missing() {
+        return;
+    }
+    let (cluster, etcds) = on_three_members().await;
+    let from = cluster.get(MAPS).await.ok()["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
+    let path = format!("{MAPS}?watch=1&timeoutSeconds=60&resourceVersion={from}");
+    // Each member in turn, so that the one which the cache follows is among them.
+    let changes = async {
+        for at in 0..3 {
+            etcds.signal(at, "STOP");
+            exercise(&cluster, &format!("m{at}"), Duration::from_secs(3)).await;
+            let name = format!("seen-{at}");
+            eventually("a write while a member is frozen", async || {
+                let created = cluster.post(MAPS, json!({"metadata": {"name": name, "labels": {"seen": "1"}}})).await;
+                matches!(created.code, 201 | 409).then_some(())
+            })
+            .await;
+            etcds.signal(at, "CONT");
+            etcds.leader().await;
+        }
+    };
+    let path = format!("{path}&labelSelector=seen=1");
+    let (events, ()) = tokio::join!(cluster.watch(&path, 3), changes);
+    let names: Vec<_> = events.iter().map(|event| event["object"]["metadata"]["name"].as_str()).collect();
+    assert_eq!(names, [Some("seen-0"), Some("seen-1"), Some("seen-2")]);
+}
