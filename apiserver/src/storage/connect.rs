@@ -1,27 +1,23 @@
 //! The connections to etcd as `--etcd-servers`, `--etcd-servers-overrides`, `--etcd-cafile`, `--etcd-certfile` and
 //! `--etcd-keyfile` describe them.
 
-use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{BalancedChannelBuilder, Channel, Client, ConnectOptions};
-use futures::StreamExt as _;
+use etcd_client::{BalancedChannelBuilder, Channel as EtcdChannel, Client, ConnectOptions, MaintenanceClient};
 use shared::client::Dialer;
 use tokio::sync::mpsc;
-use tonic::transport::Endpoint;
+use tokio::task::JoinSet;
 use tonic::transport::channel::Change;
-use tower::balance::p2c::Balance;
-use tower::buffer::Buffer;
-use tower::discover;
-use tower::load::Constant;
+use tonic::transport::{Channel, Endpoint};
 use tower::util::BoxCloneSyncService;
 
+use super::failover::Failover;
+use super::members::{Members, PROBE_DEADLINE, PROBE_INTERVAL};
 use super::spans::Telling;
 use super::{Error, secure};
 
-/// Requests that wait for a connection which somebody else opens.
-const REQUESTS: usize = 1024;
-/// How long a connection may take.
+/// Time that opening a connection may take.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
 const PLAIN: &str = "http://";
 const SECURE: &str = "https://";
@@ -91,63 +87,100 @@ impl Options {
     }
 }
 
-pub(super) async fn client(options: &Options, servers: &[String]) -> Result<Client, Error> {
-    let connect = ConnectOptions::new()
-        .with_connect_timeout(CONNECT)
-        .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
-        .with_keep_alive_while_idle(true);
-    let traced = options.traced;
-    if servers.iter().any(|s| s.starts_with(SECURE)) {
-        let through = Through { dialer: secure::dialer(options)?, secure: true, traced };
-        let plain: Vec<String> = servers.iter().map(|server| server.replacen(SECURE, PLAIN, 1)).collect();
-        return Ok(Client::connect_with_balanced_channel(plain, Some(connect), through).await?);
-    }
-    let dialer = options.dialer.clone().or_else(|| traced.then(secure::straight));
+/// Opens connections to all members of an etcd cluster, which share what is known of the members' health.
+///
+/// # Errors
+/// The files of the certificates cannot be read, or a server's address is none.
+pub(super) async fn client(options: &Options, members: &Arc<Members>, servers: &[String]) -> Result<Client, Error> {
+    let secure = servers.iter().any(|server| server.starts_with(SECURE));
+    let dialer = match secure {
+        true => Some(secure::dialer(options)?),
+        false => options.dialer.clone(),
+    };
+    let channels =
+        servers.iter().map(|server| channel(server, secure, dialer.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    let connect = Connect { failover: Failover::new(channels, members.clone()), traced: options.traced };
+    // A member that is cut off from the others refuses at once, so that another can be asked.
+    let require_leader = ConnectOptions::new().with_require_leader(servers.len() > 1);
+    let plain: Vec<String> = servers.iter().map(|server| server.replacen(SECURE, PLAIN, 1)).collect();
+    Ok(Client::connect_with_balanced_channel(plain, Some(require_leader), connect).await?)
+}
+
+/// The connection to one member, which is opened when it is needed, also again.
+fn channel(server: &str, secure: bool, dialer: Option<&Dialer>) -> Result<Channel, Error> {
+    let uri = match server.contains("://") {
+        true => server.replacen(SECURE, PLAIN, 1),
+        false => [PLAIN, server].concat(),
+    };
+    let endpoint = Endpoint::from_shared(uri)
+        .map_err(etcd_client::Error::from)?
+        .connect_timeout(CONNECT)
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true);
+    let endpoint = if secure { seen_as_secure(endpoint) } else { endpoint };
     Ok(match dialer {
-        None => Client::connect(servers, Some(connect)).await?,
-        Some(dialer) => {
-            Client::connect_with_balanced_channel(servers, Some(connect), Through { dialer, secure: false, traced })
-                .await?
-        }
+        Some(dialer) => endpoint.connect_with_connector_lazy(dialer.clone()),
+        None => endpoint.connect_lazy(),
     })
 }
 
-/// Connections that are opened by a dialer, which makes them secure where they are to be: what is above it takes them for
-/// plain ones then.
-struct Through {
-    dialer: Dialer,
-    secure: bool,
+/// Probes each member of an etcd cluster until the tasks are aborted. A single member is not probed: there is no other.
+pub(super) fn probe(options: &Options, members: &Arc<Members>, servers: &[String]) -> JoinSet<()> {
+    let mut probes = JoinSet::new();
+    if servers.len() < 2 {
+        return probes;
+    }
+    for (at, server) in servers.iter().enumerate() {
+        let (options, members, server) = (options.clone(), members.clone(), [server.clone()]);
+        probes.spawn(async move {
+            let alone = Arc::new(Members::new(&server));
+            let Ok(client) = client(&options, &alone, &server).await else { return };
+            loop {
+                let outcome = probe_once(client.maintenance_client()).await;
+                let failed = outcome.is_err();
+                members.probed(at, outcome);
+                // The second failure decides, so it is not waited for.
+                if !failed || !members.is_healthy(at) {
+                    tokio::time::sleep(PROBE_INTERVAL).await;
+                }
+            }
+        });
+    }
+    probes
+}
+
+/// Asks a member for its status. A member without a leader cannot answer anybody.
+async fn probe_once(mut member: MaintenanceClient) -> Result<(), String> {
+    match tokio::time::timeout(PROBE_DEADLINE, member.status()).await {
+        Ok(Ok(status)) if status.leader() != 0 => Ok(()),
+        Ok(Ok(_)) => Err("etcdserver: no leader".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("context deadline exceeded".to_owned()),
+    }
+}
+
+/// Hands the channel to etcd's client. The client names the members once more; they are known.
+struct Connect {
+    failover: Failover,
     /// etcd is told which trace a call is part of.
     traced: bool,
 }
 
-impl BalancedChannelBuilder for Through {
+impl BalancedChannelBuilder for Connect {
     type Error = etcd_client::Error;
 
     fn balanced_channel(
         self,
         members: usize,
-    ) -> Result<(Channel, mpsc::Sender<Change<http::Uri, Endpoint>>), Self::Error> {
-        let (tell, told) = mpsc::channel::<Change<http::Uri, Endpoint>>(members);
-        let secure = self.secure;
-        let discovered = futures::stream::unfold((told, self.dialer), move |(mut told, dialer)| async move {
-            let change = match told.recv().await? {
-                Change::Insert(at, member) => {
-                    let member = if secure { seen_as_secure(member) } else { member };
-                    let channel = member.connect_with_connector_lazy(dialer.clone());
-                    discover::Change::Insert(at, Constant::new(channel, 0_u8))
-                }
-                Change::Remove(at) => discover::Change::Remove(at),
-            };
-            Some((Ok::<_, Infallible>(change), (told, dialer)))
-        });
-        // Balance asks for more members as long as it lives, also after the last was told.
-        let balanced = Buffer::new(Balance::new(Box::pin(discovered.fuse())), REQUESTS);
+    ) -> Result<(EtcdChannel, mpsc::Sender<Change<http::Uri, Endpoint>>), Self::Error> {
+        let (names, mut named) = mpsc::channel::<Change<http::Uri, Endpoint>>(members);
+        tokio::spawn(async move { while named.recv().await.is_some() {} });
         let channel = match self.traced {
-            true => BoxCloneSyncService::new(Telling(balanced)),
-            false => BoxCloneSyncService::new(balanced),
+            true => BoxCloneSyncService::new(Telling(self.failover)),
+            false => BoxCloneSyncService::new(self.failover),
         };
-        Ok((Channel::Custom(channel), tell))
+        Ok((EtcdChannel::Custom(channel), names))
     }
 }
 

@@ -9,8 +9,10 @@ mod choice;
 pub mod codec;
 mod compact;
 mod connect;
+mod failover;
 mod grpc;
 mod lease;
+mod members;
 mod meters;
 mod near;
 mod secure;
@@ -30,6 +32,7 @@ use etcd_client::{
 };
 
 use grpc::Call;
+use members::Members;
 use meters::{Meters, Operation};
 use shared::traces;
 
@@ -38,6 +41,7 @@ pub use compact::compact_forever;
 pub use connect::{Options, Override, overrides};
 pub use grpc::Watch;
 pub use size::poll_size;
+use tokio::task::JoinSet;
 use tonic::Code;
 pub use transform::Transformers;
 
@@ -143,6 +147,9 @@ struct Etcd {
     maintenance: etcd_client::MaintenanceClient,
     leases: lease::Pool,
     servers: Vec<String>,
+    members: Arc<Members>,
+    /// Keep the members' health up to date as long as this connection lives.
+    _probes: JoinSet<()>,
     /// Below this revision its history is known to be gone.
     compacted: AtomicI64,
     /// Key prefixes with trailing slash that are kept here; the main one keeps what no other does.
@@ -198,8 +205,11 @@ fn classify(e: etcd_client::Error) -> Error {
 
 impl Etcd {
     async fn connect(options: &Options, servers: &[String], keeps: Vec<String>) -> Result<Self, Error> {
-        let client = connect::client(options, servers).await?;
+        let members = Arc::new(Members::new(servers));
+        let client = connect::client(options, &members, servers).await?;
         Ok(Self {
+            _probes: connect::probe(options, &members, servers),
+            members,
             kv: unbounded(client.kv_client()),
             maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
@@ -263,7 +273,7 @@ impl Store {
     pub async fn settle(&self) -> Result<(), Error> {
         let mut clients = Vec::new();
         for etcd in self.etcds.iter() {
-            clients.push(unbounded(connect::client(&self.options, &etcd.servers).await?.kv_client()));
+            clients.push(unbounded(connect::client(&self.options, &etcd.members, &etcd.servers).await?.kv_client()));
         }
         near::settle(&self.etcds, clients);
         Ok(())

@@ -24,6 +24,7 @@ mod discovery;
 mod egress;
 mod elections;
 mod encryption;
+mod etcd_members;
 mod etcd_overrides;
 mod etcd_tls;
 mod families;
