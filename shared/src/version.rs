@@ -4,8 +4,11 @@ use serde_json::{Value, json};
 
 use crate::flags::Emulation;
 
-/// Upstream's release.
-pub const GIT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+/// Version of this build: upstream's release, or `IRONCLAD_VERSION` at build time, such as `v1.35.4+ironclad.2`.
+pub const GIT_VERSION: &str = match option_env!("IRONCLAD_VERSION") {
+    Some(version) => version,
+    None => concat!("v", env!("CARGO_PKG_VERSION")),
+};
 /// Major number.
 pub const MAJOR: &str = "1";
 /// Minor number.

@@ -132,6 +132,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     open_debug_socket(&process)?;
     flags.warn_unread();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
+    shared::run::systemd::notify_ready();
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         ended = &mut serving => return Ok(ended.context("serving")??),

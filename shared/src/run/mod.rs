@@ -3,6 +3,7 @@
 mod blocks;
 mod log;
 mod memory;
+pub mod systemd;
 mod tasks;
 
 use std::process::ExitCode;
