@@ -306,18 +306,20 @@ impl NodeRestriction {
             return Ok(Ok(()));
         }
         let meant = self.audiences(&pod);
-        let mut asked = tree::strings(request, "/spec/audiences");
-        if asked.is_empty() {
-            asked.push(String::new());
+        let asked = tree::strings(request, "/spec/audiences");
+        // The issuer fills in its own audience after admission: a volume that names none wants the empty one here.
+        let audience = match asked.as_slice() {
+            [] => "",
+            [audience] => audience,
+            _ => return Ok(Err("node may only request 0 or 1 audiences".to_owned())),
+        };
+        if meant.contains(audience) {
+            return Ok(Ok(()));
         }
-        // Defaulting may have filled in this server's own audience for a volume that names none.
-        Ok(match asked.iter().find(|a| !meant.contains(*a)) {
-            Some(audience) if !meant.contains("") => Err(format!(
-                "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
-                a.user.name
-            )),
-            _ => Ok(()),
-        })
+        Ok(Err(format!(
+            "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
+            a.user.name
+        )))
     }
 
     /// The audiences a pod's volumes may want tokens for.
@@ -506,6 +508,15 @@ mod tests {
         let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
         let request = json!({"spec": {"boundObjectRef": bound, "audiences": ["other"]}});
         let token = || Write::create("", "serviceaccounts", "e", request.clone()).on("token", "sa");
+        // The volume of every pod wants a token without an audience, which gives no right to one with it.
+        let usual = json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
+        cluster.put("", "pods", json!({"metadata": {"name": "q", "namespace": "e", "uid": "v"}, "spec": {"nodeName": "n1", "volumes": usual}}));
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "v"});
+        for (audiences, allowed) in [(json!([]), true), (json!(["vault"]), false), (json!(["", ""]), false)] {
+            let request = json!({"spec": {"boundObjectRef": bound, "audiences": audiences}});
+            let write = Write::create("", "serviceaccounts", "e", request).on("token", "sa");
+            assert_eq!(try_with(&cluster, write, true, true).await.is_ok(), allowed, "{audiences}");
+        }
         let csr = json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "request": "eA=="}});
         let csr = || Write::create("certificates.k8s.io", "certificatesigningrequests", "", csr.clone());
         for strict in [true, false] {

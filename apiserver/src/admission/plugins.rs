@@ -188,7 +188,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         &[("", "limitranges")],
         |p| Ok(Arc::new(LimitRanger { reader: p.reader() })),
     ),
-    row("ServiceAccount", true, Both, CREATE, PODS, &[], |p| {
+    row("ServiceAccount", true, Both, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |p| {
         Ok(Arc::new(ServiceAccount { reader: p.reader(), api: p.api() }))
     }),
     row("NodeRestriction", false, Mutates, CHANGES, EVERYTHING, &[], |p| {

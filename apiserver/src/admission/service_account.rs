@@ -9,7 +9,7 @@ use shared::flags::parse_bool;
 use shared::status::Status;
 use shared::types::MIRROR;
 
-use super::{Attributes, Plugin};
+use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::node::{pod_config_maps, pod_secrets};
@@ -30,7 +30,10 @@ pub struct ServiceAccount {
 #[async_trait]
 impl Plugin for ServiceAccount {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") || a.object().is_none_or(|pod| tree::annotation(pod, MIRROR).is_some()) {
+        if a.operation != Operation::Create
+            || !a.is("", "pods")
+            || a.object().is_none_or(|pod| tree::annotation(pod, MIRROR).is_some())
+        {
             return Ok(());
         }
         if let Some(pod) = a.object.as_deref_mut()
@@ -49,6 +52,9 @@ impl Plugin for ServiceAccount {
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(pod) = a.object() else { return Ok(()) };
+        if a.operation == Operation::Update {
+            return self.validate_ephemeral_containers(a).await;
+        }
         if tree::annotation(pod, MIRROR).is_some() {
             return mirror_problem(pod).map_or(Ok(()), |text| Err(a.forbidden(text)));
         }
@@ -60,8 +66,7 @@ impl Plugin for ServiceAccount {
             )));
         }
         let account = self.account(a).await?;
-        let enforced = tree::annotation(&account, "kubernetes.io/enforce-mountable-secrets");
-        if enforced.and_then(|v| parse_bool(v).ok()) == Some(true) {
+        if enforces_mountable_secrets(&account) {
             let pod = a.object().unwrap_or(&Value::Null);
             if let Some(text) = unlisted_secret(pod, &account) {
                 return Err(a.forbidden(text));
@@ -72,6 +77,22 @@ impl Plugin for ServiceAccount {
 }
 
 impl ServiceAccount {
+    /// Holds ephemeral containers to the secrets that the account lists; nothing else of a pod can gain references.
+    /// `limitEphemeralContainerSecretReferences` in upstream.
+    async fn validate_ephemeral_containers(&self, a: &Attributes<'_>) -> Result<(), Status> {
+        let Some(pod) = a.object().filter(|_| a.subresource == "ephemeralcontainers") else { return Ok(()) };
+        let containers = tree::list(pod, "/spec/ephemeralContainers");
+        if containers.is_empty() || tree::annotation(pod, MIRROR).is_some() {
+            return Ok(());
+        }
+        let added = json!({"spec": {"ephemeralContainers": containers}});
+        let account = self.account(a).await?;
+        match unlisted_secret(&added, &account).filter(|_| enforces_mountable_secrets(&account)) {
+            Some(text) => Err(a.forbidden(text)),
+            None => Ok(()),
+        }
+    }
+
     async fn account(&self, a: &Attributes<'_>) -> Result<Arc<Value>, Status> {
         let name = a.object().map_or("", |pod| tree::text(pod, "/spec/serviceAccountName"));
         if let Some(account) = self.reader.get("", "serviceaccounts", a.namespace, name) {
@@ -86,6 +107,11 @@ impl ServiceAccount {
             }
         }
     }
+}
+
+fn enforces_mountable_secrets(account: &Value) -> bool {
+    let enforced = tree::annotation(account, "kubernetes.io/enforce-mountable-secrets");
+    enforced.and_then(|v| parse_bool(v).ok()) == Some(true)
 }
 
 /// Gives a pod its account's pull secrets and the token volume with its mounts.

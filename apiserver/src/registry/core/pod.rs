@@ -18,8 +18,18 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyC
         }]);
     }
     object["status"] = status;
+    mend_grace_period(object);
     select_own_labels(object, !cx.gated.unmerged_keys);
     app_armor::settle(object, cx.warnings);
+}
+
+/// A negative grace period is stored as one second, as upstream stores it.
+fn mend_grace_period(pod: &mut Value) {
+    if let Some(seconds) = pod.pointer_mut("/spec/terminationGracePeriodSeconds")
+        && seconds.as_i64().is_some_and(|seconds| seconds < 0)
+    {
+        *seconds = json!(1);
+    }
 }
 
 /// Pods that are to be near or away from others like them are selected by the values the pod's own labels have now, and
