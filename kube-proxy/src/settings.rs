@@ -45,6 +45,20 @@ pub enum NodePortAddresses {
     Networks(Vec<IpNet>),
 }
 
+impl NodePortAddresses {
+    /// Reports whether 127.0.0.0/8 may be among them: `ContainsIPv4Loopback` in upstream.
+    fn contains_loopback(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Primary => false,
+            Self::Networks(networks) => networks.iter().any(|network| match network {
+                IpNet::V4(network) => network.network().is_loopback() || network.prefix_len() == 0,
+                IpNet::V6(_) => false,
+            }),
+        }
+    }
+}
+
 /// Kernel settings for connection tracking; `None` leaves the kernel's value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conntrack {
@@ -253,6 +267,7 @@ pub fn parse(configuration: Value, master: String, host: &str) -> Result<Setting
     let node_name = if override_name.is_empty() { host } else { &override_name };
     #[allow(clippy::cast_possible_truncation)] // a rate limit needs no more precision than the flag's float32
     let qps = fields.at("/clientConnection/qps").as_f64().unwrap_or(5.0) as f32;
+    let node_ports = node_port_addresses(&fields.at("/nodePortAddresses"), mode)?;
     Ok(Settings {
         mode,
         kubeconfig: fields.text("/clientConnection/kubeconfig"),
@@ -268,8 +283,10 @@ pub fn parse(configuration: Value, master: String, host: &str) -> Result<Setting
         bind_hard_fail: fields.flag("/bindAddressHardFail", false),
         masquerade_all: fields.flag(&format!("{backend}/masqueradeAll"), false),
         masquerade_mark,
-        localhost_node_ports: mode == Mode::Iptables && fields.flag("/iptables/localhostNodePorts", true),
-        node_port_addresses: node_port_addresses(&fields.at("/nodePortAddresses"), mode)?,
+        localhost_node_ports: mode == Mode::Iptables
+            && fields.flag("/iptables/localhostNodePorts", true)
+            && node_ports.contains_loopback(),
+        node_port_addresses: node_ports,
         sync_period: fields.time(&format!("{backend}/syncPeriod"))?.max(Duration::from_secs(1)),
         min_sync_period: fields.time(&format!("{backend}/minSyncPeriod"))?,
         local: local_mode(&configuration)?,

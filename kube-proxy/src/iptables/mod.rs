@@ -7,6 +7,7 @@ mod render;
 mod tests;
 
 pub use batch::batch;
+use render::FIREWALL;
 pub use render::{Options, Rules, render};
 
 use crate::backend::{Backend, SyncError, feed, output};
@@ -35,10 +36,15 @@ const JUMPS: [(&str, &str, &str, bool, &str); 12] = [
     ("nat", "POSTROUTING", "KUBE-POSTROUTING", false, "kubernetes postrouting rules"),
 ];
 
+/// Jumps to the chain that the kubelet makes as well. It is left at clean-up, as upstream leaves it.
+const FIREWALL_JUMPS: [(&str, &str, &str, bool, &str); 2] =
+    [("filter", "INPUT", FIREWALL, false, ""), ("filter", "OUTPUT", FIREWALL, false, "")];
+
 /// The rule of a jump, without table and kernel chain.
 fn jump(to: &'static str, only_new: bool, comment: &'static str) -> Vec<&'static str> {
     let new: &[&str] = if only_new { &["-m", "conntrack", "--ctstate", "NEW"] } else { &[] };
-    [new, &["-m", "comment", "--comment", comment, "-j", to]].concat()
+    let comment: &[&str] = if comment.is_empty() { &[] } else { &["-m", "comment", "--comment", comment] };
+    [new, comment, &["-j", to]].concat()
 }
 
 /// Keeps the kernel's chains as wanted.
@@ -76,7 +82,8 @@ impl Iptables {
 
     /// Puts our chains into the kernel's, first in line, unless they are there.
     async fn ensure_jumps(&self) -> Result<(), SyncError> {
-        for (table, from, to, only_new, comment) in JUMPS {
+        let firewall = FIREWALL_JUMPS.iter().filter(|_| self.options.guards_localnet());
+        for (table, from, to, only_new, comment) in JUMPS.iter().chain(firewall).copied() {
             let rule = jump(to, only_new, comment);
             let check = [&["-t", table, "-C", from], rule.as_slice()].concat();
             if self.run(&check).await.is_err() {
@@ -134,6 +141,7 @@ impl Backend for Iptables {
             self.run(&[&["-t", table, "-D", from], rule.as_slice()].concat()).await.ok();
         }
         let mut old = render(&Desired::default(), &self.options);
+        old.filter.remove(FIREWALL);
         for chain in self.existing().await? {
             old.nat.insert(chain, Vec::new());
         }

@@ -50,6 +50,10 @@ fn base(rules: &mut Rules, options: &Options) {
     for chain in ["KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL"] {
         rules.filter.insert(chain.into(), Vec::new());
     }
+    if options.guards_localnet() {
+        let drop = "-m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 ! -s 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
+        rules.filter.insert(FIREWALL.into(), vec![drop.into()]);
+    }
     rules.filter.insert(
         "KUBE-FORWARD".into(),
         vec![
@@ -70,6 +74,17 @@ fn base(rules: &mut Rules, options: &Options) {
             "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE --random-fully".into(),
         ],
     );
+}
+
+/// The chain against packets from elsewhere that are for this machine's loopback, which `route_localnet` would let in
+/// (CVE-2020-8558).
+pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
+
+impl Options {
+    /// Reports whether the kernel routes packets to 127.0.0.0/8 for us, so that those of others have to be dropped.
+    pub(super) fn guards_localnet(&self) -> bool {
+        self.family == Family::V4 && self.localhost_node_ports
+    }
 }
 
 fn node_port_jump(rules: &mut Rules, options: &Options) {

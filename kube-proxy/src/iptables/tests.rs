@@ -123,3 +123,16 @@ fn every_jump_has_its_target() {
         }
     }
 }
+
+#[test]
+fn packets_of_others_for_loopback_are_dropped_where_the_kernel_routes_them() {
+    let with = |family, localhost_node_ports| {
+        let options = Options { family, localhost_node_ports, ..options() };
+        render(&Desired::default(), &options).filter.get(FIREWALL).cloned()
+    };
+    let drop = "-m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 ! -s 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
+    assert_eq!(with(Family::V4, true), Some(vec![drop.to_owned()]));
+    assert_eq!(with(Family::V4, false), None);
+    assert_eq!(with(Family::V6, true), None);
+    assert_eq!(jump(FIREWALL, false, ""), ["-j", "KUBE-FIREWALL"]);
+}
