@@ -48,7 +48,18 @@ pub async fn sandbox(cx: &Context, pod: &Pod, attempt: u32) -> Result<String, St
     let parent = cx.cgroups.pod_parent(pod);
     let config = sandbox_config(pod, attempt, &parent, &cx.settings, &host_resolver(cx).await);
     let handler = runtime_handler(cx, pod).await?;
+    check_user_namespaces(pod, &handler)?;
     cx.runtime.run_sandbox(config, &handler).await.map_err(|e| e.to_string())
+}
+
+/// Refuses pods that ask for a user namespace, which no handler gets from this kubelet: admission lets such pods be root.
+/// The text is that of upstream's `GetOrCreateUserNamespaceMappings` for a handler that has none.
+fn check_user_namespaces(pod: &Pod, handler: &str) -> Result<(), String> {
+    let wanted = pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
+    match wanted {
+        true => Err(format!("RuntimeClass handler {handler:?} does not support user namespaces")),
+        false => Ok(()),
+    }
 }
 
 /// The handler of the pod's runtime class; a pod without a class has the runtime's default.
@@ -301,4 +312,20 @@ fn next_log(dir: &Path) -> u32 {
         .filter_map(|e| e.file_name().to_str().and_then(|n| n.split('.').next()).and_then(|n| n.parse::<u32>().ok()))
         .max()
         .map_or(0, |last| last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+
+    use super::*;
+
+    #[test]
+    fn pods_with_users_of_their_own_are_refused_and_do_not_run_as_the_hosts_root() {
+        for (host_users, allowed) in [(None, true), (Some(true), true), (Some(false), false)] {
+            let spec = PodSpec { host_users, ..PodSpec::default() };
+            let checked = check_user_namespaces(&Pod { spec: Some(spec), ..Pod::default() }, "");
+            assert_eq!(checked.is_ok(), allowed, "{host_users:?}");
+        }
+    }
 }
