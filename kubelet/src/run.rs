@@ -129,6 +129,11 @@ impl Heard {
             && self.url.load(Ordering::Relaxed)
             && self.pods.as_ref().is_none_or(Informer::has_synced)
     }
+
+    /// Reports whether a pod is in the API and cannot be decoded: what it has on the node stays.
+    fn is_unreadable(&self, uid: &str) -> bool {
+        self.pods.as_ref().is_some_and(|pods| pods.unreadable().contains_uid(uid))
+    }
 }
 
 /// Everything that was built.
@@ -237,7 +242,9 @@ impl Kubelet {
         tasks.spawn("pleg", pleg::run(Arc::clone(&self.manager), Arc::clone(&self.health), token.clone()));
         tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
         let heard = Arc::clone(&self.heard);
-        tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), token.clone()));
+        let present = Arc::clone(&self.heard);
+        let present = move |uid: &str| present.is_unreadable(uid);
+        tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), present, token.clone()));
         let eviction =
             eviction::Eviction::new(Arc::clone(&self.manager), Arc::clone(&self.agent), &self.config.kubelet);
         tasks.spawn("eviction", eviction.run(token.clone()));

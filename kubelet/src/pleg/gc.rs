@@ -90,14 +90,14 @@ async fn remove(cx: &Context, alive: &HashSet<String>) {
 }
 
 /// Stops and removes pods in the runtime that no source wants. Only called once every source was heard.
-async fn orphans(cx: &Context, manager: &Manager) {
+async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> bool) {
     let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
     let Ok(containers) = cx.runtime.list_containers(None).await else { return };
     let known = manager.uids();
     let uid_labels = sandboxes.iter().map(|s| &s.labels).chain(containers.iter().map(|c| &c.labels));
     let unknown: BTreeMap<String, BTreeMap<String, String>> = uid_labels
         .filter_map(|l| l.get(labels::POD_UID).map(|uid| (uid.clone(), l.clone())))
-        .filter(|(uid, _)| !known.contains(uid))
+        .filter(|(uid, _)| !known.contains(uid) && !present(uid))
         .collect();
     for (uid, marks) in unknown {
         let pod = Pod {
@@ -121,7 +121,7 @@ async fn orphans(cx: &Context, manager: &Manager) {
 }
 
 /// Takes down volumes, folders and cgroups of pods that neither a source nor the runtime knows.
-async fn leftovers(cx: &Arc<Context>, manager: &Manager) {
+async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str) -> bool) {
     // What there is to take down is listed before what is known: a pod that comes meanwhile has none of it.
     let folders = cx.volumes.pods_on_disk();
     let for_cgroups = Arc::clone(cx);
@@ -129,7 +129,7 @@ async fn leftovers(cx: &Arc<Context>, manager: &Manager) {
     let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
     let in_runtime: HashSet<&String> = sandboxes.iter().filter_map(|s| s.labels.get(labels::POD_UID)).collect();
     // Asked for each of them: taking down the one before takes its time.
-    let gone = |uid: &String| !manager.uids().contains(uid) && !in_runtime.contains(uid);
+    let gone = |uid: &String| !manager.uids().contains(uid) && !in_runtime.contains(uid) && !present(uid);
     for uid in folders.into_iter().filter(gone) {
         match cx.volumes.unmount(&uid).await {
             Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),
@@ -145,8 +145,14 @@ async fn leftovers(cx: &Arc<Context>, manager: &Manager) {
     }
 }
 
-/// Runs until shutdown. `ready` turns true once every source was heard.
-pub async fn run(manager: Arc<Manager>, ready: impl Fn() -> bool, shutdown: CancellationToken) {
+/// Runs until shutdown. `ready` turns true once every source was heard; `present` says of a uid that its pod is there although
+/// the manager does not know it.
+pub async fn run(
+    manager: Arc<Manager>,
+    ready: impl Fn() -> bool,
+    present: impl Fn(&str) -> bool,
+    shutdown: CancellationToken,
+) {
     let cx = Arc::clone(manager.context());
     let mut since_collect = Duration::ZERO;
     let mut first = true;
@@ -158,9 +164,9 @@ pub async fn run(manager: Arc<Manager>, ready: impl Fn() -> bool, shutdown: Canc
         if !ready() {
             continue;
         }
-        orphans(&cx, &manager).await;
+        orphans(&cx, &manager, &present).await;
         if first || since_collect >= PERIOD {
-            leftovers(&cx, &manager).await;
+            leftovers(&cx, &manager, &present).await;
             collect(&cx, &manager.uids()).await;
             since_collect = Duration::ZERO;
             first = false;
