@@ -37,8 +37,8 @@ pub async fn request<T: DeserializeOwned>(client: &Client, request: http::Reques
 pub async fn page<K: Cached + DeserializeOwned>(client: &Client, params: &ListParams) -> kube::Result<Page<K>> {
     let list = Request::new(K::collection_path(None)).list(params).map_err(kube::Error::BuildRequest)?;
     let page: Page<Box<RawValue>> = request(client, list).await?;
-    let read = |item: &Box<RawValue>| typed::from_json(K::schema(), item.get().as_bytes()).map_err(unreadable);
-    let items = page.items.iter().map(read).collect::<kube::Result<_>>()?;
+    let read = |item: &RawValue| typed::from_json(K::schema(), item.get().as_bytes()).map_err(unreadable);
+    let items = page.items.iter().map(|item| read(item)).collect::<kube::Result<_>>()?;
     Ok(Page { metadata: page.metadata, items })
 }
 
