@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{BalancedChannelBuilder, Channel as EtcdChannel, Client, ConnectOptions, MaintenanceClient};
+use etcd_client::{Channel as EtcdChannel, Client, ConnectOptions, MaintenanceClient};
 use shared::client::Dialer;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tonic::transport::channel::Change;
+use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt as _};
 
 use super::failover::Failover;
 use super::members::{Members, PROBE_DEADLINE, PROBE_INTERVAL};
@@ -99,11 +99,25 @@ pub(super) async fn client(options: &Options, members: &Arc<Members>, servers: &
     };
     let channels =
         servers.iter().map(|server| channel(server, secure, dialer.as_ref())).collect::<Result<Vec<_>, _>>()?;
-    let connect = Connect { failover: Failover::new(channels, members.clone()), traced: options.traced };
+    let channel = match <[Channel; 1]>::try_from(channels) {
+        // One member: there is nothing to choose from.
+        Ok([only]) if !options.traced => EtcdChannel::Tonic(only),
+        Ok([only]) => custom(Telling(only.map_err(BoxError::from))),
+        Err(none) if none.is_empty() => return Err(etcd_client::Error::InvalidArgs("empty endpoints".into()).into()),
+        Err(all) if options.traced => custom(Telling(Failover::new(all, members.clone()))),
+        Err(all) => custom(Failover::new(all, members.clone())),
+    };
     // A member that is cut off from the others refuses at once, so that another can be asked.
     let require_leader = ConnectOptions::new().with_require_leader(servers.len() > 1);
-    let plain: Vec<String> = servers.iter().map(|server| server.replacen(SECURE, PLAIN, 1)).collect();
-    Ok(Client::connect_with_balanced_channel(plain, Some(require_leader), connect).await?)
+    Ok(Client::from_channel(channel, Some(require_leader)).await?)
+}
+
+fn custom<S>(service: S) -> EtcdChannel
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = BoxError> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    EtcdChannel::Custom(BoxCloneSyncService::new(service))
 }
 
 /// The connection to one member, which is opened when it is needed, also again.
@@ -157,30 +171,6 @@ async fn probe_once(mut member: MaintenanceClient) -> Result<(), String> {
         Ok(Ok(_)) => Err("etcdserver: no leader".to_owned()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("context deadline exceeded".to_owned()),
-    }
-}
-
-/// Hands the channel to etcd's client. The client names the members once more; they are known.
-struct Connect {
-    failover: Failover,
-    /// etcd is told which trace a call is part of.
-    traced: bool,
-}
-
-impl BalancedChannelBuilder for Connect {
-    type Error = etcd_client::Error;
-
-    fn balanced_channel(
-        self,
-        members: usize,
-    ) -> Result<(EtcdChannel, mpsc::Sender<Change<http::Uri, Endpoint>>), Self::Error> {
-        let (names, mut named) = mpsc::channel::<Change<http::Uri, Endpoint>>(members);
-        tokio::spawn(async move { while named.recv().await.is_some() {} });
-        let channel = match self.traced {
-            true => BoxCloneSyncService::new(Telling(self.failover)),
-            false => BoxCloneSyncService::new(self.failover),
-        };
-        Ok((EtcdChannel::Custom(channel), names))
     }
 }
 

@@ -41,7 +41,7 @@ const STREAMS: &[&str] = &["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/Lea
 /// Refusals of a member that has not begun the call.
 const NOT_BEGUN: &[&str] = &["etcdserver: no leader", "raft proposal dropped"];
 
-/// How a call is treated when its member is lost.
+/// Treatment of a call whose member is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallKind {
     /// Repeated elsewhere.
@@ -61,21 +61,18 @@ impl CallKind {
         }
     }
 
-    /// Whether the call is sent to another member after a failure.
+    /// Reports whether the call is sent to another member after a failure.
     fn repeats_after(self, failure: &Failure) -> bool {
         match (self, failure) {
             (_, Failure::NotSent(_)) => true,
             (Self::Stream, _) => false,
-            (_, Failure::Refused(status)) if NOT_BEGUN.contains(&status.message()) => true,
+            (_, Failure::Refused(status, _)) if NOT_BEGUN.contains(&status.message()) => true,
             (Self::Repeatable, Failure::Lost | Failure::Broken(_)) => true,
-            (Self::Repeatable, Failure::Refused(status)) => status.code() == Code::Unavailable,
+            (Self::Repeatable, Failure::Refused(status, _)) => status.code() == Code::Unavailable,
             (Self::Write, _) => false,
         }
     }
 }
-
-/// The answer to a request, or why there is none, with the answer that says so.
-type Outcome = Result<Response, (Failure, Option<Result<Response, BoxError>>)>;
 
 /// Why a member did not answer.
 enum Failure {
@@ -85,8 +82,23 @@ enum Failure {
     Broken(BoxError),
     /// The member stopped answering probes meanwhile.
     Lost,
-    /// The member answered with an error, which is kept as it came.
-    Refused(Box<Status>),
+    /// The member answered with an error: its status, and the answer as it came.
+    Refused(Box<Status>, Box<Response>),
+}
+
+impl Failure {
+    /// What the caller gets when nobody else is asked.
+    fn into_answer(self) -> Result<Response, BoxError> {
+        match self {
+            Self::NotSent(why) | Self::Broken(why) => Err(why),
+            Self::Lost => Err(member_lost().into()),
+            Self::Refused(_, answer) => Ok(*answer),
+        }
+    }
+}
+
+fn member_lost() -> Status {
+    Status::unavailable("etcd member stopped answering")
 }
 
 /// A channel to all members.
@@ -103,9 +115,6 @@ impl Failover {
     }
 
     async fn send(self, request: Request) -> Result<Response, BoxError> {
-        if let [only] = &*self.channels {
-            return Ok(only.clone().oneshot(request).await?);
-        }
         let kind = CallKind::of(request.uri().path());
         let (parts, body) = request.into_parts();
         if kind == CallKind::Stream {
@@ -114,12 +123,12 @@ impl Failover {
         let body = body.collect().await?.to_bytes();
         let mut attempt = 1;
         loop {
-            let (failure, answer) = match self.ask_hedged(kind, &parts, &body).await {
+            let failure = match self.ask_hedged(kind, &parts, &body).await {
                 Ok(answer) => return Ok(answer),
-                Err(failed) => failed,
+                Err(failure) => failure,
             };
             if attempt == ATTEMPTS || !kind.repeats_after(&failure) {
-                return answer.unwrap_or_else(|| Err(failure.into()));
+                return failure.into_answer();
             }
             if attempt % self.channels.len() == 0 {
                 tokio::time::sleep(PAUSE).await;
@@ -129,7 +138,7 @@ impl Failover {
     }
 
     /// Sends a request to one member, and a read that takes long to another one as well. The first answer counts.
-    async fn ask_hedged(&self, kind: CallKind, parts: &Parts, body: &Bytes) -> Outcome {
+    async fn ask_hedged(&self, kind: CallKind, parts: &Parts, body: &Bytes) -> Result<Response, Failure> {
         let ask = || self.ask(self.members.pick(), kind, rebuild(parts, body));
         if kind != CallKind::Repeatable {
             return ask().await;
@@ -147,7 +156,7 @@ impl Failover {
     }
 
     /// Sends a request to one member and reads the whole answer: a connection that breaks in the middle counts, too.
-    async fn ask(&self, at: usize, kind: CallKind, request: Request) -> Outcome {
+    async fn ask(&self, at: usize, kind: CallKind, request: Request) -> Result<Response, Failure> {
         let lost = async {
             match kind {
                 CallKind::Repeatable => self.members.lost(at).await,
@@ -157,18 +166,12 @@ impl Failover {
         };
         let answered = tokio::select! {
             answered = exchange(self.channels[at].clone(), request) => answered,
-            () = lost => return Err((Failure::Lost, None)),
+            () = lost => Err(Failure::Lost),
         };
-        match answered {
-            Ok((answer, None)) => Ok(answer),
-            Ok((answer, Some(status))) => Err((Failure::Refused(Box::new(status)), Some(Ok(answer)))),
-            Err(failure) => {
-                if let Failure::NotSent(why) | Failure::Broken(why) = &failure {
-                    self.members.mark_lost(at, &innermost(why));
-                }
-                Err((failure, None))
-            }
+        if let Err(Failure::NotSent(why) | Failure::Broken(why)) = &answered {
+            self.members.mark_lost(at, &innermost(why));
         }
+        answered
     }
 
     /// Opens a stream on a healthy member. The next one is up to the caller, who knows where the stream is to go on.
@@ -200,28 +203,21 @@ impl Service<Request> for Failover {
     }
 }
 
-impl From<Failure> for BoxError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::NotSent(why) | Failure::Broken(why) => why,
-            Failure::Refused(status) => status,
-            Failure::Lost => Box::new(Status::unavailable("etcd member stopped answering")),
-        }
-    }
-}
-
 fn rebuild(parts: &Parts, body: &Bytes) -> Request {
     http::Request::from_parts(parts.clone(), Body::new(Full::new(body.clone())))
 }
 
-/// A request and its whole answer, with the status of an answer that is an error.
-async fn exchange(channel: Channel, request: Request) -> Result<(Response, Option<Status>), Failure> {
+/// Sends a request and reads its whole answer.
+async fn exchange(channel: Channel, request: Request) -> Result<Response, Failure> {
     let answer = channel.oneshot(request).await.map_err(|error| classify(error.into()))?;
     let (parts, body) = answer.into_parts();
     let body = body.collect().await.map_err(|status| Failure::Broken(status.into()))?;
     let status = Status::from_header_map(&parts.headers).or_else(|| Status::from_header_map(body.trailers()?));
     let answer = http::Response::from_parts(parts, Body::new(body));
-    Ok((answer, status.filter(|status| status.code() != Code::Ok)))
+    match status.filter(|status| status.code() != Code::Ok) {
+        Some(status) => Err(Failure::Refused(Box::new(status), Box::new(answer))),
+        None => Ok(answer),
+    }
 }
 
 /// Tells requests that never left from those whose fate is unknown.
@@ -261,7 +257,7 @@ impl hyper::body::Body for UntilLost {
             return Poll::Ready(frame);
         }
         ready!(self.lost.as_mut().poll(cx));
-        Poll::Ready(Some(Err(Status::unavailable("etcd member stopped answering"))))
+        Poll::Ready(Some(Err(member_lost())))
     }
 }
 
@@ -271,7 +267,9 @@ mod tests {
 
     #[test]
     fn only_calls_that_no_member_has_begun_are_written_again() {
-        let refused = |code, message: &str| Failure::Refused(Box::new(Status::new(code, message)));
+        let refused = |code, message: &str| {
+            Failure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
+        };
         let table: [(Failure, [bool; 3]); 8] = [
             (Failure::NotSent("refused".into()), [true, true, true]),
             (Failure::Broken("reset".into()), [true, false, false]),
@@ -282,9 +280,9 @@ mod tests {
             (refused(Code::Unavailable, "etcdserver: request timed out"), [true, false, false]),
             (refused(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"), [false; 3]),
         ];
-        for (failure, expected) in table {
+        for (row, (failure, expected)) in table.into_iter().enumerate() {
             let kinds = [CallKind::Repeatable, CallKind::Write, CallKind::Stream];
-            assert_eq!(kinds.map(|kind| kind.repeats_after(&failure)), expected, "{}", BoxError::from(failure));
+            assert_eq!(kinds.map(|kind| kind.repeats_after(&failure)), expected, "row {row}");
         }
     }
 

@@ -39,7 +39,7 @@ impl Members {
         Self { members: servers.iter().map(member).collect(), next: AtomicUsize::new(0) }
     }
 
-    /// Whether requests are sent to a member.
+    /// Reports whether requests are sent to a member.
     pub(super) fn is_healthy(&self, at: usize) -> bool {
         *self.members[at].healthy.borrow()
     }
@@ -48,9 +48,8 @@ impl Members {
     pub(super) fn pick(&self) -> usize {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.members.len();
-        let in_turn = (0..count).map(|step| first.wrapping_add(step) % count);
-        let healthy = |at: &usize| self.is_healthy(*at);
-        in_turn.clone().find(healthy).or_else(|| in_turn.clone().next()).unwrap_or_default()
+        let mut in_turn = (0..count).map(|step| first.wrapping_add(step) % count);
+        in_turn.find(|at| self.is_healthy(*at)).unwrap_or(first % count)
     }
 
     /// Completes when a member that is healthy now is lost; never for one that is not.
