@@ -123,6 +123,31 @@ pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) 
     }
 }
 
+/// Ends a child and removes a folder with this process, however that ends.
+pub fn guard(child: &Child, dir: &std::path::Path) -> Child {
+    // Its input ends with this process.
+    Command::new("sh")
+        .args([
+            "-c",
+            r#"cat >/dev/null; kill -9 "$1"; while kill -0 "$1" 2>/dev/null; do sleep 0.1; done; rm -rf "$2""#,
+            "sh",
+            &child.id().to_string(),
+        ])
+        .arg(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell")
+}
+
+/// Sends a child a signal by its name, such as `STOP`.
+pub fn send_signal(child: &Child, signal: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", signal, &id]).status().expect("a signal");
+    assert!(sent.success(), "{signal}");
+}
+
 /// See the module. Everything ends with it. Requests sent through it are the administrator's.
 pub struct Cluster {
     dir: PathBuf,
@@ -244,20 +269,7 @@ impl Cluster {
             .stderr(Stdio::null())
             .spawn()
             .expect("etcd starts");
-        // Its input ends with this process, however that ends.
-        let guard = Command::new("sh")
-            .args([
-                "-c",
-                r#"cat >/dev/null; kill -9 "$1"; while kill -0 "$1" 2>/dev/null; do sleep 0.1; done; rm -rf "$2""#,
-                "sh",
-                &child.id().to_string(),
-            ])
-            .arg(&self.dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a shell");
+        let guard = guard(&child, &self.dir);
         (self.etcd, self.guard) = (Some(child), Some(guard));
     }
 
@@ -269,9 +281,7 @@ impl Cluster {
 
     /// Stops etcd's process in its tracks (`STOP`), or lets it go on (`CONT`).
     pub fn signal_etcd(&self, signal: &str) {
-        let id = self.etcd.as_ref().expect("etcd runs").id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &id]).status().expect("a signal");
-        assert!(sent.success(), "{signal}");
+        send_signal(self.etcd.as_ref().expect("etcd runs"), signal);
     }
 
     /// Tells the server to go down, as SIGTERM does, and does not wait.

@@ -6,14 +6,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::{Cluster, etcd_is_missing, eventually, free_port};
+use crate::harness::{Cluster, etcd_is_missing, eventually, free_port, guard, send_signal};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// Three members of one etcd cluster, which end with it.
 struct Etcds {
-    members: Vec<(u16, Child)>,
+    members: Vec<Member>,
     dir: PathBuf,
+}
+
+struct Member {
+    port: u16,
+    etcd: Child,
+    guard: Child,
 }
 
 impl Etcds {
@@ -24,35 +30,35 @@ impl Etcds {
             ports.iter().enumerate().map(|(at, (_, peer))| format!("m{at}=http://127.0.0.1:{peer}")).collect();
         let start = |(at, (client, peer)): (usize, &(u16, u16))| {
             let (client_url, peer_url) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-            let child = Command::new("etcd")
+            let data = dir.join(at.to_string());
+            let etcd = Command::new("etcd")
                 .args(["--name", &format!("m{at}"), "--initial-cluster", &peers.join(",")])
                 .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
                 .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
                 .arg("--data-dir")
-                .arg(dir.join(at.to_string()))
+                .arg(&data)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("etcd starts");
-            (*client, child)
+            Member { port: *client, guard: guard(&etcd, &data), etcd }
         };
         Self { members: ports.iter().enumerate().map(start).collect(), dir }
     }
 
     fn flag(&self) -> String {
-        let urls: Vec<String> = self.members.iter().map(|(port, _)| format!("http://127.0.0.1:{port}")).collect();
+        let urls: Vec<String> = self.members.iter().map(|member| format!("http://127.0.0.1:{}", member.port)).collect();
         format!("--etcd-servers={}", urls.join(","))
     }
 
     fn signal(&self, at: usize, signal: &str) {
-        let id = self.members[at].1.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &id]).status().expect("a signal").success());
+        send_signal(&self.members[at].etcd, signal);
     }
 
     /// Index of the member that leads.
     async fn leader(&self) -> usize {
         eventually("a leader", async || {
-            for (at, (port, _)) in self.members.iter().enumerate() {
+            for (at, Member { port, .. }) in self.members.iter().enumerate() {
                 let mut client = etcd_client::Client::connect([format!("http://127.0.0.1:{port}")], None).await.ok()?;
                 let status = client.status().await.ok()?;
                 if status.leader() != 0 && status.header()?.member_id() == status.leader() {
@@ -67,7 +73,7 @@ impl Etcds {
 
 impl Drop for Etcds {
     fn drop(&mut self) {
-        for (_, child) in &mut self.members {
+        for child in self.members.iter_mut().flat_map(|member| [&mut member.guard, &mut member.etcd]) {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -104,7 +110,11 @@ async fn exercise(cluster: &Cluster, run: &str, time: Duration) -> Tally {
     tally
 }
 
-async fn on_three_members() -> (Cluster, Etcds) {
+/// A server that has written to its three members; `None` where there is no etcd.
+async fn on_three_members() -> Option<(Cluster, Etcds)> {
+    if etcd_is_missing() {
+        return None;
+    }
     let mut etcds = None;
     let cluster = Cluster::start_with(|dir, _| {
         let started = Etcds::start(dir);
@@ -113,16 +123,13 @@ async fn on_three_members() -> (Cluster, Etcds) {
         vec![flag]
     })
     .await;
-    (cluster, etcds.expect("started above"))
+    exercise(&cluster, "before", Duration::from_millis(300)).await;
+    Some((cluster, etcds.expect("started above")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_etcd_member_fails_no_read() {
-    if etcd_is_missing() {
-        return;
-    }
-    let (cluster, etcds) = on_three_members().await;
-    exercise(&cluster, "before", Duration::from_millis(300)).await;
+    let Some((cluster, etcds)) = on_three_members().await else { return };
     let follower = (etcds.leader().await + 1) % 3;
     etcds.signal(follower, "KILL");
     let tally = exercise(&cluster, "after", Duration::from_secs(3)).await;
@@ -134,11 +141,7 @@ async fn killed_etcd_member_fails_no_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn frozen_etcd_leader_fails_no_read() {
-    if etcd_is_missing() {
-        return;
-    }
-    let (cluster, etcds) = on_three_members().await;
-    exercise(&cluster, "before", Duration::from_millis(300)).await;
+    let Some((cluster, etcds)) = on_three_members().await else { return };
     let leader = etcds.leader().await;
     etcds.signal(leader, "STOP");
     let tally = exercise(&cluster, "frozen", Duration::from_secs(6)).await;
@@ -156,10 +159,7 @@ async fn frozen_etcd_leader_fails_no_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_goes_on_when_its_etcd_member_freezes() {
-    if etcd_is_missing() {
-        return;
-    }
-    let (cluster, etcds) = on_three_members().await;
+    let Some((cluster, etcds)) = on_three_members().await else { return };
     let from = cluster.get(MAPS).await.ok()["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
     let path = format!("{MAPS}?watch=1&timeoutSeconds=60&resourceVersion={from}");
     // Each member in turn, so that the one which the cache follows is among them.
