@@ -24,10 +24,6 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// connection, and it would not see why it was refused. Go's server waits as long.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Time that the rest of a head may take once it has begun, on every request of a connection: `ReadHeaderTimeout` of
-/// upstream's server. The HTTP library watches the first head alone.
-const HEAD_DEADLINE: Duration = Duration::from_secs(32);
-
 pub(super) struct Gate<S> {
     inner: S,
     /// Read, and not passed on.
@@ -45,6 +41,8 @@ pub(super) struct Gate<S> {
     says: &'static [u8],
     /// Until when the client is heard out.
     lingers: Option<Pin<Box<Sleep>>>,
+    /// Time that a head may take once it has begun, each of a connection: the HTTP library watches the first alone.
+    head_limit: Duration,
     /// Until when the head that has begun must be complete.
     head_deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -61,7 +59,7 @@ enum State {
 }
 
 impl<S> Gate<S> {
-    pub(super) fn new(inner: S) -> Self {
+    pub(super) fn new(inner: S, head_limit: Duration) -> Self {
         Self {
             inner,
             ahead: BytesMut::new(),
@@ -72,6 +70,7 @@ impl<S> Gate<S> {
             turn: Rc::default(),
             says: &[],
             lingers: None,
+            head_limit,
             head_deadline: None,
         }
     }
@@ -150,7 +149,7 @@ impl<S> Gate<S> {
         if !matches!(self.state, State::Head(..)) || self.ahead.is_empty() {
             return false;
         }
-        let deadline = self.head_deadline.get_or_insert_with(|| Box::pin(sleep(HEAD_DEADLINE)));
+        let deadline = self.head_deadline.get_or_insert_with(|| Box::pin(sleep(self.head_limit)));
         if deadline.as_mut().poll(cx).is_pending() {
             return false;
         }
@@ -295,10 +294,12 @@ mod tests {
     use super::super::turn::Held;
     use super::*;
 
+    const HEAD_LIMIT: Duration = Duration::from_secs(32);
+
     /// What the library is given, of bytes that come in pieces of a length.
     async fn given(bytes: &[u8], piece: usize) -> String {
         let (mut client, ours) = tokio::io::duplex(1 << 20);
-        let mut gate = Gate::new(ours);
+        let mut gate = Gate::new(ours, HEAD_LIMIT);
         let mut out = Vec::new();
         let sending = async {
             for piece in bytes.chunks(piece) {
@@ -320,7 +321,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn later_heads_have_a_deadline_too() {
         let (mut client, ours) = tokio::io::duplex(1 << 20);
-        let (mut gate, mut out) = (Gate::new(ours), Vec::new());
+        let (mut gate, mut out) = (Gate::new(ours, HEAD_LIMIT), Vec::new());
         client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nX: ").await.expect("open");
         assert!(gate.read_buf(&mut out).await.expect("the first head") > 0);
         drop(Held::of(gate.turn()));
@@ -334,7 +335,7 @@ mod tests {
             () = dripping => {}
             read = gate.read_buf(&mut out) => assert_eq!(read.expect("the end"), 0),
         }
-        assert_eq!(begun.elapsed().as_secs(), HEAD_DEADLINE.as_secs());
+        assert_eq!(begun.elapsed().as_secs(), HEAD_LIMIT.as_secs());
         assert!(gate.ahead.is_empty());
     }
 
@@ -380,7 +381,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_comes_after_an_answer_that_closes() {
         let (mut client, ours) = tokio::io::duplex(1 << 10);
-        let mut gate = Gate::new(ours);
+        let mut gate = Gate::new(ours, HEAD_LIMIT);
         client.write_all(b"GET /a HTTP/1.1\nHost: h\n\nGET /b HTTP/1.1\nHost: h\n\n").await.expect("open");
         let mut out = Vec::new();
         gate.read_buf(&mut out).await.expect("read");
@@ -394,7 +395,7 @@ mod tests {
     async fn who_was_refused_is_heard_out_and_not_for_ever() {
         for (goes_on, waited) in [(true, LINGER), (false, Duration::ZERO)] {
             let (mut client, ours) = tokio::io::duplex(1 << 10);
-            let mut gate = Gate::new(ours);
+            let mut gate = Gate::new(ours, HEAD_LIMIT);
             client.write_all(b"GET /% HTTP/1.1\r\n").await.expect("open");
             let mut some = [0; 64];
             assert!(gate.read(&mut some).await.expect("read") > 0);

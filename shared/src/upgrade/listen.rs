@@ -198,7 +198,9 @@ impl<H1, H2> Thread<H1, H2> {
             if let Err(error) = http2::serve(stream, &self.http2, &peer, &self.settings).await {
                 tracing::debug!(%error, "HTTP/2 connection error");
             }
-        } else if let Err(error) = self.http1.call((Gate::new(stream), Protocol::Http1, address)).await {
+        } else if let Err(error) =
+            self.http1.call((Gate::new(stream, self.settings.handshake), Protocol::Http1, address)).await
+        {
             tracing::debug!(%error, "HTTP connection error");
         }
     }
