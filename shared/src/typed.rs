@@ -12,16 +12,19 @@ use serde_json::Value;
 /// Go's zero `metav1.Time`, which is `null` in JSON, where a type has to have a time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// Reads an object from JSON. Without a schema the type's own decoder decides.
+/// Reads an object from JSON. `schema` is asked for only where the type's own decoder refuses; without one, that decides.
 ///
 /// # Errors
 /// Text that Go's decoder refuses as well, in its words.
-pub fn from_json<T: DeserializeOwned>(schema: Option<&Message>, text: &[u8]) -> Result<T, String> {
+pub fn from_json<T: DeserializeOwned>(
+    schema: impl FnOnce() -> Option<&'static Message>,
+    text: &[u8],
+) -> Result<T, String> {
     let strict = match serde_json::from_slice(text) {
         Ok(object) => return Ok(object),
         Err(error) => error.to_string(),
     };
-    let Some(schema) = schema else { return Err(strict) };
+    let Some(schema) = schema() else { return Err(strict) };
     let decoded = json::decode(schema, text, json::Strictness::Ignore).map_err(|error| error.to_string())?;
     from_decoded(schema, decoded.value)
 }
@@ -69,7 +72,7 @@ fn is_time(field: &Field) -> bool {
     field.card == Card::Single && matches!(field.kind, Kind::Time | Kind::MicroTime)
 }
 
-/// Who an object is: what can be read of it when nothing else can.
+/// Identity of an object: what can be read of it when nothing else can.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Empty at cluster scope.

@@ -335,7 +335,7 @@ impl Watched {
 fn read(object: Raw<'_>) -> Result<Meta, String> {
     match object {
         Raw::Json(text) => {
-            let schema = proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata");
+            let schema = || proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata");
             typed::from_json::<Partial>(schema, text.as_bytes()).map(|o| o.metadata)
         }
         Raw::Protobuf(raw) => wire::read::<Partial>(raw).map(|o| o.metadata),

@@ -37,7 +37,7 @@ pub async fn request<T: DeserializeOwned>(client: &Client, request: http::Reques
 pub async fn page<K: Cached + DeserializeOwned>(client: &Client, params: &ListParams) -> kube::Result<Page<K>> {
     let list = Request::new(K::collection_path(None)).list(params).map_err(kube::Error::BuildRequest)?;
     let page: Page<Box<RawValue>> = request(client, list).await?;
-    let read = |item: &RawValue| typed::from_json(K::schema(), item.get().as_bytes()).map_err(unreadable);
+    let read = |item: &RawValue| typed::from_json(K::schema, item.get().as_bytes()).map_err(unreadable);
     let items = page.items.iter().map(|item| read(item)).collect::<kube::Result<_>>()?;
     Ok(Page { metadata: page.metadata, items })
 }
@@ -54,5 +54,5 @@ pub async fn get<K: Cached + DeserializeOwned>(client: &Client, namespace: &str,
     let namespace = Some(namespace).filter(|ns| !ns.is_empty());
     let get = Request::new(K::collection_path(namespace)).get(name, &Default::default());
     let text = client.request_text(get.map_err(kube::Error::BuildRequest)?).await?;
-    typed::from_json(K::schema(), text.as_bytes()).map_err(unreadable)
+    typed::from_json(K::schema, text.as_bytes()).map_err(unreadable)
 }

@@ -43,7 +43,7 @@ pub enum Raw<'a> {
 }
 
 impl Raw<'_> {
-    /// Who the object is, also where the rest of it cannot be read.
+    /// Reads the identity of the object, also where the rest of it cannot be read.
     pub fn identity(self) -> Option<Identity> {
         match self {
             Raw::Json(text) => Identity::of_json(text.as_bytes()),

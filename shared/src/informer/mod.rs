@@ -257,10 +257,9 @@ impl<K: Cached> Cache for Informer<K> {
             Err(why) => return self.keep_last_state(object, listed, why),
         };
         let revision = object.cache_version().map(str::to_owned);
-        let key = store::key(&object);
-        self.0.unreadable.remove(&key);
+        self.0.unreadable.remove(object.cache_key());
         if let Some(listed) = listed {
-            listed.insert(key);
+            listed.insert(store::key(&object));
         }
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.put(object) {
@@ -281,7 +280,7 @@ impl<K: Cached> Cache for Informer<K> {
         if let Some(listed) = listed {
             listed.remove(&key);
         }
-        self.0.unreadable.remove(&key);
+        self.0.unreadable.remove((&key.0, &key.1));
         self.drop_object(&key, last);
         Ok(revision)
     }
@@ -317,13 +316,12 @@ impl<K: Cached> Cache for Informer<K> {
 impl<K: Cached> Informer<K> {
     fn read(&self, object: Raw<'_>) -> Result<K, Broken> {
         let mut object: K = match (object, self.0.from_protobuf.get()) {
-            (Raw::Protobuf(raw), Some(read)) => match (read(raw), K::schema()) {
-                (Ok(object), _) => return Ok(object),
-                (Err(_), Some(schema)) => typed::from_protobuf(schema, raw)?,
-                (Err(why), None) => return Err(why),
+            (Raw::Protobuf(raw), Some(read)) => match read(raw) {
+                Ok(object) => return Ok(object),
+                Err(why) => typed::from_protobuf(K::schema().ok_or(why)?, raw)?,
             },
             (Raw::Protobuf(_), None) => return Err("protobuf was not asked for".to_owned()),
-            (Raw::Json(text), _) => typed::from_json(K::schema(), text.as_bytes())?,
+            (Raw::Json(text), _) => typed::from_json(K::schema, text.as_bytes())?,
         };
         object.forget_managers();
         if let Some(transform) = &*self.0.transform.lock() {

@@ -28,8 +28,7 @@ impl Unreadable {
     /// Reports whether an object is there and cannot be decoded; the namespace is empty at cluster scope.
     pub fn contains(&self, namespace: &str, name: &str) -> bool {
         let state = self.0.read();
-        let quick = state.by_key.is_empty() && !state.overflowed;
-        !quick && (state.overflowed || state.by_key.contains_key(&(namespace.to_owned(), name.to_owned())))
+        state.overflowed || state.by_key.contains_key(&(namespace.to_owned(), name.to_owned()))
     }
 
     /// Reports whether an object with this uid is there and cannot be decoded.
@@ -74,10 +73,10 @@ impl Unreadable {
         }
     }
 
-    pub(super) fn remove(&self, key: &Key) {
-        // Nearly always there is nothing, and readers of the same store are not to wait for this.
+    /// HOT: called for every object that is read; nearly always there is nothing, and no key is made.
+    pub(super) fn remove(&self, (namespace, name): (&str, &str)) {
         if !self.0.read().by_key.is_empty() {
-            self.0.write().by_key.remove(key);
+            self.0.write().by_key.remove(&(namespace.to_owned(), name.to_owned()));
         }
     }
 

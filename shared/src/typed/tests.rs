@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn read<T: DeserializeOwned + k8s_openapi::Resource>(object: &Value) -> Result<T, String> {
-    let schema = proto::schema::kind_of(T::API_VERSION, T::KIND);
+    let schema = || proto::schema::kind_of(T::API_VERSION, T::KIND);
     from_json(schema, object.to_string().as_bytes())
 }
 
