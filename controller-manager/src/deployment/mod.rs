@@ -20,7 +20,7 @@ use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
-use crate::engine::action::Action;
+use crate::engine::action::{Action, join};
 use crate::engine::clock;
 use crate::engine::context::{BY_CONTROLLER, Context};
 use crate::engine::executor::Executor;
@@ -120,7 +120,7 @@ impl Deployments {
         }
         let mut copy = d.clone();
         if error.already_exists() {
-            let path = format!("{}/{name}", ReplicaSet::url_path(&(), d.metadata.namespace.as_deref()));
+            let path = join(&ReplicaSet::url_path(&(), d.metadata.namespace.as_deref()), name);
             let there: ReplicaSet = from_tree(&self.executor.rest.get(&path).await?).map_err(RestError::other)?;
             let ours = object::controller_of(&there.metadata).is_some_and(|r| r.uid == object::uid(&d.metadata));
             let template = d.spec.as_ref().map(|s| &s.template);

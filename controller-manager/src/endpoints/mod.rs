@@ -17,7 +17,7 @@ use shared::workqueue::Queue;
 use self::held::Held;
 use self::plan::{Change, Snapshot};
 use self::stale::Replaced;
-use crate::engine::action::Action;
+use crate::engine::action::{Action, join};
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::Key;
@@ -88,7 +88,7 @@ impl EndpointsController {
             self.triggers.lock().forget(key);
             self.replaced.forget(key);
             // Whoever made them: endpoints go with their service.
-            let path = format!("{}/{}", Held::collection_path(Some(&key.namespace)), key.name);
+            let path = join(&Held::collection_path(Some(&key.namespace)), &key.name);
             // Rare, and larger than all the rest of this.
             Box::pin(self.executor.one(Action::Delete { path, options: json!({}) })).await?;
             return Ok(None);

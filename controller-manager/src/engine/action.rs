@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
+pub use shared::client::path::join;
 
 use super::object::{Held, Metadata};
 
@@ -171,12 +172,6 @@ fn path_of<K: Resource<DynamicType = ()>>(meta: &impl Metadata) -> String {
 /// A typed object as a JSON body. Typed objects always serialise: their keys are strings.
 pub fn body<T: Serialize>(object: &T) -> Value {
     serde_json::to_value(object).unwrap_or(Value::Null)
-}
-
-/// The path of the object at a collection path.
-#[must_use]
-pub fn join(collection: &str, name: &str) -> String {
-    [collection, "/", &shared::client::path::escape(name)].concat()
 }
 
 #[cfg(test)]

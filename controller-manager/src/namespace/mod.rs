@@ -20,7 +20,7 @@ use shared::workqueue::Queue;
 
 use self::plan::Round;
 use self::waiting::Waiting;
-use crate::engine::action::{Action, body};
+use crate::engine::action::{Action, body, join};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
@@ -243,7 +243,7 @@ impl Namespaces {
         if !done {
             for item in before.iter().flatten() {
                 let name = &item.metadata.name;
-                match self.rest.delete(&format!("{path}/{name}"), &options).await {
+                match self.rest.delete(&join(&path, name), &options).await {
                     Err(e) if e.not_found() || e.unsupported() => {}
                     other => drop(other?),
                 }

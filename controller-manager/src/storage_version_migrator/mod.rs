@@ -17,7 +17,7 @@ use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::plan::Phase;
-use crate::engine::action::{Action, body, object_path};
+use crate::engine::action::{Action, body, join, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
@@ -173,7 +173,7 @@ impl Migrator {
         if newer.map_err(|e| Stop::ForGood(RestError::other(e)))? == Ordering::Greater {
             return Ok(());
         }
-        let path = format!("{}/{}?fieldManager={NAME}", served.path(meta["namespace"].as_str()), text(&meta["name"]));
+        let path = join(&served.path(meta["namespace"].as_str()), &text(&meta["name"])) + "?fieldManager=" + NAME;
         let body = json!({"apiVersion": served.api_version(), "kind": served.kind,
             "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}});
         match self.executor.rest.apply(&path, &body).await {

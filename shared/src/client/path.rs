@@ -3,7 +3,7 @@
 //! In: names out of objects, which are free text. Out: the segment, escaped, or why there is none. Answers for the name checks
 //! of client-go's `rest.Request`. Never: a name in a path that has not passed here.
 
-use std::fmt::Write as _;
+use crate::url;
 
 /// Checks and escapes a name for use as one segment of a path.
 ///
@@ -33,18 +33,14 @@ pub fn object(collection: &str, name: &str) -> Result<String, String> {
     Ok([collection, "/", &segment(name)?].concat())
 }
 
-/// Escapes what cannot stand in a segment, so that any name is one. Go's `url.URL` escapes the same of what [`segment`] takes.
-pub fn escape(name: &str) -> String {
-    let mut escaped = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~$&+,:;=@".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            // Writing to a string never fails.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
+/// The path of an object that is known to be there: its name was validated, and is escaped all the same.
+#[must_use]
+pub fn join(collection: &str, name: &str) -> String {
+    [collection, "/", &escape(name).replace('/', "%2F")].concat()
+}
+
+fn escape(name: &str) -> String {
+    url::escaped_path(name.as_bytes()).into_iter().map(char::from).collect()
 }
 
 #[cfg(test)]
@@ -77,6 +73,11 @@ mod tests {
         ] {
             assert_eq!(segment(name).unwrap(), escaped);
         }
+    }
+
+    #[test]
+    fn joined_names_are_one_segment_whatever_they_hold() {
+        assert_eq!(join("/api/v1/pods", "a/b?c"), "/api/v1/pods/a%2Fb%3Fc");
     }
 
     proptest! {

@@ -4,6 +4,8 @@
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Component, Path};
 
+use crate::url::escaped_path;
+
 /// The folder.
 const ROOT: &str = "/var/log";
 /// Most bytes of a file that are shown: its end is what is of interest.
@@ -74,13 +76,7 @@ fn link(name: &str) -> String {
     if name.split('/').next().is_some_and(|first| first.contains(':')) {
         out.push_str("./");
     }
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' => out.push(char::from(byte)),
-            _ if b"-_.~$&+,/:;=@".contains(&byte) => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
+    out.extend(escaped_path(name.as_bytes()).into_iter().map(char::from));
     out
 }
 
