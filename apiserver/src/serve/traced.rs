@@ -53,8 +53,7 @@ pub(super) struct Panic(Box<dyn Any + Send>);
 impl Panic {
     /// Writes it down, and goes on with it: the connection ends.
     pub(super) async fn pass(self, kept: &mut Kept) -> ! {
-        let text = self.0.downcast_ref::<&str>().copied();
-        let why = text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown");
+        let why = shared::run::panic_text(&*self.0).unwrap_or("unknown");
         if let Some(trail) = kept.0.take() {
             trail.panicked(why).await;
         }

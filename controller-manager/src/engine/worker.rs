@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use shared::run::panic_text;
 use shared::workqueue::Queue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -69,8 +70,7 @@ async fn contained<T: std::fmt::Debug>(name: &'static str, key: &T, work: impl F
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(synced) => synced,
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic");
+            let text = panic_text(&*panic).unwrap_or("unknown panic");
             tracing::error!(controller = name, ?key, panic = text, "Observed a panic");
             Err(RestError::other(format!("observed a panic: {text}")))
         }

@@ -3,6 +3,7 @@
 //! A task that panics ends the process, as an unrecovered panic of a goroutine does upstream: whoever watches over the
 //! process starts it again, where it would otherwise go on without that task.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,6 +41,11 @@ impl Drop for Leaving {
             std::process::exit(PANICKED);
         }
     }
+}
+
+/// The message of a caught panic, where it is text.
+pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 impl TaskGroup {
