@@ -1,29 +1,13 @@
-//! The service manager's protocol: units of `Type=notify` and their watchdog.
+//! The service manager's protocol of units of `Type=notify`.
 //!
 //! Answers for `github.com/coreos/go-systemd/daemon`. Without `NOTIFY_SOCKET` nothing is sent.
-
-use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 /// Tells systemd that the process serves (`READY=1`).
 pub fn notify_ready() {
-    send(NotifyState::Ready, "Unable to send systemd daemon successful start message");
-}
-
-/// Tells systemd's watchdog that the process is healthy (`WATCHDOG=1`).
-pub fn notify_watchdog() {
-    send(NotifyState::Watchdog, "Failed to notify systemd watchdog");
-}
-
-/// Time within which the watchdog has to hear of this process (`WATCHDOG_USEC`), or `None` without a watchdog.
-pub fn watchdog_interval() -> Option<Duration> {
-    sd_notify::watchdog_enabled().filter(|interval| !interval.is_zero())
-}
-
-fn send(state: NotifyState<'_>, failure: &str) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::error!(err = %error, "{failure}");
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::error!(err = %error, "Unable to send systemd daemon successful start message");
     }
 }
 
@@ -41,7 +25,6 @@ mod tests {
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &format!("run::systemd::tests::{test}")])
             .env("NOTIFY_SOCKET", dir.join("notify"))
-            .env("WATCHDOG_USEC", "30000000")
             .output()
             .unwrap();
         assert!(status.status.success(), "{status:?}");
@@ -57,15 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn healthy_says_nothing_without_a_socket() {
-        if super::watchdog_interval().is_some() {
-            super::notify_watchdog();
-        }
-    }
-
-    #[test]
     fn states_are_sent_to_the_socket_of_the_unit() {
         assert_eq!(said_by("ready_says_nothing_without_a_socket").trim_end(), "READY=1");
-        assert_eq!(said_by("healthy_says_nothing_without_a_socket").trim_end(), "WATCHDOG=1");
     }
 }
