@@ -17,7 +17,7 @@ use crate::probes;
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
 use crate::server::{Port, Server};
-use crate::settings::Settings;
+use crate::settings::{PRIVATE_FOLDER, Settings};
 use crate::sources::{Source, SourceSet, annotations, file, mirror, url};
 use crate::stats::Stats;
 use crate::status::writer::Writer;
@@ -517,9 +517,6 @@ fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
     let tree = FsCgroups::new(root, resources::cgroup_version(), config.settings().resources);
     Ok(Arc::new(tree.map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
 }
-
-/// Mode of the root folder and of pods' folders, as upstream makes them.
-const PRIVATE_FOLDER: u32 = 0o750;
 
 fn make_folders(settings: &Settings) -> anyhow::Result<()> {
     let pods = settings.root_dir.join("pods");

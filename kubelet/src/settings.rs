@@ -5,6 +5,9 @@ use jiff::SignedDuration;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Mode of the root folder and of pods' folders, as upstream makes them.
+pub const PRIVATE_FOLDER: u32 = 0o750;
+
 /// Settings that do not change while the kubelet runs.
 #[derive(Clone, Debug)]
 pub struct Settings {

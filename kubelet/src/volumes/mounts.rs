@@ -19,14 +19,18 @@ const LARGEST_FILE: u64 = 1 << 20;
 /// # Errors
 /// The table cannot be read, so nothing is known of what is mounted.
 pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    mount_points(folder, |point, folder| point.starts_with(folder))
+}
+
+/// Mount points that `wanted` takes, given `folder` by its resolved path; deepest first.
+fn mount_points(folder: &Path, wanted: fn(&Path, &Path) -> bool) -> io::Result<Vec<PathBuf>> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     let folder = match fs::canonicalize(folder) {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut points: Vec<PathBuf> =
-        table.lines().filter_map(mount_point).filter(|point| point.starts_with(&folder)).collect();
+    let mut points: Vec<PathBuf> = table.lines().filter_map(mount_point).filter(|at| wanted(at, &folder)).collect();
     points.reverse();
     Ok(points)
 }
@@ -50,8 +54,7 @@ fn mount_point(line: &str) -> Option<PathBuf> {
 }
 
 pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
-    let points = below(path)?;
-    Ok(!points.is_empty() && points.contains(&fs::canonicalize(path)?))
+    Ok(!mount_points(path, |point, path| point == path)?.is_empty())
 }
 
 /// Mounts a tmpfs (or another memory file system) unless something is mounted there.

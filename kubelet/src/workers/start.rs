@@ -14,6 +14,7 @@ use crate::facts::PodFacts;
 use crate::hooks::HookTarget;
 use crate::objects::ObjectError;
 use crate::pods;
+use crate::settings::PRIVATE_FOLDER;
 use crate::volumes::MountedVolume;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ pub async fn host_resolver(cx: &Context) -> Resolver {
 pub async fn folders(cx: &Context, pod: &Pod) -> std::io::Result<()> {
     let dir = cx.settings.pod_dir(pods::uid(pod));
     let mut private = tokio::fs::DirBuilder::new();
-    private.recursive(true).mode(0o750);
+    private.recursive(true).mode(PRIVATE_FOLDER);
     for sub in ["volumes", "plugins", "containers"] {
         private.create(dir.join(sub)).await?;
     }
