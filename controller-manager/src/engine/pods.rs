@@ -245,6 +245,9 @@ mod tests {
         ] {
             assert_eq!(later_first(a, b, now), want, "{a} {b}");
         }
+        let (a, b) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:05Z"));
+        assert!(later_first(a, b, now).is_ne(), "between those that hardly differ chance decides");
+        assert_eq!(later_first(a, b, now), later_first(b, a, now).reverse());
     }
 
     proptest::proptest! {
