@@ -1,5 +1,6 @@
 //! What the rooms ask of the API server, answered by it: objects that pods refer to, services, events.
 
+use crate::env;
 use crate::events::{EventSink, EventType};
 use crate::objects::{ObjectError, ObjectSource};
 use crate::pods;
@@ -14,7 +15,7 @@ use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use shared::events::{Kind, Recorder};
 use shared::informer::Informer;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,53 +25,133 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Nothing on the way to the API server waits longer.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-type Kept<K> = Mutex<HashMap<(String, String), (Instant, Arc<K>)>>;
+/// Most objects of a kind that are kept.
+const MOST_KEPT: usize = 4096;
 
-/// Objects by GET, kept for a moment.
+type Key = (String, String);
+
+/// Why an object was not answered.
+enum Failure {
+    /// The API server says no.
+    Refused(ObjectError),
+    /// It cannot be asked, or not now.
+    Away(ObjectError),
+}
+
+impl From<Failure> for ObjectError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(error) | Failure::Away(error) => error,
+        }
+    }
+}
+
+/// Objects of one kind as they were read last, by namespace and name. While the API server is away they serve containers
+/// that are started again, as upstream's watch-backed cache does.
+struct Kept<K>(Mutex<HashMap<Key, (Instant, Arc<K>)>>);
+
+impl<K> Default for Kept<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K> Kept<K> {
+    async fn get(
+        &self,
+        kind: &'static str,
+        (namespace, name): (&str, &str),
+        ask: impl Future<Output = Result<Option<K>, Failure>>,
+    ) -> Result<Arc<K>, ObjectError> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let known = self.0.lock().get(&key).cloned();
+        if let Some((at, object)) = &known
+            && at.elapsed() < FRESH
+        {
+            return Ok(Arc::clone(object));
+        }
+        let object = match ask.await {
+            Ok(Some(object)) => Arc::new(object),
+            Ok(None) => {
+                self.0.lock().remove(&key);
+                return Err(ObjectError::NotFound { kind, name: name.to_owned() });
+            }
+            Err(Failure::Refused(error)) => return Err(error),
+            Err(Failure::Away(error)) => known.map(|(_, object)| object).ok_or(error)?,
+        };
+        let mut kept = self.0.lock();
+        if kept.len() >= MOST_KEPT {
+            kept.retain(|_, (at, _)| at.elapsed() < FRESH);
+        }
+        if kept.len() < MOST_KEPT {
+            kept.insert(key, (Instant::now(), Arc::clone(&object)));
+        }
+        Ok(object)
+    }
+
+    fn retain(&self, used: &HashSet<Key>) {
+        self.0.lock().retain(|key, _| used.contains(key));
+    }
+}
+
+/// The config maps, secrets and runtime classes that pods refer to.
+#[derive(Default)]
+struct References {
+    config_maps: HashSet<Key>,
+    secrets: HashSet<Key>,
+    runtime_classes: HashSet<Key>,
+}
+
+impl References {
+    fn add(&mut self, pod: &Pod) {
+        let Some(spec) = &pod.spec else { return };
+        let key = |name: &str| (pods::namespace(pod).to_owned(), name.to_owned());
+        for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+            let found = env::references(container);
+            self.config_maps.extend(found.config_maps.iter().map(|name| key(name)));
+            self.secrets.extend(found.secrets.iter().map(|name| key(name)));
+        }
+        self.secrets.extend(spec.image_pull_secrets.iter().flatten().map(|secret| key(&secret.name)));
+        for volume in spec.volumes.iter().flatten() {
+            let sources = volume.projected.iter().flat_map(|projected| &projected.sources).flatten();
+            for source in sources {
+                self.config_maps.extend(source.config_map.iter().map(|map| key(&map.name)));
+                self.secrets.extend(source.secret.iter().map(|secret| key(&secret.name)));
+            }
+            self.config_maps.extend(volume.config_map.iter().map(|map| key(&map.name)));
+            let secret = volume.secret.as_ref().and_then(|secret| secret.secret_name.as_deref());
+            self.secrets.extend(secret.map(key));
+        }
+        self.runtime_classes.extend(spec.runtime_class_name.iter().map(|name| (String::new(), name.clone())));
+    }
+}
+
+/// Objects by GET, kept as long as pods refer to them.
 pub struct ApiObjects {
     client: kube::Client,
     config_maps: Kept<ConfigMap>,
     secrets: Kept<Secret>,
+    runtime_classes: Kept<RuntimeClass>,
 }
 
 impl ApiObjects {
     /// Through a client.
     pub fn new(client: kube::Client) -> Self {
-        Self { client, config_maps: Mutex::default(), secrets: Mutex::default() }
+        Self { client, config_maps: Kept::default(), secrets: Kept::default(), runtime_classes: Kept::default() }
     }
 }
 
-async fn timely<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ObjectError> {
+async fn timely<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
     match tokio::time::timeout(DEADLINE, call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(ObjectError::Other(status.message.clone())),
-        Ok(Err(error)) => Err(ObjectError::Other(error.to_string())),
-        Err(_) => Err(ObjectError::Other("context deadline exceeded".to_owned())),
+        Ok(Err(kube::Error::Api(status))) => {
+            let error = ObjectError::Other(status.message.clone());
+            let away = status.code >= 500 || status.code == 429;
+            Err(if away { Failure::Away(error) } else { Failure::Refused(error) })
+        }
+        Ok(Err(error)) => Err(Failure::Away(ObjectError::Other(error.to_string()))),
+        Err(_) => Err(Failure::Away(ObjectError::Other("context deadline exceeded".to_owned()))),
     }
-}
-
-async fn get<K>(
-    kept: &Kept<K>,
-    api: Api<K>,
-    kind: &'static str,
-    namespace: &str,
-    name: &str,
-) -> Result<Arc<K>, ObjectError>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    let key = (namespace.to_owned(), name.to_owned());
-    if let Some((at, object)) = kept.lock().get(&key)
-        && at.elapsed() < FRESH
-    {
-        return Ok(Arc::clone(object));
-    }
-    let found = timely(api.get_opt(name)).await?;
-    let mut kept = kept.lock();
-    kept.retain(|_, (at, _)| at.elapsed() < FRESH);
-    let object = Arc::new(found.ok_or_else(|| ObjectError::NotFound { kind, name: name.to_owned() })?);
-    kept.insert(key, (Instant::now(), Arc::clone(&object)));
-    Ok(object)
 }
 
 /// What few pods ask for is not kept.
@@ -85,13 +166,13 @@ where
 #[async_trait]
 impl ObjectSource for ApiObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
-        let api = Api::namespaced(self.client.clone(), namespace);
-        get(&self.config_maps, api, "configmap", namespace, name).await
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        self.config_maps.get("configmap", (namespace, name), timely(api.get_opt(name))).await
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
-        let api = Api::namespaced(self.client.clone(), namespace);
-        get(&self.secrets, api, "secret", namespace, name).await
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        self.secrets.get("secret", (namespace, name), timely(api.get_opt(name))).await
     }
 
     async fn claim(&self, namespace: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
@@ -103,7 +184,16 @@ impl ObjectSource for ApiObjects {
     }
 
     async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
-        once(Api::all(self.client.clone()), "runtimeclass.node.k8s.io", name).await
+        let api: Api<RuntimeClass> = Api::all(self.client.clone());
+        self.runtime_classes.get("runtimeclass.node.k8s.io", ("", name), timely(api.get_opt(name))).await
+    }
+
+    fn retain(&self, pods: &[Arc<Pod>]) {
+        let mut used = References::default();
+        pods.iter().for_each(|pod| used.add(pod));
+        self.config_maps.retain(&used.config_maps);
+        self.secrets.retain(&used.secrets);
+        self.runtime_classes.retain(&used.runtime_classes);
     }
 
     async fn token(&self, pod: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
@@ -181,5 +271,65 @@ impl EventSink for ApiEvents {
     fn node(&self, severity: EventType, reason: &str, message: &str) {
         tracing::info!(?severity, reason, message, "Event occurred");
         self.recorder.event(&self.node, kind(severity), reason, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Makes everything that is kept old enough to be asked for again.
+    fn age<K>(kept: &Kept<K>) {
+        let old = Instant::now().checked_sub(FRESH * 2).expect("a machine that is up for seconds");
+        kept.0.lock().values_mut().for_each(|(at, _)| *at = old);
+    }
+
+    #[tokio::test]
+    async fn the_last_state_of_an_object_serves_while_the_api_server_is_away() {
+        let kept = Kept::<u32>::default();
+        let get = async |answer: Result<Option<u32>, Failure>| {
+            age(&kept);
+            kept.get("secret", ("ns", "s"), async { answer }).await.map(|value| *value).map_err(|e| e.to_string())
+        };
+        let away = || Err(Failure::Away(ObjectError::Other("connection refused".to_owned())));
+        let refused = || Err(Failure::Refused(ObjectError::Other("forbidden".to_owned())));
+        assert_eq!(get(away()).await, Err("connection refused".to_owned()));
+        assert_eq!(get(Ok(Some(1))).await, Ok(1));
+        assert_eq!(get(away()).await, Ok(1));
+        assert_eq!(get(refused()).await, Err("forbidden".to_owned()));
+        assert_eq!(get(Ok(Some(2))).await, Ok(2));
+        // Gone is gone: what comes after it does not bring it back.
+        assert_eq!(get(Ok(None)).await, Err("secret \"s\" not found".to_owned()));
+        assert_eq!(get(away()).await, Err("connection refused".to_owned()));
+        // Once no pod refers to it, neither.
+        assert_eq!(get(Ok(Some(3))).await, Ok(3));
+        kept.retain(&HashSet::new());
+        assert_eq!(get(away()).await, Err("connection refused".to_owned()));
+    }
+
+    #[test]
+    fn all_that_a_pod_refers_to_is_kept() {
+        let pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": {
+            "runtimeClassName": "class",
+            "imagePullSecrets": [{"name": "pull"}],
+            "initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "from"}}]}],
+            "containers": [{"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]}],
+            "volumes": [
+                {"name": "a", "configMap": {"name": "map"}},
+                {"name": "b", "secret": {"secretName": "file"}},
+                {"name": "c", "projected": {"sources": [{"configMap": {"name": "part"}}, {"secret": {"name": "half"}}]}},
+            ],
+        }});
+        let mut found = References::default();
+        found.add(&serde_json::from_value(pod).expect("pod"));
+        let names = |keys: &HashSet<Key>| {
+            let mut names: Vec<String> = keys.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&found.config_maps), ["ns/from", "ns/map", "ns/part"]);
+        assert_eq!(names(&found.secrets), ["ns/file", "ns/half", "ns/key", "ns/pull"]);
+        assert_eq!(names(&found.runtime_classes), ["/class"]);
     }
 }

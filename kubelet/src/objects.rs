@@ -29,7 +29,8 @@ pub enum ObjectError {
     Other(String),
 }
 
-/// Getter for objects that pods refer to. Cached by the implementation; calls may block on the network.
+/// Getter for objects that pods refer to. Cached by the implementation, which answers with what it read last while the API
+/// server cannot be asked; calls may block on the network.
 #[async_trait]
 pub trait ObjectSource: Send + Sync {
     /// The config map `namespace/name`.
@@ -42,6 +43,8 @@ pub trait ObjectSource: Send + Sync {
     async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError>;
     /// The runtime class of this name.
     async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError>;
+    /// Forgets the objects that none of these pods, all of the node's, refers to.
+    fn retain(&self, _pods: &[Arc<Pod>]) {}
     /// Asks for a token of the pod's service account. Not cached: the volume manager decides when to renew
     /// (at 80 % of the lifetime or after 24 h). `spec.boundObjectRef` is filled in by the caller.
     async fn token(&self, pod: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError>;

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use shared::traces::{self, Kind};
 use shared::types::is_pod_terminal;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -124,6 +125,7 @@ async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> boo
 async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str) -> bool) {
     // What there is to take down is listed before what is known: a pod that comes meanwhile has none of it.
     let folders = cx.volumes.pods_on_disk();
+    let logs = log_folders(&cx.settings.pod_logs_dir);
     let for_cgroups = Arc::clone(cx);
     let cgroups = tokio::task::spawn_blocking(move || for_cgroups.cgroups.pods()).await.unwrap_or_default();
     let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
@@ -136,6 +138,11 @@ async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str)
             Err(error) => tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone"),
         }
     }
+    for (uid, folder) in logs.into_iter().filter(|(uid, _)| gone(uid)) {
+        if let Err(error) = tokio::fs::remove_dir_all(&folder).await {
+            tracing::warn!(pod_uid = uid, %error, "Could not remove the logs of a pod that is gone");
+        }
+    }
     for uid in cgroups.into_iter().filter(gone) {
         let for_cgroups = Arc::clone(cx);
         let removed = tokio::task::spawn_blocking(move || for_cgroups.cgroups.remove_pod(&uid)).await;
@@ -143,6 +150,18 @@ async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str)
             tracing::warn!(%error, "Could not remove the cgroup of a pod that is gone");
         }
     }
+}
+
+/// Folders of pods' logs, `<namespace>_<name>_<uid>`, with the uids of the pods.
+fn log_folders(root: &Path) -> Vec<(String, PathBuf)> {
+    let folder = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let parts: Vec<&str> = name.split('_').collect();
+        let [_, _, uid] = parts[..] else { return None };
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        (is_folder && !uid.is_empty()).then(|| (uid.to_owned(), entry.path()))
+    };
+    std::fs::read_dir(root).into_iter().flatten().flatten().filter_map(folder).collect()
 }
 
 /// Runs until shutdown. `ready` turns true once every source was heard; `present` says of a uid that its pod is there although
@@ -168,6 +187,7 @@ pub async fn run(
         if first || since_collect >= PERIOD {
             leftovers(&cx, &manager, &present).await;
             collect(&cx, &manager.uids()).await;
+            cx.objects.retain(&manager.pods());
             since_collect = Duration::ZERO;
             first = false;
         }
@@ -187,6 +207,18 @@ pub async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_logs_tell_whose_they_are() {
+        let root = std::env::temp_dir().join(format!("ironclad-pod-logs-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&root).expect("folder");
+        for name in ["ns_pod_uid", "ns_pod_", "other", "a_b_c_d"] {
+            std::fs::create_dir(root.join(name)).expect("folder");
+        }
+        std::os::unix::fs::symlink("/tmp", root.join("a_b_link")).expect("link");
+        assert_eq!(log_folders(&root), [("uid".to_owned(), root.join("ns_pod_uid"))]);
+        std::fs::remove_dir_all(&root).expect("removed");
+    }
 
     #[test]
     fn the_newest_of_each_is_kept() {
