@@ -14,21 +14,17 @@ use tokio_util::sync::CancellationToken;
 /// Largest manifest that is read.
 const MAX_MANIFEST: u64 = 10 * 1024 * 1024;
 
-/// Reads every manifest under `path`; a bad one is reported and skipped.
-pub fn read(path: &Path, node_name: &str, now: Timestamp) -> Vec<Pod> {
+/// Reads every manifest under `path`; a bad one is reported and skipped. A path that is not there has none.
+///
+/// # Errors
+/// The path cannot be read: nothing is known of its pods.
+pub fn read(path: &Path, node_name: &str, now: Timestamp) -> std::io::Result<Vec<Pod>> {
     let mut files: Vec<PathBuf> = match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(error) => {
-            tracing::error!(path = %path.display(), %error, "Could not read the manifest path");
-            return Vec::new();
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+        Ok(meta) if meta.is_dir() => {
+            std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<_>>()?
         }
-        Ok(meta) if meta.is_dir() => match std::fs::read_dir(path) {
-            Ok(entries) => entries.filter_map(|e| e.ok().map(|e| e.path())).collect(),
-            Err(error) => {
-                tracing::error!(path = %path.display(), %error, "Could not read the manifest folder");
-                return Vec::new();
-            }
-        },
         Ok(_) => vec![path.to_owned()],
     };
     files.sort();
@@ -53,7 +49,7 @@ pub fn read(path: &Path, node_name: &str, now: Timestamp) -> Vec<Pod> {
             Err(error) => tracing::error!(path = %file.display(), %error, "Could not process manifest file"),
         }
     }
-    pods
+    Ok(pods)
 }
 
 /// Keeps the "first seen" time of pods that stay the same.
@@ -93,7 +89,10 @@ pub async fn watch(
         }
         let (folder, node) = (path.clone(), node_name.clone());
         let read = tokio::task::spawn_blocking(move || read(&folder, &node, Timestamp::now())).await;
-        if let Ok(mut pods) = read {
+        if let Ok(Err(error)) = &read {
+            tracing::error!(path = %path.display(), %error, "Unable to read config path");
+        }
+        if let Ok(Ok(mut pods)) = read {
             keep_seen(&mut pods, &mut seen);
             if last.as_ref() != Some(&pods) {
                 last = Some(pods.clone());
@@ -111,5 +110,26 @@ pub async fn watch(
             }
             () = tokio::time::sleep(every) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_read_is_not_an_empty_one() {
+        let folder = std::env::temp_dir().join(format!("ironclad-manifests-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&folder).expect("folder");
+        let pods = |path: &Path| read(path, "n", Timestamp::UNIX_EPOCH).map(|pods| pods.len()).map_err(|e| e.kind());
+        assert_eq!(pods(&folder.join("nothing")), Ok(0));
+        let manifest = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}";
+        std::fs::write(folder.join("pod.yaml"), manifest).expect("manifest");
+        std::fs::write(folder.join("other.yaml"), "]").expect("manifest");
+        assert_eq!(pods(&folder), Ok(1));
+        // A link to itself: the file system answers with an error, not with an absence.
+        std::os::unix::fs::symlink("loop", folder.join("loop")).expect("link");
+        assert!(pods(&folder.join("loop")).is_err());
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }
