@@ -4,18 +4,27 @@ use super::admission::{self, Measure, Refusal};
 use super::context::Context;
 use super::mailbox::Mailbox;
 use super::resize;
-use super::worker::Worker;
+use super::worker::{RETRY, Worker};
 use crate::events::EventType;
 use crate::pods;
 use crate::sources::{Source, SourceSet};
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
+use shared::run::panic_text;
 use shared::types::is_pod_terminal;
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// Longest pause before a worker that panicked is started again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+/// A worker that lived so long begins with the shortest pause again.
+const PANIC_FREE: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Default)]
 pub(super) struct Inner {
@@ -152,10 +161,11 @@ impl Manager {
             self.renew(&mut inner, pod);
         }
         drop(inner);
-        let worker = Worker::new(Arc::clone(&self.cx), mailbox);
-        let (manager, shutdown) = (Arc::clone(self), self.shutdown.clone());
+        let (manager, cx, shutdown) = (Arc::clone(self), Arc::clone(&self.cx), self.shutdown.clone());
         self.tasks.spawn(async move {
-            worker.run(shutdown).await;
+            let about = pods::describe(&mailbox.pod());
+            let work = || Worker::new(Arc::clone(&cx), Arc::clone(&mailbox)).run(shutdown.clone());
+            until_done(&about, &shutdown, work).await;
             manager.ended(&uid);
         });
     }
@@ -290,10 +300,54 @@ impl Manager {
     }
 }
 
+/// Runs a pod's work to its end. Work that panics is that of this pod alone: it begins anew after a pause, as if the kubelet
+/// had been restarted, and the pause doubles while it keeps panicking.
+async fn until_done<F: Future<Output = ()>>(about: &str, shutdown: &CancellationToken, work: impl Fn() -> F) {
+    let mut pause = RETRY.0;
+    loop {
+        let began = tokio::time::Instant::now();
+        let Err(panic) = AssertUnwindSafe(work()).catch_unwind().await else { return };
+        if began.elapsed() > PANIC_FREE {
+            pause = RETRY.0;
+        }
+        let panic = panic_text(&*panic).unwrap_or("unknown");
+        tracing::error!(pod = about, panic, retry_in = ?pause, "The worker of a pod panicked and is started again");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
 /// Not yet run anywhere: a pod that already runs here stays, whatever has changed.
 fn is_new(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let begun =
         status.is_some_and(|status| status.container_statuses.is_some() || status.init_container_statuses.is_some());
     !begun && !is_pod_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_panics_is_started_again_after_longer_and_longer_pauses() {
+        let (tries, began) = (AtomicU64::new(0), tokio::time::Instant::now());
+        let work = || async {
+            let tried = tries.fetch_add(1, Ordering::Relaxed);
+            assert!(tried >= 3, "a pod that cannot be digested");
+        };
+        until_done("p_ns(uid)", &CancellationToken::new(), work).await;
+        assert_eq!((tries.into_inner(), began.elapsed().as_secs()), (4, 1 + 2 + 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_panicked_does_not_hold_up_the_end() {
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
+        until_done("p_ns(uid)", &shutdown, || async { panic!("always") }).await;
+    }
 }
