@@ -16,8 +16,8 @@ const MAX_SHARES: i64 = 262_144;
 const MIN_QUOTA: i64 = 1000;
 const GUARANTEED_OOM: i64 = -997;
 const BEST_EFFORT_OOM: i64 = 1000;
-/// Priorities from here on are `system-node-critical` and `system-cluster-critical`.
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+/// The priority class whose pods are ended last of all.
+const NODE_CRITICAL: &str = "system-node-critical";
 
 /// CPU (thousandths) and memory (bytes) of one request or limit list; absent is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,7 +170,8 @@ pub fn container_resources(
 /// container asks for, the sooner.
 fn oom_score_adj(pod: &Pod, container: &Container, machine: &MachineInfo) -> i64 {
     let Some(spec) = &pod.spec else { return BEST_EFFORT_OOM };
-    let critical = spec.priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY);
+    let node_critical = spec.priority_class_name.as_deref() == Some(NODE_CRITICAL);
+    let critical = node_critical && crate::pods::is_critical(pod);
     match qos_class(pod) {
         _ if critical => return GUARANTEED_OOM,
         QosClass::Guaranteed => return GUARANTEED_OOM,

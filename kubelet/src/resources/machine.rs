@@ -10,9 +10,9 @@ use std::path::Path;
 /// Reads [`MachineInfo`] from `/proc`, `/sys` and `/etc`; what cannot be read is zero or empty.
 pub fn machine_info(root_dir: &Path) -> MachineInfo {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     MachineInfo {
-        cpu_millis: cpus as u64 * 1000,
+        cpu_millis: cpus(&online).unwrap_or_else(own_cpus).saturating_mul(1000),
         memory: meminfo_bytes(&meminfo, "MemTotal:"),
         swap: meminfo_bytes(&meminfo, "SwapTotal:"),
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
@@ -23,6 +23,21 @@ pub fn machine_info(root_dir: &Path) -> MachineInfo {
         kernel_version: first_of(&["/proc/sys/kernel/osrelease"]),
         os_image: os_image(&fs::read_to_string("/etc/os-release").unwrap_or_default()),
     }
+}
+
+/// Counts the processors of a list such as `0-3,8`; none when it is not one.
+fn cpus(list: &str) -> Option<u64> {
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.trim().split(',').try_fold(0u64, |sum, range| sum.checked_add(count(range)?))
+}
+
+/// The processors that this process may use: fewer than the machine has where it is held to some.
+fn own_cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
 fn first_of(paths: &[&str]) -> String {
@@ -145,4 +160,23 @@ fn threshold_bytes(threshold: &str, total: u64) -> u64 {
 /// Looks at `/sys/fs/cgroup`.
 pub fn cgroup_version() -> CgroupVersion {
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { CgroupVersion::V2 } else { CgroupVersion::V1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted_from_the_kernels_list() {
+        for (list, expected) in [
+            ("0-3\n", Some(4)),
+            ("0", Some(1)),
+            ("0-1,4,6-7\n", Some(5)),
+            ("", None),
+            ("3-1", None),
+            ("0-18446744073709551615", None),
+        ] {
+            assert_eq!(cpus(list), expected, "{list}");
+        }
+    }
 }
