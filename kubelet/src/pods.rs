@@ -1,7 +1,7 @@
 //! Short questions about pod objects.
 
 use crate::sources::annotations;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 /// The pod's uid; static pods carry their hash, mirror pods their own.
 pub fn uid(pod: &Pod) -> &str {
@@ -56,6 +56,15 @@ pub fn grace(pod: &Pod) -> i64 {
         .and(pod.metadata.deletion_grace_period_seconds)
         .or_else(|| pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds))
         .unwrap_or(30)
+}
+
+/// What the API server was told of this very container.
+pub fn told<'a>(pod: &'a Pod, name: &str, id: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let told = all.find(|status| status.name == name)?;
+    let (_, known) = told.container_id.as_deref()?.split_once("://")?;
+    (known == id).then_some(told)
 }
 
 /// Must not be evicted for want of resources: static pods and those of the system priorities.

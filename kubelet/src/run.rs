@@ -203,7 +203,13 @@ impl Kubelet {
             services: services(factory.as_ref()),
             events,
             statuses: Arc::clone(&writer) as _,
-            node: ArcSwap::from_pointee(NodeState { facts, network_error, ..NodeState::default() }),
+            node: ArcSwap::from_pointee(NodeState {
+                facts,
+                network_error,
+                // Until the runtime has said its name.
+                runtime_name: "containerd".to_owned(),
+                ..NodeState::default()
+            }),
             tracer,
             settings,
         });

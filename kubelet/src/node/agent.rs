@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -213,6 +214,7 @@ impl Agent {
             known_version
         };
         let images = if with_images { runtime.list_images().await.ok() } else { None };
+        self.tell_of_runtime(&version, &handlers);
         if self.cx.node.load().network_error != state.network_error {
             self.tell_workers(|known| known.network_error.clone_from(&state.network_error));
         }
@@ -229,6 +231,24 @@ impl Agent {
             known.1.images = images;
         }
         changed
+    }
+
+    /// Tells the workers what they need to know of the runtime.
+    fn tell_of_runtime(&self, version: &str, handlers: &[crate::cri::v1::RuntimeHandler]) {
+        let able = |handler: &&crate::cri::v1::RuntimeHandler| {
+            handler.features.as_ref().is_some_and(|features| features.recursive_read_only_mounts)
+        };
+        let able: BTreeSet<String> = handlers.iter().filter(able).map(|handler| handler.name.clone()).collect();
+        let known = self.cx.node.load();
+        let name = version.split_once("://").map_or(known.runtime_name.as_str(), |(name, _)| name);
+        // A runtime that did not answer has not lost what it can do.
+        let able = if handlers.is_empty() { known.recursive_read_only.clone() } else { able };
+        if known.runtime_name != name || known.recursive_read_only != able {
+            self.tell_workers(|state| {
+                name.clone_into(&mut state.runtime_name);
+                state.recursive_read_only.clone_from(&able);
+            });
+        }
     }
 
     /// Tells the runtime the node's pod network, once it is known.
@@ -301,7 +321,8 @@ impl Agent {
         let late = |_| "the API server did not answer in time".to_owned();
         match tokio::time::timeout(DEADLINE, api.create(&PostParams::default(), node)).await.map_err(late)? {
             Ok(made) => return Ok((made, true)),
-            Err(kube::Error::Api(answer)) if answer.code == 409 => {}
+            // Who may not make nodes may have one all the same.
+            Err(kube::Error::Api(answer)) if matches!(answer.code, 403 | 409) => {}
             Err(error) => return Err(error.to_string()),
         }
         let found = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await.map_err(late)?;
@@ -324,7 +345,10 @@ impl Agent {
                 Arc::new(found.map_err(|error| error.to_string())?)
             }
         };
-        let (status, events) = self.status(Some(&found));
+        let (mut status, events) = self.status(Some(&found));
+        if let Some(found) = &found.status {
+            object::keep_foreign_resources(&mut status, found);
+        }
         let document = |status: &NodeStatus| serde_json::to_value(status).unwrap_or_else(|_| json!({}));
         let old = found.status.as_ref().map_or_else(|| json!({}), document);
         let new = document(&status);

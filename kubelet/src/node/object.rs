@@ -56,19 +56,48 @@ pub struct Runtime {
     pub supplemental_groups_policy: Option<bool>,
 }
 
-/// Labels that every node has.
+/// Labels that a kubelet brings up to date on a node that is there already. The others it only sets at first.
+const DEFAULT_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// The labels of a new node: those that every node has, under `--node-labels`.
 pub fn labels(identity: &Identity) -> BTreeMap<String, String> {
-    let mut labels = identity.labels.clone();
-    for (key, value) in [
+    let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/hostname", identity.name.as_str()),
         ("kubernetes.io/os", std::env::consts::OS),
         ("kubernetes.io/arch", shared::version::ARCH),
         ("beta.kubernetes.io/os", std::env::consts::OS),
         ("beta.kubernetes.io/arch", shared::version::ARCH),
-    ] {
-        labels.insert(key.to_owned(), value.to_owned());
-    }
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into();
+    labels.extend(identity.labels.clone());
     labels
+}
+
+/// Whether a resource is the kubelet's own to tell of; what others set on the node stays.
+fn is_own(resource: &str) -> bool {
+    !resource.contains('/')
+}
+
+/// Takes over the capacity that others set on the node, all of which pods may have. Answers for the part of upstream's
+/// `MachineInfo` setter that derives allocatable from the capacity the node has.
+pub fn keep_foreign_resources(status: &mut NodeStatus, found: &NodeStatus) {
+    for (name, quantity) in found.capacity.iter().flatten().filter(|(name, _)| !is_own(name)) {
+        status.capacity.get_or_insert_default().insert(name.clone(), quantity.clone());
+        status.allocatable.get_or_insert_default().insert(name.clone(), quantity.clone());
+    }
 }
 
 /// The object to register.
@@ -95,7 +124,9 @@ pub fn node(identity: &Identity, status: NodeStatus) -> Node {
 pub fn reconcile(identity: &Identity, found: &Node) -> Option<serde_json::Value> {
     let own = labels(identity);
     let have = found.metadata.labels.clone().unwrap_or_default();
-    let missing: BTreeMap<&String, &String> = own.iter().filter(|(key, value)| have.get(*key) != Some(value)).collect();
+    let amiss =
+        |(key, value): &(&String, &String)| DEFAULT_LABELS.contains(&key.as_str()) && have.get(*key) != Some(value);
+    let missing: BTreeMap<&String, &String> = own.iter().filter(amiss).collect();
     let marks = found.metadata.annotations.clone().unwrap_or_default();
     let attach = identity.attach_detach != marks.contains_key(ATTACH_DETACH);
     let mut metadata = serde_json::Map::new();
@@ -184,6 +215,8 @@ mod tests {
             name: "node-1".into(),
             addresses: vec!["10.0.0.1".parse().expect("address")],
             labels: BTreeMap::from([("zone".into(), "a".into()), ("kubernetes.io/os".into(), "other".into())]),
+            capacity: BTreeMap::from([("cpu".into(), Quantity("2".into()))]),
+            allocatable: BTreeMap::from([("cpu".into(), Quantity("1".into()))]),
             port: 10250,
             attach_detach: true,
             ..Identity::default()
@@ -192,7 +225,7 @@ mod tests {
         let labels = node.metadata.labels.clone().expect("labels");
         assert_eq!(
             (labels["kubernetes.io/hostname"].as_str(), labels["kubernetes.io/os"].as_str(), labels["zone"].as_str()),
-            ("node-1", "linux", "a")
+            ("node-1", "other", "a")
         );
         let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).expect("addresses");
         assert_eq!(addresses.iter().map(|a| a.type_.as_str()).collect::<Vec<_>>(), ["InternalIP", "Hostname"]);
@@ -200,6 +233,33 @@ mod tests {
         let bare = Node::default();
         let patch = reconcile(&identity, &bare).expect("patch");
         assert_eq!(patch["metadata"]["annotations"][ATTACH_DETACH], "true");
+        // A label that somebody took off again is not forced back, one that every node has is.
+        assert_eq!(patch["metadata"]["labels"].get("zone"), None);
+        assert_eq!(patch["metadata"]["labels"]["kubernetes.io/os"], "other");
+    }
+
+    #[test]
+    fn resources_that_others_set_stay_and_may_be_used() {
+        let amounts = |all: &[(&str, &str)]| -> Option<BTreeMap<String, Quantity>> {
+            Some(all.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect())
+        };
+        let found = NodeStatus {
+            capacity: amounts(&[("cpu", "4"), ("hugepages-2Mi", "1"), ("scheduling.k8s.io/foo", "5")]),
+            allocatable: amounts(&[("cpu", "4"), ("gone.example.com/x", "1")]),
+            ..NodeStatus::default()
+        };
+        let own = NodeStatus {
+            capacity: amounts(&[("cpu", "2")]),
+            allocatable: amounts(&[("cpu", "1")]),
+            ..NodeStatus::default()
+        };
+        let mut status = own.clone();
+        keep_foreign_resources(&mut status, &found);
+        assert_eq!(status.capacity, amounts(&[("cpu", "2"), ("scheduling.k8s.io/foo", "5")]));
+        assert_eq!(status.allocatable, amounts(&[("cpu", "1"), ("scheduling.k8s.io/foo", "5")]));
+        let mut alone = own.clone();
+        keep_foreign_resources(&mut alone, &NodeStatus::default());
+        assert_eq!(alone, own);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use super::worker::{Shared, Worker, initial};
 use super::{ProbeKind, ProbeResult, ProbeUpdate, Probes, RunningContainer};
 use crate::cri::Exec;
 use crate::events::EventSink;
-use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use crate::pods;
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +25,25 @@ struct Key {
 struct Running {
     container_id: String,
     shared: Arc<Shared>,
-    task: AbortHandle,
+    /// None for a startup probe that had passed before this kubelet began.
+    task: Option<AbortHandle>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.task.abort();
+        self.task.iter().for_each(AbortHandle::abort);
     }
+}
+
+/// What is known of a probe before its first threshold is met. A container that ran before this kubelet did keeps what the
+/// API server was told of it.
+fn first_result(kind: ProbeKind, told: Option<&ContainerStatus>) -> ProbeResult {
+    let passed = told.is_some_and(|told| match kind {
+        ProbeKind::Startup => told.started == Some(true),
+        ProbeKind::Readiness => told.ready,
+        ProbeKind::Liveness => false,
+    });
+    if passed { ProbeResult::Success } else { initial(kind) }
 }
 
 /// Container id, and whether that container counts as started.
@@ -56,14 +69,16 @@ impl Manager {
 
     /// The container's gate, new when the container is: open from the start without a startup probe, else when
     /// that probe has passed.
-    fn gate(&self, pod_uid: &str, container: &Container, running: &RunningContainer) -> watch::Receiver<bool> {
-        let passed = match container.startup_probe {
-            None => true,
-            Some(_) => {
-                self.result(pod_uid, &container.name, ProbeKind::Startup, &running.container_id)
-                    == Some(ProbeResult::Success)
-            }
-        };
+    fn gate(
+        &self,
+        pod_uid: &str,
+        container: &Container,
+        running: &RunningContainer,
+        told: Option<&ContainerStatus>,
+    ) -> watch::Receiver<bool> {
+        let startup = self.result(pod_uid, &container.name, ProbeKind::Startup, &running.container_id);
+        let startup = startup.unwrap_or_else(|| first_result(ProbeKind::Startup, told));
+        let passed = container.startup_probe.is_none() || startup == ProbeResult::Success;
         let mut gates = self.started.lock();
         let key = (pod_uid.to_owned(), container.name.clone());
         let gate = gates.entry(key).or_insert_with(|| (running.container_id.clone(), watch::Sender::new(passed)));
@@ -78,14 +93,21 @@ impl Manager {
 
     fn ensure(&self, pod: &Arc<Pod>, pod_ip: &str, container: &Container, running: &RunningContainer) {
         let pod_uid = pod.metadata.uid.clone().unwrap_or_default();
-        let started = self.gate(&pod_uid, container, running);
+        let told = pods::told(pod, &container.name, &running.container_id);
+        let started = self.gate(&pod_uid, container, running, told);
         for (kind, probe) in probes(container) {
             let key = Key { pod_uid: pod_uid.clone(), container: container.name.clone(), kind };
             let mut workers = self.workers.lock();
             if workers.get(&key).is_some_and(|known| known.container_id == running.container_id) {
                 continue;
             }
-            let shared = Arc::new(Shared { result: Mutex::new(initial(kind)) });
+            let first = first_result(kind, told);
+            let shared = Arc::new(Shared { result: Mutex::new(first) });
+            let container_id = running.container_id.clone();
+            if (kind, first) == (ProbeKind::Startup, ProbeResult::Success) {
+                workers.insert(key, Running { container_id, shared, task: None });
+                continue;
+            }
             let worker = Worker {
                 kind,
                 pod: pod.clone(),
@@ -99,8 +121,8 @@ impl Manager {
                 updates: self.updates.clone(),
                 started: started.clone(),
             };
-            let task = tokio::spawn(worker.run()).abort_handle();
-            workers.insert(key, Running { container_id: running.container_id.clone(), shared, task });
+            let task = Some(tokio::spawn(worker.run()).abort_handle());
+            workers.insert(key, Running { container_id, shared, task });
         }
     }
 }
@@ -109,14 +131,18 @@ impl Probes for Manager {
     fn observe(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[RunningContainer]) {
         let Some(spec) = &pod.spec else { return };
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let alive = |key: &Key| running.iter().any(|container| container.name == key.container);
-        self.workers.lock().retain(|key, _| key.pod_uid != uid || alive(key));
+        self.retain(uid, running);
         let pod_ip = pod_ips.first().map(String::as_str).unwrap_or_default();
         for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
             if let Some(running) = running.iter().find(|running| running.name == container.name) {
                 self.ensure(pod, pod_ip, container, running);
             }
         }
+    }
+
+    fn retain(&self, pod_uid: &str, running: &[RunningContainer]) {
+        let alive = |key: &Key| running.iter().any(|container| container.name == key.container);
+        self.workers.lock().retain(|key, _| key.pod_uid != pod_uid || alive(key));
     }
 
     fn stop_liveness(&self, pod_uid: &str) {
@@ -191,6 +217,31 @@ mod tests {
         manager.observe(&pod, &[], &running("second"));
         assert_eq!(manager.result("u", "c", ProbeKind::Readiness, "first"), None);
         assert_eq!(manager.result("u", "c", ProbeKind::Readiness, "second"), Some(ProbeResult::Failure));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn containers_that_ran_before_the_kubelet_stay_started_and_ready() {
+        let (manager, mut updates) = Manager::new(Arc::new(ExitCode), Arc::new(LogSink));
+        // The startup probe would fail by now.
+        let probe = |code: &str, failures: u32| json!({"exec": {"command": [code]}, "periodSeconds": 1, "failureThreshold": failures});
+        let container = json!({"name": "c", "startupProbe": probe("1", 1), "readinessProbe": probe("1", 3)});
+        let mut pod = Pod::clone(&pod(container));
+        let told = json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "", "restartCount": 0,
+            "containerID": "containerd://known", "ready": true, "started": true}]});
+        pod.status = serde_json::from_value(told).expect("a status");
+        let pod = Arc::new(pod);
+        let results =
+            |id: &str| [ProbeKind::Startup, ProbeKind::Readiness].map(|kind| manager.result("u", "c", kind, id));
+        manager.observe(&pod, &[], &running("other"));
+        assert_eq!(results("other"), [Some(ProbeResult::Unknown), Some(ProbeResult::Failure)]);
+        manager.observe(&pod, &[], &running("known"));
+        assert_eq!(results("known"), [Some(ProbeResult::Success); 2]);
+        // Readiness is looked at again, and is lost at its threshold.
+        let update = updates.recv().await.expect("an update");
+        assert_eq!((update.kind, update.result), (ProbeKind::Readiness, ProbeResult::Failure));
+        assert_eq!(results("known"), [Some(ProbeResult::Success), Some(ProbeResult::Failure)]);
+        manager.retain("u", &[]);
+        assert_eq!(results("known"), [None, None]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,8 +67,11 @@ pub struct RunningContainer {
 pub trait Probes: Send + Sync {
     /// Tells what runs now; called after every change of the pod or of its containers. Starts tasks for containers
     /// with probes, resets them when the container id changes (readiness and startup begin as failure/unknown,
-    /// liveness as success), stops those whose container is gone. Startup must succeed before the other two begin.
+    /// liveness as success; of a container that ran before this kubelet did, as the pod's status says), stops those whose container is gone. Startup must succeed before the other two begin.
     fn observe(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[RunningContainer]);
+
+    /// Stops the probes of a pod's containers that run no more, and begins none.
+    fn retain(&self, pod_uid: &str, running: &[RunningContainer]);
 
     /// Stops liveness and startup probing (pod is being deleted); readiness goes on.
     fn stop_liveness(&self, pod_uid: &str);

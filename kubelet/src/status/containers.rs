@@ -2,6 +2,7 @@
 
 use super::generate::Inputs;
 use crate::probes::ProbeResult;
+use crate::workers::container::recursive_read_only;
 use crate::workers::observed::{Container as Found, State};
 use crate::workers::plan::{self, timestamp};
 use k8s_openapi::api::core::v1::{
@@ -40,7 +41,7 @@ fn time(nanoseconds: i64) -> Option<Time> {
     timestamp(nanoseconds).map(Time)
 }
 
-fn terminated(found: &Found) -> ContainerState {
+fn terminated(runtime_name: &str, found: &Found) -> ContainerState {
     let reason = match (found.reason.as_str(), found.exit_code) {
         ("", 0) => "Completed",
         ("", _) => "Error",
@@ -48,7 +49,7 @@ fn terminated(found: &Found) -> ContainerState {
     };
     ContainerState {
         terminated: Some(ContainerStateTerminated {
-            container_id: Some(format!("containerd://{}", found.id)),
+            container_id: Some(format!("{runtime_name}://{}", found.id)),
             exit_code: found.exit_code,
             finished_at: time(found.finished_at).or(Some(Time(jiff::Timestamp::UNIX_EPOCH))),
             started_at: time(found.started_at).or(Some(Time(jiff::Timestamp::UNIX_EPOCH))),
@@ -60,13 +61,13 @@ fn terminated(found: &Found) -> ContainerState {
     }
 }
 
-fn state(found: &Found) -> ContainerState {
+fn state(runtime_name: &str, found: &Found) -> ContainerState {
     match found.state {
         State::Running => ContainerState {
             running: Some(ContainerStateRunning { started_at: time(found.started_at) }),
             ..ContainerState::default()
         },
-        State::Exited => terminated(found),
+        State::Exited => terminated(runtime_name, found),
         State::Created => waiting("ContainerCreating", ""),
         State::Unknown => lost("The container could not be located when the pod was terminated"),
     }
@@ -116,15 +117,15 @@ fn one(
     let found = inputs.observed.latest(name);
     match found {
         Some(found) => {
-            status.container_id = Some(format!("containerd://{}", found.id));
+            status.container_id = Some(format!("{}://{}", inputs.runtime_name, found.id));
             if !found.image.is_empty() {
                 status.image = found.image.clone();
             }
             status.image_id = found.image_ref.clone();
             status.restart_count = i32::try_from(found.restart_count).unwrap_or(i32::MAX);
-            status.state = Some(state(found));
+            status.state = Some(state(inputs.runtime_name, found));
             status.last_state = match inputs.observed.previous(name) {
-                Some(previous) if previous.state == State::Exited => Some(terminated(previous)),
+                Some(previous) if previous.state == State::Exited => Some(terminated(inputs.runtime_name, previous)),
                 _ => old.and_then(|o| o.last_state.clone()).filter(|_| found.restart_count > 0),
             };
             if let Some(user) = &found.user {
@@ -157,7 +158,7 @@ fn one(
         }
     }
     flags(inputs, container, found, &mut status, init);
-    decorate(container, found, &mut status);
+    decorate(inputs, container, found, &mut status);
     status
 }
 
@@ -234,7 +235,7 @@ fn flags(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, stat
 }
 
 /// What is told about resources and mounts.
-fn decorate(container: &Container, found: Option<&Found>, status: &mut ContainerStatus) {
+fn decorate(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, status: &mut ContainerStatus) {
     let mounts: Vec<VolumeMountStatus> = container
         .volume_mounts
         .iter()
@@ -243,7 +244,10 @@ fn decorate(container: &Container, found: Option<&Found>, status: &mut Container
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only,
-            recursive_read_only: mount.read_only.filter(|r| *r).map(|_| "Disabled".to_owned()),
+            recursive_read_only: mount.read_only.filter(|r| *r).map(|_| {
+                let recursive = recursive_read_only(mount, inputs.recursive_read_only) == Ok(true);
+                if recursive { "Enabled" } else { "Disabled" }.to_owned()
+            }),
         })
         .collect();
     if !mounts.is_empty() {

@@ -5,7 +5,7 @@ use crate::facts::PodFacts;
 use crate::probes::ProbeResult;
 use crate::resources::qos_class;
 use crate::workers::observed::Observed;
-use crate::workers::plan::{self, restart_policy};
+use crate::workers::plan;
 use crate::workers::resize::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -27,6 +27,10 @@ pub struct Inputs<'a> {
     pub observed: &'a Observed,
     /// Addresses of node and pod.
     pub facts: &'a PodFacts,
+    /// The runtime's name, which container ids begin with.
+    pub runtime_name: &'a str,
+    /// The pod's runtime handler can mount read-only recursively.
+    pub recursive_read_only: bool,
     /// Why containers wait, by name: reason and message.
     pub waiting: &'a HashMap<String, (String, String)>,
     /// Startup probe results.
@@ -58,6 +62,8 @@ fn status_of<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a Container
 struct Preparation {
     pending: usize,
     failed: usize,
+    /// Of those that failed: not started again.
+    failed_for_good: usize,
     sidecars_up: usize,
 }
 
@@ -74,17 +80,14 @@ impl Preparation {
                 out.sidecars_up += usize::from(state.is_some_and(|s| s.running.is_some()));
                 continue;
             }
-            match state {
-                Some(state) if state.terminated.is_some() => {
-                    out.failed += usize::from(state.terminated.as_ref().is_some_and(|t| t.exit_code != 0));
+            let waits = state.is_some_and(|s| s.waiting.is_some());
+            let last = status.and_then(|s| s.last_state.as_ref()).filter(|_| waits).and_then(|l| l.terminated.as_ref());
+            match state.and_then(|s| s.terminated.as_ref()).or(last) {
+                Some(ended) if ended.exit_code != 0 => {
+                    out.failed += 1;
+                    out.failed_for_good += usize::from(!plan::restarts(spec, container, ended.exit_code));
                 }
-                Some(state) if state.waiting.is_some() => {
-                    let last = status.and_then(|s| s.last_state.as_ref()).and_then(|l| l.terminated.as_ref());
-                    match last {
-                        Some(last) if last.exit_code != 0 => out.failed += 1,
-                        _ => out.pending += 1,
-                    }
-                }
+                Some(_) if !waits => {}
                 _ => out.pending += 1,
             }
         }
@@ -137,10 +140,9 @@ impl States {
 
 /// The phase from container statuses.
 pub fn phase(spec: &PodSpec, init: &[ContainerStatus], apps: &[ContainerStatus], terminated: bool) -> &'static str {
-    let Preparation { pending, failed, sidecars_up } = Preparation::of(spec, init);
+    let Preparation { pending, failed, failed_for_good, sidecars_up } = Preparation::of(spec, init);
     let States { waiting, running, stopped, succeeded, goes_on, unknown } = States::of(spec, apps);
-    let policy = restart_policy(spec);
-    if failed > 0 && policy == "Never" {
+    if failed_for_good > 0 {
         return "Failed";
     }
     let started = running + stopped > 0;
@@ -293,6 +295,35 @@ mod tests {
     }
 
     #[test]
+    fn an_init_container_fails_the_pod_only_when_it_is_not_started_again() {
+        let rule = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
+        let ruled = json!({"name": "i", "restartPolicy": "Never", "restartPolicyRules": rule});
+        let never = json!({"name": "i", "restartPolicy": "Never"});
+        for (policy, container, code, expected) in [
+            ("Always", json!({"name": "i"}), 1, "Pending"),
+            ("Never", json!({"name": "i"}), 1, "Failed"),
+            ("Never", json!({"name": "i"}), 0, "Pending"),
+            ("Never", ruled.clone(), 42, "Pending"),
+            ("Never", ruled, 1, "Failed"),
+            ("Always", never, 1, "Failed"),
+        ] {
+            let spec = json!({"restartPolicy": policy, "initContainers": [container], "containers": [{"name": "c"}]});
+            let spec: PodSpec = serde_json::from_value(spec).expect("spec");
+            let status = |name: &str, state: serde_json::Value, last: serde_json::Value| -> ContainerStatus {
+                serde_json::from_value(json!({"name": name, "image": "", "imageID": "", "ready": false,
+                    "restartCount": 0, "state": state, "lastState": last}))
+                .expect("status")
+            };
+            let (ended, waits) = (json!({"terminated": {"exitCode": code}}), json!({"waiting": {"reason": "x"}}));
+            let app = [status("c", waits.clone(), json!({}))];
+            let init = status("i", ended.clone(), json!({}));
+            assert_eq!(phase(&spec, &[init], &app, false), expected, "{policy} {code}");
+            let backed_off = status("i", waits, ended);
+            assert_eq!(phase(&spec, &[backed_off], &app, false), expected, "{policy} {code}, backed off");
+        }
+    }
+
+    #[test]
     fn containers_wait_for_those_before_them() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
             "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}}))
@@ -302,6 +333,8 @@ mod tests {
             pod: &pod,
             observed: &Observed::default(),
             facts: &PodFacts::default(),
+            runtime_name: "containerd",
+            recursive_read_only: false,
             waiting: &HashMap::new(),
             startup: &none,
             readiness: &none,

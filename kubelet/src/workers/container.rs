@@ -8,7 +8,7 @@ use crate::env::expand;
 use crate::pods;
 use crate::resources::{MachineInfo, container_resources};
 use crate::settings::Settings;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::BTreeMap;
 
 /// What the driver prepared for a container.
@@ -108,6 +108,27 @@ pub fn log_symlink(pod: &Pod, container: &str, id: &str) -> String {
     format!("{name}.log")
 }
 
+/// Whether a mount is to be read-only with all mounts below it, in upstream's words where it cannot be. `able` says that the
+/// runtime handler can do it. Answers for `resolveRecursiveReadOnly`.
+pub fn recursive_read_only(mount: &VolumeMount, able: bool) -> Result<bool, String> {
+    let mode = mount.recursive_read_only.as_deref().filter(|mode| !mode.is_empty() && *mode != "Disabled");
+    let Some(mode) = mode else { return Ok(false) };
+    let refuse =
+        |why: String| Err(format!("volume {:?} requested recursive read-only mode, but it is {why}", mount.name));
+    if mount.read_only != Some(true) {
+        return refuse("not read-only".to_owned());
+    }
+    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|propagation| *propagation != "None") {
+        return refuse(format!("not compatible with propagation {propagation:?}"));
+    }
+    match mode {
+        "IfPossible" => Ok(able),
+        "Enabled" if able => Ok(true),
+        "Enabled" => refuse("not supported by the runtime".to_owned()),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -182,6 +203,30 @@ pub mod tests {
             let prepared = Prepared { image_user: image, ..Prepared::default() };
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
             assert_eq!(result.err(), expected);
+        }
+    }
+
+    #[test]
+    fn recursive_read_only_mounts_are_had_or_refused() {
+        let refused = |why: &str| Err(format!("volume \"v\" requested recursive read-only mode, but it is {why}"));
+        for (mount, able, expected) in [
+            (json!({"readOnly": true}), true, Ok(false)),
+            (json!({"readOnly": true, "recursiveReadOnly": "Disabled"}), true, Ok(false)),
+            (json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), true, Ok(true)),
+            (json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), false, refused("not supported by the runtime")),
+            (json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}), true, Ok(true)),
+            (json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}), false, Ok(false)),
+            (json!({"recursiveReadOnly": "Enabled"}), true, refused("not read-only")),
+            (
+                json!({"readOnly": true, "recursiveReadOnly": "Enabled", "mountPropagation": "HostToContainer"}),
+                true,
+                refused("not compatible with propagation \"HostToContainer\""),
+            ),
+        ] {
+            let mut value = json!({"name": "v", "mountPath": "/v"});
+            value.as_object_mut().expect("object").extend(mount.as_object().expect("object").clone());
+            let mount: VolumeMount = serde_json::from_value(value).expect("mount");
+            assert_eq!(recursive_read_only(&mount, able), expected, "{mount:?}");
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::volumes::Volumes;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use shared::traces::{self, Kind, Tracer};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Takes the statuses that workers compute.
@@ -53,6 +54,10 @@ pub struct NodeState {
     pub facts: PodFacts,
     /// Why the runtime's network is not ready, if it is not.
     pub network_error: Option<String>,
+    /// The runtime's name, which container ids begin with.
+    pub runtime_name: String,
+    /// The runtime handlers that can mount read-only recursively.
+    pub recursive_read_only: BTreeSet<String>,
     /// What runs short.
     pub pressure: crate::node::conditions::Pressure,
     /// The node as the API server has it, once it is known.

@@ -19,6 +19,8 @@ pub struct Sandbox {
     pub ips: Vec<String>,
     /// Shares the node's network.
     pub host_network: bool,
+    /// The runtime handler that runs it, empty for the runtime's default.
+    pub handler: String,
 }
 
 /// A container's state as the runtime tells it.
@@ -193,6 +195,7 @@ fn sandbox(status: v1::PodSandboxStatus) -> Sandbox {
         attempt: status.metadata.map(|m| m.attempt).unwrap_or_default(),
         ips,
         host_network: network_mode == Some(v1::NamespaceMode::Node),
+        handler: status.runtime_handler,
     }
 }
 

@@ -80,12 +80,24 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// A container's hash: changes when something that needs a restart changes. Upstream hashes name and image alone,
-/// as everything else is immutable.
+/// Returns the hash of what needs a restart when it changes: name and image. The same value as upstream's
+/// `HashContainer`, so that either kubelet takes over the other's containers: FNV-1a over Go's printed form of the bytes
+/// of `{"image":…,"name":…}`.
 pub fn container_hash(container: &Container) -> String {
+    let text = |text: &str| {
+        let quoted = serde_json::Value::from(text).to_string();
+        quoted.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
+    };
     let image = container.image.as_deref().unwrap_or_default();
-    let hash = Fnv32::default().write(container.name.as_bytes()).write(&[0]).write(image.as_bytes()).finish();
-    format!("{hash:x}")
+    let fields = format!("{{\"image\":{},\"name\":{}}}", text(image), text(&container.name));
+    let bytes: Vec<String> = fields.bytes().map(|byte| byte.to_string()).collect();
+    format!("{:x}", Fnv32::default().write(format!("([]uint8)[{}]", bytes.join(" ")).as_bytes()).finish())
+}
+
+/// The hash that releases before this one gave containers.
+fn former_hash(container: &Container) -> String {
+    let image = container.image.as_deref().unwrap_or_default();
+    format!("{:x}", Fnv32::default().write(container.name.as_bytes()).write(&[0]).write(image.as_bytes()).finish())
 }
 
 /// `spec.restartPolicy`, `Always` when unset.
@@ -142,7 +154,7 @@ fn kill(found: &Found, message: String, grace: Option<i64>) -> Step {
 
 /// Whether a container is another than the pod has by now.
 fn is_changed(container: &Container, found: &Found) -> bool {
-    !found.hash.is_empty() && found.hash != container_hash(container)
+    !found.hash.is_empty() && found.hash != container_hash(container) && found.hash != former_hash(container)
 }
 
 /// Why a running container must be replaced, and how long it is given to end if the probe that failed says so.

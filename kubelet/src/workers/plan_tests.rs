@@ -31,6 +31,7 @@ fn sandbox() -> Sandbox {
         attempt: 0,
         ips: vec!["10.0.0.2".into()],
         host_network: false,
+        handler: String::new(),
     }
 }
 
@@ -66,11 +67,17 @@ fn check(pod: &Pod, observed: Observed, results: &Results, expected: &[&str]) {
     assert_eq!(words(&plan(pod, &observed, results)), expected);
 }
 
-/// Containers that an older kubelet started bear it: another value would have them all started again.
 #[test]
-fn what_containers_are_known_by() {
-    let container = Container { name: "c".into(), image: Some("i:1".into()), ..Container::default() };
-    assert_eq!(container_hash(&container), "db37d70c");
+fn containers_of_upstreams_kubelet_and_of_older_releases_are_not_started_again() {
+    let container =
+        Container { name: "test_container".into(), image: Some("foo/image:v1".into()), ..Container::default() };
+    assert_eq!(container_hash(&container), "8e45cbd0");
+    let made_by = |hash: &str| Found { hash: hash.to_owned(), ..Found::default() };
+    for (hash, changed) in [("8e45cbd0", false), (&*former_hash(&container), false), ("", false), ("1", true)] {
+        assert_eq!(is_changed(&container, &made_by(hash)), changed, "{hash}");
+    }
+    let former = Container { name: "c".into(), image: Some("i:1".into()), ..Container::default() };
+    assert_eq!(former_hash(&former), "db37d70c");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Starting: sandboxes and containers, with everything that has to be prepared on the host.
 
-use super::container::{Prepared, container_config, log_symlink, propagation};
+use super::container::{Prepared, container_config, log_symlink, propagation, recursive_read_only};
 use super::context::Context;
 use super::dns::{self, Resolver};
 use super::images::Wait;
@@ -233,8 +233,12 @@ impl Start<'_> {
             } else {
                 format!("/{}", mount.mount_path)
             };
+            let able = cx.node.load().recursive_read_only.contains(&self.sandbox.handler);
+            let recursive_read_only = recursive_read_only(mount, able)
+                .map_err(|error| format!("failed to resolve recursive read-only mode: {error}"))?;
             mounts.push(v1::Mount {
                 container_path,
+                recursive_read_only,
                 host_path: path.to_string_lossy().into_owned(),
                 readonly: volume.read_only || mount.read_only.unwrap_or(false),
                 selinux_relabel: volume.selinux_relabel,

@@ -15,7 +15,7 @@ use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
 use crate::status::generate::{Inputs, pod_status, rejected};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use shared::flags::format_duration;
 use shared::types::{from_tree, is_pod_terminal};
 use std::collections::HashMap;
@@ -74,6 +74,8 @@ pub struct Worker {
     waiting: HashMap<String, Wait>,
     pub(super) hooks_run: Arc<HooksRun>,
     pub(super) published: Option<PodStatus>,
+    /// What was mounted last, all of the pod's volumes.
+    mounted: Option<Volumes>,
     seen: Timestamp,
     last_refresh: Timestamp,
     failures: u32,
@@ -97,6 +99,7 @@ impl Worker {
             waiting: HashMap::new(),
             hooks_run: Arc::default(),
             published: None,
+            mounted: None,
             failures: 0,
             resources: Resources::default(),
         }
@@ -210,16 +213,26 @@ impl Worker {
             })
             .collect();
         // A pod that is being stopped keeps the probes it has left.
-        if !terminating && !terminated {
+        if terminating || terminated {
+            cx.probes.retain(&self.uid, &running);
+        } else {
             cx.probes.observe(pod, &facts.pod_ips, &running);
         }
         let uid = self.uid.clone();
-        let startup = |name: &str, id: &str| cx.probes.result(&uid, name, ProbeKind::Startup, id);
-        let readiness = |name: &str, id: &str| match cx.probes.result(&uid, name, ProbeKind::Readiness, id) {
-            // After a restart of the kubelet a container that was ready stays so until a probe says otherwise.
-            Some(ProbeResult::Unknown) | None => was_ready(pod, name, id).then_some(ProbeResult::Success),
-            known => known,
+        // A pod that an earlier kubelet ran and that is being stopped is not probed: what was told of it stays.
+        let told = |name: &str, id: &str, of: fn(&ContainerStatus) -> bool| {
+            pods::told(pod, name, id).is_some_and(of).then_some(ProbeResult::Success)
         };
+        let startup = |name: &str, id: &str| {
+            let known = cx.probes.result(&uid, name, ProbeKind::Startup, id);
+            known.or_else(|| told(name, id, |status| status.started == Some(true)))
+        };
+        let readiness = |name: &str, id: &str| {
+            let known = cx.probes.result(&uid, name, ProbeKind::Readiness, id);
+            known.or_else(|| told(name, id, |status| status.ready))
+        };
+        let node = cx.node.load();
+        let handler = observed.active_sandbox().map_or("", |sandbox| sandbox.handler.as_str());
         let Known { failure, resize, .. } = self.mailbox.snapshot();
         let stopping = terminating || terminated;
         let resize = if stopping { Progress::default() } else { self.resources.progress(pod, observed, resize) };
@@ -234,6 +247,8 @@ impl Worker {
             pod: &current,
             observed,
             facts: &facts,
+            runtime_name: &node.runtime_name,
+            recursive_read_only: node.recursive_read_only.contains(handler),
             waiting: &self.waiting,
             startup: &startup,
             readiness: &readiness,
@@ -352,7 +367,13 @@ impl Worker {
                     let Some(found) = observed.containers.iter().find(|c| c.id == id) else { continue };
                     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
                     let grace = grace.unwrap_or_else(|| pods::grace(pod));
-                    kill::container(&self.cx, pod, found, &ip, grace, &message, &self.hooks_run).await.map_err(drop)?;
+                    let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
+                    let stop = kill::container(&cx, pod, found, &ip, grace, &message, &hooks_run);
+                    match self.watch_start(pod, stop).await {
+                        // The pod is to be stopped, perhaps in less time.
+                        None => return Ok(true),
+                        Some(stopped) => stopped.map_err(drop)?,
+                    }
                     progressed = true;
                 }
                 Step::Resize { names } => {
@@ -410,8 +431,8 @@ impl Worker {
         }
     }
 
-    /// Awaits the start of a container, which may pull an image or run a hook, and keeps the pod's status true
-    /// meanwhile; none when the pod has to stop: then the start is given up.
+    /// Awaits the start of a container, which may pull an image or run a hook, or its stop, and keeps the pod's status
+    /// true meanwhile; none when the pod has to stop: then it is given up.
     async fn watch_start<T>(&mut self, pod: &Arc<Pod>, start: impl Future<Output = T>) -> Option<T> {
         let mailbox = Arc::clone(&self.mailbox);
         let mut start = std::pin::pin!(start);
@@ -462,7 +483,7 @@ impl Worker {
         }
         if let Err(error) = start::folders(&self.cx, pod).await {
             let text = format!("error making pod data directories: {error}");
-            self.cx.events.pod(pod, "", EventType::Warning, "FailedToMakePodDataDirectories", &text);
+            self.cx.events.pod(pod, "", EventType::Warning, "Failed", &text);
             return Err(());
         }
         let (cx, for_cgroup) = (Arc::clone(&self.cx), Arc::clone(pod));
@@ -493,26 +514,28 @@ impl Worker {
         }
     }
 
-    async fn mount(&self, pod: &Pod, observed: &Observed) -> Result<Volumes, ()> {
+    async fn mount(&mut self, pod: &Pod, observed: &Observed) -> Result<Volumes, ()> {
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-        match self.cx.volumes.mount(pod, &self.cx.facts(pod, &ips)).await {
-            Ok(volumes) => Ok(volumes),
-            Err(error) => {
-                self.cx.events.pod(pod, "", EventType::Warning, "FailedMount", &error.to_string());
-                Err(())
-            }
+        let result = self.cx.volumes.mount(pod, &self.cx.facts(pod, &ips)).await;
+        if let Err(error) = &result {
+            self.cx.events.pod(pod, "", EventType::Warning, "FailedMount", &error.to_string());
         }
+        keep_mounted(&mut self.mounted, result).ok_or(())
     }
+}
+
+/// Remembers what was mounted and returns it when it cannot be mounted anew: the API server may be away, or an object be
+/// gone, and what is mounted serves a container that is started again. Upstream waits for volumes that never were mounted,
+/// and for no others.
+fn keep_mounted<E>(mounted: &mut Option<Volumes>, result: Result<Volumes, E>) -> Option<Volumes> {
+    if let Ok(volumes) = result {
+        *mounted = Some(volumes);
+    }
+    mounted.clone()
 }
 
 type Volumes = std::collections::BTreeMap<String, crate::volumes::MountedVolume>;
 static NO_VOLUMES: Volumes = Volumes::new();
-
-/// Whether the API server was told that this container is ready.
-fn was_ready(pod: &Pod, name: &str, id: &str) -> bool {
-    let told = pod.status.iter().flat_map(|s| &s.container_statuses).flatten().find(|s| s.name == name);
-    told.is_some_and(|s| s.ready && s.container_id.as_deref() == Some(&format!("containerd://{id}")))
-}
 
 /// When a container ended the last time.
 fn finished_last(status: &PodStatus, name: &str) -> Option<Timestamp> {
@@ -544,4 +567,25 @@ fn container_to_start<'a>(
     let target = target.as_ref().and_then(|t| t.as_str()).and_then(|t| observed.latest(t));
     let container = from_tree(&value).ok()?;
     Some((container, target.filter(|t| t.state == State::Running)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volumes::MountedVolume;
+
+    #[test]
+    fn what_was_mounted_serves_when_it_cannot_be_mounted_anew() {
+        let volume = |path: &str| {
+            let ready =
+                MountedVolume { host_path: path.into(), read_only: true, selinux_relabel: true, is_file: false };
+            Volumes::from([("config".to_owned(), ready)])
+        };
+        let mut mounted = None;
+        assert_eq!(keep_mounted(&mut mounted, Err("the API server is away")), None);
+        for (result, expected) in [(Ok(volume("/a")), "/a"), (Err("gone"), "/a"), (Ok(volume("/b")), "/b")] {
+            let kept = keep_mounted(&mut mounted, result).expect("volumes");
+            assert_eq!(kept["config"].host_path, std::path::Path::new(expected));
+        }
+    }
 }
