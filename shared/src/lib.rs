@@ -8,6 +8,7 @@ pub mod cel;
 pub mod cert;
 pub mod client;
 pub mod config;
+pub mod connections;
 pub mod cron;
 pub mod csi;
 pub mod events;

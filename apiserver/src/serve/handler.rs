@@ -275,6 +275,9 @@ async fn enter(
         }
     };
     shape.stranger = user.name == ANONYMOUS || user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED);
+    if !shape.stranger {
+        shared::upgrade::authenticated(req);
+    }
     asked.spanned.begin(&server.tracer, req, asked.info, &user, (&shape.audit_id, began));
     *trail = asked.trail(server, &head, &user, &shape.audit_id);
     if let Some(begun) = trail

@@ -22,6 +22,8 @@ const STREAMS: u32 = 100;
 const BACKLOG: u32 = 4096;
 /// What is left of the connections at the end has so long to hear of it.
 const PARTING: Duration = Duration::from_secs(5);
+/// Connections at the same time, as far as there are files: seven parts in eight may be of clients that nobody knows.
+const CONNECTIONS: usize = 32_768;
 /// Threads that serve connections.
 const WORKERS: usize = 2;
 
@@ -155,7 +157,7 @@ pub fn serve(
     let listening = Listening {
         name: "kube-apiserver",
         workers: WORKERS,
-        connections: 16_384,
+        connections: CONNECTIONS,
         streams: u32::try_from(flags.integer("http2-max-streams-per-connection"))
             .ok()
             .filter(|streams| *streams > 0)

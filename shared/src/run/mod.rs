@@ -86,6 +86,7 @@ where
         return ExitCode::FAILURE;
     }
     memory::settle_allocator(threads);
+    crate::connections::raise_open_files();
     // Fails only when one is installed already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Err(e) = crate::metrics::start(&flags) {

@@ -140,6 +140,9 @@ impl Access {
                 return Err(self.unauthorized());
             }
         };
+        if user.name != "system:anonymous" {
+            upgrade::authenticated(request.request());
+        }
         let asked = Requested { method: request.method(), path: request.path(), user: &user };
         let mut refusal = self.forbidden(&path_attributes(&asked).remove(0), "");
         for attributes in (self.attributes)(&asked) {

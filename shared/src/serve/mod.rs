@@ -289,7 +289,7 @@ fn note_certificates(stream: &Secured, data: &mut Extensions) {
         let owned: Vec<CertificateDer<'static>> = chain.iter().map(|c| c.clone().into_owned()).collect();
         data.insert(ClientCertificates(owned.into()));
     }
-    if let Ok(peer) = socket.inner().peer_addr() {
+    if let Ok(peer) = socket.inner().inner().peer_addr() {
         data.insert(peer);
     }
 }

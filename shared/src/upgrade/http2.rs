@@ -93,7 +93,9 @@ where
     let most = usize::try_from(settings.streams).unwrap_or(usize::MAX);
     let (mut running, wakes) = (FuturesUnordered::new(), Wakes::new());
     let mut waiting: VecDeque<Accepted> = VecDeque::new();
-    let mut leaving = false;
+    // Since when the peer is told to go.
+    let mut leaving: Option<Instant> = None;
+    let mut parting = pin!(sleep(LINGER));
     let mut idle = pin!(sleep(settings.idle));
     let mut shutdown = pin!(settings.shutdown.wait());
     let ended = loop {
@@ -109,27 +111,37 @@ where
             Some(last) = wakes.answers(running.next()) => {
                 if running.is_empty() {
                     idle.as_mut().reset(Instant::now() + settings.idle);
+                    parting.as_mut().reset(Instant::now() + LINGER);
                 }
                 last
             }
             next = wakes.connection(connection.accept()) => match next {
                 None => break Ok(()),
                 Some(Err(error)) => break Err(error),
+                Some(Ok((_, mut respond))) if leaving.is_some_and(|since| since.elapsed() > LINGER) => {
+                    respond.send_reset(Reason::REFUSED_STREAM);
+                    false
+                }
                 Some(Ok(accepted)) => {
                     waiting.push_back(accepted);
                     if waiting.len() > most.saturating_mul(WAITING) {
                         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                         waiting.clear();
+                        true
+                    } else {
+                        false
                     }
-                    false
                 }
             },
-            () = &mut shutdown, if !leaving => true,
-            () = &mut idle, if running.is_empty() && !leaving => true,
+            () = &mut shutdown, if leaving.is_none() => true,
+            () = &mut idle, if running.is_empty() && leaving.is_none() => true,
+            // h2 itself waits for a peer that does not say that it has heard.
+            () = &mut parting, if running.is_empty() && leaving.is_some() => break Ok(()),
             never = outgoing.send() => match never {},
         };
-        if leave && !leaving {
-            leaving = true;
+        if leave && leaving.is_none() {
+            leaving = Some(Instant::now());
+            parting.as_mut().reset(Instant::now() + LINGER);
             connection.graceful_shutdown();
         }
     };

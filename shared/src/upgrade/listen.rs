@@ -26,10 +26,13 @@ use super::gate::Gate;
 use super::http2::{self, Noted, Peer, Settings};
 use super::turn::{Answer, Fitted, InTurn, Taken};
 use crate::ahead::Ahead;
+use crate::connections::{ConnectionLimits, Limited, Standing};
 use crate::metrics::{self, Counter};
 use crate::run::Shutdown;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The server's own limit of connections is this many times that of [`ConnectionLimits`], which it never comes to where
+/// those that lose their places end in time.
+const SLACK: usize = 2;
 /// Peers that are silent for so long are asked whether they are there, as upstream's are.
 const SILENCE: Duration = Duration::from_secs(3 * 60);
 const BETWEEN_PROBES: Duration = Duration::from_secs(15);
@@ -47,7 +50,7 @@ pub struct Listening {
     pub name: &'static str,
     /// Threads that serve connections.
     pub workers: usize,
-    /// Connections at the same time, per worker.
+    /// Connections at the same time; see [`ConnectionLimits`].
     pub connections: usize,
     /// Streams of an HTTP/2 connection at the same time.
     pub streams: u32,
@@ -64,7 +67,7 @@ pub struct Listening {
 }
 
 /// A connection over TLS.
-pub type Secured = TlsStream<Ahead<TcpStream>>;
+pub type Secured = TlsStream<Ahead<Limited<TcpStream>>>;
 type Connected = fn(&Secured, &mut Extensions);
 
 /// Serves an app over TLS. `connected` sees each connection once, before its first request, and may leave notes in
@@ -93,11 +96,13 @@ where
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     LazyLock::force(&FAILED);
     let drain = listening.drain.as_secs();
-    let (workers, connections) = (listening.workers, listening.connections);
+    let (workers, connections) = (listening.workers, listening.connections.saturating_mul(SLACK));
     let built = Server::build().workers(workers).max_concurrent_connections(connections).disable_signals();
+    let limits = ConnectionLimits::new(listening.connections);
     let built = built.shutdown_timeout(drain).worker_max_blocking_threads(4);
     let built = built.listen(listening.name, listener, move || {
         let (listening, acceptor, factory) = (listening.clone(), acceptor.clone(), factory.clone());
+        let limits = Arc::clone(&limits);
         fn_factory(move || {
             if let Some(begin) = &listening.begin {
                 begin();
@@ -105,14 +110,14 @@ where
             let app = factory().into_factory().map_err(|error| error.into().error_response());
             let http1 = http1(&listening, connected, map_config(app, |()| AppConfig::default())).new_service(());
             let http2 = map_config(factory().into_factory(), |()| AppConfig::default()).new_service(());
-            let (acceptor, settings) = (acceptor.clone(), listening.http2());
+            let (acceptor, settings, limits) = (acceptor.clone(), listening.http2(), Arc::clone(&limits));
             async move {
                 let made = tokio::try_join!(
                     async { http1.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) },
                     async { http2.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) }
                 );
                 let (http1, http2) = made?;
-                let thread = Rc::new(Thread { acceptor, connected, http1, http2, settings });
+                let thread = Rc::new(Thread { acceptor, limits, connected, http1, http2, settings });
                 Ok::<_, ()>(fn_service(move |socket: TcpStream| {
                     let thread = Rc::clone(&thread);
                     async move {
@@ -165,7 +170,7 @@ where
         })
         .on_connect_ext(move |io: &Gate<Secured>, data: &mut Extensions| {
             data.insert(Taken(Rc::clone(io.turn())));
-            connected(io.inner(), data);
+            note(io.inner(), data, connected);
         })
         .finish(InTurn(Fitted::new(app)))
 }
@@ -173,6 +178,7 @@ where
 /// What a thread serves its connections with.
 struct Thread<H1, H2> {
     acceptor: TlsAcceptor,
+    limits: Arc<ConnectionLimits>,
     connected: Connected,
     http1: H1,
     http2: H2,
@@ -190,10 +196,13 @@ impl<H1, H2> Thread<H1, H2> {
         H2::Error: Into<Error>,
         B: MessageBody + 'static,
     {
-        let Some((stream, address)) = accept(&self.acceptor, socket).await else { return };
+        let Ok(address) = socket.peer_addr() else { return };
+        let socket = Limited::new(socket, self.limits.admit(address.ip()));
+        let Some(stream) = accept(&self.acceptor, socket, self.settings.handshake).await else { return };
+        let address = Some(address);
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             let mut noted = Extensions::new();
-            (self.connected)(&stream, &mut noted);
+            note(&stream, &mut noted, self.connected);
             let peer = Peer { address, noted: Noted(Rc::new(noted)) };
             if let Err(error) = http2::serve(stream, &self.http2, &peer, &self.settings).await {
                 tracing::debug!(%error, "HTTP/2 connection error");
@@ -214,11 +223,17 @@ fn prepare(socket: &TcpStream) {
     SockRef::from(socket).set_tcp_keepalive(&alive).ok();
 }
 
-async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Option<(Secured, Option<SocketAddr>)> {
-    prepare(&socket);
-    let peer = socket.peer_addr().ok();
-    match tokio::time::timeout(HANDSHAKE, acceptor.accept(Ahead::of(socket))).await {
-        Ok(Ok(stream)) => return Some((stream, peer)),
+/// Notes of a connection what its requests may have to know.
+fn note(stream: &Secured, data: &mut Extensions, connected: Connected) {
+    data.insert::<Standing>(stream.get_ref().0.inner().standing().clone());
+    connected(stream, data);
+}
+
+/// The handshake. It has as long as a request's head, as upstream.
+async fn accept(acceptor: &TlsAcceptor, socket: Limited<TcpStream>, limit: Duration) -> Option<Secured> {
+    prepare(socket.inner());
+    match tokio::time::timeout(limit, acceptor.accept(Ahead::of(socket))).await {
+        Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake error"),
         Err(_) => tracing::debug!("TLS handshake timeout"),
     }

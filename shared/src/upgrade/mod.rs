@@ -29,6 +29,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _,
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
+use crate::connections::Standing;
 pub use dial::{Dialed, RequestHead, ResponseHead, Rewound, dial};
 pub use listen::{Listening, Secured, serve};
 
@@ -74,6 +75,13 @@ pub fn refusal(request: &HttpRequest) -> Option<HttpResponse> {
 pub fn connected<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
     let noted = |noted: &http2::Noted| noted.0.get::<T>().cloned();
     request.conn_data::<T>().cloned().or_else(|| request.extensions().get().and_then(noted))
+}
+
+/// Notes that a request was authenticated: its connection gets one of the places that strangers do not get.
+pub fn authenticated(request: &HttpRequest) {
+    if let Some(standing) = connected::<Standing>(request) {
+        standing.authenticated();
+    }
 }
 
 /// Whether a request has no body although the library waits for one: it asks for another protocol, and says of no body.

@@ -227,3 +227,28 @@ async fn heads_are_taken_as_go_takes_them() {
     })
     .await;
 }
+
+/// A peer that never answers a ping is not waited for: a second after it was told to go its connection is closed, as Go
+/// closes it.
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_hear_that_it_is_to_go_is_closed() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let data = web::Data::new(Arc::<Gate>::default());
+    let app = actix_web::test::init_service(App::new().app_data(data).default_service(web::to(page))).await;
+    let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+    let peer = Peer { address: None, noted: Noted(Rc::new(Extensions::new())) };
+    // The preface, settings of nothing; what comes is never answered.
+    theirs.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("open");
+    let client = async {
+        let began = Instant::now();
+        theirs.read_to_end(&mut Vec::new()).await.expect("closed");
+        began.elapsed().as_secs()
+    };
+    let settings = settings(2);
+    let served = async {
+        // However it ends, it ends.
+        serve(Pipe::new(ours), &app, &peer, &settings).await.ok();
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(600), async { tokio::join!(served, client).1 }).await;
+    assert!(matches!(ended, Ok(60..=63)), "{ended:?}");
+}
