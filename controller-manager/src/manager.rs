@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::cloud::Provider;
 use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context, Place};
+use crate::engine::heartbeat::Heartbeat;
 use crate::engine::metrics;
 use crate::engine::registry::{Controller, Selection, Started, known};
 use crate::engine::settings::Settings;
@@ -41,23 +42,24 @@ pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: 
     let election = leader::Config::from_flags(&flags, &place.host);
     let (start_interval, patience) =
         (flags.duration("controller-start-interval"), flags.duration("controller-shutdown-timeout"));
-    let clients = clients(&flags, settings.own_accounts).await?;
+    let (clients, leases) = clients(&flags, settings.own_accounts).await?;
     let tasks = TaskGroup::new();
     let events = Recorder::new(clients.main.client(), &tasks, &shutdown, "kube-controller-manager", "");
     let health = Health::new();
     if elect {
-        // Who has lost the lease does not live on to be asked.
-        health.add(&[Probe::Healthz], "leaderElection", || Ok(()));
+        let checked = election.clone();
+        health.add(&[Probe::Healthz], "leaderElection", move || checked.check_health());
     }
     serve(&flags, &health, &place.debugging, &tasks, &shutdown).await?;
     let manager = Manager {
         clients,
+        leases,
         events,
-        tasks: tasks.clone(),
         settings,
         place,
         health,
         start_interval,
+        patience,
         migration,
         tokens: Arc::default(),
         failure: Arc::default(),
@@ -71,12 +73,14 @@ pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: 
         Ok(())
     };
     shutdown.trigger();
+    // Whoever has lost the lease has to be gone before another one may lead: nothing is waited for.
+    result?;
     tasks.drain(patience).await;
-    manager.failure.get().map_or(result, |why| Err(anyhow::anyhow!("{why}")))
+    manager.failure.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")))
 }
 
-/// The ways to the server that the flags describe.
-async fn clients(flags: &FlagSet, own_accounts: bool) -> anyhow::Result<Clients> {
+/// The ways to the server that the flags describe, and one for leases alone: renewals wait behind no other request.
+async fn clients(flags: &FlagSet, own_accounts: bool) -> anyhow::Result<(Clients, Transport)> {
     let options = shared::client::Options {
         kubeconfig: flags.string("kubeconfig"),
         master: flags.string("master"),
@@ -88,11 +92,13 @@ async fn clients(flags: &FlagSet, own_accounts: bool) -> anyhow::Result<Clients>
     let config = shared::client::config(&options).await?;
     // By default controllers are not throttled here: the server's fair queuing does that, and their batches grow slowly.
     let asked = flags.is_set("kube-api-qps") || flags.is_set("kube-api-burst");
-    let throttle = if asked { Throttle::new(options.qps, options.burst) } else { Throttle::new(0.0, 0) };
-    let main = shared::client::transport(&config, &throttle).context("client configuration")?;
+    let limits = if asked { (options.qps, options.burst) } else { (0.0, 0) };
+    let main =
+        shared::client::transport(&config, &Throttle::new(limits.0, limits.1)).context("client configuration")?;
+    let leases = shared::client::transport(&config, &Throttle::new(0.0, 0)).context("client configuration")?;
     let authority = crate::csr::authority::chain(config.root_cert.as_deref().unwrap_or_default());
     let anonymous = if own_accounts { Some(without_identity(config)?) } else { None };
-    Ok(Clients { main, anonymous, authority })
+    Ok((Clients { main, anonymous, limits, authority }, leases))
 }
 
 /// The secure port: health, metrics and debugging pages, for those whom the API server knows and allows.
@@ -127,14 +133,17 @@ async fn serve(
 #[derive(Clone)]
 struct Manager {
     clients: Clients,
+    /// The way that leases go.
+    leases: Transport,
     /// Of the process itself.
     events: Recorder,
-    tasks: TaskGroup,
     settings: Settings,
     place: Place,
     health: Health,
     /// Between the starts of two controllers; up to twice that, at random.
     start_interval: Duration,
+    /// So long the controllers of a term may take to end.
+    patience: Duration,
     migration: Option<Arc<Migration>>,
     /// The controller that makes tokens has been started.
     tokens: Arc<Notify>,
@@ -153,7 +162,8 @@ impl Manager {
                 () = self.tokens.notified() => {}
                 () = self.shutdown.wait() => return Ok(()),
             }
-            let election = leader::Config { lease_name: migration.lock.clone(), ..election.clone() };
+            let renewed = leader::Renewed::default();
+            let election = leader::Config { lease_name: migration.lock.clone(), renewed, ..election.clone() };
             self.lead_elected(Lock::Migration, election).await
         };
         tokio::try_join!(self.lead_elected(Lock::Main, election.clone()), migrated).map(drop)
@@ -161,34 +171,46 @@ impl Manager {
 
     async fn lead_elected(&self, lock: Lock, election: leader::Config) -> anyhow::Result<()> {
         let work = |token| self.clone().lead(lock, Shutdown::from(token));
-        let client = self.clients.main.client();
+        let client = self.leases.client();
         match leader::run(client, election, &self.events, self.shutdown.clone(), work).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
             Outcome::Shutdown | Outcome::Finished => Ok(()),
         }
     }
 
-    /// One term of leadership: start what is selected, then wait for its end.
+    /// One term of leadership: start what is selected, wait for its end, and until all of it has ended: the lease is given
+    /// back when this returns.
     async fn lead(self, lock: Lock, term: Shutdown) {
-        let Self { clients, tasks, settings, place, .. } = self.clone();
-        let cx = Context::new(clients, tasks, term.clone(), settings, place);
+        let Self { clients, settings, place, .. } = self.clone();
+        let tasks = TaskGroup::new();
+        let cx = Context::new(clients, tasks.clone(), term.clone(), settings, place);
+        if let Err(why) = self.start_all(&cx, lock).await {
+            // What this or others decide would be wrong or missing: another try begins from nothing.
+            let _ = self.failure.set(why);
+            self.shutdown.trigger();
+        }
+        term.wait().await;
+        tasks.drain(self.patience).await;
+    }
+
+    async fn start_all(&self, cx: &Context, lock: Lock) -> Result<(), String> {
+        let heartbeat = Heartbeat::default();
+        cx.spawn("heartbeat", heartbeat.clone().beat(cx.shutdown().clone()));
         for controller in migration::led(TABLE, self.migration.as_deref(), lock) {
-            if let Err(why) = self.start(&cx, controller).await {
-                // What this or others decide would be wrong or missing: another try begins from nothing.
-                let _ = self.failure.set(format!("error starting {}: {why}", controller.name));
-                return self.shutdown.trigger();
-            }
+            // Each waits for what it asks for, and for no other's.
+            let started = self.start(&cx.scoped(), controller, &heartbeat).await;
+            started.map_err(|why| format!("error starting {}: {why}", controller.name))?;
             if controller.name == migration::FIRST {
                 self.tokens.notify_one();
             }
         }
         cx.factory().start();
-        cx.hub().start(&cx);
-        release_memory_after_start(&cx);
-        term.wait().await;
+        cx.hub().start(cx);
+        release_memory_after_start(cx);
+        Ok(())
     }
 
-    async fn start(&self, cx: &Context, controller: &Controller) -> Result<(), String> {
+    async fn start(&self, cx: &Context, controller: &Controller, heartbeat: &Heartbeat) -> Result<(), String> {
         if !cx.settings().controllers.wants(controller.name, controller.on_by_default) {
             tracing::info!(controller = controller.name, "Controller is disabled");
             return Ok(());
@@ -202,7 +224,8 @@ impl Manager {
         }
         match (controller.start)(cx).await {
             Ok(Started::Yes) => {
-                self.health.add(&[Probe::Healthz], controller.name, || Ok(()));
+                let heartbeat = heartbeat.clone();
+                self.health.add(&[Probe::Healthz], controller.name, move || heartbeat.check());
                 metrics::set("running_managed_controllers", &["kube-controller-manager", controller.name], 1.0);
                 tracing::info!(controller = controller.name, "Started controller");
             }

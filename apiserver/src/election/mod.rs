@@ -45,6 +45,7 @@ pub(crate) async fn keep(cx: Context) {
         lease_duration: cx.flags.duration("coordinated-leadership-lease-duration"),
         renew_deadline: cx.flags.duration("coordinated-leadership-renew-deadline"),
         retry_period: cx.flags.duration("coordinated-leadership-retry-period"),
+        renewed: leader::Renewed::default(),
     };
     let elections = Arc::new(Elections { api: cx.api.clone(), reader: cx.reader.clone() });
     loop {

@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use parking_lot::Mutex;
-use shared::client::Transport;
+use shared::client::{Throttle, Transport};
 use shared::events::Recorder;
 use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
@@ -47,10 +47,10 @@ struct Inner {
     main: Client,
     own: Transport,
     anonymous: Option<Transport>,
+    limits: (f32, u32),
     authority: String,
     /// What group versions serve, once somebody asked.
     served: tokio::sync::Mutex<HashMap<String, Vec<String>>>,
-    factory: Factory,
     hub: metadata::Hub,
     tasks: TaskGroup,
     shutdown: Shutdown,
@@ -68,6 +68,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
+    factory: Factory,
 }
 
 /// The process's connections.
@@ -77,6 +78,8 @@ pub struct Clients {
     pub main: Transport,
     /// No identity; present when controllers use their own service accounts.
     pub anonymous: Option<Transport>,
+    /// Requests per second and at once of each service account; no limit where the first is 0.
+    pub limits: (f32, u32),
     /// The authority of the server's certificate as PEM; empty when it is one of the system's.
     pub authority: String,
 }
@@ -110,9 +113,9 @@ impl Context {
             main,
             own: clients.main,
             anonymous: clients.anonymous,
+            limits: clients.limits,
             authority: clients.authority,
             served: tokio::sync::Mutex::default(),
-            factory,
             hub,
             tasks,
             shutdown,
@@ -123,7 +126,13 @@ impl Context {
             prepared: Mutex::new(HashMap::new()),
             selectors: Mutex::default(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), factory }
+    }
+
+    /// For one controller, which waits for the caches that it asks for here and for no others.
+    #[must_use]
+    pub fn scoped(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), factory: self.factory.scoped() }
     }
 
     /// The flags.
@@ -144,10 +153,10 @@ impl Context {
         &self.inner.main
     }
 
-    /// All informers.
+    /// All informers, of which this context waits for those that were asked for through it.
     #[must_use]
     pub fn factory(&self) -> &Factory {
-        &self.inner.factory
+        &self.factory
     }
 
     /// The cloud, in a build that has one.
@@ -178,18 +187,21 @@ impl Context {
         self.inner.tasks.spawn_until(&self.inner.shutdown, name, task);
     }
 
-    /// Do something every `period`, once the caches are filled, until the term ends.
+    /// Do something every `period`, once the caches are filled, until the term ends; never where the period is none.
     pub fn every<F, Fut>(&self, name: &'static str, period: Duration, mut work: F)
     where
         F: FnMut() -> Fut + Send + 'static,
         Fut: Future<Output = ()> + Send,
     {
+        if period.is_zero() {
+            return;
+        }
         let cx = self.clone();
         self.spawn(name, async move {
             if !cx.factory().wait_synced().await {
                 return;
             }
-            let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
+            let mut ticks = tokio::time::interval(period);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
@@ -205,7 +217,11 @@ impl Context {
     #[must_use]
     pub fn rest(&self, account: &'static str) -> Rest {
         match &self.inner.anonymous {
-            Some(anonymous) => Rest::of_account(self.inner.own.clone(), anonymous.clone(), account),
+            Some(anonymous) => {
+                let (qps, burst) = self.inner.limits;
+                let limited = anonymous.throttled(&Throttle::new(qps, burst));
+                Rest::of_account(self.inner.own.clone(), limited, account)
+            }
             None => Rest::new(self.inner.own.clone()),
         }
     }
@@ -309,12 +325,13 @@ impl Context {
     /// The selectors of a kind, to ask which of them pick an object.
     #[must_use]
     pub fn selectors<K: Selecting>(&self) -> Arc<Selectors<K>> {
+        let informer = self.informer::<K>();
         let mut all = self.inner.selectors.lock();
         let known = all.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Arc<Selectors<K>>>());
         if let Some(known) = known {
             return Arc::clone(known);
         }
-        let made = Selectors::follow(&self.informer::<K>());
+        let made = Selectors::follow(&informer);
         all.insert(TypeId::of::<K>(), Box::new(Arc::clone(&made)));
         made
     }

@@ -14,6 +14,7 @@ pub mod events;
 pub mod executor;
 pub mod expect;
 pub mod hash;
+pub mod heartbeat;
 pub mod history;
 pub mod metadata;
 pub mod metrics;

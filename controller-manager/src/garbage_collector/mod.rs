@@ -10,6 +10,7 @@ pub mod plan;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use foldhash::HashSet;
@@ -45,6 +46,8 @@ const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 /// Where the graph is shown.
 const GRAPH: &str = "/debug/controllers/garbage-collector-controller/graph";
+/// The longest wait for the caches of all resources; upstream's `initialSyncTimeout`.
+const CACHES: Duration = Duration::from_secs(30);
 /// How many owners known not to exist are remembered.
 const ABSENT: usize = 500;
 /// How soon what is there and was not shown by a watch is looked up again, and how late.
@@ -56,6 +59,8 @@ const RENAMED: Duration = Duration::from_millis(100);
 struct Collector {
     rest: Rest,
     hub: Hub,
+    /// The caches that others fill have synced, or took too long.
+    fed: AtomicBool,
     graph: Mutex<Graph>,
     delete: Queue<Uid>,
     orphan: Queue<Uid>,
@@ -73,6 +78,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let this = Arc::new(Collector {
             rest: cx.rest("generic-garbage-collector"),
             hub: cx.hub().clone(),
+            fed: AtomicBool::new(false),
             graph: Mutex::new(Graph::default()),
             delete: Queue::new("garbage_collector_attempt_to_delete"),
             orphan: Queue::new("garbage_collector_attempt_to_orphan"),
@@ -85,7 +91,15 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             let _under_way = changes.begin();
             watcher.observe(served, change);
         });
-        feed_from_caches(cx);
+        let caches = cx.scoped();
+        feed_from_caches(&caches);
+        let this2 = Arc::clone(&this);
+        cx.spawn("garbage-collector-caches", async move {
+            if tokio::time::timeout(CACHES, caches.factory().wait_synced()).await.is_err() {
+                tracing::warn!("Not all resource caches have synced, the garbage collector starts without them");
+            }
+            this2.fed.store(true, Ordering::Release);
+        });
         cx.hub().request();
         let workers = cx.settings().workers.gc;
         worker::run(cx, "garbage-collector", workers, &this.delete, &this, |s, uid| async move {
@@ -222,8 +236,12 @@ impl Collector {
         }
     }
 
+    fn ready(&self) -> bool {
+        self.fed.load(Ordering::Acquire) && self.hub.synced()
+    }
+
     async fn attempt_to_delete(&self, uid: &Uid) -> Synced {
-        if !self.hub.synced() {
+        if !self.ready() {
             return Ok(Some(Duration::from_millis(200)));
         }
         let known = {
@@ -426,7 +444,7 @@ impl Collector {
     }
 
     async fn attempt_to_orphan(&self, uid: &Uid) -> Synced {
-        if !self.hub.synced() {
+        if !self.ready() {
             return Ok(Some(Duration::from_millis(200)));
         }
         let (identity, dependents) = {

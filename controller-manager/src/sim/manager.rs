@@ -24,7 +24,7 @@ impl Manager {
         for controller in TABLE {
             if cx.settings().controllers.wants(controller.name, controller.on_by_default) {
                 // Those that lack a key file are skipped, as in the process.
-                let _ = (controller.start)(&cx).await;
+                let _ = (controller.start)(&cx.scoped()).await;
             }
         }
         cx.factory().start();
@@ -44,7 +44,7 @@ impl Manager {
         let settings = Settings::of(&flags, selection);
         let shutdown = Shutdown::new();
         let main = server.transport(shutdown.token().clone());
-        let clients = Clients { main, anonymous: None, authority: String::new() };
+        let clients = Clients { main, anonymous: None, limits: (0.0, 0), authority: String::new() };
         let cx = Context::new(
             clients,
             TaskGroup::new(),

@@ -176,6 +176,7 @@ fn election(settings: &Settings, host: &str) -> leader::Config {
         lease_duration: settings.duration("leaderElection.leaseDuration"),
         renew_deadline: settings.duration("leaderElection.renewDeadline"),
         retry_period: settings.duration("leaderElection.retryPeriod"),
+        renewed: leader::Renewed::default(),
     }
 }
 

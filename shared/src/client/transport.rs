@@ -16,6 +16,8 @@ use kube::core::Status;
 use proto::protobuf;
 use tower::{BoxError, service_fn};
 
+use super::throttle::Throttle;
+
 /// The longest answer that is collected; the longest page of a list is far shorter.
 const MAX_ANSWER: usize = 128 << 20;
 /// Time for a whole answer: the server ends what is no watch after a minute.
@@ -49,6 +51,20 @@ impl Transport {
     /// By a function that sends; `namespace` is where clients look by default.
     pub fn new(namespace: impl Into<String>, send: impl Fn(Request<Bytes>) -> Sent + Send + Sync + 'static) -> Self {
         Self { send: Arc::new(send), namespace: namespace.into() }
+    }
+
+    /// The same connections for another client, which has a budget of requests of its own. Not for watches, which no
+    /// budget counts.
+    #[must_use]
+    pub fn throttled(&self, throttle: &Throttle) -> Self {
+        let (send, throttle) = (Arc::clone(&self.send), throttle.clone());
+        Self::new(self.namespace.clone(), move |request| {
+            let (send, throttle) = (Arc::clone(&send), throttle.clone());
+            Box::pin(async move {
+                throttle.turn().await;
+                send(request).await
+            })
+        })
     }
 
     /// A client over the same connections.

@@ -130,7 +130,6 @@ type FromProtobuf<K> = Box<dyn Fn(&[u8]) -> Result<K, String> + Send + Sync>;
 
 struct Inner<K> {
     store: Store<K>,
-    unreadable: Unreadable,
     scope: Scope,
     /// Held while events are delivered, so that a handler added late sees each object exactly once.
     handlers: Mutex<Vec<Handler<K>>>,
@@ -153,7 +152,6 @@ impl<K: Cached> Informer<K> {
     fn new(scope: Scope) -> Self {
         Self(Arc::new(Inner {
             store: Store::default(),
-            unreadable: Unreadable::default(),
             scope,
             handlers: Mutex::new(Vec::new()),
             transform: Mutex::new(None),
@@ -170,7 +168,7 @@ impl<K: Cached> Informer<K> {
 
     /// Objects that are there and cannot be decoded. The store has their last state that could be, or nothing.
     pub fn unreadable(&self) -> &Unreadable {
-        &self.0.unreadable
+        self.0.store.unreadable()
     }
 
     /// Calls `handler` for every change from now on, after an `Added` for each object already here. A handler must
@@ -257,7 +255,7 @@ impl<K: Cached> Cache for Informer<K> {
             Err(why) => return self.keep_last_state(object, listed, why),
         };
         let revision = object.cache_version().map(str::to_owned);
-        self.0.unreadable.remove(object.cache_key());
+        self.0.store.unreadable().remove(object.cache_key());
         if let Some(listed) = listed {
             listed.insert(store::key(&object));
         }
@@ -280,14 +278,14 @@ impl<K: Cached> Cache for Informer<K> {
         if let Some(listed) = listed {
             listed.remove(&key);
         }
-        self.0.unreadable.remove((&key.0, &key.1));
+        self.0.store.unreadable().remove((&key.0, &key.1));
         self.drop_object(&key, last);
         Ok(revision)
     }
 
     fn finish_list(&self, seen: Option<&HashSet<Key>>, revision: String) {
         if let Some(seen) = seen {
-            self.0.unreadable.retain(seen);
+            self.0.store.unreadable().retain(seen);
             for key in self.0.store.keys() {
                 if !seen.contains(&key) {
                     self.drop_object(&key, None);
@@ -337,7 +335,7 @@ impl<K: Cached> Informer<K> {
         if let Some(listed) = listed {
             listed.insert((identity.namespace.clone(), identity.name.clone()));
         }
-        self.0.unreadable.insert(&K::kind_name(), identity, &why);
+        self.0.store.unreadable().insert(&K::kind_name(), identity, &why);
         Ok(Some(revision))
     }
 
@@ -367,6 +365,8 @@ pub struct Factory {
     tasks: TaskGroup,
     shutdown: Shutdown,
     made: Arc<Mutex<Made>>,
+    /// What was asked for through this handle and its clones; all there is where that is not kept.
+    asked: Option<Arc<Mutex<Vec<watch::Receiver<bool>>>>>,
 }
 
 type Prepare = Box<dyn Fn(&dyn Any) + Send + Sync>;
@@ -382,7 +382,21 @@ struct Made {
 impl Factory {
     /// A factory whose informers use `client` and end at `shutdown`.
     pub fn new(client: Client, tasks: TaskGroup, shutdown: Shutdown) -> Self {
-        Self { client, tasks, shutdown, made: Arc::default() }
+        Self { client, tasks, shutdown, made: Arc::default(), asked: None }
+    }
+
+    /// A handle on the same informers that waits for those alone that are asked for through it or its clones: what
+    /// others need and cannot list holds up nothing here.
+    #[must_use]
+    pub fn scoped(&self) -> Self {
+        Self { asked: Some(Arc::default()), ..self.clone() }
+    }
+
+    fn note<K: Cached>(&self, informer: Informer<K>) -> Informer<K> {
+        if let Some(asked) = &self.asked {
+            asked.lock().push(informer.subscribe());
+        }
+        informer
     }
 
     /// The shared informer of all objects of `K`.
@@ -390,11 +404,11 @@ impl Factory {
         let mut made = self.made.lock();
         let known = made.shared.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Informer<K>>());
         if let Some(informer) = known {
-            return informer.clone();
+            return self.note(informer.clone());
         }
         let informer = made.informer(Scope::default());
         made.shared.insert(TypeId::of::<K>(), Box::new(informer.clone()));
-        informer
+        self.note(informer)
     }
 
     /// Has this done to every informer of `K` that is made from now on: how objects of the kind are read and held.
@@ -405,7 +419,7 @@ impl Factory {
 
     /// An informer of its own for a part of the objects of `K`.
     pub fn informer_in<K: Cached>(&self, scope: Scope) -> Informer<K> {
-        self.made.lock().informer(scope)
+        self.note(self.made.lock().informer(scope))
     }
 
     /// Starts every informer that was asked for and does not run yet.
@@ -416,10 +430,11 @@ impl Factory {
         }
     }
 
-    /// Waits until all informers have synced; false when the process is asked to end first.
+    /// Waits until all informers have synced, or those of this [scope](Self::scoped); also those that are asked for while
+    /// it waits. False when the process is asked to end first.
     pub async fn wait_synced(&self) -> bool {
-        let waits: Vec<_> = self.made.lock().all.iter().map(|cache| cache.subscribe()).collect();
-        for mut synced in waits {
+        for place in 0.. {
+            let Some(mut synced) = self.waited_for(place) else { break };
             tokio::select! {
                 // Fails only when the informer is gone, and then nobody waits for it.
                 _ = synced.wait_for(|done| *done) => {}
@@ -427,5 +442,12 @@ impl Factory {
             }
         }
         true
+    }
+
+    fn waited_for(&self, place: usize) -> Option<watch::Receiver<bool>> {
+        match &self.asked {
+            Some(asked) => asked.lock().get(place).cloned(),
+            None => self.made.lock().all.get(place).map(|cache| cache.subscribe()),
+        }
     }
 }

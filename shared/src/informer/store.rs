@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashSet};
 use parking_lot::RwLock;
 
-use super::{Cached, Event};
+use super::{Cached, Event, Unreadable};
 
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 /// Whether an object is found where it was; false when that is not known without making the keys.
@@ -112,12 +112,12 @@ impl<K> State<K> {
     }
 }
 
-/// A cloneable handle on the objects.
-pub struct Store<K>(Arc<RwLock<State<K>>>);
+/// A cloneable handle on the objects, and on what is known of those that cannot be decoded.
+pub struct Store<K>(Arc<RwLock<State<K>>>, Arc<Unreadable>);
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self(Arc::clone(&self.0), Arc::clone(&self.1))
     }
 }
 
@@ -126,7 +126,7 @@ impl<K> Default for Store<K> {
         let slots = Slots { all: Vec::new(), free: Vec::new() };
         let state =
             State { objects: HashMap::default(), slots, indexes: HashMap::default(), resource_version: String::new() };
-        Self(Arc::new(RwLock::new(state)))
+        Self(Arc::new(RwLock::new(state)), Arc::default())
     }
 }
 
@@ -140,6 +140,17 @@ impl<K: Cached> Store<K> {
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let state = self.0.read();
         state.slots.get(*state.objects.get(namespace)?.get(name)?).cloned()
+    }
+
+    /// Whether the object does not exist, as far as the watch knows: one that cannot be decoded is not absent. Whoever
+    /// deletes or gives up something because an object is gone asks here.
+    pub fn is_absent(&self, namespace: &str, name: &str) -> bool {
+        self.get(namespace, name).is_none() && !self.1.contains(namespace, name)
+    }
+
+    /// Objects that are there and cannot be decoded.
+    pub fn unreadable(&self) -> &Unreadable {
+        &self.1
     }
 
     /// Every object, in no order.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Event, Factory, Informer};
+use super::{Cache, Event, Factory, Informer};
 use crate::run::{Shutdown, TaskGroup};
 
 struct Server {
@@ -321,4 +322,29 @@ async fn objects_that_only_gos_decoder_takes_are_read() {
     let mut server = start(vec![(200, [line("ADDED", &lenient), bookmark(5, true)].concat())]);
     assert_eq!(server.next().await, "added a");
     assert!(server.informer.unreadable().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_waits_for_its_own_informers_only() {
+    use k8s_openapi::api::core::v1::Secret;
+    let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+    });
+    let factory = Factory::new(kube::Client::new(service, "default"), TaskGroup::new(), Shutdown::new());
+    let (one, other) = (factory.scoped(), factory.scoped());
+    let maps = one.informer::<ConfigMap>();
+    let _secrets = other.clone().informer::<Secret>();
+    maps.finish_list(None, "1".to_owned());
+    let waits = |f: &Factory| {
+        let f = f.clone();
+        async move { tokio::time::timeout(Duration::from_secs(1), f.wait_synced()).await.is_ok() }
+    };
+    assert!(waits(&one).await, "what another cannot list is no affair of this one");
+    assert!(!waits(&other).await, "a clone asks for its scope");
+    assert!(!waits(&factory).await, "all");
+    let again = factory.scoped();
+    let _shared = again.informer::<ConfigMap>();
+    assert!(waits(&again).await);
+    let _late = again.informer::<Secret>();
+    assert!(!waits(&again).await);
 }

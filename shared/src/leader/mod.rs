@@ -1,11 +1,13 @@
 //! Leader election by a `Lease`, as client-go does it: acquire, renew every retry period, give up the work when the
 //! lease could not be renewed within the renew deadline, and hand it back on an orderly shutdown so that the next
-//! leader starts at once. [`decide`] holds the rule, [`run`] the calls.
+//! leader starts at once. The lease is renewed until the work has returned, and only then given back. [`decide`] holds
+//! the rule, [`run`] the calls.
 
 #[cfg(test)]
 mod tests;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,6 +15,7 @@ pub use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, PostParams};
+use parking_lot::Mutex;
 use rand::Rng;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +39,18 @@ pub struct Config {
     pub renew_deadline: Duration,
     /// Pause between two attempts.
     pub retry_period: Duration,
+    /// When the lease was renewed last, for [`Config::check_health`]. Each election has its own.
+    pub renewed: Renewed,
 }
+
+/// The time of a leader's last renewal; nothing while this process does not lead.
+#[derive(Clone, Debug, Default)]
+pub struct Renewed(Arc<Mutex<Option<Instant>>>);
+
+/// So long may a lease have been expired before its leader counts as unhealthy.
+const EXPIRED_TOLERANCE: Duration = Duration::from_secs(20);
+/// The least time that a request for the lease is given.
+const LEAST_REQUEST_TIME: Duration = Duration::from_secs(1);
 
 impl Config {
     /// The configuration that the `--leader-elect-*` flags of a component describe.
@@ -48,7 +62,27 @@ impl Config {
             lease_duration: flags.duration("leader-elect-lease-duration"),
             renew_deadline: flags.duration("leader-elect-renew-deadline"),
             retry_period: flags.duration("leader-elect-retry-period"),
+            renewed: Renewed::default(),
         }
+    }
+
+    /// Fails when this process leads and its lease has been expired for 20 s: it hangs, or cannot end. Answers for
+    /// `HealthzAdaptor.Check`.
+    ///
+    /// # Errors
+    /// Upstream's words.
+    pub fn check_health(&self) -> Result<(), String> {
+        let late = |at: &Instant| at.elapsed() > self.lease_duration.saturating_add(EXPIRED_TOLERANCE);
+        match *self.renewed.0.lock() {
+            Some(at) if late(&at) => Err(format!("failed election to renew leadership on lease {}", self.lease_name)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long one request for the lease may take: a hung one leaves time for another before the renew deadline. As
+    /// upstream's `NewFromKubeconfig`.
+    fn request_time(&self) -> Duration {
+        (self.renew_deadline / 2).max(LEAST_REQUEST_TIME)
     }
 }
 
@@ -154,13 +188,29 @@ struct Elector<L> {
     leases: L,
     config: Config,
     observed: Option<Observed>,
-    /// The lease as we wrote it last, and when.
+    /// The lease as we wrote it last, and when that was begun: nobody can have seen it earlier.
     held: Option<(Lease, Instant)>,
 }
 
+#[derive(Debug, thiserror::Error)]
+enum Failed<E> {
+    #[error("{0}")]
+    Refused(E),
+    #[error("the request took longer than {0:?}")]
+    TimedOut(Duration),
+}
+
 impl<L: Leases> Elector<L> {
-    /// One attempt; true when we hold the lease afterwards.
-    async fn attempt(&mut self) -> Result<bool, L::Error> {
+    /// One attempt within the time for it; true when we hold the lease afterwards.
+    async fn attempt(&mut self) -> Result<bool, Failed<L::Error>> {
+        let within = self.config.request_time();
+        match tokio::time::timeout(within, self.take()).await {
+            Ok(result) => result.map_err(Failed::Refused),
+            Err(_) => Err(Failed::TimedOut(within)),
+        }
+    }
+
+    async fn take(&mut self) -> Result<bool, L::Error> {
         let now = Timestamp::now();
         if let Some(lease) = self.held.clone().filter(|(_, at)| at.elapsed() < self.config.lease_duration) {
             // Nobody else may have written to it: a look at it is worth it only if somebody has.
@@ -178,8 +228,9 @@ impl<L: Leases> Elector<L> {
             let mut lease = Lease { spec: Some(spec), ..Lease::default() };
             lease.metadata.name = Some(self.config.lease_name.clone());
             lease.metadata.namespace = Some(self.config.namespace.clone());
+            let began = Instant::now();
             let made = self.leases.create(&lease).await?;
-            self.held = Some((made, Instant::now()));
+            self.holds(made, began);
             return Ok(true);
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -199,9 +250,21 @@ impl<L: Leases> Elector<L> {
     }
 
     async fn write(&mut self, lease: &Lease) -> Result<(), L::Error> {
+        let began = Instant::now();
         let written = self.leases.replace(lease).await?;
-        self.held = Some((written, Instant::now()));
+        self.holds(written, began);
         Ok(())
+    }
+
+    fn holds(&mut self, lease: Lease, since: Instant) {
+        self.held = Some((lease, since));
+        *self.config.renewed.0.lock() = Some(since);
+    }
+
+    /// When the work has to have ended, unless the lease is renewed before.
+    fn deadline(&self) -> Instant {
+        let renewed = self.held.as_ref().map(|(_, at)| *at);
+        renewed.map_or_else(Instant::now, |at| at + self.config.renew_deadline)
     }
 
     /// How long the lease has looked like this.
@@ -256,7 +319,9 @@ impl<L: Leases> Elector<L> {
 }
 
 /// Waits for the lease, then runs `work` with a token that is cancelled as soon as the lease is lost or the process
-/// is to end. The lease is released on shutdown, after `work` has returned. Who leads, and no longer leads, is told.
+/// is to end. On shutdown the lease is renewed until `work` has returned, which is when nothing is written any more, and
+/// then released. Where it is lost, `work` is dropped and the caller has to exit at once. Who leads, and no longer leads,
+/// is told.
 pub async fn run<F, Fut>(
     client: kube::Client,
     config: Config,
@@ -311,15 +376,20 @@ where
     };
     elector.tell(events, "stopped leading");
     token.cancel();
+    let outcome = match outcome {
+        Outcome::Shutdown => tokio::select! {
+            () = &mut work => Outcome::Shutdown,
+            () = renew(&mut elector) => Outcome::Lost,
+        },
+        other => other,
+    };
     leading.set(0.0);
-    match outcome {
-        Outcome::Lost => tracing::error!(%lease, "Failed to renew lease"),
-        Outcome::Shutdown => {
-            work.await;
-            elector.release().await;
-        }
-        Outcome::Finished => elector.release().await,
+    if outcome == Outcome::Lost {
+        tracing::error!(%lease, "Failed to renew lease");
+        return outcome;
     }
+    *elector.config.renewed.0.lock() = None;
+    elector.release().await;
     outcome
 }
 
@@ -346,18 +416,18 @@ async fn acquire<L: Leases>(elector: &mut Elector<L>, shutdown: &Shutdown) -> bo
 
 /// Returns when the lease could not be renewed for the renew deadline, or somebody else has it.
 async fn renew<L: Leases>(elector: &mut Elector<L>) {
-    let mut renewed = Instant::now();
     loop {
-        tokio::time::sleep(elector.config.retry_period).await;
-        let deadline = renewed + elector.config.renew_deadline;
-        match tokio::time::timeout_at(deadline, elector.attempt()).await {
-            Ok(Ok(true)) => renewed = Instant::now(),
-            Ok(Ok(false)) => return,
-            Ok(Err(error)) => tracing::warn!(%error, "Failed to renew lease, retrying"),
-            Err(_) => return,
-        }
-        if renewed + elector.config.renew_deadline <= Instant::now() {
+        let deadline = elector.deadline();
+        let pause = Instant::now() + elector.config.retry_period;
+        tokio::time::sleep_until(pause.min(deadline)).await;
+        // A process that was frozen may find another one in its place.
+        if Instant::now() >= deadline {
             return;
+        }
+        match tokio::time::timeout_at(deadline, elector.attempt()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) | Err(_) => return,
+            Ok(Err(error)) => tracing::warn!(%error, "Failed to renew lease, retrying"),
         }
     }
 }

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -6,8 +7,11 @@ use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::sleep;
 
-use super::{Config, Elector, Outcome, Step, decide, refused, run};
+use super::{Config, Elector, Lease, Leases, Outcome, Renewed, Step, decide, refused, run, run_over};
 use crate::events::Recorder;
 use crate::run::{Shutdown, TaskGroup};
 
@@ -19,6 +23,7 @@ fn config() -> Config {
         lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),
         retry_period: Duration::from_secs(2),
+        renewed: Renewed::default(),
     }
 }
 
@@ -127,4 +132,204 @@ async fn who_leads_is_told_and_renews_without_a_look() {
     let about = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "kube-scheduler",
         "namespace": "kube-system", "uid": "u", "resourceVersion": "7"});
     assert_eq!((&told[0]["involvedObject"], &told[0]["reason"]), (&about, &"LeaderElection".into()));
+}
+
+/// A server of one lease behind a network that delays requests and answers, and loses them.
+#[derive(Clone)]
+struct Remote {
+    stored: Arc<Mutex<Option<Lease>>>,
+    dice: Arc<Mutex<StdRng>>,
+    /// Of a hundred messages so many are lost.
+    lost: u32,
+    /// The longest way of a message.
+    longest: Duration,
+}
+
+impl Remote {
+    fn new(seed: u64, lost: u32, longest: Duration) -> Self {
+        Self { stored: Arc::default(), dice: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), lost, longest }
+    }
+
+    async fn way(&self) {
+        let (delay, lost) = {
+            let mut dice = self.dice.lock();
+            (self.longest.mul_f64(dice.random_range(0.0..=1.0)), dice.random_range(0..100) < self.lost)
+        };
+        sleep(delay).await;
+        if lost {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What has been sent arrives, whether or not the sender still waits for the answer.
+    async fn send<T: Send + 'static>(&self, ask: impl FnOnce(&mut Option<Lease>) -> T + Send + 'static) -> T {
+        let (to, stored) = (self.clone(), Arc::clone(&self.stored));
+        let arrived = tokio::spawn(async move {
+            to.way().await;
+            ask(&mut stored.lock())
+        });
+        let answer = arrived.await.expect("the server does not panic");
+        self.way().await;
+        answer
+    }
+}
+
+fn version(lease: &Lease) -> u64 {
+    lease.metadata.resource_version.as_deref().map_or(0, |v| v.parse().expect("a number"))
+}
+
+fn store(stored: &mut Option<Lease>, mut lease: Lease) -> Lease {
+    let next = stored.as_ref().map_or(0, version) + 1;
+    lease.metadata.resource_version = Some(next.to_string());
+    *stored = Some(lease.clone());
+    lease
+}
+
+impl Leases for Remote {
+    type Error = String;
+
+    async fn get(&self, _: &str, _: &str) -> Result<Option<Lease>, String> {
+        Ok(self.send(|stored| stored.clone()).await)
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<Lease, String> {
+        let lease = lease.clone();
+        self.send(move |stored| if stored.is_some() { Err("exists".to_owned()) } else { Ok(store(stored, lease)) })
+            .await
+    }
+
+    async fn replace(&self, lease: &Lease) -> Result<Lease, String> {
+        let lease = lease.clone();
+        self.send(move |stored| {
+            let known = stored.as_ref().map(version);
+            if known == Some(version(&lease)) { Ok(store(stored, lease)) } else { Err("conflict".to_owned()) }
+        })
+        .await
+    }
+}
+
+/// Counts those that work, and how often somebody began to.
+#[derive(Clone, Default)]
+struct Working(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Working {
+    fn begin(&self, seed: u64) -> impl Drop + use<> {
+        struct Ends(Working);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                self.0.0.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        assert_eq!(self.0.0.fetch_add(1, Ordering::SeqCst), 0, "two work at one time, seed {seed}");
+        self.0.1.fetch_add(1, Ordering::SeqCst);
+        Ends(self.clone())
+    }
+}
+
+/// One machine: a process leads until it is asked to end, which takes its work a while, or has lost the lease; then the
+/// next one is started.
+async fn machine(name: String, remote: Remote, working: Working, seed: u64) {
+    loop {
+        let (life, drain) = {
+            let mut dice = remote.dice.lock();
+            (Duration::from_secs(dice.random_range(5..120)), Duration::from_secs(dice.random_range(0..20)))
+        };
+        let (end, shutdown) = (Shutdown::new(), Shutdown::new());
+        let trigger = shutdown.clone();
+        let life = tokio::spawn(async move {
+            tokio::select! { () = sleep(life) => trigger.trigger(), () = end.wait() => {} }
+        });
+        let working = working.clone();
+        let work = move |token: tokio_util::sync::CancellationToken| async move {
+            let _working = working.begin(seed);
+            token.cancelled().await;
+            sleep(drain).await;
+        };
+        let config = Config { identity: super::identity(&name), ..config() };
+        run_over(remote.clone(), Config { renewed: Renewed::default(), ..config }, None, shutdown, work).await;
+        life.abort();
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_lead_at_one_time_behind_any_network() {
+    const REGIMES: [(u32, u64); 4] = [(0, 10), (2, 1_000), (20, 3_000), (5, 4_000)];
+    let mut begun = [0; REGIMES.len()];
+    for seed in 0..40 {
+        let at = usize::try_from(seed).expect("small") % REGIMES.len();
+        let (lost, longest) = REGIMES[at];
+        let (remote, working) = (Remote::new(seed, lost, Duration::from_millis(longest)), Working::default());
+        let machines = futures::future::join_all(
+            ["a", "b", "c"].map(|name| machine(name.to_owned(), remote.clone(), working.clone(), seed)),
+        );
+        drop(tokio::time::timeout(Duration::from_secs(1800), machines).await);
+        begun[at] += working.0.1.load(Ordering::SeqCst);
+    }
+    assert!(begun.iter().all(|n| *n > 10), "the lease was handed on in each regime: {begun:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_renewed_until_the_work_has_returned() {
+    let remote = Remote::new(1, 0, Duration::ZERO);
+    let (shutdown, stored) = (Shutdown::new(), Arc::clone(&remote.stored));
+    let holder = move || {
+        let lease = stored.lock().clone().expect("a lease").spec.expect("a spec");
+        (lease.holder_identity.unwrap_or_default(), lease.renew_time.expect("a time").0)
+    };
+    let (seen, at_end) = (holder.clone(), Arc::new(Mutex::new(None)));
+    let noted = Arc::clone(&at_end);
+    let work = |token: tokio_util::sync::CancellationToken| async move {
+        token.cancelled().await;
+        let before = seen();
+        sleep(Duration::from_secs(30)).await;
+        *noted.lock() = Some((before, seen()));
+    };
+    let trigger = shutdown.clone();
+    tokio::spawn(async move {
+        sleep(Duration::from_secs(5)).await;
+        trigger.trigger();
+    });
+    assert_eq!(run_over(remote, config(), None, shutdown, work).await, Outcome::Shutdown);
+    let ((first, before), (last, after)) = at_end.lock().take().expect("the work returned");
+    assert_eq!((first.as_str(), last.as_str()), ("me", "me"));
+    assert!(after > before, "renewed while the work ended");
+    assert_eq!(holder().0, "", "given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_request_is_tried_again_before_the_deadline() {
+    /// Answers everything but the third write.
+    #[derive(Clone)]
+    struct Hangs(Remote, Arc<AtomicUsize>);
+    impl Leases for Hangs {
+        type Error = String;
+        async fn get(&self, namespace: &str, name: &str) -> Result<Option<Lease>, String> {
+            self.0.get(namespace, name).await
+        }
+        async fn create(&self, lease: &Lease) -> Result<Lease, String> {
+            self.0.create(lease).await
+        }
+        async fn replace(&self, lease: &Lease) -> Result<Lease, String> {
+            if self.1.fetch_add(1, Ordering::SeqCst) == 2 {
+                std::future::pending::<()>().await;
+            }
+            self.0.replace(lease).await
+        }
+    }
+    let leases = Hangs(Remote::new(1, 0, Duration::ZERO), Arc::default());
+    let work = |_| sleep(Duration::from_secs(60));
+    assert_eq!(run_over(leases, config(), None, Shutdown::new(), work).await, Outcome::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_whose_lease_has_long_expired_is_unhealthy() {
+    let config = config();
+    assert_eq!(config.check_health(), Ok(()), "a candidate");
+    *config.renewed.0.lock() = Some(tokio::time::Instant::now());
+    sleep(Duration::from_secs(35)).await;
+    assert_eq!(config.check_health(), Ok(()), "expired for 20 s");
+    sleep(Duration::from_millis(1)).await;
+    let text = "failed election to renew leadership on lease kube-scheduler";
+    assert_eq!(config.check_health(), Err(text.to_owned()));
 }

@@ -1,0 +1,63 @@
+//! Whether the thread that controllers run on still comes to its tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use shared::run::Shutdown;
+use tokio::time::Instant;
+
+const BEAT: Duration = Duration::from_secs(1);
+/// A thread that has not come to its tasks for so long is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// When the heartbeat task ran last. It is read on another thread, by the checks of health.
+#[derive(Clone, Debug)]
+pub struct Heartbeat(Arc<Mutex<Instant>>);
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Heartbeat {
+    /// Beats until the end of the term.
+    pub async fn beat(self, term: Shutdown) {
+        while !term.is_triggered() {
+            *self.0.lock() = Instant::now();
+            tokio::select! {
+                () = tokio::time::sleep(BEAT) => {}
+                () = term.wait() => {}
+            }
+        }
+    }
+
+    /// Fails when nothing has run for a minute.
+    ///
+    /// # Errors
+    /// How long that is.
+    pub fn check(&self) -> Result<(), String> {
+        let since = self.0.lock().elapsed();
+        if since > STUCK { Err(format!("no controller has run for {}s", since.as_secs())) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn stuck_thread_fails_the_check() {
+        let (heartbeat, term) = (Heartbeat::default(), Shutdown::new());
+        let beating = tokio::spawn(heartbeat.clone().beat(term.clone()));
+        tokio::time::sleep(STUCK * 3).await;
+        assert_eq!(heartbeat.check(), Ok(()));
+        // Time passes, and no task runs.
+        tokio::time::advance(STUCK + BEAT).await;
+        *heartbeat.0.lock() = Instant::now() - STUCK - BEAT;
+        assert_eq!(heartbeat.check(), Err("no controller has run for 61s".to_owned()));
+        term.trigger();
+        beating.await.expect("it ends with the term");
+    }
+}
