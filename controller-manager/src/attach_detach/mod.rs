@@ -31,7 +31,7 @@ use self::plan::{Attachment, Decision, Snapshot, Wanted};
 use self::report::{ByDriver, Operation, Report};
 use self::volume::{Attachable, key_of};
 use self::wake::{bound_now, concerns, wake_users};
-use crate::engine::action::{Action, PatchKind};
+use crate::engine::action::{Action, PatchKind, object_path};
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
 use crate::engine::executor::Executor;
@@ -249,6 +249,10 @@ impl AttachDetach {
 
     async fn sync(&self, name: &str) -> Synced {
         let node = self.nodes.get("", name);
+        if self.nodes.unreadable().contains("", name) {
+            // What it has mounted, and whether it is well, nobody knows.
+            return Ok(None);
+        }
         let users = self.users(name, node.as_deref());
         self.count(name, &users);
         let wanted = AllWanted { attached: self.wanted(name, &users), listed: self.to_list(name, &users) };
@@ -273,7 +277,8 @@ impl AttachDetach {
         });
         self.tell(name, &decision, &wanted, &users, &objects);
         let again = decision.again;
-        self.carry_out(name, node.as_deref(), decision).await?;
+        let unique_names = attachments.into_iter().map(|(name, found)| (name, found.unique_name)).collect();
+        self.carry_out(name, node.as_deref(), decision, &unique_names).await?;
         Ok(again)
     }
 
@@ -468,7 +473,27 @@ impl AttachDetach {
         }
     }
 
-    async fn carry_out(&self, name: &str, node: Option<&Node>, decision: Decision) -> Result<(), RestError> {
+    /// What a node has mounted, as the server knows it now: its kubelet may have written since a cache was filled. Nothing
+    /// when the node is gone. Answers for `verifyVolumeIsSafeToDetach`.
+    async fn in_use_now(&self, node: &Node) -> Result<HashSet<String>, RestError> {
+        match self.executor.rest.get(&object_path::<Node>(&node.metadata)).await {
+            Ok(live) => {
+                let names = live["status"]["volumesInUse"].as_array().into_iter().flatten();
+                Ok(names.filter_map(|name| name.as_str().map(str::to_owned)).collect())
+            }
+            Err(e) if e.not_found() => Ok(HashSet::new()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Writes what was decided on a node. `unique_names` are those of its attachments in the node's status.
+    async fn carry_out(
+        &self,
+        name: &str,
+        node: Option<&Node>,
+        decision: Decision,
+        unique_names: &BTreeMap<String, String>,
+    ) -> Result<(), RestError> {
         if let (Some(report), Some(node)) = (&decision.report, node) {
             let body = json!({"status": {"volumesAttached": report}});
             match self.executor.one(Action::patch_status::<Node>(&node.metadata, PatchKind::Merge, body)).await {
@@ -476,7 +501,18 @@ impl AttachDetach {
                 other => other?,
             }
         }
+        // From here on the kubelet mounts nothing anew of what is not listed.
+        let in_use = match node {
+            Some(node) if decision.detach.iter().any(|(_, forced)| forced.is_none()) => self.in_use_now(node).await?,
+            _ => HashSet::new(),
+        };
+        let mut mounted = None;
         for (attachment, forced) in decision.detach {
+            let unique_name = unique_names.get(&attachment);
+            if forced.is_none() && unique_name.is_some_and(|name| in_use.contains(name)) {
+                mounted = unique_name;
+                continue;
+            }
             if let Some(reason) = forced {
                 metrics::count("attach_detach_controller_attachdetach_controller_forced_detaches", &[reason]);
                 tracing::warn!(node = name, %attachment, reason, "detaching a volume that may still be mounted");
@@ -503,7 +539,8 @@ impl AttachDetach {
                 Ok(()) => {}
             }
         }
-        Ok(())
+        let text = |volume| format!("volume {volume:?} is still in use by node {name:?}, according to Node status");
+        mounted.map_or(Ok(()), |volume| Err(RestError::other(text(volume))))
     }
 }
 

@@ -85,6 +85,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl EndpointsController {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
+            if !self.services.is_absent(&key.namespace, &key.name) {
+                // There is a service, and it cannot be read: what it has, it keeps.
+                return Ok(None);
+            }
             self.triggers.lock().forget(key);
             self.replaced.forget(key);
             // Whoever made them: endpoints go with their service.

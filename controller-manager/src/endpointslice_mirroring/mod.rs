@@ -109,6 +109,12 @@ impl Mirror {
 
     async fn sync(&self, key: &Key) -> Synced {
         let service = self.services.get(&key.namespace, &key.name);
+        if self.services.unreadable().contains(&key.namespace, &key.name)
+            || self.endpoints.unreadable().contains(&key.namespace, &key.name)
+        {
+            // What cannot be read keeps the slices that it has.
+            return Ok(None);
+        }
         let endpoints = service.as_deref().and_then(|service| self.by_hand(key, service));
         let mut slices = self.slices.by_index(BY_SERVICE, &key.to_string());
         slices.retain(|s| s.meta().label(MANAGED_BY) == Some(CONTROLLER) && !s.meta().deleting());

@@ -392,7 +392,9 @@ fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
         Action::patch_status::<Node>(
             &node.metadata,
             PatchKind::Strategic,
-            json!({"status": {"conditions": body(&changed)}}),
+            // Whoever has written meanwhile is not silent.
+            json!({"metadata": {"resourceVersion": node.metadata.resource_version},
+                "status": {"conditions": body(&changed)}}),
         )
     })
 }
