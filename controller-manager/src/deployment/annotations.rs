@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 
-use super::strategy::{max_surge, replicas};
+use super::strategy::{most_replicas, replicas};
 use crate::engine::object;
 
 /// Number of the rollout.
@@ -26,21 +26,26 @@ pub fn revision(r: &ReplicaSet) -> i64 {
 
 /// The size the deployment had when the set was last sized.
 #[must_use]
-pub fn desired(r: &ReplicaSet) -> Option<i32> {
-    object::annotation(&r.metadata, DESIRED).and_then(|v| v.parse().ok())
+pub fn desired(r: &ReplicaSet) -> Option<i64> {
+    number(r, DESIRED)
 }
 
 /// The size with surge the deployment had when the set was last sized.
 #[must_use]
-pub fn max_replicas(r: &ReplicaSet) -> Option<i32> {
-    object::annotation(&r.metadata, MAX).and_then(|v| v.parse().ok())
+pub fn max_replicas(r: &ReplicaSet) -> Option<i64> {
+    number(r, MAX)
+}
+
+/// A number of pods in an annotation; as upstream reads it, none beyond 32 bits.
+fn number(r: &ReplicaSet, annotation: &str) -> Option<i64> {
+    object::annotation(&r.metadata, annotation)?.parse::<i32>().ok().map(i64::from)
 }
 
 /// Note the deployment's size on the set.
 pub fn set_sizes(r: &mut ReplicaSet, d: &Deployment) {
     let notes = r.metadata.annotations.get_or_insert_default();
     notes.insert(DESIRED.into(), replicas(d).to_string());
-    notes.insert(MAX.into(), (replicas(d) + max_surge(d)).to_string());
+    notes.insert(MAX.into(), most_replicas(d).to_string());
 }
 
 /// Bring the new set's annotations up to date: copies of the deployment's, the revision, the past revisions.

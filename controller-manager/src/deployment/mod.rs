@@ -135,7 +135,7 @@ impl Deployments {
                 return Ok(());
             }
             let status = copy.status.get_or_insert_default();
-            status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+            status.collision_count = Some(status.collision_count.unwrap_or(0).wrapping_add(1));
             return self.executor.one(Action::update_status(&copy)).await;
         }
         let message = format!("Failed to create new replica set \"{name}\": {error}");

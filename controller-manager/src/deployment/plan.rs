@@ -13,7 +13,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::status::{self, PROGRESSING, TIMED_OUT, condition, new_condition, set_condition};
 use super::strategy::{
-    available, is_rolling, max_surge, max_unavailable, new_set_size, proportion, replicas, size, status_replicas,
+    available, is_rolling, max_unavailable, most_replicas, new_set_size, proportion, replicas, size, status_replicas,
+    stored,
 };
 use super::{annotations, rollback};
 use crate::engine::action::Action;
@@ -97,6 +98,15 @@ struct Rollout<'a> {
     created: Option<ReplicaSet>,
 }
 
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// The name of a deployment's set; long names are cut so that the hash fits in. Answers for `generateReplicaSetName`.
+fn set_name(deployment: &str, hash: &str) -> String {
+    let room = LONGEST_NAME.saturating_sub(hash.len() + 1);
+    format!("{}-{hash}", &deployment[..deployment.floor_char_boundary(room)])
+}
+
 impl<'a> Rollout<'a> {
     fn new(snapshot: &'a Snapshot, about: ObjectReference, now: Timestamp) -> Self {
         let mut sets: Vec<ReplicaSet> = snapshot.sets.iter().map(|r| ReplicaSet::clone(r)).collect();
@@ -117,7 +127,7 @@ impl<'a> Rollout<'a> {
         (0..self.sets.len()).filter(move |i| Some(*i) != new)
     }
 
-    fn total(&self) -> i32 {
+    fn total(&self) -> i64 {
         self.sets.iter().map(size).sum()
     }
 
@@ -154,7 +164,7 @@ impl<'a> Rollout<'a> {
         let max_old = self.old().map(|i| annotations::revision(&self.sets[i])).max().unwrap_or(0);
         if let Some(i) = self.new {
             let set = &mut self.sets[i];
-            annotations::sync(set, &self.d, max_old + 1, true);
+            annotations::sync(set, &self.d, max_old.saturating_add(1), true);
             let min_ready = self.d.spec.as_ref().and_then(|s| s.min_ready_seconds);
             if let Some(spec) = set.spec.as_mut()
                 && spec.min_ready_seconds.unwrap_or(0) != min_ready.unwrap_or(0)
@@ -170,14 +180,14 @@ impl<'a> Rollout<'a> {
                 set_condition(self.d.status.get_or_insert_default(), c);
             }
         } else if create {
-            let set = self.build(max_old + 1);
+            let set = self.build(max_old.saturating_add(1));
             let (name, n) = (object::name(&set.metadata).to_owned(), size(&set));
             self.actions.push(Action::create(&set));
             if n > 0 {
                 let message = format!("Scaled up replica set {name} from 0 to {n}");
                 self.actions.push(Action::normal(&self.about, "ScalingReplicaSet", message));
             }
-            self.set_revision(max_old + 1);
+            self.set_revision(max_old.saturating_add(1));
             if status::deadline(&self.d).is_some() {
                 let message = format!("Created new replica set \"{name}\"");
                 let c = new_condition(PROGRESSING, "True", "NewReplicaSetCreated", message, self.now);
@@ -206,14 +216,14 @@ impl<'a> Rollout<'a> {
         selector.match_labels.get_or_insert_default().insert(HASH_LABEL.into(), hash.clone());
         let mut set = ReplicaSet {
             metadata: ObjectMeta {
-                name: Some(format!("{}-{hash}", object::name(&self.d.metadata))),
+                name: Some(set_name(object::name(&self.d.metadata), &hash)),
                 namespace: self.d.metadata.namespace.clone(),
                 labels: template.metadata.as_ref().and_then(|m| m.labels.clone()),
                 owner_references: Some(vec![object::controller_ref::<Deployment>(&self.d.metadata)]),
                 ..ObjectMeta::default()
             },
             spec: Some(ReplicaSetSpec {
-                replicas: Some(new_set_size(&self.d, self.total(), 0)),
+                replicas: Some(stored(new_set_size(&self.d, self.total(), 0))),
                 min_ready_seconds: spec.min_ready_seconds,
                 selector,
                 template: Some(template),
@@ -225,18 +235,18 @@ impl<'a> Rollout<'a> {
     }
 
     /// Resize one set and say so.
-    fn resize(&mut self, i: usize, to: i32) {
+    fn resize(&mut self, i: usize, to: i64) {
         let set = &mut self.sets[i];
         let from = size(set);
         let noted = (annotations::desired(set), annotations::max_replicas(set));
-        if from != to || noted != (Some(replicas(&self.d)), Some(replicas(&self.d) + max_surge(&self.d))) {
+        if from != to || noted != (Some(replicas(&self.d)), Some(most_replicas(&self.d))) {
             annotations::set_sizes(set, &self.d);
         }
         if from == to {
             return;
         }
         if let Some(spec) = set.spec.as_mut() {
-            spec.replicas = Some(to);
+            spec.replicas = Some(stored(to));
         }
         let direction = if to > from { "up" } else { "down" };
         let message = format!("Scaled {direction} replica set {} from {from} to {to}", object::name(&set.metadata));
@@ -270,9 +280,9 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    fn scale_in_proportion(&mut self, mut active: Vec<usize>, want: i32) {
-        let total: i32 = active.iter().map(|i| size(&self.sets[*i])).sum();
-        let allowed = if want > 0 { want + max_surge(&self.d) } else { 0 };
+    fn scale_in_proportion(&mut self, mut active: Vec<usize>, want: i64) {
+        let total: i64 = active.iter().map(|i| size(&self.sets[*i])).sum();
+        let allowed = if want > 0 { most_replicas(&self.d) } else { 0 };
         let to_add = allowed - total;
         // Larger sets first; among equals the newer when growing, the older when shrinking.
         active.sort_by(|a, b| {
@@ -330,7 +340,7 @@ impl<'a> Rollout<'a> {
             gone += count;
             self.resize(i, size(&self.sets[i]) - count);
         }
-        let up: i32 = self.sets.iter().map(available).sum();
+        let up: i64 = self.sets.iter().map(available).sum();
         let limit = up - floor;
         let mut taken = 0;
         for &i in &old {
@@ -367,7 +377,7 @@ impl<'a> Rollout<'a> {
     }
 
     fn old_pods_left(&self, pods: &[Arc<Pod>]) -> bool {
-        if self.old().map(|i| status_replicas(&self.sets[i])).sum::<i32>() > 0 {
+        if self.old().map(|i| status_replicas(&self.sets[i])).sum::<i64>() > 0 {
             return true;
         }
         let new_uid = self.new.map(|n| object::uid(&self.sets[n].metadata));

@@ -4,7 +4,7 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStat
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 
-use super::strategy::{available, max_unavailable, replicas, size, status_replicas};
+use super::strategy::{available, max_unavailable, replicas, size, status_replicas, stored};
 use crate::engine::object;
 
 /// The condition that tells whether the rollout advances.
@@ -63,22 +63,22 @@ pub fn remove_condition(status: &mut DeploymentStatus, kind: &str) {
     }
 }
 
-fn some(n: i32) -> Option<i32> {
-    (n != 0).then_some(n)
+fn some(n: i64) -> Option<i32> {
+    (n != 0).then_some(stored(n))
 }
 
 /// Counts and availability.
 #[must_use]
 pub fn calculate(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, now: Timestamp) -> DeploymentStatus {
     let old = d.status.clone().unwrap_or_default();
-    let total: i32 = all.iter().map(status_replicas).sum();
-    let asked: i32 = all.iter().map(size).sum();
-    let ready: i32 = all.iter().filter_map(|r| r.status.as_ref()?.ready_replicas).sum();
-    let up: i32 = all.iter().map(available).sum();
+    let total: i64 = all.iter().map(status_replicas).sum();
+    let asked: i64 = all.iter().map(size).sum();
+    let ready: i64 = all.iter().filter_map(|r| r.status.as_ref()?.ready_replicas).map(i64::from).sum();
+    let up: i64 = all.iter().map(available).sum();
     let terminating = all
         .iter()
         .map(|r| r.status.as_ref().and_then(|s| s.terminating_replicas))
-        .try_fold(0, |sum, n| n.map(|n| sum + n));
+        .try_fold(0, |sum, n| n.map(|n| sum + i64::from(n)));
     let mut status = DeploymentStatus {
         observed_generation: d.metadata.generation,
         replicas: some(total),
@@ -87,7 +87,7 @@ pub fn calculate(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, n
         available_replicas: some(up),
         // Those that could not even be made are missed as well.
         unavailable_replicas: some((asked - up).max(0)),
-        terminating_replicas: terminating,
+        terminating_replicas: terminating.map(stored),
         collision_count: old.collision_count,
         conditions: old.conditions,
     };

@@ -1,4 +1,5 @@
-//! The arithmetic of rollouts: surge, unavailability, proportions.
+//! The arithmetic of rollouts: surge, unavailability, proportions. Numbers of pods are `i64` here, so that no sum of what
+//! users write into `i32` fields overflows; [`stored`] brings them back.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -7,26 +8,38 @@ use super::annotations;
 
 /// Replicas asked of the deployment.
 #[must_use]
-pub fn replicas(d: &Deployment) -> i32 {
-    d.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
+pub fn replicas(d: &Deployment) -> i64 {
+    d.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1).into()
+}
+
+/// A number of pods as a field of an object holds it.
+#[must_use]
+pub fn stored(count: i64) -> i32 {
+    i32::try_from(count).unwrap_or(if count < 0 { i32::MIN } else { i32::MAX })
+}
+
+/// The most pods that may exist during a rollout: replicas and surge, as far as a field holds it.
+#[must_use]
+pub fn most_replicas(d: &Deployment) -> i64 {
+    (replicas(d) + max_surge(d)).min(i32::MAX.into())
 }
 
 /// Replicas asked of a set.
 #[must_use]
-pub fn size(r: &ReplicaSet) -> i32 {
-    r.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
+pub fn size(r: &ReplicaSet) -> i64 {
+    r.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1).into()
 }
 
 /// Replicas a set reports.
 #[must_use]
-pub fn status_replicas(r: &ReplicaSet) -> i32 {
-    r.status.as_ref().map_or(0, |s| s.replicas)
+pub fn status_replicas(r: &ReplicaSet) -> i64 {
+    r.status.as_ref().map_or(0, |s| s.replicas.into())
 }
 
 /// Available replicas a set reports.
 #[must_use]
-pub fn available(r: &ReplicaSet) -> i32 {
-    r.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0)
+pub fn available(r: &ReplicaSet) -> i64 {
+    r.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0).into()
 }
 
 /// Whether old pods are replaced step by step.
@@ -47,46 +60,47 @@ pub fn scaled(value: Option<&IntOrString>, total: i32, up: bool) -> i32 {
         Some(IntOrString::Int(n)) => *n,
         Some(IntOrString::String(s)) => {
             let percent: i64 = s.strip_suffix('%').and_then(|p| p.parse().ok()).unwrap_or(0);
-            let product = percent * i64::from(total);
-            let value = if up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };
-            i32::try_from(value).unwrap_or(i32::MAX)
+            let product = percent.saturating_mul(total.into());
+            let value = if up { product.saturating_add(99).div_euclid(100) } else { product.div_euclid(100) };
+            stored(value)
         }
     }
 }
 
-fn fenceposts(d: &Deployment) -> (i32, i32) {
+fn fenceposts(d: &Deployment) -> (i64, i64) {
     let rolling = d.spec.as_ref().and_then(|s| s.strategy.as_ref()).and_then(|s| s.rolling_update.as_ref());
-    let surge = scaled(rolling.and_then(|r| r.max_surge.as_ref()), replicas(d), true);
-    let unavailable = scaled(rolling.and_then(|r| r.max_unavailable.as_ref()), replicas(d), false);
+    let share = |value, up| i64::from(scaled(value, stored(replicas(d)), up));
+    let surge = share(rolling.and_then(|r| r.max_surge.as_ref()), true);
+    let unavailable = share(rolling.and_then(|r| r.max_unavailable.as_ref()), false);
     // Both zero would never move.
     if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
 }
 
 /// How many pods above the wish may exist.
 #[must_use]
-pub fn max_surge(d: &Deployment) -> i32 {
+pub fn max_surge(d: &Deployment) -> i64 {
     if is_rolling(d) { fenceposts(d).0 } else { 0 }
 }
 
 /// How many pods below the wish may be available.
 #[must_use]
-pub fn max_unavailable(d: &Deployment) -> i32 {
+pub fn max_unavailable(d: &Deployment) -> i64 {
     if !is_rolling(d) || replicas(d) == 0 { 0 } else { fenceposts(d).1.min(replicas(d)) }
 }
 
 /// The size the new set may have now, given that all sets together hold `total` pods.
 #[must_use]
-pub fn new_set_size(d: &Deployment, total: i32, current: i32) -> i32 {
+pub fn new_set_size(d: &Deployment, total: i64, current: i64) -> i64 {
     if !is_rolling(d) {
         return replicas(d);
     }
-    let limit = replicas(d) + max_surge(d);
+    let limit = most_replicas(d);
     if total >= limit { current } else { current + (limit - total).min(replicas(d) - current) }
 }
 
 /// The share of a change of `to_add` pods (of which `added` are given out) that falls to this set.
 #[must_use]
-pub fn proportion(r: &ReplicaSet, d: &Deployment, to_add: i32, added: i32) -> i32 {
+pub fn proportion(r: &ReplicaSet, d: &Deployment, to_add: i64, added: i64) -> i64 {
     if size(r) == 0 || to_add == 0 || to_add == added {
         return 0;
     }
@@ -95,21 +109,20 @@ pub fn proportion(r: &ReplicaSet, d: &Deployment, to_add: i32, added: i32) -> i3
     if to_add > 0 { share.min(allowed) } else { share.max(allowed) }
 }
 
-fn fraction(r: &ReplicaSet, d: &Deployment) -> i32 {
+fn fraction(r: &ReplicaSet, d: &Deployment) -> i64 {
     if replicas(d) == 0 {
         return -size(r);
     }
-    let limit = f64::from(replicas(d) + max_surge(d));
     let before = annotations::max_replicas(r)
         .filter(|n| *n != 0)
-        .unwrap_or_else(|| d.status.as_ref().and_then(|s| s.replicas).unwrap_or(0));
+        .unwrap_or_else(|| d.status.as_ref().and_then(|s| s.replicas).unwrap_or(0).into());
     if before == 0 {
         return 0;
     }
-    let new = (f64::from(size(r)) * limit / f64::from(before)).round();
+    let new = (f64::from(stored(size(r))) * f64::from(stored(most_replicas(d))) / f64::from(stored(before))).round();
     #[allow(clippy::cast_possible_truncation, reason = "a replica count times a ratio of replica counts")]
     let new = new as i32;
-    new - size(r)
+    i64::from(new) - size(r)
 }
 
 #[cfg(test)]
@@ -143,5 +156,15 @@ mod tests {
         assert_eq!(new_set_size(&d, 10, 0), 2);
         assert_eq!(new_set_size(&d, 12, 4), 4);
         assert_eq!(new_set_size(&d, 4, 2), 10);
+    }
+
+    #[test]
+    fn the_largest_numbers_are_as_large_as_a_field_holds() {
+        for surge in [json!("2147483647%"), json!("9223372036854775807%"), json!(i32::MAX)] {
+            let d = deployment(i32::MAX, surge, json!(0));
+            assert_eq!((max_surge(&d), most_replicas(&d)), (i32::MAX.into(), i32::MAX.into()));
+            assert_eq!(new_set_size(&d, 4 * i64::from(i32::MAX), 7), 7);
+            assert_eq!(new_set_size(&d, 0, 0), i64::from(i32::MAX));
+        }
     }
 }

@@ -103,7 +103,7 @@ pub fn sorted(mut revisions: Vec<Arc<ControllerRevision>>) -> Vec<Arc<Controller
 #[must_use]
 pub fn current(author: &Author<'_>, template: &PodTemplateSpec, revisions: &[Arc<ControllerRevision>]) -> Current {
     let (same, others): (Vec<_>, Vec<_>) = revisions.iter().partition(|r| holds(r, template));
-    let next = others.iter().map(|r| r.revision).max().unwrap_or(0) + 1;
+    let next = others.iter().map(|r| r.revision).max().unwrap_or(0).saturating_add(1);
     if let Some(found) = same.last() {
         let mut actions = Vec::new();
         if found.revision < next {

@@ -1,6 +1,6 @@
 //! Pods with an identity, started, updated and stopped one after the other (or all at once, if asked for).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +17,13 @@ use crate::engine::action::{Action, PatchKind};
 use crate::engine::pod::Pod;
 use crate::engine::{history, object, pods};
 
+/// When to go on with what did not fit into a round, though nothing may be heard.
+const NEXT_ROUND: Duration = Duration::from_secs(1);
 /// How long to wait for a claim that is going away, which nothing else reports.
 const CLAIM_WAIT: Duration = Duration::from_secs(5);
+
+/// The pods that one round is about at most. What is left comes in the rounds that the writes of this one bring about.
+const TASKS_PER_ROUND: usize = 500;
 
 /// What the decision rests on.
 #[derive(Debug)]
@@ -103,6 +108,8 @@ struct Round<'a> {
     update: &'a str,
     now: Timestamp,
     min_ready: i32,
+    /// Its pods by ordinal, those beyond its range too.
+    by_ordinal: BTreeMap<i32, &'a Arc<Pod>>,
     /// Whether pods come and go one at a time.
     ordered: bool,
     status: StatefulSetStatus,
@@ -150,6 +157,7 @@ impl<'a> Round<'a> {
             update,
             now,
             min_ready,
+            by_ordinal: s.pods.iter().rev().filter_map(|p| Some((ordinal(&s.set, p)?, p))).collect(),
             ordered: spec.and_then(|x| x.pod_management_policy.as_deref()) != Some("Parallel"),
             status,
             plan: Plan::default(),
@@ -157,7 +165,7 @@ impl<'a> Round<'a> {
     }
 
     fn pod_at(&self, at: i32) -> Option<&'a Arc<Pod>> {
-        self.s.pods.iter().find(|p| ordinal(&self.s.set, p) == Some(at))
+        self.by_ordinal.get(&at).copied()
     }
 
     fn task(&mut self, phase: u8, place: usize, at: i32, steps: Vec<Step>) {
@@ -176,6 +184,10 @@ impl<'a> Round<'a> {
         for (place, at) in range(set).enumerate() {
             let (steps, on) = self.replica(at);
             self.task(phase::REPLICAS, place, at, steps);
+            if self.plan.tasks.len() >= TASKS_PER_ROUND {
+                self.look_again(NEXT_ROUND);
+                return;
+            }
             if !on {
                 return;
             }
@@ -202,7 +214,7 @@ impl<'a> Round<'a> {
 
     /// The pod with the lowest ordinal that is not available; it may be stopped all the same.
     fn first_down(&mut self, surplus: &[(i32, &Arc<Pod>)]) -> Option<String> {
-        let kept: Vec<&Arc<Pod>> = range(&self.s.set).filter_map(|at| self.pod_at(at)).collect();
+        let kept: Vec<&Arc<Pod>> = self.by_ordinal.range(range(&self.s.set)).map(|(_, pod)| *pod).collect();
         let all = kept.into_iter().chain(surplus.iter().rev().map(|(_, p)| *p));
         let mut down = all.filter(|p| object::deleting(&p.metadata) || !self.available(p));
         down.next().map(|p| object::name(&p.metadata).to_owned())
@@ -317,10 +329,11 @@ impl<'a> Round<'a> {
         let Some(strategy) = self.s.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()) else { return false };
         let first = start(&self.s.set);
         match strategy.rolling_update.as_ref() {
-            Some(r) => at < first + r.partition.unwrap_or(0),
+            Some(r) => at < first.saturating_add(r.partition.unwrap_or(0)),
             None => {
                 let current = self.s.set.status.as_ref().and_then(|s| s.current_replicas).unwrap_or(0);
-                strategy.type_.as_deref().unwrap_or("RollingUpdate") == "RollingUpdate" && at < first + current
+                strategy.type_.as_deref().unwrap_or("RollingUpdate") == "RollingUpdate"
+                    && at < first.saturating_add(current)
             }
         }
     }
@@ -345,7 +358,7 @@ impl<'a> Round<'a> {
         }
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
         let partition = rolling.and_then(|r| r.partition).unwrap_or(0);
-        let floor = start(&self.s.set) + partition;
+        let floor = start(&self.s.set).saturating_add(partition);
         if !self.s.several_at_once {
             for at in range(&self.s.set).rev().take_while(|at| *at >= floor) {
                 let Some(pod) = self.pod_at(at) else { return };
@@ -361,15 +374,13 @@ impl<'a> Round<'a> {
         }
         let limit = rolling.and_then(|r| r.max_unavailable.as_ref());
         let limit = limit.map_or(1, |v| scaled(Some(v), replicas(&self.s.set), false)).max(1);
-        let mut down = 0;
-        for at in range(&self.s.set) {
-            let up = self.pod_at(at).is_some_and(|p| !object::deleting(&p.metadata) && self.available(p));
-            down += i32::from(!up);
-        }
+        let there: Vec<(i32, &Arc<Pod>)> =
+            self.by_ordinal.range(range(&self.s.set)).map(|(at, pod)| (*at, *pod)).collect();
+        let up = there.iter().filter(|(_, pod)| !object::deleting(&pod.metadata) && self.available(pod)).count();
+        let down = replicas(&self.s.set).saturating_sub(i32::try_from(up).unwrap_or(i32::MAX));
         self.plan.down = Some((rolling.map(|_| limit), down));
-        let mut room = limit - down;
-        for at in range(&self.s.set).rev().take_while(|at| *at >= floor) {
-            let Some(pod) = self.pod_at(at) else { continue };
+        let mut room = limit.saturating_sub(down);
+        for (at, pod) in there.into_iter().rev().take_while(|(at, _)| *at >= floor) {
             if room > 0 && revision(pod) != self.update && !object::deleting(&pod.metadata) {
                 self.replace(at, pod);
                 room -= 1;

@@ -425,3 +425,34 @@ fn a_pod_that_was_just_made_is_not_counted_yet() {
     let reported = got.iter().find_map(|a| if let Action::Report { body, .. } = a { Some(body) } else { None });
     assert_eq!(reported.map(|b| b["status"]["replicas"].clone()), Some(json!(0)));
 }
+
+#[test]
+fn a_round_is_bounded_however_many_replicas_are_asked_for() {
+    for (policy, start, replicas, several_at_once, want) in [
+        ("Parallel", 0, i32::MAX, false, TASKS_PER_ROUND),
+        ("Parallel", i32::MAX - 3, i32::MAX, true, 3),
+        ("OrderedReady", 0, i32::MAX, true, 1),
+        ("OrderedReady", i32::MAX, i32::MAX, false, 0),
+    ] {
+        let mut w =
+            World::new(json!({"replicas": replicas, "podManagementPolicy": policy, "ordinals": {"start": start},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": i32::MAX}}}));
+        w.several_at_once = several_at_once;
+        let plan = w.whole(vec![], vec![]);
+        assert_eq!(plan.tasks.len(), want, "{policy} from {start}");
+        assert_eq!(plan.again.is_some(), want == TASKS_PER_ROUND, "{policy} from {start}");
+    }
+}
+
+#[test]
+fn pods_that_are_missing_do_not_make_a_rollout_longer() {
+    let spec = json!({"replicas": i32::MAX, "podManagementPolicy": "OrderedReady"});
+    let mut w = World::new(spec.clone());
+    w.several_at_once = true;
+    let pods = vec![w.pod(i32::MAX, "ready"), w.pod(0, "running")];
+    let status = w.set["status"].clone();
+    w.set = set("v2", spec);
+    w.set["status"] = status;
+    w.learn();
+    assert_eq!(w.log(pods), Vec::<String>::new(), "it waits for the first");
+}
