@@ -47,7 +47,7 @@ fn since(cron: &CronJob, now: Timestamp, deadline: bool) -> Timestamp {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
     let from = last.unwrap_or_else(|| object::created(&cron.metadata));
     let limit = cron.spec.as_ref().and_then(|s| s.starting_deadline_seconds).filter(|_| deadline);
-    let earliest = limit.and_then(|limit| Timestamp::from_second(now.as_second() - limit).ok());
+    let earliest = limit.and_then(|limit| Timestamp::from_second(now.as_second().saturating_sub(limit)).ok());
     earliest.map_or(from, |earliest| from.max(earliest))
 }
 

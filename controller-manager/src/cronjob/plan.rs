@@ -202,7 +202,7 @@ fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timesta
     }
     let due = recent.due;
     let Some(due) = due else { return };
-    let too_late = spec.starting_deadline_seconds.is_some_and(|s| due.as_second() + s < now.as_second());
+    let too_late = spec.starting_deadline_seconds.is_some_and(|s| due.as_second().saturating_add(s) < now.as_second());
     if too_late {
         let text = format!(
             "Missed scheduled time to start a job: {}",
@@ -325,6 +325,13 @@ mod tests {
                 vec![],
                 "2026-01-01T00:35:00Z",
                 vec!["start c-29453790"],
+            ),
+            (
+                "a deadline that no clock reaches",
+                cron(json!({"startingDeadlineSeconds": i64::MAX}), json!({})),
+                vec![],
+                "2026-01-01T00:10:05Z",
+                vec!["start c-29453770"],
             ),
             ("suspended", cron(json!({"suspend": true}), json!({})), vec![], "2026-01-01T00:10:00Z", vec![]),
             ("started already", cron(json!({}), active.clone()), run(), "2026-01-01T00:15:00Z", vec![]),

@@ -68,7 +68,7 @@ fn containers_ended(pod: &Pod) -> Option<Timestamp> {
 fn told_to_stop(pod: &Pod) -> Option<Timestamp> {
     let by = pod.metadata.deletion_timestamp.as_ref()?.0;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
-    Timestamp::from_second(by.as_second() - grace).ok()
+    Timestamp::from_second(by.as_second().saturating_sub(grace)).ok()
 }
 
 #[cfg(test)]

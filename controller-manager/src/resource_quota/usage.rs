@@ -119,7 +119,7 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
     }
     let grace = pod.metadata.deletion_grace_period_seconds;
     match (pod.metadata.deletion_timestamp.as_ref(), grace) {
-        (Some(at), Some(grace)) => now.as_second() <= at.0.as_second() + grace,
+        (Some(at), Some(grace)) => now.as_second() <= at.0.as_second().saturating_add(grace),
         _ => true,
     }
 }

@@ -23,6 +23,18 @@ fn pods_use_the_larger_of_running_and_starting() {
 }
 
 #[test]
+fn pods_count_until_their_grace_period_ends_however_long_it_is() {
+    for (grace, want) in [(30, false), (i64::MAX, true), (i64::MIN, false)] {
+        let mut pod = a_pod(json!({"containers": []}), "Running");
+        pod.metadata = serde_json::from_value(
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}),
+        )
+        .expect("metadata");
+        assert_eq!(counts(&pod, "2026-01-01T00:01:00Z".parse().expect("time")), want, "{grace}");
+    }
+}
+
+#[test]
 fn what_is_tracked() {
     for (name, want) in [
         ("requests.cpu", true),
