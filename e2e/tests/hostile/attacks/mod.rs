@@ -1,0 +1,39 @@
+//! The attacks, by what they go for. One attack is one name and one function that panics when an answer is not upstream's.
+
+mod load;
+mod names;
+mod numbers;
+mod objects;
+mod operator;
+mod walls;
+
+use crate::client::{Answer, Arena};
+
+/// One attack.
+pub struct Attack {
+    pub name: String,
+    pub run: Box<dyn Fn(&Arena)>,
+}
+
+/// Every attack, the quick ones first.
+pub fn all() -> Vec<Attack> {
+    [walls::all(), names::all(), numbers::all(), objects::all(), operator::all(), load::all()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn attack(name: &str, run: impl Fn(&Arena) + 'static) -> Attack {
+    Attack { name: name.to_owned(), run: Box::new(run) }
+}
+
+/// Panics when an answer has another status code than one of these.
+#[track_caller]
+fn expect(answer: &Answer, statuses: &[u16], what: &str) {
+    assert!(
+        statuses.contains(&answer.status),
+        "{what}: {} instead of {statuses:?}: {:.2000}",
+        answer.status,
+        answer.body
+    );
+}
