@@ -5,6 +5,7 @@
 //! is turned away for others' sake: at the limit the oldest stranger of the source that holds the most strangers makes
 //! room. Upstream has no such limit: there the file descriptors end, for everybody at once.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv6Addr};
@@ -45,6 +46,13 @@ struct Held {
     known: usize,
 }
 
+impl Held {
+    /// The number of its oldest stranger.
+    fn oldest(&self) -> Reverse<u64> {
+        Reverse(self.strangers.first().copied().unwrap_or(u64::MAX))
+    }
+}
+
 /// The accounts of a server's connections.
 #[derive(Debug)]
 struct Table {
@@ -53,8 +61,8 @@ struct Table {
     known: usize,
     strangers: usize,
     sources: HashMap<Source, Held>,
-    /// Sources by how many strangers they hold; the last one makes room.
-    by_strangers: BTreeSet<(usize, Source)>,
+    /// Sources by how many strangers they hold, then by the age of the oldest; the last one makes room.
+    by_strangers: BTreeSet<(usize, Reverse<u64>, Source)>,
 }
 
 impl Table {
@@ -66,16 +74,16 @@ impl Table {
     /// Changes what a source holds, and keeps the sums true.
     fn change<T>(&mut self, source: Source, change: impl FnOnce(&mut Held) -> T) -> T {
         let held = self.sources.entry(source).or_default();
-        let (strangers, known) = (held.strangers.len(), held.known);
+        let (strangers, known, oldest) = (held.strangers.len(), held.known, held.oldest());
         let changed = change(held);
-        let (strangers_now, known_now) = (held.strangers.len(), held.known);
+        let (strangers_now, known_now, oldest_now) = (held.strangers.len(), held.known, held.oldest());
         if strangers_now == 0 && known_now == 0 {
             self.sources.remove(&source);
         }
-        if strangers != strangers_now {
-            self.by_strangers.remove(&(strangers, source));
+        if (strangers, oldest) != (strangers_now, oldest_now) {
+            self.by_strangers.remove(&(strangers, oldest, source));
             if strangers_now > 0 {
-                self.by_strangers.insert((strangers_now, source));
+                self.by_strangers.insert((strangers_now, oldest_now, source));
             }
         }
         self.strangers = self.strangers + strangers_now - strangers;
@@ -95,7 +103,7 @@ impl Table {
 
     /// Takes a place from the oldest stranger of the source with the most of them.
     fn make_room(&mut self) -> Option<u64> {
-        let (_, source) = *self.by_strangers.last()?;
+        let (_, _, source) = *self.by_strangers.last()?;
         self.change(source, |held| held.strangers.pop_first())
     }
 
