@@ -14,12 +14,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use shared::connections::{ConnectionLimits, Limited};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Connections to one port at the same time; more wait.
-const CONNECTIONS: usize = 64;
+/// Connections to one port at the same time; beyond them the oldest of the busiest source makes room.
+const CONNECTIONS: usize = 1_024;
 /// A client must have sent its request by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,23 +88,20 @@ where
     F: Fn(&str) -> Page + Send + Sync + 'static,
 {
     let answer = Arc::new(answer);
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let limits = ConnectionLimits::new(CONNECTIONS);
     let mut connections = tokio::task::JoinSet::new();
     loop {
-        let accept = async {
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            (listener.accept().await, slot)
-        };
-        let (accepted, slot) = tokio::select! {
+        let accepted = tokio::select! {
             () = stop.cancelled() => return,
-            accepted = accept => accepted,
+            accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, peer)) = accepted else {
             // Out of file descriptors, most likely: let some close.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        let stream = Limited::new(stream, limits.admit(peer.ip()));
         let answer = Arc::clone(&answer);
         connections.spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
@@ -115,7 +112,34 @@ where
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             // A client that breaks off concerns nobody else.
             builder.serve_connection(TokioIo::new(stream), service).await.ok();
-            drop(slot);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_are_answered_beside_connections_that_say_nothing() {
+        let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(serve(listener, stop.clone(), |path| Page::text(path.to_owned())));
+        let mut held = Vec::new();
+        for _ in 0..300 {
+            held.push(TcpStream::connect(address).await.expect("a connection"));
+        }
+        let mut asks = TcpStream::connect(address).await.expect("a connection");
+        asks.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.expect("a request");
+        let mut answer = String::new();
+        let read = asks.read_to_string(&mut answer);
+        tokio::time::timeout(Duration::from_secs(5), read).await.expect("in time").expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("/healthz"), "{answer}");
+        stop.cancel();
+        served.await.expect("the server ends");
     }
 }
