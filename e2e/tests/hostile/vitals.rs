@@ -45,7 +45,7 @@ impl<'a> Vitals<'a> {
         }
     }
 
-    /// Panics when a process ended or came to more than twice its idle memory. Returns the peaks in MiB, each beside
+    /// Panics when a process ended or came to more than three times its idle memory. Returns the peaks in MiB, each beside
     /// what the component has idle.
     pub fn check(&self, after: &str) -> String {
         let endings = endings(self.cluster);
@@ -57,7 +57,7 @@ impl<'a> Vitals<'a> {
             })
             .unzip();
         let summary = summary.join(", ");
-        let large = peaks.iter().find(|(component, peak)| *peak > 2 * component.idle);
+        let large = peaks.iter().find(|(component, peak)| *peak > 3 * component.idle);
         assert!(large.is_none(), "after {after}: too much memory, peak and idle in MiB: {summary}");
         summary
     }

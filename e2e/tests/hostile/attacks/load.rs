@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Attack, attack, expect};
 use crate::client::{Arena, MINE, container, mine, of_group, pod};
@@ -38,6 +38,12 @@ pub fn all() -> Vec<Attack> {
             assert!(statuses.iter().all(|status| matches!(status, 201 | 429)), "events are taken or told to wait");
             assert!(made > 1_000, "{made} events");
         }),
+    ]
+}
+
+/// Attacks that are run by name only: they take long, or have not been seen to have no effect.
+pub fn by_name_only() -> Vec<Attack> {
+    vec![
         attack("those events listed by fifty at once", |arena| {
             let listed = (0..50).map(|_| ("GET".to_owned(), mine("events", ""), None));
             let statuses = arena.flood(50, listed);
@@ -155,25 +161,6 @@ pub fn all() -> Vec<Attack> {
                 let patch = json!({"spec": {"template": template(number)}});
                 expect(&arena.patch(&of_group("apps/v1", "deployments", "restless"), &patch), &[200], "a new template");
             }
-        }),
-        attack("a Service with 500 external addresses and slices with 2,000 endpoints", |arena| {
-            let external: Vec<String> = (0..500).map(|n| format!("192.0.{}.{}", 2 + n / 250, n % 250 + 1)).collect();
-            let service = json!({"metadata": {"name": "wide"}, "spec": {"externalIPs": external, "ports": [{"port": 53, "protocol": "UDP"}]}});
-            expect(&arena.post(&mine("services", ""), &service), &[201], "the Service");
-            let slices = of_group("discovery.k8s.io/v1", "endpointslices", "");
-            for half in 0..2 {
-                let endpoints: Vec<Value> = (0..1000)
-                    .map(|n| json!({"addresses": [format!("198.18.{}.{}", half * 4 + n / 250, n % 250 + 1)]}))
-                    .collect();
-                let slice = json!({"metadata": {"name": format!("wide-{half}"), "labels": {"kubernetes.io/service-name": "wide"}},
-                    "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 53, "protocol": "UDP"}]});
-                expect(&arena.post(&slices, &slice), &[201], "a slice");
-            }
-        }),
-        attack("those slices deleted at once", |arena| {
-            let selected = "endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dwide";
-            expect(&arena.ask("DELETE", &of_group("discovery.k8s.io/v1", selected, "")), &[200], "the slices");
-            expect(&arena.ask("DELETE", &mine("services", "wide")), &[200], "the Service");
         }),
     ]
 }

@@ -213,7 +213,8 @@ fn circle_of_owners(arena: &Arena) {
 }
 
 fn read_annotations(arena: &Arena) {
-    let values = ["99999999999999999999", "-1", "1e999", "NaN", "", "\n", "{", "null", "[[[[", "0x10"];
+    let values =
+        ["9223372036854775807", "99999999999999999999", "-1", "1e999", "NaN", "", "\n", "{", "null", "[[[[", "0x10"];
     for (number, value) in values.iter().enumerate() {
         let annotations = json!({"deployment.kubernetes.io/revision": value, "deployment.kubernetes.io/desired-replicas": value,
             "deployment.kubernetes.io/max-replicas": value, "deprecated.daemonset.template.generation": value,

@@ -348,7 +348,7 @@ fn job(arena: &Arena, more: &Value) {
 /// Asserts that there are no more pods than the quota lets in.
 fn quota_holds(arena: &Arena) {
     let pods = arena.ask("GET", &mine("pods", "")).json()["items"].as_array().map_or(0, Vec::len);
-    assert!(pods <= 30, "{pods} pods where the quota lets 30 in");
+    assert!(pods <= 15, "{pods} pods where the quota lets 15 in");
 }
 
 /// Waits until the runtime has no container of a pod any more.

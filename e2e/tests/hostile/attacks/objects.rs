@@ -180,7 +180,8 @@ pub fn all() -> Vec<Attack> {
         }),
         attack("bodies beyond what is stored", |arena| {
             let large = |bytes: usize| json!({"metadata": {"name": "large"}, "data": {"a": "x".repeat(bytes)}});
-            expect(&arena.post(&mine("configmaps", ""), &large(4 << 20)), &[413], "4 MiB");
+            let answer = arena.post(&mine("configmaps", ""), &large(4 << 20));
+            expect(&answer, &[413], "4 MiB");
             expect(&arena.post(&mine("configmaps", ""), &large(2 << 20)), &[413, 422, 500], "2 MiB");
             for number in 0..20 {
                 let object =
