@@ -14,6 +14,22 @@ pub const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// On the pod that stands for one of a kubelet's own: which version of it.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// Node labels that are the kubelet's: it brings them up to date on a node that is there already, and NodeRestriction lets
+/// it. Answers for upstream's `kubeletLabels`.
+pub const KUBELET_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
 /// Now, to the second, as API times are written.
 pub fn now() -> Time {
     let now = jiff::Timestamp::now();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
-use shared::types::{MIRROR, ephemeral_claim};
+use shared::types::{KUBELET_LABELS, MIRROR, ephemeral_claim};
 
 use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
@@ -15,19 +15,6 @@ use crate::api::{Api, Reader};
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
 
 const LEASES: &str = "kube-node-lease";
-const KUBELET_LABELS: [&str; 11] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
-];
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 const NODE_SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use shared::types::KUBELET_LABELS;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -56,21 +57,6 @@ pub struct Runtime {
     pub supplemental_groups_policy: Option<bool>,
 }
 
-/// Labels that a kubelet brings up to date on a node that is there already. The others it only sets at first.
-const DEFAULT_LABELS: [&str; 11] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-];
-
 /// The labels of a new node: those that every node has, under `--node-labels`.
 pub fn labels(identity: &Identity) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> = [
@@ -86,7 +72,7 @@ pub fn labels(identity: &Identity) -> BTreeMap<String, String> {
     labels
 }
 
-/// Whether a resource is the kubelet's own to tell of; what others set on the node stays.
+/// Tells a resource that the kubelet reports from one that others set on the node.
 fn is_own(resource: &str) -> bool {
     !resource.contains('/')
 }
@@ -125,7 +111,7 @@ pub fn reconcile(identity: &Identity, found: &Node) -> Option<serde_json::Value>
     let own = labels(identity);
     let have = found.metadata.labels.clone().unwrap_or_default();
     let amiss =
-        |(key, value): &(&String, &String)| DEFAULT_LABELS.contains(&key.as_str()) && have.get(*key) != Some(value);
+        |(key, value): &(&String, &String)| KUBELET_LABELS.contains(&key.as_str()) && have.get(*key) != Some(value);
     let missing: BTreeMap<&String, &String> = own.iter().filter(amiss).collect();
     let marks = found.metadata.annotations.clone().unwrap_or_default();
     let attach = identity.attach_detach != marks.contains_key(ATTACH_DETACH);
