@@ -248,11 +248,11 @@ impl AttachDetach {
     }
 
     async fn sync(&self, name: &str) -> Synced {
-        let node = self.nodes.get("", name);
         if self.nodes.unreadable().contains("", name) {
             // What it has mounted, and whether it is well, nobody knows.
             return Ok(None);
         }
+        let node = self.nodes.get("", name);
         let users = self.users(name, node.as_deref());
         self.count(name, &users);
         let wanted = AllWanted { attached: self.wanted(name, &users), listed: self.to_list(name, &users) };
@@ -277,8 +277,7 @@ impl AttachDetach {
         });
         self.tell(name, &decision, &wanted, &users, &objects);
         let again = decision.again;
-        let unique_names = attachments.into_iter().map(|(name, found)| (name, found.unique_name)).collect();
-        self.carry_out(name, node.as_deref(), decision, &unique_names).await?;
+        self.carry_out(name, node.as_deref(), decision, &attachments).await?;
         Ok(again)
     }
 
@@ -473,7 +472,7 @@ impl AttachDetach {
         }
     }
 
-    /// What a node has mounted, as the server knows it now: its kubelet may have written since a cache was filled. Nothing
+    /// Reads `status.volumesInUse` of a node from the server: its kubelet may have written since a cache was filled. Empty
     /// when the node is gone. Answers for `verifyVolumeIsSafeToDetach`.
     async fn in_use_now(&self, node: &Node) -> Result<HashSet<String>, RestError> {
         match self.executor.rest.get(&object_path::<Node>(&node.metadata)).await {
@@ -486,13 +485,13 @@ impl AttachDetach {
         }
     }
 
-    /// Writes what was decided on a node. `unique_names` are those of its attachments in the node's status.
+    /// Writes what was decided on a node, which has these `attachments`.
     async fn carry_out(
         &self,
         name: &str,
         node: Option<&Node>,
         decision: Decision,
-        unique_names: &BTreeMap<String, String>,
+        attachments: &BTreeMap<String, Attachment<'_>>,
     ) -> Result<(), RestError> {
         if let (Some(report), Some(node)) = (&decision.report, node) {
             let body = json!({"status": {"volumesAttached": report}});
@@ -508,7 +507,7 @@ impl AttachDetach {
         };
         let mut mounted = None;
         for (attachment, forced) in decision.detach {
-            let unique_name = unique_names.get(&attachment);
+            let unique_name = attachments.get(&attachment).map(|found| &found.unique_name);
             if forced.is_none() && unique_name.is_some_and(|name| in_use.contains(name)) {
                 mounted = unique_name;
                 continue;
