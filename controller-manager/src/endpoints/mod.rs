@@ -85,7 +85,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl EndpointsController {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
-            if !self.services.is_absent(&key.namespace, &key.name) {
+            if self.services.unreadable().contains(&key.namespace, &key.name) {
                 // There is a service, and it cannot be read: what it has, it keeps.
                 return Ok(None);
             }

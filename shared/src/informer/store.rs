@@ -142,13 +142,8 @@ impl<K: Cached> Store<K> {
         state.slots.get(*state.objects.get(namespace)?.get(name)?).cloned()
     }
 
-    /// Whether the object does not exist, as far as the watch knows: one that cannot be decoded is not absent. Whoever
-    /// deletes or gives up something because an object is gone asks here.
-    pub fn is_absent(&self, namespace: &str, name: &str) -> bool {
-        self.get(namespace, name).is_none() && !self.1.contains(namespace, name)
-    }
-
-    /// Objects that are there and cannot be decoded.
+    /// Objects that are there and cannot be decoded. Asked by those who delete or give up something because an object
+    /// is gone.
     pub fn unreadable(&self) -> &Unreadable {
         &self.1
     }
