@@ -8,8 +8,8 @@ use crate::client::{Arena, THEIRS};
 use crate::cluster::run;
 
 const NODE_PORT: u16 = 30_080;
-/// What a rollout may take, from the change to an answer of the new pod through the Service.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Seconds that a rollout may take, from the change to an answer of the new pod through the Service.
+const SECONDS: u64 = 10;
 
 /// The other tenant's Deployment, by the number of its last rollout.
 pub struct Bystander {
@@ -51,22 +51,11 @@ impl Bystander {
         let said =
             arena.cluster.try_kubectl(&["-n", THEIRS, "patch", "deployment", "web", "-p", &patch.to_string()], None);
         assert!(said.ok, "after {after}: the Deployment cannot be changed: {}", said.err);
-        loop {
-            let url = format!("http://10.89.0.11:{NODE_PORT}/");
+        let url = format!("http://10.89.0.11:{NODE_PORT}/");
+        arena.cluster.until(&format!("after {after}: rollout {number} answers"), SECONDS, || {
             let answer = run("curl", &["-sS", "--noproxy", "*", "--max-time", "1", &url], None);
-            if answer.out.trim() == number {
-                return began.elapsed();
-            }
-            if began.elapsed() > LIMIT {
-                arena.cluster.keep_logs();
-                let pods =
-                    arena.cluster.kubectl(&format!("-n {THEIRS} get deployments,replicasets,pods,endpointslices"));
-                panic!(
-                    "after {after}: rollout {number} does not answer within {LIMIT:?}: {}{}\n{pods}",
-                    answer.out, answer.err
-                );
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            if answer.out.trim() == number { Ok(()) } else { Err(answer.out + &answer.err) }
+        });
+        began.elapsed()
     }
 }

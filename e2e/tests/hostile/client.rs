@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, run, text};
 pub const MINE: &str = "mallory";
 /// The namespace of the other tenant.
 pub const THEIRS: &str = "alice";
-/// What the other tenant's Secret holds, as the API shows it.
+/// Data of the other tenant's Secret, as the API shows it.
 pub const THEIR_SECRET: &str = "Y2Fubm90IGJlIHJlYWQ=";
 /// The API server.
 pub const SERVER: &str = "https://10.89.0.1:6443";
@@ -91,7 +91,7 @@ impl<'a> Arena<'a> {
         self.send_as(&self.tenant, method, target, more, body)
     }
 
-    /// As [`Arena::send`], with another token.
+    /// Sends a request as [`Arena::send`] does, with another token.
     pub fn send_as(&self, token: &str, method: &str, target: &str, more: &[&str], body: Option<&str>) -> Answer {
         let with_body: &[&str] = if body.is_some() { &["--data-binary", "@-"] } else { &[] };
         let arguments = self.curl(method, target, token, &[more, with_body].concat());
@@ -117,7 +117,7 @@ impl<'a> Arena<'a> {
         self.send("PATCH", target, &["-H", kind], Some(&change.to_string()))
     }
 
-    /// As many requests of the tenant in one configuration of curl: method, target and body of each.
+    /// Builds the configuration of curl for requests of the tenant: method, target and body of each.
     pub fn curl_config(&self, requests: impl Iterator<Item = (String, String, Option<String>)>) -> String {
         let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let one = |(method, target, body): (String, String, Option<String>)| {
@@ -137,7 +137,8 @@ impl<'a> Arena<'a> {
     /// Sends requests, up to `parallel` at once, and returns the status codes as they came.
     pub fn flood(&self, parallel: usize, requests: impl Iterator<Item = (String, String, Option<String>)>) -> Vec<u16> {
         let config = self.curl_config(requests);
-        let said = run("curl", &["-sSZ", "--parallel-max", &parallel.to_string(), "-K", "-"], Some(&config));
+        let arguments = parallel_curl(parallel);
+        let said = run("curl", &arguments.each_ref().map(String::as_str), Some(&config));
         said.out.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
@@ -177,12 +178,17 @@ impl<'a> Arena<'a> {
     }
 }
 
+/// The arguments of curl for up to `parallel` requests at once, from a configuration on its standard input.
+pub fn parallel_curl(parallel: usize) -> [String; 5] {
+    ["-sSZ", "--parallel-max", &parallel.to_string(), "-K", "-"].map(str::to_owned)
+}
+
 /// The path of an object of the core group in the tenant's namespace, or of the collection without a name.
 pub fn mine(resource: &str, name: &str) -> String {
     of_group("", resource, name)
 }
 
-/// As [`mine`], of a group with its version, such as `apps/v1`.
+/// The same path in a group with its version, such as `apps/v1`.
 pub fn of_group(group: &str, resource: &str, name: &str) -> String {
     let root = if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}") };
     let name = if name.is_empty() { String::new() } else { format!("/{name}") };

@@ -19,7 +19,7 @@ struct Component {
     idle: u64,
 }
 
-/// All components of the cluster under attack.
+/// The components of the cluster under attack.
 pub struct Vitals<'a> {
     cluster: &'a Cluster,
     components: Vec<Component>,
@@ -70,7 +70,7 @@ fn kibibytes(pid: &str, line: &str) -> u64 {
     found.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// What the supervisors say of processes that ended.
+/// Lines of the supervisors' logs about processes that ended.
 fn endings(cluster: &Cluster) -> Vec<String> {
     let log =
         |machine| fs::read_to_string(cluster.layout().machine(machine).join("supervisor.log")).unwrap_or_default();

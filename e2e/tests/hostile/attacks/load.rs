@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Attack, attack, expect};
-use crate::client::{Arena, MINE, container, mine, of_group, pod};
+use crate::client::{Arena, MINE, container, mine, of_group, parallel_curl, pod};
 
 pub fn all() -> Vec<Attack> {
     vec![
@@ -182,7 +182,7 @@ struct Background(Child);
 impl Background {
     fn start(arena: &Arena, requests: impl Iterator<Item = (String, String, Option<String>)>, parallel: usize) -> Self {
         let mut child = Command::new("curl")
-            .args(["-sSZ", "--parallel-max", &parallel.to_string(), "-K", "-"])
+            .args(parallel_curl(parallel))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -9,7 +9,7 @@ mod walls;
 
 use crate::client::{Answer, Arena};
 
-/// One attack.
+/// An attack: its name, and a function that panics when an answer is not upstream's.
 pub struct Attack {
     pub name: String,
     pub run: Box<dyn Fn(&Arena)>,

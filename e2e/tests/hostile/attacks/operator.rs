@@ -1,4 +1,4 @@
-//! What an operator installs for the tenant: webhooks that hang, definitions and policies that cost.
+//! Attacks through what an operator installs for the tenant: webhooks that hang, definitions and policies that cost.
 
 use std::net::TcpListener;
 
@@ -181,7 +181,7 @@ fn define(arena: &Arena, plural: &str, properties: &Value, conversion: &Value) {
     arena.cluster.feed("create -f -", &definition(plural, properties, conversion));
 }
 
-/// What the server says against a definition.
+/// Tries to create a definition that the server must refuse; returns the error.
 fn try_define(arena: &Arena, plural: &str, properties: &Value, conversion: &Value) -> String {
     let said = arena.cluster.try_kubectl(&["create", "-f", "-"], Some(&definition(plural, properties, conversion)));
     assert!(!said.ok, "{properties} is refused");
