@@ -142,7 +142,7 @@ struct Manager {
     health: Health,
     /// Between the starts of two controllers; up to twice that, at random.
     start_interval: Duration,
-    /// So long the controllers of a term may take to end.
+    /// Time that the controllers of a term may take to end (`--controller-shutdown-timeout`).
     patience: Duration,
     migration: Option<Arc<Migration>>,
     /// The controller that makes tokens has been started.
@@ -178,8 +178,8 @@ impl Manager {
         }
     }
 
-    /// One term of leadership: start what is selected, wait for its end, and until all of it has ended: the lease is given
-    /// back when this returns.
+    /// Runs one term of leadership: starts what is selected, waits for the end of the term and then until all of it has
+    /// ended. The lease is given back when this returns.
     async fn lead(self, lock: Lock, term: Shutdown) {
         let Self { clients, settings, place, .. } = self.clone();
         let tasks = TaskGroup::new();

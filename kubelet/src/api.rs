@@ -34,7 +34,7 @@ type Key = (String, String);
 enum Failure {
     /// The API server says no.
     Refused(ObjectError),
-    /// It cannot be asked, or not now.
+    /// The API server cannot be asked, or not now.
     Away(ObjectError),
 }
 

@@ -58,7 +58,7 @@ pub fn grace(pod: &Pod) -> i64 {
         .unwrap_or(30)
 }
 
-/// What the API server was told of this very container.
+/// Status of a container in the pod object, where it is of the container with this runtime id.
 pub fn told<'a>(pod: &'a Pod, name: &str, id: &str) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();

@@ -18,14 +18,14 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// One part in so many of all places is a reserve that strangers do not get.
+/// Divisor of all places: that part is a reserve which strangers do not get.
 const RESERVE: usize = 8;
-/// The connections of one source beyond one part in so many of all places stay strangers' when they authenticate.
+/// Divisor of all places: beyond that part, connections of one source stay strangers' when they authenticate.
 const SHARE: usize = 4;
-/// One part in so many of the file descriptors is for other things than connections of clients.
+/// Divisor of the file descriptors: that part is for other things than connections of clients.
 const OTHER_FILES: usize = 4;
 
-/// Where connections come from: an address, or the network of 64 bits that an IPv6 host may take addresses from.
+/// Source of connections: an address, or the network of 64 bits that an IPv6 host may take addresses from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Source(IpAddr);
 
@@ -38,7 +38,7 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// What one source holds.
+/// Connections of one source.
 #[derive(Debug, Default)]
 struct Held {
     /// By age.
@@ -202,7 +202,7 @@ impl Drop for Place {
     }
 }
 
-/// What is known of a connection's client. The place is free when the last of its clones is gone.
+/// Standing of a connection's client. The place is free when the last of its clones is gone.
 #[derive(Clone, Debug)]
 pub struct Standing(Arc<Place>);
 
@@ -219,7 +219,7 @@ impl Standing {
         }
     }
 
-    /// Whether another has got the place: the connection is to end.
+    /// True when another has got the place: the connection is to end.
     #[must_use]
     pub fn is_shed(&self) -> bool {
         self.0.signal.is_given()
@@ -244,7 +244,7 @@ impl<T> Limited<T> {
         &self.io
     }
 
-    /// What is known of its client.
+    /// The standing of its client.
     pub fn standing(&self) -> &Standing {
         &self.standing
     }
@@ -305,7 +305,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Limited<T> {
     }
 }
 
-/// How many files the process may have open now.
+/// Reads the soft limit of open files.
 fn open_files() -> Option<usize> {
     let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).ok()?;
     usize::try_from(soft).ok()

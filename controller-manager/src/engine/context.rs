@@ -129,7 +129,7 @@ impl Context {
         Self { inner: Arc::new(inner), factory }
     }
 
-    /// For one controller, which waits for the caches that it asks for here and for no others.
+    /// Context of one controller, which waits for the caches that it asks for here and for no others.
     #[must_use]
     pub fn scoped(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), factory: self.factory.scoped() }
@@ -153,7 +153,7 @@ impl Context {
         &self.inner.main
     }
 
-    /// All informers, of which this context waits for those that were asked for through it.
+    /// Factory of all informers, which waits for those that were asked for through this context.
     #[must_use]
     pub fn factory(&self) -> &Factory {
         &self.factory

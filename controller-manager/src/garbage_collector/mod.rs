@@ -59,8 +59,8 @@ const RENAMED: Duration = Duration::from_millis(100);
 struct Collector {
     rest: Rest,
     hub: Hub,
-    /// The caches that others fill have synced, or took too long.
-    fed: AtomicBool,
+    /// The informers that the graph is fed from have synced, or took too long.
+    caches_ready: AtomicBool,
     graph: Mutex<Graph>,
     delete: Queue<Uid>,
     orphan: Queue<Uid>,
@@ -78,7 +78,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let this = Arc::new(Collector {
             rest: cx.rest("generic-garbage-collector"),
             hub: cx.hub().clone(),
-            fed: AtomicBool::new(false),
+            caches_ready: AtomicBool::new(false),
             graph: Mutex::new(Graph::default()),
             delete: Queue::new("garbage_collector_attempt_to_delete"),
             orphan: Queue::new("garbage_collector_attempt_to_orphan"),
@@ -93,12 +93,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         let caches = cx.scoped();
         feed_from_caches(&caches);
-        let this2 = Arc::clone(&this);
+        let collector = Arc::clone(&this);
         cx.spawn("garbage-collector-caches", async move {
             if tokio::time::timeout(CACHES, caches.factory().wait_synced()).await.is_err() {
                 tracing::warn!("Not all resource caches have synced, the garbage collector starts without them");
             }
-            this2.fed.store(true, Ordering::Release);
+            collector.caches_ready.store(true, Ordering::Release);
         });
         cx.hub().request();
         let workers = cx.settings().workers.gc;
@@ -237,7 +237,7 @@ impl Collector {
     }
 
     fn ready(&self) -> bool {
-        self.fed.load(Ordering::Acquire) && self.hub.synced()
+        self.caches_ready.load(Ordering::Acquire) && self.hub.synced()
     }
 
     async fn attempt_to_delete(&self, uid: &Uid) -> Synced {

@@ -17,7 +17,7 @@ use crate::engine::action::{Action, PatchKind};
 use crate::engine::pod::Pod;
 use crate::engine::{history, object, pods};
 
-/// When to go on with what did not fit into a round, though nothing may be heard.
+/// Pause before the next round where the last one was full.
 const NEXT_ROUND: Duration = Duration::from_secs(1);
 /// How long to wait for a claim that is going away, which nothing else reports.
 const CLAIM_WAIT: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ struct Round<'a> {
     update: &'a str,
     now: Timestamp,
     min_ready: i32,
-    /// Its pods by ordinal, those beyond its range too.
+    /// Pods of the set by ordinal, with those beyond its range.
     by_ordinal: BTreeMap<i32, &'a Arc<Pod>>,
     /// Whether pods come and go one at a time.
     ordered: bool,

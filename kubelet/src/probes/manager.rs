@@ -35,8 +35,8 @@ impl Drop for Running {
     }
 }
 
-/// What is known of a probe before its first threshold is met. A container that ran before this kubelet did keeps what the
-/// API server was told of it.
+/// Result of a probe before its first threshold is met. A container that ran before this kubelet did keeps what the pod's
+/// status says of it.
 fn first_result(kind: ProbeKind, told: Option<&ContainerStatus>) -> ProbeResult {
     let passed = told.is_some_and(|told| match kind {
         ProbeKind::Startup => told.started == Some(true),

@@ -67,7 +67,8 @@ pub struct RunningContainer {
 pub trait Probes: Send + Sync {
     /// Tells what runs now; called after every change of the pod or of its containers. Starts tasks for containers
     /// with probes, resets them when the container id changes (readiness and startup begin as failure/unknown,
-    /// liveness as success; of a container that ran before this kubelet did, as the pod's status says), stops those whose container is gone. Startup must succeed before the other two begin.
+    /// liveness as success; of a container that ran before this kubelet did, as the pod's status says), stops those whose
+    /// container is gone. Startup must succeed before the other two begin.
     fn observe(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[RunningContainer]);
 
     /// Stops the probes of a pod's containers that run no more, and begins none.

@@ -62,7 +62,7 @@ fn status_of<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a Container
 struct Preparation {
     pending: usize,
     failed: usize,
-    /// Of those that failed: not started again.
+    /// Failed ones that are not started again.
     failed_for_good: usize,
     sidecars_up: usize,
 }

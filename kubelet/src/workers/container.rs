@@ -108,8 +108,8 @@ pub fn log_symlink(pod: &Pod, container: &str, id: &str) -> String {
     format!("{name}.log")
 }
 
-/// Whether a mount is to be read-only with all mounts below it, in upstream's words where it cannot be. `able` says that the
-/// runtime handler can do it. Answers for `resolveRecursiveReadOnly`.
+/// Resolves `recursiveReadOnly` of a mount: true where all mounts below it are read-only, too; upstream's error where that
+/// cannot be had. `able` says that the runtime handler can do it. Answers for `resolveRecursiveReadOnly`.
 pub fn recursive_read_only(mount: &VolumeMount, able: bool) -> Result<bool, String> {
     let mode = mount.recursive_read_only.as_deref().filter(|mode| !mode.is_empty() && *mode != "Disabled");
     let Some(mode) = mode else { return Ok(false) };

@@ -8,7 +8,7 @@ fn source(last: u8) -> Source {
     Source::from(IpAddr::from([192, 0, 2, last]))
 }
 
-/// Of 16 places two are reserved and four are a source's share.
+/// A table of 16 places: two are reserved, four are a source's share.
 fn table() -> Table {
     Table::new(16)
 }

@@ -365,7 +365,7 @@ pub struct Factory {
     tasks: TaskGroup,
     shutdown: Shutdown,
     made: Arc<Mutex<Made>>,
-    /// What was asked for through this handle and its clones; all there is where that is not kept.
+    /// Informers that were asked for through this handle and its clones; none for the handle that waits for all.
     asked: Option<Arc<Mutex<Vec<watch::Receiver<bool>>>>>,
 }
 

@@ -39,7 +39,7 @@ pub struct Config {
     pub renew_deadline: Duration,
     /// Pause between two attempts.
     pub retry_period: Duration,
-    /// When the lease was renewed last, for [`Config::check_health`]. Each election has its own.
+    /// Time of the last renewal, for [`Config::check_health`]. Each election has its own.
     pub renewed: Renewed,
 }
 
@@ -47,7 +47,7 @@ pub struct Config {
 #[derive(Clone, Debug, Default)]
 pub struct Renewed(Arc<Mutex<Option<Instant>>>);
 
-/// So long may a lease have been expired before its leader counts as unhealthy.
+/// Time since which a lease has expired when its leader counts as unhealthy.
 const EXPIRED_TOLERANCE: Duration = Duration::from_secs(20);
 /// The least time that a request for the lease is given.
 const LEAST_REQUEST_TIME: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl Config {
         }
     }
 
-    /// How long one request for the lease may take: a hung one leaves time for another before the renew deadline. As
+    /// Time for one request for the lease: a hung one leaves time for another before the renew deadline. Answers for
     /// upstream's `NewFromKubeconfig`.
     fn request_time(&self) -> Duration {
         (self.renew_deadline / 2).max(LEAST_REQUEST_TIME)
@@ -201,7 +201,7 @@ enum Failed<E> {
 }
 
 impl<L: Leases> Elector<L> {
-    /// One attempt within the time for it; true when we hold the lease afterwards.
+    /// Tries once for the lease, within the time for a request; true when we hold it afterwards.
     async fn attempt(&mut self) -> Result<bool, Failed<L::Error>> {
         let within = self.config.request_time();
         match tokio::time::timeout(within, self.take()).await {
@@ -261,7 +261,7 @@ impl<L: Leases> Elector<L> {
         *self.config.renewed.0.lock() = Some(since);
     }
 
-    /// When the work has to have ended, unless the lease is renewed before.
+    /// Time at which the work has to have ended, unless the lease is renewed before.
     fn deadline(&self) -> Instant {
         let renewed = self.held.as_ref().map(|(_, at)| *at);
         renewed.map_or_else(Instant::now, |at| at + self.config.renew_deadline)

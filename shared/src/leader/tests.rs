@@ -139,7 +139,7 @@ async fn who_leads_is_told_and_renews_without_a_look() {
 struct Remote {
     stored: Arc<Mutex<Option<Lease>>>,
     dice: Arc<Mutex<StdRng>>,
-    /// Of a hundred messages so many are lost.
+    /// Percentage of messages that are lost.
     lost: u32,
     /// The longest way of a message.
     longest: Duration,
@@ -161,7 +161,7 @@ impl Remote {
         }
     }
 
-    /// What has been sent arrives, whether or not the sender still waits for the answer.
+    /// Delivers a request, whether or not the sender still waits for the answer.
     async fn send<T: Send + 'static>(&self, ask: impl FnOnce(&mut Option<Lease>) -> T + Send + 'static) -> T {
         let (to, stored) = (self.clone(), Arc::clone(&self.stored));
         let arrived = tokio::spawn(async move {
@@ -226,8 +226,8 @@ impl Working {
     }
 }
 
-/// One machine: a process leads until it is asked to end, which takes its work a while, or has lost the lease; then the
-/// next one is started.
+/// Runs a machine: a process leads until it is asked to end, which takes its work a while, or has lost the lease; then
+/// the next one is started.
 async fn machine(name: String, remote: Remote, working: Working, seed: u64) {
     loop {
         let (life, drain) = {

@@ -10,7 +10,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpResponse};
 
 use super::ClientCertificates;
-use crate::authn::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
+use crate::authn::{ANONYMOUS, Authenticator, AuthnError, Credentials, Identity, UserInfo};
 use crate::authz::{Attributes, Authorizer, AuthzError, Decision};
 use crate::metrics::{CounterVec, HistogramVec};
 use crate::status::{Status, go_quote};
@@ -140,7 +140,7 @@ impl Access {
                 return Err(self.unauthorized());
             }
         };
-        if user.name != "system:anonymous" {
+        if user.name != ANONYMOUS {
             upgrade::authenticated(request.request());
         }
         let asked = Requested { method: request.method(), path: request.path(), user: &user };

@@ -124,13 +124,12 @@ where
                 }
                 Some(Ok(accepted)) => {
                     waiting.push_back(accepted);
-                    if waiting.len() > most.saturating_mul(WAITING) {
+                    let floods = waiting.len() > most.saturating_mul(WAITING);
+                    if floods {
                         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                         waiting.clear();
-                        true
-                    } else {
-                        false
                     }
+                    floods
                 }
             },
             () = &mut shutdown, if leaving.is_none() => true,
