@@ -16,6 +16,7 @@ use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::Notify;
 
 use crate::backend::{Backend, SyncError};
+use crate::conntrack;
 use crate::detect::LocalDetector;
 use crate::health::{CheckPorts, Health};
 use crate::http::{Page, bind, serve};
@@ -115,7 +116,10 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
         backend: backend(&settings, *family, &node),
         applied: Arc::new(Desired::default()),
     });
+    let (flows, reconciler) = conntrack::reconciler();
+    tasks.spawn("conntrack", reconciler.run(shutdown.clone()));
     let proxier = Proxier {
+        flows,
         families: families.collect(),
         stores: Stores { services: services.store(), slices: slices.store(), nodes: nodes.store() },
         node_name: settings.node_name.clone(),

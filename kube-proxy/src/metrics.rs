@@ -72,6 +72,25 @@ pub fn queued(family: Family) {
     last_queued().with_label_values(&[label(family)]).set(now());
 }
 
+/// A pass over the connection-tracking table has ended.
+pub fn conntrack_reconciled(family: Family, deleted: usize, took: Duration) {
+    histogram(
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+        "Duration of a pass over connection tracking, in seconds",
+        &["ip_family"],
+        exponential(0.001, 2.0, 15),
+    )
+    .with_label_values(&[label(family)])
+    .observe(took.as_secs_f64());
+    counter(
+        "kubeproxy_conntrack_reconciler_deleted_entries_total",
+        "Entries of stale UDP flows deleted from connection tracking",
+        &["ip_family"],
+    )
+    .with_label_values(&[label(family)])
+    .inc_by(deleted as f64);
+}
+
 /// A Service changed.
 pub fn service_changed() {
     changes("service").with_label_values::<&str>(&[]).inc();

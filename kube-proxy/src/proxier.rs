@@ -1,7 +1,6 @@
 //! The loop: something changed → plan → one sync for each IP family, not more often than the minimum sync period,
 //! and a look at the kernel every sync period in case somebody else flushed our rules.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +50,8 @@ pub struct Proxier {
     pub node_name: String,
     /// Health state to keep.
     pub health: Health,
+    /// Told what is served, so that stale UDP flows are ended.
+    pub flows: conntrack::Handle,
     /// Ports of services for load balancers.
     pub check_ports: CheckPorts,
     /// Said when something changed.
@@ -100,9 +101,8 @@ impl Proxier {
                 Ok(()) => {
                     metrics::synced(proxy.family, began.elapsed());
                     self.health.written(proxy.family);
-                    let stale = conntrack::stale(&proxy.applied, &desired);
+                    self.flows.applied(proxy.family, &desired);
                     proxy.applied = desired;
-                    forget_flows(&stale).await;
                 }
                 Err(error) => {
                     complete = false;
@@ -133,11 +133,5 @@ impl Proxier {
         let labels = node.and_then(|node| node.metadata.labels.clone());
         let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned());
         NodeFacts { name: self.node_name.clone(), zone }
-    }
-}
-
-async fn forget_flows(stale: &BTreeSet<conntrack::Stale>) {
-    if !stale.is_empty() {
-        conntrack::delete(stale).await;
     }
 }

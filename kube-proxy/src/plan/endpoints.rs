@@ -5,7 +5,7 @@ use super::{Endpoint, NodeFacts, Policy, PortName, Protocol, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 use shared::address;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The service that a slice belongs to.
 pub(super) fn service_of(slice: &EndpointSlice) -> Option<(&str, &str)> {
@@ -35,6 +35,10 @@ pub(super) fn fill(port: &mut ServicePort, name: &PortName, slices: &[&EndpointS
         port.local_endpoints = endpoints(&usable(candidates.iter().filter(|candidate| candidate.endpoint.local)));
     }
     port.has_endpoints = !usable(candidates.iter()).is_empty();
+    if name.protocol == Protocol::Udp {
+        let serving = candidates.iter().filter(|candidate| candidate.serving);
+        port.serving = serving.map(|candidate| SocketAddr::new(candidate.endpoint.address, candidate.endpoint.port)).collect();
+    }
 }
 
 fn candidates(name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) -> Vec<Candidate> {

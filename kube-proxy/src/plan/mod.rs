@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -152,6 +152,8 @@ pub struct ServicePort {
     pub local_endpoints: Vec<Endpoint>,
     /// The service has an endpoint somewhere, usable from here or not.
     pub has_endpoints: bool,
+    /// Endpoints that serve, chosen for this node or not; of UDP ports alone, whose flows outlive a choice.
+    pub serving: Vec<SocketAddr>,
 }
 
 impl ServicePort {
@@ -170,6 +172,7 @@ impl ServicePort {
             external: Policy::Cluster,
             health_check_node_port: None,
             has_endpoints: !endpoints.is_empty(),
+            serving: Vec::new(),
             cluster_endpoints: endpoints,
             local_endpoints: Vec::new(),
         }

@@ -56,6 +56,7 @@ pub(super) fn ports(service: &Service, family: Family) -> Vec<(PortName, Service
                 cluster_endpoints: Vec::new(),
                 local_endpoints: Vec::new(),
                 has_endpoints: false,
+                serving: Vec::new(),
             },
         ));
     }
