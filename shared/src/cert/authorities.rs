@@ -43,7 +43,11 @@ impl Authorities {
     pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, CertError> {
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
-            roots.add(certificate.clone())?;
+            // One that cannot be read is an error, whatever it may sign.
+            RootCertStore::empty().add(certificate.clone())?;
+            if parsed(certificate).is_some_and(|root| may_sign(&root)) {
+                roots.add(certificate.clone())?;
+            }
         }
         Ok(Self { roots, certificates, algorithms: provider().signature_verification_algorithms })
     }
@@ -51,11 +55,12 @@ impl Authorities {
     /// Those that can be read.
     pub(super) fn readable(certificates: Vec<CertificateDer<'static>>) -> Self {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates.iter().cloned());
+        let signing = certificates.iter().filter(|root| parsed(root).is_some_and(|root| may_sign(&root)));
+        roots.add_parsable_certificates(signing.cloned());
         Self { roots, certificates, algorithms: provider().signature_verification_algorithms }
     }
 
-    /// What is trusted, as webpki wants it.
+    /// Trust anchors for webpki: the certificates that may sign others, of which it asks no more.
     pub(crate) fn roots(&self) -> &RootCertStore {
         &self.roots
     }
@@ -73,12 +78,14 @@ impl Authorities {
         trusted.then(|| may_be_used(&leaf, now, usage))
     }
 
-    /// Whether an authority that may stand behind a chain has not expired: webpki does not ask that of those it trusts.
+    /// Refuses a chain when every authority that may stand behind it has expired or allows fewer intermediates: webpki
+    /// does not ask that of its trust anchors.
     pub(crate) fn in_force(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
-        let roots: Vec<_> = self.certificates.iter().filter_map(parsed).collect();
+        let roots: Vec<_> = self.certificates.iter().filter_map(parsed).filter(may_sign).collect();
         let chain: Vec<_> = chain.iter().filter_map(parsed).collect();
         let behind = |root: &&X509Certificate<'_>| chain.iter().any(|c| c.issuer().as_raw() == root.subject().as_raw());
-        let mut judged = roots.iter().filter(behind).map(|root| in_time(root, now));
+        let mut judged =
+            roots.iter().filter(behind).map(|root| in_time(root, now).and_then(|()| long_enough(root, &chain)));
         let first = judged.next().unwrap_or(Ok(()));
         if first.is_ok() || judged.any(|other| other.is_ok()) { Ok(()) } else { first }
     }
@@ -87,8 +94,7 @@ impl Authorities {
     fn issued(&self, leaf: &X509Certificate<'_>, now: UnixTime) -> bool {
         self.certificates.iter().filter_map(|root| X509Certificate::from_der(root).ok()).any(|(_, root)| {
             root.subject().as_raw() == leaf.issuer().as_raw()
-                && (root.is_ca() || root.version() != X509Version::V3)
-                && root.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()))
+                && may_sign(&root)
                 && root.name_constraints().is_ok_and(|constraints| constraints.is_none())
                 && in_time(&root, now).is_ok()
                 && self.signed(leaf, &root)
@@ -118,6 +124,26 @@ fn may_be_used(leaf: &X509Certificate<'_>, now: UnixTime, usage: Usage) -> Resul
     if fits { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::InvalidPurpose)) }
 }
 
+/// True for an authority whose signature below another certificate counts (`Certificate.CheckSignatureFrom`): version 3
+/// has to say so, older versions cannot.
+fn may_sign(root: &X509Certificate<'_>) -> bool {
+    (root.is_ca() || root.version() != X509Version::V3)
+        && root.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()))
+}
+
+/// Refuses a chain with more intermediates below an authority than its `pathLenConstraint` allows.
+fn long_enough(root: &X509Certificate<'_>, chain: &[X509Certificate<'_>]) -> Result<(), Error> {
+    let constraint = root.basic_constraints().ok().flatten().and_then(|found| found.value.path_len_constraint);
+    let (Some(allowed), Some((leaf, rest))) = (constraint, chain.split_first()) else { return Ok(()) };
+    let (mut below, mut intermediates) = (leaf, 0);
+    while below.issuer().as_raw() != root.subject().as_raw() && intermediates < chain.len() {
+        let Some(next) = rest.iter().find(|next| next.subject().as_raw() == below.issuer().as_raw()) else { break };
+        (below, intermediates) = (next, intermediates + 1);
+    }
+    let fits = u32::try_from(intermediates).is_ok_and(|count| count <= allowed);
+    if fits { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) }
+}
+
 fn parsed<'c>(certificate: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
     X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed)
 }
@@ -145,7 +171,9 @@ impl ServerCertVerifier for Authorities {
         let parsed = ParsedCertificate::try_from(certificate)?;
         self.judge(certificate, now, Usage::Server).unwrap_or_else(|| {
             let all = self.algorithms.all;
-            verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, all)
+            verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, all)?;
+            let chain: Vec<_> = [certificate].into_iter().chain(intermediates).cloned().collect();
+            self.in_force(&chain, now)
         })?;
         verify_server_name(&parsed, name)?;
         Ok(ServerCertVerified::assertion())
@@ -223,6 +251,50 @@ mod tests {
         assert_eq!(serves(&root, &leaf, "localhost"), Ok(()));
         let [other, _] = signed(&params("leaf"));
         assert!(serves(&other, &leaf, "localhost").is_err(), "the same name, and another key");
+    }
+
+    /// A certificate signed by one of these parameters, which is trusted.
+    fn below(authority: CertificateParams) -> [CertificateDer<'static>; 2] {
+        let (key, own) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+        let root = authority.self_signed(&key).expect("a root").der().clone();
+        let leaf = params("leaf").signed_by(&own, &Issuer::new(authority, key)).expect("signed").der().clone();
+        [root, leaf]
+    }
+
+    #[test]
+    fn a_trusted_certificate_that_is_no_authority_signs_nothing() {
+        let plain = params("client");
+        let mut not_ca = params("client");
+        not_ca.is_ca = IsCa::ExplicitNoCa;
+        let mut signs_data_only = params("authority");
+        signs_data_only.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        signs_data_only.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+        for (name, authority) in [("plain", plain), ("CA:FALSE", not_ca), ("usage", signs_data_only)] {
+            let [root, leaf] = below(authority);
+            assert!(serves(&root, &leaf, "localhost").is_err(), "{name}");
+            let authorities = Authorities::new(vec![root.clone()]).expect("read");
+            assert!(authorities.roots().is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_authority_allows_no_more_intermediates_than_it_says() {
+        let chain = |allowed: u8| {
+            let [root_key, middle_key, key] = [(); 3].map(|()| KeyPair::generate().expect("a key"));
+            let mut authority = params("authority");
+            authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(allowed));
+            let root = authority.self_signed(&root_key).expect("an authority").der().clone();
+            let mut middle = params("middle");
+            middle.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let issuer = Issuer::new(authority, root_key);
+            let shown = middle.signed_by(&middle_key, &issuer).expect("signed").der().clone();
+            let leaf = params("leaf").signed_by(&key, &Issuer::new(middle, middle_key)).expect("signed").der().clone();
+            let authorities = Authorities::new(vec![root]).expect("authorities");
+            let name = ServerName::try_from("localhost").expect("a name");
+            authorities.verify_server_cert(&leaf, &[shown], &name, &[], UnixTime::now()).map(|_| ())
+        };
+        assert_eq!(chain(1), Ok(()));
+        assert_eq!(chain(0), Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)));
     }
 
     #[test]
