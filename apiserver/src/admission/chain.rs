@@ -105,14 +105,15 @@ impl Chain {
     /// Lets every mutating plugin change the object. When webhooks changed it, the plugins see it once more.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         self.wait_ready(attributes).await?;
-        self.check_escalation(attributes).await?;
         let since = Instant::now();
         let mut outcome = self.mutate(attributes).await;
         if outcome.is_ok() && attributes.reinvocation.begin_second() {
             outcome = self.mutate(attributes).await;
         }
         measure::step("admit", attributes.operation, since, outcome.is_err());
-        outcome
+        outcome?;
+        // Of what will be stored: plugins may have added rules.
+        self.check_escalation(attributes).await
     }
 
     async fn mutate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {

@@ -24,8 +24,8 @@ pub(super) struct Scene<'a> {
     namespaced: bool,
     operation: Operation,
     objects: [Option<&'a Value>; 2],
-    /// The namespace, or the object when it is one itself; `None` at cluster scope.
-    namespace: Option<Arc<Value>>,
+    /// The namespace, or the object when it is one itself; `None` at cluster scope. Or why it is not known.
+    namespace: Result<Option<Arc<Value>>, Status>,
 }
 
 impl<'a> Scene<'a> {
@@ -33,17 +33,17 @@ impl<'a> Scene<'a> {
     pub(super) fn of(
         a: &'a Attributes<'_>,
         object: Option<&'a Value>,
-        namespace: Option<Arc<Value>>,
+        namespace: Result<Option<Arc<Value>>, Status>,
         rows: &'a Rows,
     ) -> Self {
         let objects = [object, a.old_object];
         let namespace = if a.of("", "namespaces") {
             let own = objects[0].or(objects[1]).cloned();
-            own.map(Arc::new)
+            Ok(own.map(Arc::new))
         } else if a.namespace.is_empty() {
-            None
+            Ok(None)
         } else {
-            Some(namespace.unwrap_or_default())
+            namespace.map(|namespace| Some(namespace.unwrap_or_default()))
         };
         Self {
             rows,
@@ -96,6 +96,10 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether `namespaceSelector` and `objectSelector` of `spec` let the request through. Absent ones mean everything.
+    ///
+    /// # Errors
+    /// A selector makes no sense, or selects among namespaces and the request's is not known (`MatchNamespaceSelector`).
+    /// They count only for requests that rules cover.
     pub(super) fn selected(&self, spec: &Value) -> Result<bool, Status> {
         let selector = |field: &str| {
             let found = spec.get(field).filter(|s| !s.is_null());
@@ -104,11 +108,14 @@ impl<'a> Scene<'a> {
         };
         let (namespaces, objects) = (selector("namespaceSelector")?, selector("objectSelector")?);
         let labels = |o: &Value| o.pointer("/metadata/labels").cloned();
-        if !namespaces.is_empty()
-            && let Some(namespace) = &self.namespace
-            && !namespaces.matches(labels(namespace).as_ref())
-        {
-            return Ok(false);
+        if !namespaces.is_empty() {
+            let namespace = self.namespace.as_ref().map_err(|why| match why.code {
+                404 => why.clone(),
+                _ => Status::internal(&why.message),
+            })?;
+            if namespace.as_ref().is_some_and(|namespace| !namespaces.matches(labels(namespace).as_ref())) {
+                return Ok(false);
+            }
         }
         Ok(objects.is_empty() || self.objects.iter().flatten().any(|o| objects.matches(labels(o).as_ref())))
     }

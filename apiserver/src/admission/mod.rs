@@ -18,6 +18,7 @@ mod matching;
 mod measure;
 mod namespace_exists;
 mod namespace_lifecycle;
+mod namespaces;
 mod node_certificates;
 mod node_restriction;
 mod owner_references;

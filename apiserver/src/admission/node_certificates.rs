@@ -83,11 +83,14 @@ mod tests {
 
     use super::*;
     use crate::admission::testing::{Fixed, Write};
+    use crate::authz::Authorization;
     use serde_json::json;
     use shared::authn::UserInfo;
 
     async fn try_it(cluster: &Arc<Fixed>, write: Write<'_>) -> Result<(), String> {
-        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api(), audiences: true, requests: true };
+        let authorization = Arc::new(Authorization::of(Vec::new()));
+        let (reader, api) = (cluster.clone(), cluster.api());
+        let plugin = NodeRestriction { reader, api, authorization, audiences: true, requests: true };
         let node =
             UserInfo { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..UserInfo::default() };
         write.by(&node).admit(&plugin).await.map(drop).map_err(|s| s.message)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
+use shared::authz;
 use shared::status::Status;
 use shared::types::{KUBELET_LABELS, MIRROR, ephemeral_claim};
 
@@ -12,6 +13,7 @@ use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::authz::Authorization;
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
 
 const LEASES: &str = "kube-node-lease";
@@ -24,6 +26,8 @@ pub struct NodeRestriction {
     pub reader: Arc<dyn Reader>,
     /// Live reads.
     pub api: Api,
+    /// Who may ask for tokens for other audiences.
+    pub authorization: Arc<Authorization>,
     /// `ServiceAccountNodeAudienceRestriction`: tokens are for whom a pod's volumes name.
     pub audiences: bool,
     /// Nodes ask for certificates of their own, unless `AllowInsecureKubeletCertificateSigningRequests`.
@@ -300,13 +304,28 @@ impl NodeRestriction {
             [audience] => audience,
             _ => return Ok(Err("node may only request 0 or 1 audiences".to_owned())),
         };
-        if meant.contains(audience) {
+        if meant.contains(audience) || self.may_ask_for(a, audience).await {
             return Ok(Ok(()));
         }
         Ok(Err(format!(
             "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
             a.user.name
         )))
+    }
+
+    /// True where the node was given the verb for an audience, as a resource, and this service account, as its name.
+    async fn may_ask_for(&self, a: &Attributes<'_>, audience: &str) -> bool {
+        let question = authz::Attributes {
+            user: a.user.clone(),
+            verb: "request-serviceaccounts-token-audience".to_owned(),
+            namespace: a.namespace.to_owned(),
+            api_version: "*".to_owned(),
+            resource: audience.to_owned(),
+            name: a.name.to_owned(),
+            resource_request: true,
+            ..authz::Attributes::default()
+        };
+        self.authorization.allows(&question).await
     }
 
     /// The audiences a pod's volumes may want tokens for.
@@ -388,6 +407,7 @@ fn leans_on(pod: &Value) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::admission::testing::{Fixed, Write};
+    use crate::authz::Mode;
     use shared::authn::UserInfo;
 
     fn n1() -> UserInfo {
@@ -399,7 +419,9 @@ mod tests {
     }
 
     async fn try_with(cluster: &Arc<Fixed>, write: Write<'_>, audiences: bool, requests: bool) -> Result<(), String> {
-        let plugin = NodeRestriction { reader: cluster.clone(), api: cluster.api(), audiences, requests };
+        let authorization = Arc::new(Authorization::of(Vec::new()));
+        let (reader, api) = (cluster.clone(), cluster.api());
+        let plugin = NodeRestriction { reader, api, authorization, audiences, requests };
         write.by(&n1()).admit(&plugin).await.map(drop).map_err(|s| s.message)
     }
 
@@ -483,6 +505,33 @@ mod tests {
         ] {
             let refused = try_it(&cluster, ask(bound)).await.expect_err("refused");
             assert_eq!(refused, format!("serviceaccounts \"sa\" is forbidden: {text}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn audiences_of_no_volume_need_a_permission() {
+        let cluster = Arc::new(Fixed::default());
+        cluster.put(
+            "",
+            "pods",
+            json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1"}}),
+        );
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+        let rules = |audience: &str, account: &str| {
+            json!({"metadata": {"name": "audiences"}, "rules": [{"apiGroups": [""], "resources": [audience],
+                "verbs": ["request-serviceaccounts-token-audience"], "resourceNames": [account]}]})
+        };
+        let binding = json!({"metadata": {"name": "audiences"}, "subjects": [{"kind": "Group", "name": "system:nodes"}],
+            "roleRef": {"kind": "ClusterRole", "name": "audiences"}});
+        cluster.put("rbac.authorization.k8s.io", "clusterrolebindings", binding);
+        for (audience, account, allowed) in [("vault", "sa", true), ("other", "sa", false), ("vault", "other", false)] {
+            cluster.put("rbac.authorization.k8s.io", "clusterroles", rules(audience, account));
+            let authorization = Arc::new(Authorization::new(&[Mode::Rbac], cluster.clone(), Vec::new()));
+            let (reader, api) = (cluster.clone(), cluster.api());
+            let plugin = NodeRestriction { reader, api, authorization, audiences: true, requests: true };
+            let request = json!({"spec": {"boundObjectRef": bound, "audiences": ["vault"]}});
+            let write = Write::create("", "serviceaccounts", "e", request).on("token", "sa");
+            assert_eq!(write.by(&n1()).admit(&plugin).await.is_ok(), allowed, "{audience} {account}");
         }
     }
 

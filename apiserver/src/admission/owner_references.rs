@@ -54,7 +54,13 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             }
             let api_version = tree::text(owner, "/apiVersion");
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            let Some(row) = self.rows.find_kind(group, version, tree::text(owner, "/kind")) else { continue };
+            let kind = tree::text(owner, "/kind");
+            let Some(row) = self.rows.find_kind(group, version, kind) else {
+                return Err(a.forbidden(format!(
+                    "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {api_version} Kind {kind}: \
+                     no matches for kind {kind:?} in version {api_version:?}"
+                )));
+            };
             let finalizers = authz::Attributes {
                 verb: "update".to_owned(),
                 namespace: if row.namespaced { a.namespace.to_owned() } else { String::new() },

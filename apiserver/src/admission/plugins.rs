@@ -196,6 +196,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(NodeRestriction {
             reader: p.reader(),
             api: p.api(),
+            authorization: p.deps.authorization.clone(),
             audiences: flags.enabled("ServiceAccountNodeAudienceRestriction"),
             requests: !flags.enabled("AllowInsecureKubeletCertificateSigningRequests"),
         }))
@@ -208,7 +209,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(ImagePolicyWebhook::new(p.configurations.get("ImagePolicyWebhook"), p.caller.clone())?))
     }),
     row("PodSecurity", true, Validates, WRITES, EVERYTHING, NAMESPACES, |p| {
-        Ok(Arc::new(PodSecurity::new(p.reader(), p.configurations.get("PodSecurity"))?))
+        Ok(Arc::new(PodSecurity::new(p.reader(), p.api(), p.configurations.get("PodSecurity"))?))
     }),
     row("PodNodeSelector", false, Both, CREATE, PODS, NAMESPACES, |p| {
         Ok(Arc::new(PodNodeSelector::new(p.reader(), p.api(), p.configurations.get("PodNodeSelector"))))

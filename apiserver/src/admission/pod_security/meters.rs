@@ -54,6 +54,13 @@ impl Meters {
         }
     }
 
+    /// Counts a request whose namespace could not be read.
+    pub(super) fn failed(&self, a: &Attributes<'_>) {
+        if let Some([operation, resource, subresource]) = called(a) {
+            self.errors.with_label_values(&["true", operation, resource, subresource]).inc();
+        }
+    }
+
     /// Counts what a policy said of a request.
     pub(super) fn evaluated(&self, a: &Attributes<'_>, policy: LevelVersion, mode: &str, allowed: bool) {
         let Some([operation, resource, subresource]) = called(a) else { return };

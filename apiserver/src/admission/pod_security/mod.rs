@@ -12,9 +12,9 @@ use serde_json::Value;
 use shared::status::Status;
 use shared::status::field;
 
-use super::{Attributes, Error, NOTHING, Operation, Plugin};
+use super::{Attributes, Error, NOTHING, Operation, Plugin, namespaces};
 use crate::access::tree;
-use crate::api::Reader;
+use crate::api::{Api, Reader};
 use checks::{describe, evaluate};
 use level::{LabelError, Level, LevelVersion, Policy};
 use meters::Meters;
@@ -37,6 +37,7 @@ const NAMESPACE_PODS: usize = 3000;
 /// The plugin.
 pub struct PodSecurity {
     reader: Arc<dyn Reader>,
+    api: Api,
     defaults: Policy,
     exempt: Exempt,
     meters: Meters,
@@ -52,11 +53,12 @@ struct Exempt {
 
 impl PodSecurity {
     /// With the defaults and exemptions of its configuration.
-    pub fn new(reader: Arc<dyn Reader>, configuration: &Value) -> Result<Self, Error> {
+    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Result<Self, Error> {
         let defaults = Policy::of_configuration(configuration.get("defaults").unwrap_or(NOTHING));
         let list = |field: &str| tree::strings(configuration, &format!("/exemptions/{field}"));
         Ok(Self {
             reader,
+            api,
             defaults: defaults.map_err(Error::Configuration)?,
             exempt: Exempt {
                 users: list("usernames"),
@@ -89,11 +91,11 @@ impl Plugin for PodSecurity {
             return self.namespace(a);
         }
         if a.is("", "pods") || (a.of("", "pods") && a.subresource == "ephemeralcontainers") {
-            return self.pod(a);
+            return self.pod(a).await;
         }
         let template = TEMPLATES.iter().find(|(group, plural, _)| a.is(group, plural));
         if let Some((_, _, pointer)) = template {
-            self.workload(a, pointer);
+            self.workload(a, pointer).await;
         }
         Ok(())
     }
@@ -113,9 +115,9 @@ fn note(a: &mut Attributes<'_>, key: &str, value: String) {
 }
 
 impl PodSecurity {
-    fn policy(&self, namespace: &str) -> (Policy, Vec<LabelError>) {
-        let found = self.reader.get("", "namespaces", "", namespace);
-        Policy::of_namespace(found.as_deref().unwrap_or(NOTHING), &self.defaults)
+    async fn policy(&self, namespace: &str) -> Result<(Policy, Vec<LabelError>), Status> {
+        let found = namespaces::find(self.reader.as_ref(), &self.api, namespace).await?;
+        Ok(Policy::of_namespace(&found, &self.defaults))
     }
 
     /// Says so where labels of the namespace make no sense; the strictest policy stands for them.
@@ -201,14 +203,18 @@ impl PodSecurity {
         std::iter::once(title).chain(lines).collect()
     }
 
-    fn pod(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+    async fn pod(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let spec = a.object().map_or(NOTHING, |pod| parts(pod).1);
         if let Some(why) = self.exemption(a, spec) {
             note(a, "exempt", why.to_owned());
             self.meters.exempted(a);
             return Ok(());
         }
-        let (policy, errors) = self.policy(a.namespace);
+        let (policy, errors) = self.policy(a.namespace).await.map_err(|why| {
+            self.meters.failed(a);
+            note(a, "error", format!("failed to lookup namespace {:?}: {}", a.namespace, why.message));
+            Status::internal(&format!("failed to lookup namespace {:?}", a.namespace))
+        })?;
         if errors.is_empty() && policy.is_privileged() {
             note(a, "enforce-policy", policy.enforce.to_string());
             self.meters.evaluated(a, policy.enforce, "enforce", true);
@@ -240,8 +246,16 @@ impl PodSecurity {
         Ok(())
     }
 
-    fn workload(&self, a: &mut Attributes<'_>, pointer: &str) {
-        let (policy, errors) = self.policy(a.namespace);
+    async fn workload(&self, a: &mut Attributes<'_>, pointer: &str) {
+        let (policy, errors) = match self.policy(a.namespace).await {
+            Ok(known) => known,
+            // A workload is not refused here in any case: its pods are.
+            Err(why) => {
+                self.meters.failed(a);
+                note(a, "error", format!("failed to lookup namespace {:?}: {}", a.namespace, why.message));
+                return;
+            }
+        };
         let privileged = policy.audit.level == Level::Privileged && policy.warn.level == Level::Privileged;
         if errors.is_empty() && privileged {
             return;

@@ -135,11 +135,23 @@ async fn labels_without_sense_stand_for_the_strictest_and_are_noted() {
     let reader = Arc::new(Fixed::default());
     let labels = json!({"pod-security.kubernetes.io/warn": "nonsense"});
     reader.put("", "namespaces", json!({"metadata": {"name": "n", "labels": labels}}));
-    let plugin = PodSecurity::new(reader, &json!({})).expect("a plugin");
+    let plugin = PodSecurity::new(reader.clone(), reader.api(), &json!({})).expect("a plugin");
     let pod = || json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let (warnings, notes) = Write::create("", "pods", "n", pod()).judged(&plugin).await.expect("let through");
     assert!(warnings[0].starts_with("would violate PodSecurity \"restricted:latest\""), "{warnings:?}");
     let why = "Failed to parse policy: metadata.labels[pod-security.kubernetes.io/warn]: Invalid value: \"nonsense\": ";
     assert!(notes["pod-security.kubernetes.io/error"].starts_with(why), "{notes:?}");
     assert_eq!(plugin.meters.errors.with_label_values(&["false", "create", "pod", ""]).get(), 1.0);
+}
+
+#[tokio::test]
+async fn a_namespace_that_nobody_knows_lets_no_pod_through() {
+    let reader = Arc::new(Fixed::default());
+    let plugin = PodSecurity::new(reader.clone(), reader.api(), &json!({})).expect("a plugin");
+    let pod = || json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let refused = Write::create("", "pods", "soon", pod()).judged(&plugin).await.expect_err("refused");
+    assert_eq!((refused.code, &*refused.message), (500, "Internal error occurred: failed to lookup namespace \"soon\""));
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"template": pod()}});
+    let (_, notes) = Write::create("apps", "deployments", "soon", deployment).judged(&plugin).await.expect("let through");
+    assert!(notes["pod-security.kubernetes.io/error"].starts_with("failed to lookup namespace \"soon\": "), "{notes:?}");
 }

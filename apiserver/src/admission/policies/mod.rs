@@ -91,7 +91,7 @@ impl Policies {
         }
         bindings.sort_by_cached_key(|b| (tree::text(b, "/spec/policyName").to_owned(), tree::name(b).to_owned()));
         let namespace = self.means.namespace(a).await;
-        let scene = Scene::of(a, a.object(), namespace.clone().unwrap_or_default(), rows);
+        let scene = Scene::of(a, a.object(), namespace.clone(), rows);
         let mut all = Vec::new();
         for binding in bindings {
             let name = tree::text(&binding, "/spec/policyName");
@@ -138,17 +138,19 @@ impl Policies {
 fn matched(scene: &Scene<'_>, constraints: Option<&Value>) -> Result<Option<Row>, Status> {
     let constraints = constraints.unwrap_or(NOTHING);
     let policy = tree::text(constraints, "/matchPolicy");
-    if !scene.selected(constraints)?
+    let selected = scene.selected(constraints);
+    if matches!(selected, Ok(false))
         || scene.by_rules(tree::list(constraints, "/excludeResourceRules"), policy).is_some()
     {
         return Ok(None);
     }
     let rules = tree::list(constraints, "/resourceRules");
-    if rules.is_empty() {
-        // A binding that only selects leaves the choice of resources to its policy.
-        return Ok(Some(scene.own()));
+    // A binding that only selects leaves the choice of resources to its policy.
+    let shown = if rules.is_empty() { Some(scene.own()) } else { scene.by_rules(rules, policy) };
+    if shown.is_some() {
+        selected?;
     }
-    Ok(scene.by_rules(rules, policy))
+    Ok(shown)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use super::asker::Asker;
 use super::matching::Scene;
 use super::reinvocation::Who;
 use super::views::Views;
-use super::{Attributes, Error, Operation, Plugin, measure};
+use super::{Attributes, Error, Operation, Plugin, measure, namespaces};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
@@ -92,10 +92,7 @@ impl Means {
         if a.namespace.is_empty() || a.of("", "namespaces") {
             return Ok(None);
         }
-        match self.reader.get("", "namespaces", "", a.namespace) {
-            Some(known) => Ok(Some(known)),
-            None => self.api.get("", "namespaces", "", a.namespace).await.map(|live| Some(Arc::new(live))),
-        }
+        namespaces::find(self.reader.as_ref(), &self.api, a.namespace).await.map(Some)
     }
 }
 
@@ -161,7 +158,7 @@ impl Webhooks {
         object: Option<&Value>,
         a: &Attributes<'_>,
     ) -> Result<Option<Hook>, Status> {
-        let namespace = self.means.namespace(a).await.unwrap_or_default();
+        let namespace = self.means.namespace(a).await;
         let scene = Scene::of(a, object, namespace, &self.means.rows);
         Hook::matching(configuration, at, &scene)
     }

@@ -203,7 +203,7 @@ impl Ask<'_> {
         match self.verb() {
             "create" => allow(),
             "get" | "update" | "patch" | "delete" => self.named(Kind::ResourceSlice),
-            "watch" | "list" | "deletecollection" if self.selects("nodeName") => allow(),
+            "watch" | "list" | "deletecollection" if self.selects("spec.nodeName") => allow(),
             "watch" | "list" | "deletecollection" => {
                 no("can only list/watch/deletecollection resourceslices with nodeName field selector")
             }
