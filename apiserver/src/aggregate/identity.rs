@@ -22,30 +22,46 @@ impl Headers {
     }
 
     /// Takes away what the caller says of itself, and says who it is.
-    pub(super) fn set(&self, headers: &mut HeaderMap, user: &UserInfo) {
+    ///
+    /// # Errors
+    /// Something of it fits into no header: the server behind would take the caller for less than it is.
+    pub(super) fn set(&self, headers: &mut HeaderMap, user: &UserInfo) -> Result<(), String> {
         let theirs: Vec<HeaderName> = headers.keys().filter(|name| self.own.has(name.as_str())).cloned().collect();
         for name in theirs {
             headers.remove(name);
         }
-        let mut add = |name: &str, value: &str| {
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-                headers.append(name, value);
-            }
+        let mut add = |name: &str, value: &str| -> Result<(), String> {
+            let invalid = || format!("net/http: invalid header field value for {:?}", canonical(name));
+            let named = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+            // Any byte but control characters, as Go sends names and groups of any language.
+            let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid())?;
+            headers.append(named, value);
+            Ok(())
         };
-        add(USER, &user.name);
+        add(USER, &user.name)?;
         if self.uid && !user.uid.is_empty() {
-            add(UID, &user.uid);
+            add(UID, &user.uid)?;
         }
         for group in &user.groups {
-            add(GROUP, group);
+            add(GROUP, group)?;
         }
         for (key, values) in &user.extra {
             let name = format!("{EXTRA}{}", escaped(key));
             for value in values {
-                add(&name, value);
+                add(&name, value)?;
             }
         }
+        Ok(())
     }
+}
+
+/// A header's name as Go writes it: `X-Remote-Group`.
+fn canonical(name: &str) -> String {
+    let words = name.split('-').map(|word| {
+        let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
+        format!("{}{}", first.to_ascii_uppercase(), rest.to_ascii_lowercase())
+    });
+    words.collect::<Vec<_>>().join("-")
 }
 
 /// A key as part of a header's name: what no name may hold is percent-encoded, and so is `%`.
@@ -84,7 +100,7 @@ mod tests {
             groups: vec!["one".to_owned(), "two".to_owned()],
             extra,
         };
-        own.set(&mut headers, &user);
+        own.set(&mut headers, &user).expect("told");
         let all = |name: &str| headers.get_all(name).filter_map(|v| v.to_str().ok()).collect::<Vec<_>>();
         assert_eq!((all(USER), all(GROUP), all(UID)), (vec!["jane"], vec!["one", "two"], vec!["u1"]));
         assert_eq!(all("x-remote-extra-example.com%2fscopes"), ["a", "b"]);
@@ -92,5 +108,12 @@ mod tests {
             (all("x-other-user"), all("x-remote-extra-scopes"), all("accept")),
             (vec![], vec![], vec!["forged"])
         );
+        let user = UserInfo { groups: vec!["équipe".to_owned()], ..user };
+        let mut headers = HeaderMap::new();
+        own.set(&mut headers, &user).expect("told");
+        assert_eq!(headers.get(GROUP).map(HeaderValue::as_bytes), Some("équipe".as_bytes()));
+        let user = UserInfo { groups: vec!["a\nb".to_owned()], ..user };
+        let refused = own.set(&mut HeaderMap::new(), &user);
+        assert_eq!(refused, Err("net/http: invalid header field value for \"X-Remote-Group\"".to_owned()));
     }
 }

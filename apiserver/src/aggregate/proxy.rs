@@ -57,7 +57,7 @@ impl Aggregator {
         })?;
         let failed = |why: String| (503, format!("error trying to reach service: {why}"));
         let sent = self.send_on((backend, &address), request, payload, |headers| {
-            self.dress(headers, request, user, audit_id);
+            self.dress(headers, request, user, audit_id)
         });
         match sent.await.map_err(failed)? {
             Passed::Switched(response) => Ok(response),
@@ -86,8 +86,9 @@ impl Aggregator {
         audit_id: &str,
     ) -> Result<HttpResponse, String> {
         let sent = self.send_on((backend, address), request, payload, |headers| {
-            self.dress(headers, request, user, audit_id);
+            self.dress(headers, request, user, audit_id)?;
             headers.insert(HeaderName::from_static(PROXIED), HeaderValue::from_static("true"));
+            Ok(())
         });
         match sent.await? {
             Passed::Switched(response) => Ok(response),
@@ -102,18 +103,18 @@ impl Aggregator {
         (backend, address): (&Backend, &str),
         request: &HttpRequest,
         payload: web::Payload,
-        dress: impl FnOnce(&mut HeaderMap),
+        dress: impl FnOnce(&mut HeaderMap) -> Result<(), String>,
     ) -> Result<Passed, String> {
         let (path, target) = target(request);
         if upgrade::protocol(request).is_some() {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
-            dress(&mut headers);
+            dress(&mut headers)?;
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
             let switched = carried(request, payload, &backend.origin(address), head, Limit::default()).await;
             return switched.map_err(|e| e.to_string())?.map(Passed::Switched).map_err(|status| status.message);
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
-        dress(&mut headers);
+        dress(&mut headers)?;
         forward(&mut headers, &links(address), path.as_bytes());
         let packed = ask_packed(request.method().as_str(), &mut headers);
         let url = format!("https://{address}{target}");
@@ -133,8 +134,16 @@ impl Aggregator {
         traces::within(span.as_ref(), pin!(sending)).await
     }
 
-    fn dress(&self, headers: &mut HeaderMap, request: &HttpRequest, user: &UserInfo, audit_id: &str) {
-        self.headers.set(headers, user);
+    /// # Errors
+    /// A part of the user fits into no header.
+    fn dress(
+        &self,
+        headers: &mut HeaderMap,
+        request: &HttpRequest,
+        user: &UserInfo,
+        audit_id: &str,
+    ) -> Result<(), String> {
+        self.headers.set(headers, user)?;
         let mut set = |name: &'static str, value: &str| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 headers.insert(HeaderName::from_static(name), value);
@@ -146,12 +155,13 @@ impl Aggregator {
         if let Some(from) = forwarded_for(request) {
             set("x-forwarded-for", &from);
         }
+        Ok(())
     }
 }
 
 /// The path of a request, and with its query, as upstream writes both: escapes as they have to be, and the query sorted.
 fn target(request: &HttpRequest) -> (String, String) {
-    let path = Url::parse(request.uri().path().as_bytes()).unwrap_or_default().path;
+    let path = Url::parse_request(request.uri().path().as_bytes()).unwrap_or_default().path;
     let path = String::from_utf8_lossy(&escaped_path(&path)).into_owned();
     let query = sorted_query(request.uri().query().unwrap_or_default().as_bytes());
     let query = String::from_utf8_lossy(&query);
