@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use flate2::Compression;
@@ -40,6 +42,56 @@ pub struct Log {
     options: Options,
     limit: u64,
     out: Mutex<Out>,
+    keeper: Option<Keeper>,
+}
+
+/// The thread that packs and removes files put aside: requests do not wait for it.
+struct Keeper {
+    wake: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(options: Options) -> std::io::Result<Self> {
+        // One that is under way and one that waits: the next look sees whatever was put aside meanwhile.
+        let (wake, woken) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("audit-log".to_owned()).spawn(move || keep(&options, &woken))?;
+        Ok(Self { wake: Some(wake), thread: Some(thread) })
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = &self.wake {
+            wake.try_send(()).ok();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.wake = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn keep(options: &Options, woken: &Receiver<()>) {
+    while woken.recv().is_ok() {
+        let path = Path::new(&options.path);
+        for old in superfluous(kept(path), options.max_backups, options.max_age, SystemTime::now()) {
+            if let Err(error) = std::fs::remove_file(&old) {
+                tracing::warn!(%error, file = %old.display(), "Failed to remove an old audit log");
+            }
+        }
+        if !options.compress {
+            continue;
+        }
+        for (file, _) in kept(path).into_iter().filter(|(file, _)| file.extension().is_none_or(|end| end != "gz")) {
+            if let Err(error) = squeeze(&file) {
+                tracing::warn!(%error, file = %file.display(), "Failed to compress an audit log");
+            }
+        }
+    }
 }
 
 fn open(path: &Path) -> std::io::Result<(File, u64)> {
@@ -57,15 +109,15 @@ impl Log {
     /// # Errors
     /// When it cannot be written.
     pub fn new(options: Options) -> std::io::Result<Self> {
-        let out = match options.path.as_str() {
-            "-" => Out::Standard,
+        let (out, keeper) = match options.path.as_str() {
+            "-" => (Out::Standard, None),
             path => {
                 let (file, size) = open(Path::new(path))?;
-                Out::File { file: Some(file), size }
+                (Out::File { file: Some(file), size }, Some(Keeper::start(options.clone())?))
             }
         };
         let limit = if options.max_size == 0 { 100 } else { options.max_size } << 20;
-        Ok(Self { options, limit, out: Mutex::new(out) })
+        Ok(Self { options, limit, out: Mutex::new(out), keeper })
     }
 
     /// Writes lines, all or none of them as far as the file system goes.
@@ -99,18 +151,9 @@ impl Log {
 
     fn put_aside(&self) -> std::io::Result<()> {
         let path = Path::new(&self.options.path);
-        let to = aside(path, jiff::Timestamp::now());
-        std::fs::rename(path, &to)?;
-        if self.options.compress
-            && let Err(error) = squeeze(&to)
-        {
-            tracing::warn!(%error, "an audit log was not compressed");
-        }
-        let now = SystemTime::now();
-        for old in superfluous(kept(path), self.options.max_backups, self.options.max_age, now) {
-            if let Err(error) = std::fs::remove_file(&old) {
-                tracing::warn!(%error, file = %old.display(), "an old audit log was not removed");
-            }
+        std::fs::rename(path, aside(path, jiff::Timestamp::now()))?;
+        if let Some(keeper) = &self.keeper {
+            keeper.wake();
         }
         Ok(())
     }
@@ -202,6 +245,8 @@ mod tests {
         for _ in 0..4 {
             log.write(std::slice::from_ref(&event)).expect("written");
         }
+        // The keeper ends what it has begun.
+        drop(log);
         let aside = kept(&path);
         assert_eq!(aside.len(), 1, "{aside:?}");
         assert!(aside[0].0.to_string_lossy().ends_with(".log.gz"));

@@ -33,6 +33,8 @@ pub(super) const ASK_EVERY: Duration = Duration::from_secs(60);
 pub(super) const ASK_EVERY_WHEN_UNWELL: Duration = Duration::from_secs(10);
 /// Seeds that are remembered.
 const REMEMBERED: usize = 1000;
+/// Until when: a key that was revoked at the service opens nothing here for longer.
+const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 const SEED: usize = 32;
 const INFO: usize = 32;
 /// Bounds of what a service may answer.
@@ -173,7 +175,7 @@ pub struct Kms {
     channel: Result<Channel, String>,
     timeout: Duration,
     current: Mutex<Option<Current>>,
-    opened: Mutex<HashMap<[u8; 32], Arc<Source>>>,
+    opened: Mutex<HashMap<[u8; 32], (Instant, Arc<Source>)>>,
     health: Mutex<Result<(), String>>,
     asking: tokio::sync::Mutex<()>,
     meters: Meters,
@@ -309,10 +311,19 @@ impl Kms {
     fn remember(&self, key: [u8; 32], source: Arc<Source>) {
         let mut opened = self.opened.lock();
         if opened.len() >= REMEMBERED {
+            opened.retain(|_, (since, _)| since.elapsed() < REMEMBERED_FOR);
+        }
+        if opened.len() >= REMEMBERED {
             opened.clear();
         }
-        opened.insert(key, source);
+        opened.insert(key, (Instant::now(), source));
         self.meters.remembers(&self.name, opened.len());
+    }
+
+    fn remembered(&self, key: &[u8; 32]) -> Option<Arc<Source>> {
+        let opened = self.opened.lock();
+        let (since, source) = opened.get(key)?;
+        (since.elapsed() < REMEMBERED_FOR).then(|| source.clone())
     }
 
     pub(super) async fn seal(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
@@ -335,7 +346,7 @@ impl Kms {
             Envelope::decode(sealed).map_err(|_| Error::Cipher("the stored data is not an encrypted object"))?;
         check(&envelope)?;
         let key = cache_key(&envelope);
-        let known = self.opened.lock().get(&key).cloned();
+        let known = self.remembered(&key);
         let source = match known {
             Some(source) => source,
             None => {
