@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use shared::authz::Attributes;
+use tokio::sync::Semaphore;
 
 use super::Process;
 use super::settings::Objects;
@@ -16,6 +17,9 @@ use crate::serve::listen::Addresses;
 use crate::storage::Store;
 use crate::verbs::InProcess;
 use crate::verbs::engine::Engine;
+
+/// Long lists read from etcd at one time.
+const ETCD_LISTS: usize = 4;
 
 /// Who asks the authorisers while an object is judged.
 struct Asks(Arc<Access>);
@@ -34,6 +38,7 @@ pub(super) fn engine(process: &Process, objects: Objects, store: Store, hub: Arc
         rows,
         store,
         hub,
+        etcd_lists: Semaphore::new(ETCD_LISTS),
         services,
         policy,
         gated,

@@ -20,6 +20,7 @@ use shared::authz::Attributes;
 use shared::run::Shutdown;
 use shared::status::Status;
 use shared::traces;
+use tokio::sync::Semaphore;
 
 use super::Noted;
 use super::closing::Closing;
@@ -74,6 +75,9 @@ pub struct Engine {
     pub store: Store,
     /// Caches.
     pub hub: Arc<Hub>,
+    /// Lists that are read from etcd and not from a cache, at one time. Those that wait cost nothing; those that run
+    /// each hold their objects and share processors and etcd.
+    pub etcd_lists: Semaphore,
     /// Service addresses and ports.
     pub services: Services,
     /// What the operator allows.

@@ -16,6 +16,9 @@ use crate::verbs::engine::{Engine, storage_status};
 use crate::verbs::select::Selection;
 use crate::verbs::{Request, get, namespace_of, spans};
 
+/// Objects read from etcd at a time.
+const PAGE: i64 = 500;
+
 /// What a list found.
 pub struct Found {
     /// Entries in the storage version.
@@ -102,7 +105,9 @@ async fn from_etcd(
     selection: &Selection,
     revision: i64,
 ) -> Result<Found, storage::Error> {
-    const PAGE: i64 = 500;
+    // A list of one page holds little; it need not wait for those of many.
+    let long = o.limit == 0 || i64::try_from(o.limit).is_ok_and(|limit| limit > PAGE);
+    let _turn = if long { engine.etcd_lists.acquire().await.ok() } else { None };
     let size = if o.limit > 0 && selection.is_everything() { i64::try_from(o.limit).unwrap_or(PAGE) } else { PAGE };
     let mut revision = revision;
     let base = format!("{}/", engine.store.key(&storage.etcd_prefix));
