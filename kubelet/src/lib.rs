@@ -9,6 +9,7 @@ pub mod events;
 pub mod eviction;
 pub mod facts;
 pub mod hooks;
+pub mod images;
 pub mod node;
 pub mod objects;
 pub mod pleg;

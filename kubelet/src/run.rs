@@ -8,9 +8,11 @@ use crate::events::{EventSink, EventType, LogSink};
 use crate::eviction;
 use crate::facts::PodFacts;
 use crate::hooks;
+use crate::images::Images;
+use crate::images::pulled::{PulledImages, Verification};
 use crate::node::agent::Agent;
 use crate::node::object::Identity;
-use crate::node::{addresses, lease};
+use crate::node::{addresses, lease, tunables};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::probes;
@@ -23,7 +25,6 @@ use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::volumes;
 use crate::workers::context::{Context, NoServices, NodeState, ServiceLister};
-use crate::workers::images::Images;
 use crate::workers::manager::Manager;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
@@ -31,6 +32,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use shared::authn::{Authenticator, GroupAdder, OrAnonymous, TokenReviewAuthenticator, X509};
 use shared::authz::{AlwaysAllow, Authorizer, SubjectAccessReviewAuthorizer};
+use shared::cert::TlsOptions;
 use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Scope};
@@ -169,6 +171,8 @@ impl Kubelet {
             &tracer,
         )
         .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
+        tunables::set_up(Path::new("/proc/sys"), kubelet.protect_kernel_defaults)
+            .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?;
         let machine = resources::machine_info(&settings.root_dir);
         let allocatable = resources::allocatable(&machine, &settings.resources);
         let cgroups = cgroups(&config)?;
@@ -181,6 +185,15 @@ impl Kubelet {
             None => Arc::new(Standalone),
         };
         let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
+        let verification = Verification::parse(
+            &kubelet.image_pull_credentials_verification_policy,
+            &kubelet.preloaded_images_verification_allowlist,
+        );
+        let verification = verification.map_err(anyhow::Error::msg)?;
+        let records = config
+            .gates
+            .enabled("KubeletEnsureSecretPulledImages")
+            .then(|| Arc::new(PulledImages::new(&settings.root_dir, verification)));
         let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
         let writer = Writer::new(client.clone());
         let identity = identity(&config, &settings, machine.clone(), allocatable.clone(), addresses);
@@ -192,7 +205,7 @@ impl Kubelet {
         };
         let network_error = Some("network state unknown".to_owned());
         let cx = Arc::new(Context {
-            images: Images::new(settings.serialize_image_pulls),
+            images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
             volumes: Arc::new(volumes::Manager::new(&settings.root_dir, Arc::clone(&objects))),
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
@@ -393,7 +406,8 @@ impl Kubelet {
         }
         let addresses = self.manager.context().node.load().facts.host_ips.clone();
         let key = crate::certs::serving_key(&self.config, &addresses, self.client.as_ref(), tasks, shutdown)?;
-        let tls = shared::cert::server_config(key, true)?;
+        let options = TlsOptions::new(&kubelet.tls_min_version, &kubelet.tls_cipher_suites)?;
+        let tls = shared::cert::server_config_with(key, true, &options)?;
         let listener = bind(&kubelet.address, kubelet.port).await?;
         tasks.spawn("server", server.secure(listener, tls, token.clone()));
         Ok(())

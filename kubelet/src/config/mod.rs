@@ -5,6 +5,7 @@
 
 mod duration;
 
+use crate::images::pulled::Verification;
 use crate::resources::ResourceConfig;
 use crate::settings::Settings;
 use anyhow::bail;
@@ -12,7 +13,8 @@ use duration::GoDuration;
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::flags::FlagSet;
+use shared::cert::TlsOptions;
+use shared::flags::{FeatureGates, FlagSet};
 use shared::status::field::{Path, aggregate};
 use shared::traces;
 use std::collections::BTreeMap;
@@ -49,6 +51,12 @@ pub struct KubeletConfiguration {
     pub read_only_port: i32,
     pub tls_cert_file: String,
     pub tls_private_key_file: String,
+    pub tls_cipher_suites: Vec<String>,
+    pub tls_min_version: String,
+    pub protect_kernel_defaults: bool,
+    pub image_pull_credentials_verification_policy: String,
+    pub preloaded_images_verification_allowlist: Vec<String>,
+    pub feature_gates: BTreeMap<String, bool>,
     pub rotate_certificates: bool,
     #[serde(rename = "serverTLSBootstrap")]
     pub server_tls_bootstrap: bool,
@@ -217,6 +225,8 @@ pub struct Config {
     pub document: Value,
     /// What only flags say.
     pub command_line: CommandLine,
+    /// Gates of the file and of the flags.
+    pub gates: FeatureGates,
 }
 
 /// Reads flags and the files that they name.
@@ -225,11 +235,16 @@ pub struct Config {
 /// A file cannot be read or decoded, or a value is not usable.
 pub fn load(flags: &FlagSet) -> anyhow::Result<Config> {
     let settings = shared::config::kubelet(flags)?;
-    shared::metrics::set_feature_gates(settings.feature_gates(&flags.feature_gates())?);
+    let gates = settings.feature_gates(&flags.feature_gates())?;
+    shared::metrics::set_feature_gates(gates.clone());
+    let ignored = settings.ignored(&serde_json::to_value(KubeletConfiguration::default())?);
+    if !ignored.is_empty() {
+        tracing::warn!(fields = ignored.join(","), "Configuration fields that have no effect in this kubelet are set");
+    }
     let mut document = settings.0;
     let kubelet = typed(document.clone())?;
     document["evictionHard"] = serde_json::to_value(&kubelet.eviction_hard)?;
-    Ok(Config { kubelet, document, command_line: command_line(flags) })
+    Ok(Config { kubelet, document, command_line: command_line(flags), gates })
 }
 
 fn typed(document: Value) -> anyhow::Result<KubeletConfiguration> {
@@ -299,6 +314,16 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
             kubelet.cgroup_driver
         ));
     }
+    if let Err(error) = TlsOptions::new(&kubelet.tls_min_version, &kubelet.tls_cipher_suites) {
+        problems.push(format!("invalid configuration: {error}"));
+    }
+    problems.extend(
+        Verification::parse(
+            &kubelet.image_pull_credentials_verification_policy,
+            &kubelet.preloaded_images_verification_allowlist,
+        )
+        .err(),
+    );
     let wrong =
         kubelet.tracing.as_ref().map(|tracing| tracing.validate(Some(&Path::new("tracing")))).unwrap_or_default();
     if !wrong.is_empty() {

@@ -5,6 +5,7 @@ use crate::cri::v1;
 use crate::events::EventType;
 use crate::stats::machine;
 use crate::workers::context::Context;
+use jiff::Timestamp;
 use shared::traces::{self, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -102,7 +103,11 @@ pub async fn run(cx: Arc<Context>, policy: Policy, shutdown: CancellationToken) 
 }
 
 async fn collect(cx: &Context, policy: &Policy, started: Instant, last_used: &mut HashMap<String, Instant>) {
+    let since = Timestamp::now();
     let (Some(used), Ok(images)) = (used(cx).await, cx.runtime.list_images().await) else { return };
+    if let Some(records) = cx.images.records() {
+        records.prune(&images.iter().map(|image| image.id.clone()).collect(), since);
+    }
     let now = Instant::now();
     last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
     let mut idle: Vec<(Instant, v1::Image)> = Vec::new();

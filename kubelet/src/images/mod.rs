@@ -1,13 +1,22 @@
-//! Makes sure that a container's image is there: pull policy, back-off, one pull at a time (or several), events.
+//! Makes sure that a container's image is there and that its pod may use it: pull policy, credentials, back-off, one pull
+//! at a time (or several), events.
 
-use super::backoff::Backoff;
-use super::security::ImageUser;
+mod keyring;
+pub mod pulled;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use keyring::{Credentials, Keyring, SecretSource};
+use pulled::{Access, PulledImages};
+
 use crate::cri::{Runtime, v1};
 use crate::events::{EventSink, EventType};
 use crate::objects::ObjectSource;
 use crate::pods;
 use crate::sources::manifest::default_pull_policy;
-use base64::Engine;
+use crate::workers::backoff::Backoff;
+use crate::workers::security::ImageUser;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
@@ -28,10 +37,17 @@ struct State {
     failed: HashMap<String, (Timestamp, String)>,
 }
 
-/// The image room's door.
+/// Largest docker configuration of the node that is read.
+const LARGEST_CONFIGURATION: u64 = 1 << 20;
+
+/// The images of the node; see the module.
 pub struct Images {
     pulls: Semaphore,
     state: Mutex<State>,
+    /// None with `KubeletEnsureSecretPulledImages` off.
+    records: Option<Arc<PulledImages>>,
+    /// Docker configurations of the node; the first that is there counts.
+    node_configurations: Vec<PathBuf>,
 }
 
 /// The full name of an image: registry, path, tag. An error when it is not a valid reference.
@@ -58,43 +74,6 @@ pub fn normalize(image: &str) -> Result<String, String> {
     if last.contains(':') || image.contains('@') { Ok(image.to_owned()) } else { Ok(format!("{image}:latest")) }
 }
 
-fn registry(image: &str) -> &str {
-    match image.split_once('/') {
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
-        _ => "docker.io",
-    }
-}
-
-fn same_registry(entry: &str, host: &str) -> bool {
-    let entry = entry.trim_start_matches("https://").trim_start_matches("http://");
-    let entry = entry.split('/').next().unwrap_or(entry);
-    let docker = |h: &str| matches!(h, "docker.io" | "index.docker.io" | "registry-1.docker.io");
-    entry == host || (docker(entry) && docker(host))
-}
-
-/// Credentials for an image out of a docker configuration (`{"auths": {…}}` or the bare map).
-pub fn credentials(config: &[u8], image: &str) -> Option<v1::AuthConfig> {
-    let value: serde_json::Value = serde_json::from_slice(config).ok()?;
-    let auths = value.get("auths").unwrap_or(&value).as_object()?;
-    let (server, entry) = auths.iter().find(|(server, _)| same_registry(server, registry(image)))?;
-    let text = |key: &str| entry.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-    let (mut username, mut password) = (text("username"), text("password"));
-    if username.is_empty()
-        && let Ok(plain) = base64::engine::general_purpose::STANDARD.decode(text("auth"))
-        && let Some((user, secret)) = String::from_utf8_lossy(&plain).split_once(':')
-    {
-        (username, password) = (user.to_owned(), secret.to_owned());
-    }
-    Some(v1::AuthConfig {
-        username,
-        password,
-        server_address: server.clone(),
-        identity_token: text("identitytoken"),
-        registry_token: text("registrytoken"),
-        ..v1::AuthConfig::default()
-    })
-}
-
 /// In whole milliseconds, as Go prints it.
 fn millis(elapsed: Duration) -> String {
     let whole = elapsed.as_nanos() / 1_000_000 * 1_000_000;
@@ -102,9 +81,42 @@ fn millis(elapsed: Duration) -> String {
 }
 
 impl Images {
-    /// Serialised pulls wait for each other.
-    pub fn new(serialize: bool) -> Self {
-        Self { pulls: Semaphore::new(if serialize { 1 } else { PARALLEL_PULLS }), state: Mutex::default() }
+    /// Serialised pulls wait for each other. `root` is the kubelet's root directory.
+    pub fn new(serialize: bool, root: &std::path::Path, records: Option<Arc<PulledImages>>) -> Self {
+        let mut node_configurations = vec![root.join("config.json"), PathBuf::from("config.json")];
+        node_configurations.extend(std::env::home_dir().map(|home| home.join(".docker/config.json")));
+        node_configurations.push("/.docker/config.json".into());
+        Self {
+            pulls: Semaphore::new(if serialize { 1 } else { PARALLEL_PULLS }),
+            state: Mutex::default(),
+            records,
+            node_configurations,
+        }
+    }
+
+    /// Records of who may use the images that were pulled.
+    pub fn records(&self) -> Option<&Arc<PulledImages>> {
+        self.records.as_ref()
+    }
+
+    fn of_node(&self, image: &str) -> Vec<Credentials> {
+        let small = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_CONFIGURATION);
+        let content = self.node_configurations.iter().filter(small).find_map(|path| std::fs::read(path).ok());
+        let mut keyring = Keyring::default();
+        keyring.add(&content.unwrap_or_default(), None);
+        keyring.lookup(image)
+    }
+
+    /// Decides whether the pod may use an image that is there. Where records cannot be read, it has to pull.
+    fn is_accessible(&self, image: &str, id: &str, credentials: &[Credentials]) -> bool {
+        let Some(records) = &self.records else { return true };
+        match records.access(image, id, credentials) {
+            Ok(access) => access == Access::Allowed,
+            Err(error) => {
+                tracing::error!(image, %error, "Failed to read image pulled records");
+                false
+            }
+        }
     }
 
     /// How long until the image of this pod may be tried again.
@@ -139,15 +151,25 @@ impl Images {
             ("ImageInspectError".to_owned(), message)
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_pull_policy(&wanted));
+        let credentials = credentials(self, objects, pod, &image).await;
+        let is_there = found.is_some();
         if let Some(found) = found
             && policy != "Always"
+            && self.is_accessible(&image, &found.id, &credentials)
         {
             let message =
                 format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");
             event(EventType::Normal, "Pulled", &message);
             return Ok(describe(found));
-        } else if policy == "Never" {
-            let message = format!("Container image \"{wanted}\" is not present with pull policy of Never");
+        }
+        if policy == "Never" {
+            let why = match is_there {
+                true => {
+                    "is present with pull policy of Never but does not have the proper credentials to access the image"
+                }
+                false => "is not present with pull policy of Never",
+            };
+            let message = format!("Container image \"{wanted}\" {why}");
             event(EventType::Warning, "ErrImageNeverPull", &message);
             return Err(("ErrImageNeverPull".into(), message));
         }
@@ -157,8 +179,7 @@ impl Images {
             let message = format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}");
             return Err(("ImagePullBackOff".into(), message));
         }
-        let auth = secrets(objects, pod, &image);
-        let pulled = self.pull(runtime, (&wanted, &image), auth, sandbox, &event).await;
+        let pulled = self.pull(runtime, (&wanted, &image), &credentials, sandbox, &event).await;
         match pulled {
             Ok(pulled) => {
                 self.succeeded(&key);
@@ -177,7 +198,7 @@ impl Images {
         &self,
         runtime: &dyn Runtime,
         (wanted, image): (&str, &str),
-        auth: impl Future<Output = Option<v1::AuthConfig>>,
+        credentials: &[Credentials],
         sandbox: v1::PodSandboxConfig,
         event: &(dyn Fn(EventType, &str, &str) + Sync),
     ) -> Result<(String, ImageUser), String> {
@@ -185,13 +206,22 @@ impl Images {
         let _turn = self.pulls.acquire().await.map_err(|e| e.to_string())?;
         event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
         let started = Instant::now();
-        let reference = runtime.pull_image(spec(image), auth.await, sandbox).await.map_err(|error| {
-            // The runtime may have said so already.
-            let prefix = format!("failed to pull and unpack image \"{image}\": ");
-            format!("{prefix}{error}").replace(&format!("{prefix}rpc error"), "rpc error")
+        if let Some(records) = &self.records {
+            records
+                .begin(image)
+                .map_err(|error| format!("failed to record image pull intent for image {image:?}: {error}"))?;
+        }
+        let tried = try_all(runtime, image, credentials, &sandbox).await;
+        let (reference, used) = tried.inspect_err(|_| {
+            if let Some(records) = &self.records {
+                records.failed(image);
+            }
         })?;
         let (alone, total) = (millis(started.elapsed()), millis(queued.elapsed()));
         let pulled = runtime.image_status(spec(&reference)).await.ok().flatten();
+        if let Some(records) = &self.records {
+            records.pulled(image, pulled.as_ref().map_or(&reference, |image| &image.id), used);
+        }
         let size = pulled.as_ref().map_or(0, |i| i.size);
         let message = format!(
             "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
@@ -222,6 +252,36 @@ impl Images {
     }
 }
 
+/// Pulls with each of the credentials until one serves, or without any where there are none. The answer names the ones
+/// that served.
+async fn try_all<'c>(
+    runtime: &dyn Runtime,
+    image: &str,
+    credentials: &'c [Credentials],
+    sandbox: &v1::PodSandboxConfig,
+) -> Result<(String, Option<&'c Credentials>), String> {
+    let ways = credentials.iter().map(Some).chain(credentials.is_empty().then_some(None));
+    let mut failures = Vec::new();
+    for used in ways {
+        let auth = used.map(|credentials| credentials.auth.clone());
+        match runtime.pull_image(spec(image), auth, sandbox.clone()).await {
+            Ok(reference) => return Ok((reference, used)),
+            Err(error) => {
+                // The runtime may have said so already.
+                let prefix = format!("failed to pull and unpack image \"{image}\": ");
+                let failure = format!("{prefix}{error}").replace(&format!("{prefix}rpc error"), "rpc error");
+                if !failures.contains(&failure) {
+                    failures.push(failure);
+                }
+            }
+        }
+    }
+    match failures.len() {
+        1 => Err(failures.remove(0)),
+        _ => Err(format!("[{}]", failures.join(", "))),
+    }
+}
+
 fn spec(image: &str) -> v1::ImageSpec {
     v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() }
 }
@@ -231,20 +291,27 @@ fn describe(image: v1::Image) -> (String, ImageUser) {
     (image.id, user)
 }
 
-async fn secrets(objects: &dyn ObjectSource, pod: &Pod, image: &str) -> Option<v1::AuthConfig> {
-    let names = pod.spec.as_ref()?.image_pull_secrets.as_ref()?;
+/// Credentials of the pod's secrets, and those of the node, for an image. A secret that cannot be read, or says nothing,
+/// leaves the others to be tried.
+async fn credentials(images: &Images, objects: &dyn ObjectSource, pod: &Pod, image: &str) -> Vec<Credentials> {
+    let (mut keyring, namespace) = (Keyring::default(), pods::namespace(pod));
+    let names = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_deref()).unwrap_or_default();
     for reference in names {
-        let Ok(secret) = objects.secret(pods::namespace(pod), &reference.name).await else { continue };
-        let data = secret.data.as_ref()?;
-        let found = [".dockerconfigjson", ".dockercfg"]
-            .iter()
-            .filter_map(|key| data.get(*key))
-            .find_map(|content| credentials(&content.0, image));
-        if found.is_some() {
-            return found;
+        let Ok(secret) = objects.secret(namespace, &reference.name).await else { continue };
+        let source = SecretSource {
+            uid: secret.metadata.uid.clone().unwrap_or_default(),
+            namespace: namespace.to_owned(),
+            name: reference.name.clone(),
+        };
+        let data = secret.data.iter().flatten();
+        let configurations = data.filter(|(key, _)| matches!(key.as_str(), ".dockerconfigjson" | ".dockercfg"));
+        for (_, content) in configurations {
+            keyring.add(&content.0, Some(&source));
         }
     }
-    None
+    let mut found = keyring.lookup(image);
+    found.extend(images.of_node(image));
+    found
 }
 
 #[cfg(test)]
@@ -264,16 +331,6 @@ mod tests {
         ] {
             assert_eq!(normalize(image).ok().as_deref(), expected, "{image}");
         }
-    }
-
-    #[test]
-    fn credentials_of_a_docker_configuration() {
-        let config =
-            br#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"r.io":{"username":"a","password":"b"}}}"#;
-        let auth = credentials(config, "busybox:latest").expect("docker hub");
-        assert_eq!((auth.username.as_str(), auth.password.as_str()), ("u", "p"));
-        assert_eq!(credentials(config, "r.io/x:1").map(|a| a.username).as_deref(), Some("a"));
-        assert!(credentials(config, "other.io/x:1").is_none());
     }
 
     #[test]

@@ -8,3 +8,4 @@ pub mod agent;
 pub mod conditions;
 pub mod lease;
 pub mod object;
+pub mod tunables;

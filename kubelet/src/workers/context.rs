@@ -1,10 +1,10 @@
 //! What every worker needs: the doors of the other rooms.
 
-use super::images::Images;
 use crate::cri::Runtime;
 use crate::events::EventSink;
 use crate::facts::PodFacts;
 use crate::hooks::Hooks;
+use crate::images::Images;
 use crate::objects::ObjectSource;
 use crate::probes::Probes;
 use crate::resources::{Cgroups, MachineInfo};

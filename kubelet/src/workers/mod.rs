@@ -10,7 +10,6 @@ pub mod container;
 pub mod context;
 pub mod dns;
 mod ending;
-pub mod images;
 pub mod kill;
 pub mod mailbox;
 pub mod manager;

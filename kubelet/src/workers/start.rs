@@ -3,7 +3,6 @@
 use super::container::{Prepared, container_config, log_symlink, propagation, recursive_read_only};
 use super::context::Context;
 use super::dns::{self, Resolver};
-use super::images::Wait;
 use super::kill::{self, HooksRun};
 use super::observed::{Container as Found, Sandbox, State};
 use super::sandbox::sandbox_config;
@@ -12,6 +11,7 @@ use crate::env::{self, EnvSources};
 use crate::events::{EventType, field_path};
 use crate::facts::PodFacts;
 use crate::hooks::HookTarget;
+use crate::images::Wait;
 use crate::objects::ObjectError;
 use crate::pods;
 use crate::settings::PRIVATE_FOLDER;

@@ -2,7 +2,6 @@
 
 use super::backoff::Backoff;
 use super::context::Context;
-use super::images::Wait;
 use super::kill::{self, HooksRun};
 use super::mailbox::{Known, Mailbox};
 use super::observed::{Observed, Observer, State};
@@ -11,6 +10,7 @@ use super::resize::Progress;
 use super::resizing::Resources;
 use super::start::{self, Start};
 use crate::events::{EventType, field_path};
+use crate::images::Wait;
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
 use crate::status::generate::{Inputs, pod_status, rejected};

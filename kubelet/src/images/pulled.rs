@@ -1,0 +1,420 @@
+//! Records of who may use the images that this node has pulled, so that a pod without credentials does not run what
+//! another's pulled (`KubeletEnsureSecretPulledImages`).
+//!
+//! In `<root>/image_manager`: `pulling/` holds an `ImagePullIntent` for each image being pulled, `pulled/` an
+//! `ImagePulledRecord` for each that was, both in files named `sha256-` and the digest of the image's name or id. Answers
+//! for upstream's `pkg/kubelet/images/pullmanager`, whose files these are.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::keyring::Credentials;
+
+/// Secrets remembered for each image (upstream: 100).
+const SECRETS: usize = 100;
+/// Largest record that is read.
+const LARGEST: u64 = 1 << 20;
+
+/// `imagePullCredentialsVerificationPolicy` with its allow list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Verification {
+    /// Any pod may use any image that is there.
+    Never,
+    /// Images that the kubelet did not pull itself are for everybody.
+    #[default]
+    ExceptPreloaded,
+    /// So are those that the list names: exact names, or everything below `name/*`.
+    ExceptListed(Vec<String>),
+    /// All images are verified.
+    Always,
+}
+
+impl Verification {
+    /// From the configuration.
+    ///
+    /// # Errors
+    /// There is no such policy, or a list without the policy that reads it.
+    pub fn parse(policy: &str, list: &[String]) -> Result<Self, String> {
+        if !list.is_empty() && policy != "NeverVerifyAllowlistedImages" {
+            return Err("invalid configuration: preloadedImagesVerificationAllowlist: can only be set if imagePullCredentialsVerificationPolicy is NeverVerifyAllowlistedImages".to_owned());
+        }
+        match policy {
+            "NeverVerify" => Ok(Self::Never),
+            "" | "NeverVerifyPreloadedImages" => Ok(Self::ExceptPreloaded),
+            "NeverVerifyAllowlistedImages" => Ok(Self::ExceptListed(list.to_vec())),
+            "AlwaysVerify" => Ok(Self::Always),
+            other => Err(format!(
+                "invalid configuration: imagePullCredentialsVerificationPolicy: {other:?} must be one of [AlwaysVerify NeverVerify NeverVerifyAllowlistedImages NeverVerifyPreloadedImages]"
+            )),
+        }
+    }
+
+    fn asks(&self, repository: &str, was_pulled: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::ExceptPreloaded => was_pulled,
+            Self::ExceptListed(list) => was_pulled || !list.iter().any(|entry| is_listed(entry, repository)),
+            Self::Always => true,
+        }
+    }
+}
+
+fn is_listed(entry: &str, repository: &str) -> bool {
+    match entry.strip_suffix("/*") {
+        Some(below) => repository.strip_prefix(below).is_some_and(|rest| rest.starts_with('/')),
+        None => entry == repository,
+    }
+}
+
+/// `ImagePulledRecord`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Record {
+    kind: String,
+    api_version: String,
+    last_updated_time: Option<String>,
+    image_ref: String,
+    /// By the image's name without tag and digest.
+    credential_mapping: BTreeMap<String, Known>,
+}
+
+/// `ImagePullCredentials`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Known {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_secrets: Vec<KnownSecret>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_service_accounts: Vec<serde_json::Value>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    node_pods_accessible: bool,
+}
+
+/// `ImagePullSecret`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct KnownSecret {
+    uid: String,
+    namespace: String,
+    name: String,
+    credential_hash: String,
+}
+
+impl KnownSecret {
+    fn of(credentials: &Credentials) -> Option<Self> {
+        let secret = credentials.secret.clone()?;
+        Some(Self {
+            uid: secret.uid,
+            namespace: secret.namespace,
+            name: secret.name,
+            credential_hash: credentials.hash(),
+        })
+    }
+
+    fn is_of_same_secret(&self, other: &Self) -> bool {
+        (&self.uid, &self.namespace, &self.name) == (&other.uid, &other.namespace, &other.name)
+    }
+}
+
+/// `ImagePullIntent`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Intent {
+    kind: String,
+    api_version: String,
+    image: String,
+}
+
+/// How a pod stands to an image that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It may use it.
+    Allowed,
+    /// It has to show credentials by a pull.
+    MustPull,
+}
+
+/// The records; see the module.
+#[derive(Debug)]
+pub struct PulledImages {
+    folder: PathBuf,
+    verification: Verification,
+    /// Pulls of an image that are under way, beside the file that says so.
+    pulling: Mutex<HashMap<String, usize>>,
+}
+
+impl PulledImages {
+    /// Records below the kubelet's root directory.
+    pub fn new(root: &Path, verification: Verification) -> Self {
+        Self { folder: root.join("image_manager"), verification, pulling: Mutex::default() }
+    }
+
+    /// Decides whether a pod may use an image that is there, by the credentials it has
+    /// (`PullManager.MustAttemptImagePull`). A pod whose credentials are those that worked before is remembered.
+    ///
+    /// # Errors
+    /// A record cannot be read: nothing is known of the image.
+    pub fn access(&self, image: &str, id: &str, credentials: &[Credentials]) -> io::Result<Access> {
+        let repository = repository(image);
+        let _held = self.pulling.lock();
+        let record: Option<Record> = self.read("pulled", id)?;
+        let was_pulled = record.is_some() || self.read::<Intent>("pulling", image)?.is_some();
+        if !self.verification.asks(repository, was_pulled) {
+            return Ok(Access::Allowed);
+        }
+        let Some(record) = record else { return Ok(Access::MustPull) };
+        let Some(known) = record.credential_mapping.get(repository) else { return Ok(Access::MustPull) };
+        if known.node_pods_accessible {
+            return Ok(Access::Allowed);
+        }
+        let shown: Vec<KnownSecret> = credentials.iter().filter_map(KnownSecret::of).collect();
+        if shown.iter().any(|secret| known.kubernetes_secrets.contains(secret)) {
+            return Ok(Access::Allowed);
+        }
+        let same = |secret: &&KnownSecret| {
+            known.kubernetes_secrets.iter().any(|known| known.credential_hash == secret.credential_hash)
+        };
+        let Some(secret) = shown.iter().find(same).cloned() else { return Ok(Access::MustPull) };
+        self.add(record, repository, Some(secret))?;
+        Ok(Access::Allowed)
+    }
+
+    /// Notes that an image is about to be pulled. Without that note none is: the node could not tell afterwards whose it
+    /// is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin(&self, image: &str) -> io::Result<()> {
+        let mut pulling = self.pulling.lock();
+        let intent =
+            Intent { kind: "ImagePullIntent".to_owned(), api_version: API_VERSION.to_owned(), image: image.to_owned() };
+        self.write("pulling", image, &intent)?;
+        *pulling.entry(image.to_owned()).or_default() += 1;
+        Ok(())
+    }
+
+    /// Notes that a pull failed.
+    pub fn failed(&self, image: &str) {
+        self.end(&mut self.pulling.lock(), image);
+    }
+
+    /// Notes that an image was pulled, with these credentials or without.
+    pub fn pulled(&self, image: &str, id: &str, credentials: Option<&Credentials>) {
+        let mut pulling = self.pulling.lock();
+        let record = self.read("pulled", id).ok().flatten().unwrap_or_default();
+        let record = Record { image_ref: id.to_owned(), ..record };
+        match self.add(record, repository(image), credentials.and_then(KnownSecret::of)) {
+            Ok(()) => self.end(&mut pulling, image),
+            // The intent stays, and with it that the image is not for everybody.
+            Err(error) => tracing::error!(image, %error, "Failed to write image pulled record"),
+        }
+    }
+
+    /// Removes records of images that are not there any more, but for those written after `since`.
+    pub fn prune(&self, present: &BTreeSet<String>, since: Timestamp) {
+        let _held = self.pulling.lock();
+        let Ok(entries) = fs::read_dir(self.folder.join("pulled")) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let Ok(Some(record)) = read_file::<Record>(&path) else { continue };
+            let time = record.last_updated_time.as_deref().and_then(|time| time.parse::<Timestamp>().ok());
+            if !present.contains(&record.image_ref) && time.is_none_or(|time| time < since) {
+                fs::remove_file(&path).ok();
+            }
+        }
+    }
+
+    fn end(&self, pulling: &mut HashMap<String, usize>, image: &str) {
+        let left = pulling.get(image).copied().unwrap_or(1) - 1;
+        if left > 0 {
+            pulling.insert(image.to_owned(), left);
+            return;
+        }
+        pulling.remove(image);
+        if let Err(error) = fs::remove_file(self.path("pulling", image))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::error!(image, %error, "Failed to remove image pull intent");
+        }
+    }
+
+    /// Adds a secret to a record, or everybody's access where the pull needed none.
+    fn add(&self, mut record: Record, repository: &str, secret: Option<KnownSecret>) -> io::Result<()> {
+        let known = record.credential_mapping.entry(repository.to_owned()).or_default();
+        match secret {
+            None => *known = Known { node_pods_accessible: true, ..Known::default() },
+            Some(_) if known.node_pods_accessible => {}
+            Some(secret) => {
+                known.kubernetes_secrets.retain(|other| !other.is_of_same_secret(&secret));
+                known.kubernetes_secrets.push(secret);
+                let surplus = known.kubernetes_secrets.len().saturating_sub(SECRETS);
+                known.kubernetes_secrets.drain(..surplus);
+                known
+                    .kubernetes_secrets
+                    .sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+            }
+        }
+        record.kind = "ImagePulledRecord".to_owned();
+        record.api_version = API_VERSION.to_owned();
+        record.last_updated_time = Some(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let id = record.image_ref.clone();
+        self.write("pulled", &id, &record)
+    }
+
+    fn path(&self, folder: &str, name: &str) -> PathBuf {
+        let digest: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(folder).join(format!("sha256-{digest}"))
+    }
+
+    fn read<T: for<'de> Deserialize<'de>>(&self, folder: &str, name: &str) -> io::Result<Option<T>> {
+        read_file(&self.path(folder, name))
+    }
+
+    /// Writes a file whole or not at all.
+    fn write(&self, folder: &str, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let path = self.path(folder, name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let draft = path.with_extension("tmp");
+        let mut file = fs::File::create(&draft)?;
+        file.write_all(&serde_json::to_vec(value)?)?;
+        file.sync_all()?;
+        fs::rename(&draft, &path)
+    }
+}
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+
+/// None when there is none, or one that makes no sense: upstream drops what it cannot decode, and the image has to be
+/// pulled again.
+fn read_file<T: for<'de> Deserialize<'de>>(path: &Path) -> io::Result<Option<T>> {
+    match fs::metadata(path) {
+        Ok(about) if about.len() > LARGEST => return Ok(None),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    Ok(serde_json::from_slice(&fs::read(path)?).ok())
+}
+
+/// The name of an image without tag and digest.
+fn repository(image: &str) -> &str {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let last = name.rfind('/').map_or(0, |slash| slash + 1);
+    name[last..].find(':').map_or(name, |colon| &name[..last + colon])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::v1::AuthConfig;
+    use crate::images::keyring::SecretSource;
+
+    const IMAGE: &str = "r.io/team/app:1";
+
+    fn shown(uid: &str, password: &str) -> Credentials {
+        let secret = SecretSource { uid: uid.into(), namespace: "n".into(), name: format!("secret-{uid}") };
+        let auth = AuthConfig { username: "u".into(), password: password.into(), ..AuthConfig::default() };
+        Credentials { auth, secret: Some(secret) }
+    }
+
+    fn images(verification: Verification) -> (PulledImages, tempfile::TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        (PulledImages::new(folder.path(), verification), folder)
+    }
+
+    #[test]
+    fn an_image_is_for_those_whose_credentials_pulled_it() {
+        let (images, folder) = images(Verification::default());
+        let access = |credentials: &[Credentials]| images.access(IMAGE, "sha256:id", credentials).expect("known");
+        assert_eq!(access(&[]), Access::Allowed, "one that was there before");
+        images.begin(IMAGE).expect("noted");
+        assert_eq!(access(&[]), Access::MustPull, "one that is being pulled");
+        images.pulled(IMAGE, "sha256:id", Some(&shown("1", "right")));
+        for (name, credentials, expected) in [
+            ("no credentials", vec![], Access::MustPull),
+            ("the same secret", vec![shown("1", "right")], Access::Allowed),
+            ("the same secret with another password", vec![shown("1", "wrong")], Access::MustPull),
+            ("another secret with the same password", vec![shown("2", "right")], Access::Allowed),
+            ("another secret", vec![shown("3", "wrong")], Access::MustPull),
+            ("one of several", vec![shown("3", "wrong"), shown("1", "right")], Access::Allowed),
+        ] {
+            assert_eq!(access(&credentials), expected, "{name}");
+        }
+        let again = PulledImages::new(folder.path(), Verification::default());
+        assert_eq!(again.access(IMAGE, "sha256:id", &[shown("2", "right")]).expect("known"), Access::Allowed);
+        assert_eq!(again.access("r.io/other:1", "sha256:id", &[shown("1", "right")]).expect("known"), Access::MustPull);
+    }
+
+    #[test]
+    fn an_image_pulled_without_a_secret_is_for_all() {
+        let (images, _folder) = images(Verification::default());
+        images.begin(IMAGE).expect("noted");
+        images.pulled(IMAGE, "sha256:id", None);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+        images.pulled(IMAGE, "sha256:id", Some(&shown("1", "right")));
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+    }
+
+    #[test]
+    fn a_failed_pull_leaves_no_intent() {
+        let (images, _folder) = images(Verification::default());
+        images.begin(IMAGE).expect("noted");
+        images.begin(IMAGE).expect("noted");
+        images.failed(IMAGE);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::MustPull, "another one runs");
+        images.failed(IMAGE);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+    }
+
+    #[test]
+    fn policies_say_which_images_are_verified() {
+        let list = vec!["r.io/team/*".to_owned(), "r.io/one".to_owned()];
+        for (policy, list, image, pulled, expected) in [
+            ("NeverVerify", vec![], IMAGE, true, false),
+            ("", vec![], IMAGE, false, false),
+            ("NeverVerifyPreloadedImages", vec![], IMAGE, true, true),
+            ("NeverVerifyAllowlistedImages", list.clone(), IMAGE, false, false),
+            ("NeverVerifyAllowlistedImages", list.clone(), "r.io/teams/x", false, true),
+            ("NeverVerifyAllowlistedImages", list.clone(), "r.io/one:2", false, false),
+            ("NeverVerifyAllowlistedImages", list.clone(), IMAGE, true, true),
+            ("AlwaysVerify", vec![], IMAGE, false, true),
+        ] {
+            let policy = Verification::parse(policy, &list).expect("a policy");
+            assert_eq!(policy.asks(repository(image), pulled), expected, "{policy:?} {image} {pulled}");
+        }
+        assert!(Verification::parse("Sometimes", &[]).is_err());
+        assert!(Verification::parse("AlwaysVerify", &list).is_err());
+    }
+
+    #[test]
+    fn records_of_images_that_are_gone_go() {
+        let (images, _folder) = images(Verification::default());
+        images.pulled(IMAGE, "sha256:id", Some(&shown("1", "right")));
+        images.prune(&BTreeSet::new(), Timestamp::UNIX_EPOCH);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::MustPull, "written later");
+        images.prune(&BTreeSet::from(["sha256:id".to_owned()]), Timestamp::MAX);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::MustPull, "still there");
+        images.prune(&BTreeSet::new(), Timestamp::MAX);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+    }
+
+    #[test]
+    fn names_lose_tag_and_digest() {
+        for (image, expected) in [
+            ("busybox", "busybox"),
+            ("busybox:1", "busybox"),
+            ("r.io:5000/a/b", "r.io:5000/a/b"),
+            ("r.io:5000/a/b:1@sha256:00", "r.io:5000/a/b"),
+        ] {
+            assert_eq!(repository(image), expected);
+        }
+    }
+}
