@@ -23,22 +23,30 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
 use rustls::pki_types::CertificateDer;
 use serde_json::Value;
+use shared::connections::{ConnectionLimits, Limited, Standing};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Connections at the same time, port by port.
 const MAX_CONNECTIONS: usize = 1024;
-/// A handshake or a request's head that takes longer is given up.
-const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// Deadline of a handshake.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
+/// A connection without a request for so long ends, and so does one whose request's head takes longer (upstream's
+/// `IdleTimeout`).
+const IDLE: Duration = Duration::from_secs(90);
+/// Pause between pings to an HTTP/2 client, and the longest wait for its answer.
+const PING: Duration = Duration::from_secs(30);
+/// Paths that `enableDebuggingHandlers` opens.
+const DEBUGGING: [&str; 8] = ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "debug", "logs"];
 
 /// What requests are answered from.
 pub struct Server {
@@ -73,6 +81,14 @@ pub enum Port {
     Health,
 }
 
+/// Client of a connection.
+struct Peer {
+    port: Port,
+    /// Certificates that it showed, its own first.
+    chain: Vec<CertificateDer<'static>>,
+    standing: Standing,
+}
+
 impl Server {
     /// Serves TLS until shutdown.
     pub async fn secure(
@@ -98,9 +114,8 @@ impl Server {
         shutdown: CancellationToken,
     ) {
         let tasks = TaskTracker::new();
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let limits = ConnectionLimits::new(MAX_CONNECTIONS);
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let (stream, peer) = tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = listener.accept() => match accepted {
@@ -113,12 +128,13 @@ impl Server {
                 },
             };
             let (server, acceptor, stop) = (Arc::clone(&self), acceptor.clone(), shutdown.clone());
+            let _ = stream.set_nodelay(true);
+            let stream = Limited::new(stream, limits.admit(peer.ip()));
             tasks.spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
                     () = server.connection(stream, peer, port, acceptor) => {}
                 }
-                drop(place);
             });
         }
         tasks.close();
@@ -127,54 +143,59 @@ impl Server {
 
     async fn connection(
         self: Arc<Self>,
-        stream: TcpStream,
+        stream: Limited<TcpStream>,
         peer: SocketAddr,
         port: Port,
         acceptor: Option<tokio_rustls::TlsAcceptor>,
     ) {
-        let _ = stream.set_nodelay(true);
+        let standing = stream.standing().clone();
         let Some(acceptor) = acceptor else {
-            self.serve(stream, port, Vec::new()).await;
+            self.serve(stream, Peer { port, chain: Vec::new(), standing }, false).await;
             return;
         };
-        match tokio::time::timeout(HEAD_DEADLINE, acceptor.accept(stream)).await {
+        match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
-                let chain = stream.get_ref().1.peer_certificates();
-                let chain =
-                    chain.map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect()).unwrap_or_default();
-                self.serve(stream, port, chain).await;
+                let session = stream.get_ref().1;
+                let is_http2 = session.alpn_protocol() == Some(b"h2");
+                let chain = session.peer_certificates().into_iter().flatten();
+                let chain = chain.map(|certificate| certificate.clone().into_owned()).collect();
+                self.serve(stream, Peer { port, chain, standing }, is_http2).await;
             }
             Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         }
     }
 
-    async fn serve<S>(self: Arc<Self>, stream: S, port: Port, chain: Vec<CertificateDer<'static>>)
+    async fn serve<S>(self: Arc<Self>, stream: S, peer: Peer, is_http2: bool)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let chain = Arc::new(chain);
+        let peer = Arc::new(peer);
         let service = service_fn(move |request: Request<Incoming>| {
-            let (server, chain) = (Arc::clone(&self), Arc::clone(&chain));
-            async move { Ok::<_, Infallible>(server.answer(request, port, &chain).await) }
+            let (server, peer) = (Arc::clone(&self), Arc::clone(&peer));
+            async move { Ok::<_, Infallible>(server.answer(request, &peer).await) }
         });
-        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
+        // The protocol is known: to find it out from the first bytes would mean to wait for them without a deadline.
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
+        let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
         if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
             tracing::debug!(%error, "Connection ended");
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, port: Port, chain: &[CertificateDer<'static>]) -> Answer {
-        if port == Port::Health {
+    async fn answer(&self, request: Request<Incoming>, peer: &Peer) -> Answer {
+        if peer.port == Port::Health {
             return self.health_only(request.uri().path());
         }
-        if port == Port::Secure
-            && let Err(refusal) = self.access.check(&request, chain).await
-        {
-            return refusal;
+        if peer.port == Port::Secure {
+            if let Err(refusal) = self.access.check(&request, &peer.chain).await {
+                return refusal;
+            }
+            peer.standing.authenticated();
         }
-        self.route(request, port).await
+        self.route(request, peer.port).await
     }
 
     fn health_only(&self, path: &str) -> Answer {
@@ -204,7 +225,9 @@ impl Server {
             (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
             (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
             (&Method::GET, ["metrics", "probes" | "slis"]) => answer::metrics(String::new()),
-            (&Method::GET, ["configz"]) => answer::json(&serde_json::json!({"kubeletconfig": self.configuration})),
+            (&Method::GET, ["configz"]) if debugging => {
+                answer::json(&serde_json::json!({"kubeletconfig": self.configuration}))
+            }
             (&Method::GET, ["runningpods"]) if debugging => self.running_pods().await,
             (&Method::GET, ["containerLogs", namespace, pod, container]) if debugging => {
                 self.container_logs(&request, namespace, pod, container).await
@@ -235,6 +258,9 @@ impl Server {
             (&Method::PUT, ["debug", "flags", "v"]) if debugging => self.set_verbosity(request).await,
             (&Method::GET, ["logs", rest @ ..]) if debugging && self.system_logs => {
                 files::serve(rest, path.ends_with('/')).await
+            }
+            (_, [first, ..]) if port == Port::Secure && !self.debugging && DEBUGGING.contains(first) => {
+                answer::error(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.")
             }
             _ => not_found(),
         }
