@@ -56,9 +56,8 @@ impl Aggregator {
             (503, UNAVAILABLE.to_owned())
         })?;
         let failed = |why: String| (503, format!("error trying to reach service: {why}"));
-        let sent = self.send_on((backend, &address), request, payload, |headers| {
-            self.dress(headers, request, user, audit_id)
-        });
+        let sent =
+            self.send_on((backend, &address), request, payload, |headers| self.dress(headers, request, user, audit_id));
         match sent.await.map_err(failed)? {
             Passed::Switched(response) => Ok(response),
             Passed::Sent(sent, _) if self.keeps_redirects && redirects(&sent) => {

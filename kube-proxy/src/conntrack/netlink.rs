@@ -5,9 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla};
-use netlink_packet_netfilter::conntrack::{
-    ConntrackAttribute, ConntrackMessage, IPTuple, ProtoTuple, Protocol, Tuple,
-};
+use netlink_packet_netfilter::conntrack::{ConntrackAttribute, ConntrackMessage, IPTuple, ProtoTuple, Protocol, Tuple};
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_NETFILTER};
 
@@ -257,7 +255,13 @@ mod tests {
     fn many_entries_are_read_and_deleted_in_one_pass() {
         in_own_network(|socket| {
             for port in 0..5_000 {
-                track(socket, Family::V4, &format!("10.2.0.1:{}", 1000 + port), ("10.0.0.10:53", "10.1.0.9:53"), Protocol::Udp);
+                track(
+                    socket,
+                    Family::V4,
+                    &format!("10.2.0.1:{}", 1000 + port),
+                    ("10.0.0.10:53", "10.1.0.9:53"),
+                    Protocol::Udp,
+                );
             }
             assert_eq!(delete(Family::V4, |_| true, 100_000).expect("deleted"), 5_000);
             assert_eq!(tracked(socket, Family::V4), []);

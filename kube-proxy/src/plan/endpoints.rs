@@ -37,7 +37,8 @@ pub(super) fn fill(port: &mut ServicePort, name: &PortName, slices: &[&EndpointS
     port.has_endpoints = !usable(candidates.iter()).is_empty();
     if name.protocol == Protocol::Udp {
         let serving = candidates.iter().filter(|candidate| candidate.serving);
-        port.serving = serving.map(|candidate| SocketAddr::new(candidate.endpoint.address, candidate.endpoint.port)).collect();
+        port.serving =
+            serving.map(|candidate| SocketAddr::new(candidate.endpoint.address, candidate.endpoint.port)).collect();
     }
 }
 

@@ -66,9 +66,12 @@ impl Wanted {
         })
     }
 
-    /// Whether a certificate has these names. Those of a client certificate are of no account.
+    /// True for a certificate with these names, whatever else the signer put in. Those of a client certificate are of no
+    /// account.
     pub(super) fn is_met_by(&self, leaf: &Leaf) -> bool {
-        self.addresses.is_empty() || (self.names == leaf.names && self.addresses == leaf.addresses)
+        self.addresses.is_empty()
+            || (self.names.iter().all(|name| leaf.names.contains(name))
+                && self.addresses.iter().all(|address| leaf.addresses.contains(address)))
     }
 
     /// Has a certificate issued, and returns it with its key, in PEM.

@@ -11,6 +11,8 @@ use super::store::{Leaf, Store};
 /// The pause after a failure, and its largest; it doubles.
 const PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+/// The least time between two certificates: a signer whose certificates are never good enough is not asked without end.
+const REST: Duration = Duration::from_secs(1);
 
 /// When to ask for a new certificate: after seven to nine tenths of this one's life, as `dice` (0 to 1) says, so that
 /// the nodes of a cluster do not all ask at once. At once, when the names are not those wanted.
@@ -49,6 +51,10 @@ pub(super) async fn keep(
             Ok(()) => {
                 pause = PAUSE;
                 renewed();
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(REST) => {}
+                }
             }
             Err(error) => {
                 tracing::error!(
@@ -80,5 +86,8 @@ mod tests {
         }
         let serving = Wanted::serving("n", "n", &["192.0.2.1".parse().expect("ip")]).expect("an address");
         assert_eq!(due(Some(&leaf), &serving, 0.5), 0, "its names are others");
+        let mut more = Leaf { names: vec!["a".to_owned(), "n".to_owned()], ..leaf };
+        more.addresses = ["192.0.2.1", "192.0.2.9"].map(|ip| ip.parse().expect("ip")).into();
+        assert_eq!(due(Some(&more), &serving, 0.5), 1800, "the signer added names");
     }
 }

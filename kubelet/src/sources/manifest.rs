@@ -3,9 +3,10 @@
 use super::annotations;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use proto::selector::format as names;
 use sha2::{Digest, Sha256};
 use shared::types::from_tree;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a manifest is not usable.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +76,62 @@ pub fn adopt(mut pod: Pod, source: &str, origin: &str, node_name: &str, now: Tim
         });
     }
     default(spec);
+    check(&pod).map_err(ManifestError::Invalid)?;
     Ok(pod)
+}
+
+fn invalid(path: &str, value: &str, why: impl IntoIterator<Item = String>) -> Result<(), String> {
+    let why = why.into_iter().next();
+    why.map_or(Ok(()), |why| Err(format!("{path}: Invalid value: {value:?}: {why}")))
+}
+
+/// Refuses what would be no pod at an API server either, as far as the kubelet makes paths, names and mounts of it. The
+/// first reason is told (upstream's `ValidatePodCreate`).
+fn check(pod: &Pod) -> Result<(), String> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let (name, namespace, uid) = (text(&pod.metadata.name), text(&pod.metadata.namespace), text(&pod.metadata.uid));
+    let label = |path: &str, value: &str| invalid(path, value, names::dns1123_label(value));
+    invalid("metadata.name", &name, names::dns1123_subdomain(&name))?;
+    label("metadata.namespace", &namespace)?;
+    // A UID is a folder's name.
+    let is_folder = uid.contains('/') || uid == "." || uid == "..";
+    invalid("metadata.uid", &uid, is_folder.then(|| "must be a path segment".to_owned()))?;
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let mut volumes = BTreeSet::new();
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let path = format!("spec.volumes[{index}].name");
+        label(&path, &volume.name)?;
+        if !volumes.insert(volume.name.as_str()) {
+            return Err(format!("{path}: Duplicate value: {:?}", volume.name));
+        }
+    }
+    let mut containers = BTreeSet::new();
+    let lists = [("initContainers", spec.init_containers.as_deref()), ("containers", Some(spec.containers.as_slice()))];
+    let all = lists.iter().flat_map(|(list, containers)| {
+        containers.unwrap_or_default().iter().enumerate().map(move |(index, container)| (list, index, container))
+    });
+    for (list, index, container) in all {
+        let path = format!("spec.{list}[{index}]");
+        label(&format!("{path}.name"), &container.name)?;
+        if !containers.insert(container.name.as_str()) {
+            return Err(format!("{path}.name: Duplicate value: {:?}", container.name));
+        }
+        if container.image.as_deref().unwrap_or_default().is_empty() {
+            return Err(format!("{path}.image: Required value"));
+        }
+        for (at, mount) in container.volume_mounts.iter().flatten().enumerate() {
+            if !volumes.contains(mount.name.as_str()) {
+                return Err(format!("{path}.volumeMounts[{at}].name: Not found: {:?}", mount.name));
+            }
+        }
+    }
+    match spec.restart_policy.as_deref() {
+        Some("Always" | "OnFailure" | "Never") => Ok(()),
+        other => Err(format!(
+            "spec.restartPolicy: Unsupported value: {:?}: supported values: \"Always\", \"OnFailure\", \"Never\"",
+            other.unwrap_or_default()
+        )),
+    }
 }
 
 /// Defaults that the API server would have filled in and that the kubelet relies on.
@@ -149,6 +205,35 @@ mod tests {
         assert_eq!(marks[annotations::HASH].len(), 32);
         assert_ne!(adopt_at("node2").metadata.uid, pod.metadata.uid);
         assert_eq!(pod.spec.expect("spec").containers[0].image_pull_policy.as_deref(), Some("IfNotPresent"));
+    }
+
+    #[test]
+    fn what_is_no_pod_is_no_static_pod() {
+        let adopted = |metadata: &str, spec: &str| {
+            let pods = decode(&format!("kind: Pod\nmetadata: {metadata}\nspec: {spec}\n")).expect("decodes");
+            adopt(pods[0].clone(), "file", "f", "n", Timestamp::UNIX_EPOCH).map(drop).map_err(|why| why.to_string())
+        };
+        let plain = "{containers: [{name: a, image: i}]}";
+        assert_eq!(adopted("{name: p}", plain), Ok(()));
+        for (metadata, spec, path) in [
+            ("{name: p/../q}", plain, "metadata.name"),
+            ("{name: p, namespace: ../kube-system}", plain, "metadata.namespace"),
+            ("{name: p, uid: ..}", plain, "metadata.uid"),
+            ("{name: p, uid: a/b}", plain, "metadata.uid"),
+            ("{name: p}", "{containers: [{name: ../a, image: i}]}", "spec.containers[0].name"),
+            ("{name: p}", "{containers: [{name: a, image: i}, {name: a, image: i}]}", "spec.containers[1].name"),
+            ("{name: p}", "{containers: [{name: a}]}", "spec.containers[0].image"),
+            ("{name: p}", "{containers: [{name: a, image: i}], volumes: [{name: ../v}]}", "spec.volumes[0].name"),
+            (
+                "{name: p}",
+                "{containers: [{name: a, image: i, volumeMounts: [{name: v, mountPath: /v}]}]}",
+                "spec.containers[0].volumeMounts[0].name",
+            ),
+            ("{name: p}", "{restartPolicy: Sometimes, containers: [{name: a, image: i}]}", "spec.restartPolicy"),
+        ] {
+            let refused = adopted(metadata, spec).expect_err(path);
+            assert!(refused.starts_with(&format!("invalid pod: {path}: ")), "{refused}");
+        }
     }
 
     #[test]

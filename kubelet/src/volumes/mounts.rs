@@ -62,8 +62,19 @@ pub(super) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()>
     if is_mount_point(target)? {
         return Ok(());
     }
-    let options = (!options.is_empty()).then_some(options);
-    mount(Some(kind), target, Some(kind), MsFlags::empty(), options).map_err(io::Error::from)
+    let mounted = |options: &str| {
+        let options = (!options.is_empty()).then_some(options);
+        mount(Some(kind), target, Some(kind), MsFlags::empty(), options).map_err(io::Error::from)
+    };
+    if kind != "tmpfs" {
+        return mounted(options);
+    }
+    // What is in memory is not to be written to a swap device. Kernels before 6.4 do not know the option.
+    let unswapped = if options.is_empty() { "noswap".to_owned() } else { format!("{options},noswap") };
+    match mounted(&unswapped) {
+        Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => mounted(options),
+        other => other,
+    }
 }
 
 /// Unmounts everything at and below `folder`.

@@ -150,8 +150,15 @@ async fn a_namespace_that_nobody_knows_lets_no_pod_through() {
     let plugin = PodSecurity::new(reader.clone(), reader.api(), &json!({})).expect("a plugin");
     let pod = || json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let refused = Write::create("", "pods", "soon", pod()).judged(&plugin).await.expect_err("refused");
-    assert_eq!((refused.code, &*refused.message), (500, "Internal error occurred: failed to lookup namespace \"soon\""));
+    assert_eq!(
+        (refused.code, &*refused.message),
+        (500, "Internal error occurred: failed to lookup namespace \"soon\"")
+    );
     let deployment = json!({"metadata": {"name": "d"}, "spec": {"template": pod()}});
-    let (_, notes) = Write::create("apps", "deployments", "soon", deployment).judged(&plugin).await.expect("let through");
-    assert!(notes["pod-security.kubernetes.io/error"].starts_with("failed to lookup namespace \"soon\": "), "{notes:?}");
+    let (_, notes) =
+        Write::create("apps", "deployments", "soon", deployment).judged(&plugin).await.expect("let through");
+    assert!(
+        notes["pod-security.kubernetes.io/error"].starts_with("failed to lookup namespace \"soon\": "),
+        "{notes:?}"
+    );
 }
