@@ -1,7 +1,7 @@
 //! API objects as the types of `k8s-openapi`, read as leniently as Go reads them.
 //!
 //! In: the text or the bytes of an object. Out: the object as a type, or why it cannot be read. The derived decoders refuse
-//! what Go's take (`null` for a time that is required, for one): where they do, the object is decoded by the schema, which
+//! what Go's take (`null` for a time that is required, or the last day of the year 9999): where they do, the object is decoded by the schema, which
 //! is as lenient as `sigs.k8s.io/json`, and what that decoder prints is read instead. Never: a decoder for one kind.
 
 use proto::schema::{Card, Field, Kind, Message};
@@ -11,6 +11,8 @@ use serde_json::Value;
 
 /// Go's zero `metav1.Time`, which is `null` in JSON, where a type has to have a time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+/// [`jiff::Timestamp::MAX`], which leaves room for every time zone; Go knows times up to the end of that year.
+const LAST_TIME: &str = "9999-12-30T22:00:00Z";
 
 /// Reads an object from JSON. `schema` is asked for only where the type's own decoder refuses; without one, that decides.
 ///
@@ -39,37 +41,49 @@ pub fn from_protobuf<T: DeserializeOwned>(schema: &Message, raw: &[u8]) -> Resul
 
 /// Reads an object from a tree that was decoded by its schema.
 fn from_decoded<T: DeserializeOwned>(schema: &Message, mut tree: Value) -> Result<T, String> {
-    replace_nulls(schema, &mut tree);
+    make_readable(schema, &mut tree);
     let text = serde_json::to_vec(&tree).map_err(|error| error.to_string())?;
     serde_json::from_slice(&text).map_err(|error| error.to_string())
 }
 
-/// Leaves out members that are null; a time that the type requires becomes Go's zero time.
-fn replace_nulls(schema: &Message, tree: &mut Value) {
+/// Makes members readable by derived decoders: those that are null are left out, or have their type's zero value where a
+/// list, a map or the type requires one; times beyond what [`jiff`] knows are its last.
+fn make_readable(schema: &Message, tree: &mut Value) {
     let Value::Object(members) = tree else { return };
     members.retain(|name, value| {
         let Some(field) = schema.field(name) else { return true };
-        match value {
-            Value::Null if field.required && is_time(field) => *value = Value::from(ZERO_TIME),
-            Value::Null => return false,
-            value => replace_nulls_below(field, value),
+        match (field.card, value) {
+            (Card::Single, Value::Null) if !(field.required && is_time(field)) => return false,
+            (Card::Repeated | Card::Map, Value::Null) => return false,
+            (Card::Single, value) => make_one_readable(field, value),
+            (Card::Repeated, Value::Array(elements)) => elements.iter_mut().for_each(|it| make_one_readable(field, it)),
+            (Card::Map, Value::Object(entries)) => entries.values_mut().for_each(|it| make_one_readable(field, it)),
+            (Card::Repeated | Card::Map, _) => {}
         }
         true
     });
 }
 
-fn replace_nulls_below(field: &Field, value: &mut Value) {
-    let Some(schema) = field.message() else { return };
-    match (field.card, value) {
-        (Card::Single, value) => replace_nulls(schema, value),
-        (Card::Repeated, Value::Array(elements)) => elements.iter_mut().for_each(|value| replace_nulls(schema, value)),
-        (Card::Map, Value::Object(entries)) => entries.values_mut().for_each(|value| replace_nulls(schema, value)),
-        (Card::Repeated | Card::Map, _) => {}
+fn make_one_readable(field: &Field, value: &mut Value) {
+    match (&field.kind, value) {
+        (Kind::Time | Kind::MicroTime, value @ Value::Null) => *value = ZERO_TIME.into(),
+        (Kind::Time | Kind::MicroTime, Value::String(time)) if time.as_str() > LAST_TIME => {
+            *time = LAST_TIME.to_owned()
+        }
+        (Kind::StringList, value @ Value::Null) => *value = Value::Array(Vec::new()),
+        (Kind::SchemaOrStrings | Kind::SchemaOrArray | Kind::SchemaOrBool, value @ Value::Null) => {
+            *value = Value::Object(serde_json::Map::new());
+        }
+        (_, value) => {
+            if let Some(schema) = field.message() {
+                make_readable(schema, value);
+            }
+        }
     }
 }
 
 fn is_time(field: &Field) -> bool {
-    field.card == Card::Single && matches!(field.kind, Kind::Time | Kind::MicroTime)
+    matches!(field.kind, Kind::Time | Kind::MicroTime)
 }
 
 /// Identity of an object: what can be read of it when nothing else can.
@@ -113,5 +127,7 @@ impl Identity {
     }
 }
 
+#[cfg(test)]
+mod every_kind;
 #[cfg(test)]
 mod tests;
