@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::admissionregistration::v1::{ParamKind, ValidatingAdmissionPolicy};
 use serde_json::{Value, json};
 use shared::cel::Type;
+use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
@@ -123,7 +124,7 @@ impl Policies {
 
 /// Where a group and version is served.
 fn place(group: &str, version: &str) -> String {
-    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+    if group.is_empty() { path::group_version(version) } else { path::group_version(&format!("{group}/{version}")) }
 }
 
 /// `apps/v1, Kind=Deployment`

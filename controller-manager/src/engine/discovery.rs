@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use proto::resources::group_version;
 use serde_json::Value;
+use shared::client::path;
 
 use super::rest::{Rest, RestError};
 
@@ -42,11 +43,11 @@ impl Served {
     /// The collection's path.
     #[must_use]
     pub fn path(&self, namespace: Option<&str>) -> String {
-        let root = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
-        match namespace.filter(|n| self.namespaced && !n.is_empty()) {
-            Some(ns) => format!("{root}/{}/namespaces/{ns}/{}", self.version, self.plural),
-            None => format!("{root}/{}/{}", self.version, self.plural),
-        }
+        let api_version = match self.group.as_str() {
+            "" => self.version.clone(),
+            group => format!("{group}/{}", self.version),
+        };
+        path::collection(&api_version, namespace.filter(|n| self.namespaced && !n.is_empty()), &self.plural)
     }
 
     /// Whether the resource has a verb.
@@ -88,8 +89,7 @@ pub async fn discover(rest: &Rest) -> Result<Catalogue, RestError> {
 
 /// The plural names that a group version serves; none when it does not exist.
 pub async fn resources(rest: &Rest, api_version: &str) -> Result<Vec<String>, RestError> {
-    let root = if api_version.contains('/') { "/apis" } else { "/api" };
-    match rest.get(&format!("{root}/{api_version}")).await {
+    match rest.get(&path::group_version(api_version)).await {
         Ok(list) => {
             let names = list["resources"].as_array().into_iter().flatten().filter_map(|r| r["name"].as_str());
             Ok(names.filter(|n| !n.contains('/')).map(str::to_owned).collect())

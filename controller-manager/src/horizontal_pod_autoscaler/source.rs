@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use proto::quantity::Quantity;
 use proto::selector::label::Selector;
 use serde_json::Value;
-use shared::client::path;
+use shared::client::path::{self, query_value};
 use shared::flags::parse_duration;
 
 use super::calculator::{Sample, Samples};
@@ -40,7 +40,8 @@ async fn of_resource(
     resource: &str,
     container: Option<&str>,
 ) -> Measured {
-    let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods?labelSelector={}", escape(selector));
+    let pods = path::collection("metrics.k8s.io/v1beta1", Some(namespace), "pods");
+    let path = format!("{pods}?labelSelector={}", query_value(selector));
     let list = rest.get(&path).await.map_err(|e| {
         format!("unable to fetch metrics from resource metrics API: {}", worded(&e, "get pods.metrics.k8s.io"))
     })?;
@@ -79,12 +80,9 @@ async fn of_pods(
     metric: &MetricIdentifier,
 ) -> Measured {
     let version = custom_version(rest, targets).await?;
-    let pods = format!("labelSelector={}&", escape(selector));
-    let path = format!(
-        "/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/pods/*/{}?{pods}{}",
-        path::segment(&metric.name)?,
-        metric_selector(metric)?
-    );
+    let pods = path::collection(&format!("custom.metrics.k8s.io/{version}"), Some(namespace), "pods");
+    let series = path::object(&format!("{pods}/*"), &metric.name)?;
+    let path = format!("{series}?labelSelector={}&{}", query_value(selector), metric_selector(metric)?);
     let about = format!("get pods.custom.metrics.k8s.io {}", '*');
     let list = rest.get(&path).await.map_err(|e| format!("{CUSTOM}: {}", worded(&e, &about)))?;
     let items = items(&list).ok_or("no metrics returned from custom metrics API")?;
@@ -106,16 +104,15 @@ async fn of_object(
 ) -> Measured {
     let version = custom_version(rest, targets).await?;
     let api_version = object.api_version.as_deref().unwrap_or_default();
-    let root = format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}");
+    let of = |plural: &str| path::collection(&format!("custom.metrics.k8s.io/{version}"), Some(namespace), plural);
     let name = &metric.name;
-    let series = path::segment(name)?;
     let (path, about) = if object.kind == "Namespace" && !api_version.contains('/') {
-        (format!("{root}/metrics/{series}"), format!("get namespaces.custom.metrics.k8s.io {namespace}"))
+        (path::object(&of("metrics"), name)?, format!("get namespaces.custom.metrics.k8s.io {namespace}"))
     } else {
         let resource = targets.resource(rest, api_version, &object.kind).await;
         let resource = resource.map_err(|e| format!("{CUSTOM}: {e}"))?;
         let about = format!("get {resource}.custom.metrics.k8s.io {}", object.name);
-        (format!("{root}/{resource}/{}/{series}", path::segment(&object.name)?), about)
+        (path::object(&path::object(&of(&resource), &object.name)?, name)?, about)
     };
     let list = rest.get(&format!("{path}?{}", metric_selector(metric)?)).await;
     let list = list.map_err(|e| format!("{CUSTOM}: {}", worded(&e, &about)))?;
@@ -137,10 +134,8 @@ async fn external(rest: &Rest, namespace: &str, metric: &MetricIdentifier) -> Me
         None => String::new(),
     };
     let name = path::segment(&metric.name)?;
-    let path = format!(
-        "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{name}?labelSelector={}",
-        escape(&selector)
-    );
+    let series = path::collection("external.metrics.k8s.io/v1beta1", Some(namespace), &metric.name);
+    let path = format!("{series}?labelSelector={}", query_value(&selector));
     let list = rest.get(&path).await.map_err(|e| {
         let about = format!("get {name}.external.metrics.k8s.io");
         format!("unable to fetch metrics from external metrics API: {}", worded(&e, &about))
@@ -156,7 +151,7 @@ async fn custom_version(rest: &Rest, targets: &Targets) -> Result<&'static str, 
 
 fn metric_selector(metric: &MetricIdentifier) -> Result<String, String> {
     let Some(selector) = &metric.selector else { return Ok(String::new()) };
-    Ok(format!("metricLabelSelector={}", escape(&labels(selector)?)))
+    Ok(format!("metricLabelSelector={}", query_value(&labels(selector)?)))
 }
 
 fn labels(selector: &LabelSelector) -> Result<String, String> {
@@ -201,18 +196,6 @@ fn worded(e: &RestError, about: &str) -> String {
         _ => "the server rejected our request for an unknown reason",
     };
     format!("{meaning} ({about})")
-}
-
-/// A query parameter's value.
-fn escape(value: &str) -> String {
-    let mut out = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -260,6 +243,6 @@ mod tests {
         ] {
             assert_eq!(worded(&e, "get pods.metrics.k8s.io"), want);
         }
-        assert_eq!(escape("app in (a,b)"), "app%20in%20%28a%2Cb%29");
+        assert_eq!(query_value("app in (a,b)"), "app%20in%20%28a%2Cb%29");
     }
 }

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
+use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::types::from_tree;
 use shared::workqueue::Queue;
@@ -111,7 +112,7 @@ impl Namespaces {
             return Ok(None);
         }
         // The status is written back whole, so start from what the server has.
-        let path = format!("/api/v1/namespaces/{}", key.name);
+        let path = path::join(&path::collection("v1", None, "namespaces"), &key.name);
         let live = match self.rest.get(&path).await {
             Err(e) if e.not_found() => return Ok(None),
             other => other?,

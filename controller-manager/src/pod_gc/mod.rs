@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
+use shared::client::path;
 use shared::informer::Store;
 use shared::metrics::Passage;
 
@@ -98,7 +99,8 @@ impl Collector {
         let mut gone = HashSet::new();
         for name in due {
             let _under_way = self.asked.begin();
-            if self.executor.rest.get(&format!("/api/v1/nodes/{name}")).await.is_err_and(|e| e.not_found()) {
+            let node = path::join(&path::collection("v1", None, "nodes"), &name);
+            if self.executor.rest.get(&node).await.is_err_and(|e| e.not_found()) {
                 gone.insert(name);
             }
         }

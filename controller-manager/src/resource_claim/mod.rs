@@ -330,7 +330,7 @@ impl Claims {
         if let Some(pod) = self.pods.get(namespace, &consumer.name).filter(|pod| meant(pod)) {
             return Ok(live(&pod));
         }
-        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let pods = path::collection("v1", Some(namespace), "pods");
         let path = path::object(&pods, &consumer.name).map_err(RestError::other)?;
         match self.executor.rest.get(&path).await {
             Ok(found) => from_tree(&found).map(|pod| live(&pod)).map_err(RestError::other),

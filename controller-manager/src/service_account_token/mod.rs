@@ -49,7 +49,7 @@ impl TokenKey {
     }
 
     fn account_path(&self) -> Result<String, RestError> {
-        let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", self.secret.namespace);
+        let accounts = path::collection("v1", Some(&self.secret.namespace), "serviceaccounts");
         path::object(&accounts, &self.account).map_err(RestError::other)
     }
 

@@ -289,8 +289,8 @@ impl Binder {
             && r.uid.as_deref().is_some_and(|u| !u.is_empty())
         {
             // A volume must not be released on the word of a cache.
-            let namespace = path::segment(r.namespace.as_deref().unwrap_or_default()).map_err(RestError::other)?;
-            let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+            let claims =
+                path::collection("v1", Some(r.namespace.as_deref().unwrap_or_default()), "persistentvolumeclaims");
             let path = path::object(&claims, r.name.as_deref().unwrap_or_default()).map_err(RestError::other)?;
             claim = match self.executor.rest.get(&path).await {
                 Ok(v) => Some(Arc::new(from_tree(&v).map_err(RestError::other)?)),

@@ -9,6 +9,7 @@ use kube::api::{Api, WatchEvent, WatchParams};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use shared::client::path;
 use shared::types::from_tree;
 
 use super::recycle;
@@ -170,7 +171,7 @@ fn path(pod: &Pod) -> String {
 }
 
 fn collection(namespace: &str) -> String {
-    format!("/api/v1/namespaces/{namespace}/pods")
+    path::collection("v1", Some(namespace), "pods")
 }
 
 /// What a change means for the recycler pod of this uid; nothing as long as it runs.

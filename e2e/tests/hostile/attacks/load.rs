@@ -28,6 +28,25 @@ pub fn all() -> Vec<Attack> {
             let whole = arena.send("GET", &mine("pods", "talker/log"), &["-o", "/dev/null"], None);
             expect(&whole, &[200], "the whole log");
         }),
+        attack("a UDP service of 500 addresses whose 2,000 endpoints go at once", |arena| {
+            let addresses: Vec<String> = (0..500).map(|n| format!("198.51.{}.{}", n / 250, n % 250 + 1)).collect();
+            let service = json!({"metadata": {"name": "wide"}, "spec": {"externalIPs": addresses,
+                "ports": [{"port": 5353, "protocol": "UDP"}]}});
+            expect(&arena.post(&mine("services", ""), &service), &[201], "the Service");
+            for part in 0..2 {
+                let endpoints: Vec<_> = (0..1000)
+                    .map(|n| json!({"addresses": [format!("10.99.{}.{}", part * 4 + n / 250, n % 250 + 1)]}))
+                    .collect();
+                let slice = json!({"metadata": {"name": format!("wide-{part}"), "labels": {"kubernetes.io/service-name": "wide"}},
+                    "addressType": "IPv4", "ports": [{"port": 53, "protocol": "UDP"}], "endpoints": endpoints});
+                expect(&arena.post(&of_group("discovery.k8s.io/v1", "endpointslices", ""), &slice), &[201], "a slice");
+            }
+            std::thread::sleep(Duration::from_secs(2));
+            for part in 0..2 {
+                let slice = of_group("discovery.k8s.io/v1", "endpointslices", &format!("wide-{part}"));
+                expect(&arena.ask("DELETE", &slice), &[200], "DELETE");
+            }
+        }),
         attack("10,000 events", |arena| {
             let body = |n: usize| {
                 json!({"metadata": {"name": format!("flood.{n}")}, "reason": "Flood", "message": "x".repeat(500), "type": "Normal",

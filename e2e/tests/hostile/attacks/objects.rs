@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Attack, attack, expect};
-use crate::client::{MINE, mine, of_group, pod};
+use crate::client::{MINE, container, mine, of_group, pod};
 
 const JSON: &str = "Content-Type: application/json";
 const YAML: &str = "Content-Type: application/yaml";
@@ -40,6 +40,39 @@ pub fn all() -> Vec<Attack> {
             ] {
                 let answer = arena.patch(&mine("pods", "hollow/status"), &json!({"status": status}));
                 expect(&answer, &[200, 422], &status.to_string());
+            }
+        }),
+        attack("times as early and as late as there are", |arena| {
+            expect(&arena.post(&mine("pods", ""), &pod("timeless", &json!({}))), &[201], "the pod");
+            arena.wait_until_running("timeless");
+            let budget = json!({"metadata": {"name": "timeless"}, "spec": {"selector": {"matchLabels": {"n": "one"}}}});
+            let budgets = |name| of_group("policy/v1", "poddisruptionbudgets", name);
+            expect(&arena.post(&budgets(""), &budget), &[201], "the budget");
+            for (number, time) in
+                ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z", "9999-12-31T23:59:59Z"].iter().enumerate()
+            {
+                let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": time, "lastProbeTime": time});
+                let ended = json!({"terminated": {"exitCode": 0, "startedAt": time, "finishedAt": time}});
+                for status in [
+                    json!({"startTime": time, "conditions": [ready]}),
+                    json!({"containerStatuses": [{"name": "main", "state": ended, "ready": true, "restartCount": 0, "image": "", "imageID": ""}]}),
+                ] {
+                    let answer = arena.patch(&mine("pods", "timeless/status"), &json!({"status": status}));
+                    expect(&answer, &[200, 422], &status.to_string());
+                }
+                let disrupted = json!({"status": {"disruptedPods": {"timeless": time}}});
+                expect(&arena.patch(&budgets("timeless/status"), &disrupted), &[200, 422], "the budget");
+                let micro = time.replace('Z', ".000000Z");
+                let lease = json!({"metadata": {"name": format!("timeless-{number}")}, "spec":
+                    {"holderIdentity": "x", "leaseDurationSeconds": i32::MAX, "acquireTime": micro, "renewTime": micro}});
+                expect(&arena.post(&of_group("coordination.k8s.io/v1", "leases", ""), &lease), &[201, 422], "the lease");
+                let spec = json!({"ttlSecondsAfterFinished": i32::MAX, "template": {"spec":
+                    {"restartPolicy": "Never", "containers": [container(&["true"])]}}});
+                let jobs = |name: &str| of_group("batch/v1", "jobs", name);
+                let name = format!("timeless-{number}");
+                expect(&arena.post(&jobs(""), &json!({"metadata": {"name": name}, "spec": spec})), &[201], "the Job");
+                let status = json!({"status": {"startTime": time, "completionTime": time}});
+                expect(&arena.patch(&jobs(&format!("{name}/status")), &status), &[200, 422], "the Job's status");
             }
         }),
         attack("statuses of workloads with null and extreme numbers", |arena| {
