@@ -327,50 +327,64 @@ pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
 
 /// Indents a compact text by two spaces, as upstream's `?pretty=1` does.
 pub fn indent(compact: &[u8], out: &mut Vec<u8>) {
-    let mut level = 0_usize;
-    let mut quoted = false;
-    let mut escaped = false;
-    let newline = |level: usize, out: &mut Vec<u8>| {
+    Indenter::default().indent(compact, out);
+}
+
+/// Indents a compact text that comes in parts. Line ends between its values are left out.
+#[derive(Debug, Default)]
+pub struct Indenter {
+    level: usize,
+    /// Within a string.
+    quoted: bool,
+    escaped: bool,
+    /// The last byte began an object or a list; nothing is known of what is in it.
+    begun: bool,
+}
+
+impl Indenter {
+    /// Appends the next part, indented.
+    pub fn indent(&mut self, compact: &[u8], out: &mut Vec<u8>) {
+        for &byte in compact {
+            if self.quoted {
+                out.push(byte);
+                self.quoted = self.escaped || byte != b'"';
+                self.escaped = !self.escaped && byte == b'\\';
+                continue;
+            }
+            let closes = matches!(byte, b'}' | b']');
+            let is_empty = closes && self.begun;
+            if std::mem::take(&mut self.begun) && !closes {
+                self.line(out);
+            }
+            match byte {
+                b'{' | b'[' => {
+                    out.push(byte);
+                    self.level += 1;
+                    self.begun = true;
+                }
+                b'}' | b']' => {
+                    self.level = self.level.saturating_sub(1);
+                    if !is_empty {
+                        self.line(out);
+                    }
+                    out.push(byte);
+                }
+                b',' => {
+                    out.push(byte);
+                    self.line(out);
+                }
+                b':' => out.extend_from_slice(b": "),
+                b'\n' => {}
+                byte => {
+                    self.quoted = byte == b'"';
+                    out.push(byte);
+                }
+            }
+        }
+    }
+
+    fn line(&self, out: &mut Vec<u8>) {
         out.push(b'\n');
-        out.resize(out.len() + 2 * level, b' ');
-    };
-    for (i, &b) in compact.iter().enumerate() {
-        if quoted {
-            out.push(b);
-            if escaped {
-                escaped = false;
-            } else if b == b'\\' {
-                escaped = true;
-            } else if b == b'"' {
-                quoted = false;
-            }
-            continue;
-        }
-        match b {
-            b'"' => {
-                quoted = true;
-                out.push(b);
-            }
-            b'{' | b'[' => {
-                out.push(b);
-                level += 1;
-                if !matches!(compact.get(i + 1), Some(b'}' | b']')) {
-                    newline(level, out);
-                }
-            }
-            b'}' | b']' => {
-                level = level.saturating_sub(1);
-                if !matches!(compact.get(i.wrapping_sub(1)), Some(b'{' | b'[')) {
-                    newline(level, out);
-                }
-                out.push(b);
-            }
-            b',' => {
-                out.push(b);
-                newline(level, out);
-            }
-            b':' => out.extend_from_slice(b": "),
-            b => out.push(b),
-        }
+        out.resize(out.len() + 2 * self.level, b' ');
     }
 }

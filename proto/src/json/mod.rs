@@ -20,11 +20,11 @@ use crate::Value;
 
 pub(crate) use decode::decode_any_at;
 pub use decode::{decode, decode_any, decode_any_reporting};
+pub use encode::{Indenter, encode, encode_any, encode_field, encode_pretty, indent, raw as encode_raw};
 pub(crate) use encode::{
     empty_element as encode_element, int as encode_int, name as encode_name, one as encode_special,
     scalar as encode_scalar, text as encode_text, zero_value as encode_zero,
 };
-pub use encode::{encode, encode_any, encode_field, encode_pretty, indent, raw as encode_raw};
 pub use part::decode_touched;
 pub use text::canonicalize;
 pub(crate) use text::{schema_props, time_value};

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use flate2::Crc;
 use futures::StreamExt as _;
 use futures::stream::{self, LocalBoxStream};
+use proto::json::Indenter;
 
 use crate::cache::{Entry, Hub, Pack, packs};
 use crate::verbs::{Body, Reply};
@@ -47,6 +48,8 @@ pub struct Parts {
     pub tail: Cow<'static, [u8]>,
     /// Names this way of writing, when it depends on nothing but the objects.
     pub fixed: Option<u64>,
+    /// The text is compact JSON, and to be indented.
+    pub pretty: bool,
 }
 
 impl Parts {
@@ -72,7 +75,7 @@ impl Parts {
     }
 
     fn fingerprint(&self, start: usize, end: usize, any: bool) -> Option<packs::Fingerprint> {
-        let fixed = self.fixed?;
+        let fixed = self.fixed.filter(|_| !self.pretty)?;
         let mut sum = 0_u128;
         for salt in 0..2_u8 {
             let mut h = hasher().build_hasher();
@@ -91,8 +94,25 @@ fn hasher() -> &'static RandomState {
     STATE.get_or_init(RandomState::new)
 }
 
+/// Text in the form that was asked for, part by part.
+struct Form(Option<Indenter>);
+
+impl Form {
+    fn of(parts: &Parts) -> Self {
+        Self(parts.pretty.then(Indenter::default))
+    }
+
+    fn shape(&mut self, compact: Vec<u8>) -> Vec<u8> {
+        let Some(indenter) = &mut self.0 else { return compact };
+        let mut pretty = Vec::with_capacity(compact.len() + compact.len() / 2);
+        indenter.indent(&compact, &mut pretty);
+        pretty
+    }
+}
+
 struct Chunks {
     parts: Parts,
+    form: Form,
     next: usize,
     any: bool,
     begun: bool,
@@ -100,6 +120,10 @@ struct Chunks {
 }
 
 impl Chunks {
+    fn new(parts: Parts) -> Self {
+        Self { form: Form::of(&parts), parts, next: 0, any: false, begun: false, ended: false }
+    }
+
     /// Appends until there is that much, or the end.
     fn fill(&mut self, out: &mut Vec<u8>, size: usize) {
         if !std::mem::replace(&mut self.begun, true) {
@@ -120,12 +144,13 @@ impl Chunks {
         }
         let mut out = Vec::with_capacity(CHUNK + (8 << 10));
         self.fill(&mut out, CHUNK);
-        Some(Bytes::from(out))
+        Some(Bytes::from(self.form.shape(out)))
     }
 }
 
 struct Packing {
     parts: Parts,
+    form: Form,
     hub: Arc<Hub>,
     next: usize,
     any: bool,
@@ -141,13 +166,15 @@ impl Packing {
             return None;
         }
         if !std::mem::replace(&mut self.begun, true) {
-            let pack = Pack::new(&self.parts.head, false);
+            let head = self.form.shape(std::mem::take(&mut self.parts.head));
+            let pack = Pack::new(&head, false);
             self.crc.combine(&pack.crc);
             return Some(Bytes::from([&packs::HEADER[..], &pack.bytes].concat()));
         }
         if self.next == self.parts.items.len() {
             self.ended = true;
-            let pack = Pack::new(&self.parts.tail, true);
+            let tail = self.form.shape(self.parts.tail.to_vec());
+            let pack = Pack::new(&tail, true);
             self.crc.combine(&pack.crc);
             return Some(Bytes::from([&pack.bytes[..], &packs::trailer(&self.crc)].concat()));
         }
@@ -160,8 +187,10 @@ impl Packing {
                 pack
             }
             None => {
-                self.plain.clear();
-                (start..end).for_each(|i| self.parts.write(i, &mut self.any, &mut self.plain));
+                let mut plain = std::mem::take(&mut self.plain);
+                plain.clear();
+                (start..end).for_each(|i| self.parts.write(i, &mut self.any, &mut plain));
+                self.plain = self.form.shape(plain);
                 let pack = Arc::new(Pack::new(&self.plain, false));
                 if let Some(of) = of {
                     self.hub.packs().keep(of, pack.clone());
@@ -188,17 +217,18 @@ fn streamed<S: 'static>(
 /// The answer: in one piece when it is small, else in chunks; compressed when the client takes that and it is large.
 pub fn reply(hub: &Arc<Hub>, content_type: &str, gzip: bool, parts: Parts) -> Reply {
     let head = parts.head.clone();
-    let mut chunks = Chunks { parts, next: 0, any: false, begun: false, ended: false };
+    let mut chunks = Chunks::new(parts);
     let size = if gzip { COMPRESS_FROM + 1 } else { CHUNK };
     let mut first = Vec::with_capacity(if chunks.parts.items.len() > FEW { CHUNK + (8 << 10) } else { 4 << 10 });
     chunks.fill(&mut first, size);
     if chunks.ended {
-        return Reply::new(200, content_type, first);
+        return Reply::new(200, content_type, chunks.form.shape(first));
     }
     let (body, packed) = if gzip {
         drop(first);
         let parts = Parts { head, ..chunks.parts };
         let packing = Packing {
+            form: Form::of(&parts),
             parts,
             hub: hub.clone(),
             next: 0,
@@ -210,6 +240,7 @@ pub fn reply(hub: &Arc<Hub>, content_type: &str, gzip: bool, parts: Parts) -> Re
         };
         (streamed(packing, Packing::next), true)
     } else {
+        let first = chunks.form.shape(first);
         let rest = streamed(chunks, Chunks::next);
         (stream::once(async move { Ok(Bytes::from(first)) }).chain(rest).boxed_local(), false)
     };
@@ -235,18 +266,33 @@ mod tests {
             commas: true,
             tail: Cow::Borrowed(b"]\n"),
             fixed: Some(1),
+            pretty: false,
         }
     }
 
     #[test]
     fn chunks_are_the_list_without_what_cannot_be_encoded() {
-        let mut chunks = Chunks { parts: parts(6), next: 0, any: false, begun: false, ended: false };
+        let mut chunks = Chunks::new(parts(6));
         let mut out = Vec::new();
         while !chunks.ended {
             let size = out.len() + 1;
             chunks.fill(&mut out, size);
         }
         assert_eq!(String::from_utf8_lossy(&out), "[\"1\",\"2\",\"4\",\"5\"]\n");
+    }
+
+    #[test]
+    fn lists_are_indented_chunk_by_chunk() {
+        let mut chunks = Chunks::new(Parts { head: b"{\"items\":[".to_vec(), pretty: true, ..parts(6) });
+        chunks.parts.tail = Cow::Borrowed(b"]}\n");
+        let mut pretty = Vec::new();
+        while !chunks.ended {
+            let mut out = Vec::new();
+            chunks.fill(&mut out, 1);
+            pretty.extend(chunks.form.shape(out));
+        }
+        let expected = "{\n  \"items\": [\n    \"1\",\n    \"2\",\n    \"4\",\n    \"5\"\n  ]\n}";
+        assert_eq!(String::from_utf8_lossy(&pretty), expected);
     }
 
     #[test]

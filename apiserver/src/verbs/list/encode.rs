@@ -55,7 +55,7 @@ pub fn reply(
         return Err(refused);
     }
     let parts = match (accepted.shape, accepted.format) {
-        _ if accepted.pretty || row.custom.is_some() && accepted.format != Format::Json => Err(found),
+        _ if row.custom.is_some() && accepted.format != Format::Json => Err(found),
         (Shape::Object, Format::Json) => Ok(json_parts(engine, row, found)),
         (Shape::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
         (Shape::MetadataList(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
@@ -66,7 +66,10 @@ pub fn reply(
         _ => Err(found),
     };
     match parts {
-        Ok(parts) => Ok(body::reply(&engine.hub, accepted.format.content_type(), r.gzip, parts)),
+        Ok(parts) => {
+            let parts = Parts { pretty: accepted.pretty && accepted.format == Format::Json, ..parts };
+            Ok(body::reply(&engine.hub, accepted.format.content_type(), r.gzip, parts))
+        }
         Err(found) => by_trees(engine, row, accepted, include, &found),
     }
 }
@@ -129,7 +132,7 @@ fn custom_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
     tail.extend_from_slice(b"}\n");
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Owned(tail), fixed: None }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Owned(tail), fixed: None, pretty: false }
 }
 
 fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
@@ -146,7 +149,7 @@ fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
     let fixed = way(row, "json");
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed, pretty: false }
 }
 
 fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found: Found) -> Parts {
@@ -162,7 +165,7 @@ fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found:
     let fixed = way(row, version);
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::metadata_item(&engine, &row, version, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(tail), fixed }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(tail), fixed, pretty: false }
 }
 
 fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: Include, found: Found) -> Parts {
@@ -171,7 +174,7 @@ fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: 
     head.truncate(head.len() - END.len());
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::row_item(&engine, &row, version, include, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed: None }
+    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed: None, pretty: false }
 }
 
 /// A protobuf list (`metadata = 1`, `items = 2`) in its envelope, given each element's bytes.
@@ -188,7 +191,7 @@ fn enveloped(
     let Some(sizes) = found.items.iter().map(|e| size(e)).sum::<Option<usize>>() else { return Err(found) };
     let (mut head, tail) = protobuf::wrap_around(api_version, kind, body.len() + sizes);
     head.extend_from_slice(&body);
-    Ok(Parts { head, items: found.items, item, commas: false, tail: Cow::Borrowed(tail), fixed })
+    Ok(Parts { head, items: found.items, item, commas: false, tail: Cow::Borrowed(tail), fixed, pretty: false })
 }
 
 fn protobuf_parts(row: &Row, found: Found) -> Result<Parts, Found> {
