@@ -10,12 +10,13 @@ use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object};
 use tokio::sync::{Notify, oneshot};
 
+use super::failure::Reporter;
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
-use crate::framework::{Change, ClusterEvent, Delta, Status};
+use crate::framework::{Change, ClusterEvent, Delta, Failure, Status};
 use crate::metrics;
 use crate::model::{Cache, NodeBase, PodInfo};
-use crate::queue::{Profiles, Queue};
+use crate::queue::{Profiles, Queue, QueuedPod};
 
 /// Finds a pod by namespace and name.
 pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<PodInfo>> + Send + Sync>;
@@ -71,6 +72,25 @@ impl Core {
     /// Ends a pod's wait; `false` when it does not wait.
     pub(super) fn answer(&self, uid: &str, status: Status) -> bool {
         self.waiting.lock().remove(uid).is_some_and(|tell| tell.send(status).is_ok())
+    }
+
+    /// Gives the room of an assumed pod back.
+    pub(super) fn give_back(&self, uid: &Arc<str>) {
+        let mut cache = self.cache.lock();
+        if cache.is_assumed(uid) {
+            cache.forget(uid);
+        }
+    }
+
+    /// Ends an attempt that panicked as one that failed.
+    pub(super) fn broken(&self, reporter: &Reporter, queued: QueuedPod, panic: &str) {
+        match self.profiles.get(&queued.pod.scheduler_name) {
+            Some(profile) => {
+                let status = Status::error(format!("observed a panic: {panic}"));
+                reporter.failed(profile, queued, Failure::Broken(status), None);
+            }
+            None => self.queue.lock().done(&queued.pod.uid),
+        }
     }
 
     fn ours(&self, pod: &PodInfo) -> bool {

@@ -1,12 +1,14 @@
 //! The scheduling cycle, one pod at a time, and the binding cycles that follow it side by side.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use rand::Rng as _;
 use serde_json::json;
 use shared::events::Kind;
-use shared::run::TaskGroup;
+use shared::run::{TaskGroup, contained, panic_text};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +64,7 @@ impl Cycle {
             };
             let next = self.core.queue.lock().pop(Instant::now());
             if let Some(queued) = next {
-                self.attempt(queued, turn);
+                self.attempt_contained(queued, turn);
                 // Bindings share these threads.
                 tokio::task::yield_now().await;
                 continue;
@@ -86,9 +88,25 @@ impl Cycle {
         metrics::cache(self.core.cache.lock().sizes());
     }
 
-    fn attempt(&mut self, queued: QueuedPod, turn: Option<OwnedSemaphorePermit>) {
-        let started = Instant::now();
+    /// Attempts a pod. A panic is that pod's failure: it is tried again with back-off, as after any error, and what is
+    /// kept from cycle to cycle is made anew.
+    fn attempt_contained(&mut self, queued: QueuedPod, turn: Option<OwnedSemaphorePermit>) {
         let pod = Arc::clone(&queued.pod);
+        let mut queued = Some(queued);
+        let Err(panic) = contained(|| self.attempt(&mut queued, turn)) else { return };
+        tracing::error!(%pod, panic, "Observed a panic while scheduling a pod");
+        (self.cursor, self.snapshot) = (Cursor::default(), Snapshot::default());
+        // Without it the attempt had come to its end.
+        if let Some(queued) = queued {
+            self.core.give_back(&pod.uid);
+            self.core.broken(&self.reporter, queued, &panic);
+        }
+    }
+
+    /// Takes the pod out of `slot` when its fate is decided.
+    fn attempt(&mut self, slot: &mut Option<QueuedPod>, turn: Option<OwnedSemaphorePermit>) {
+        let started = Instant::now();
+        let Some(pod) = slot.as_ref().map(|queued| Arc::clone(&queued.pod)) else { return };
         let Some(profile) = self.core.profiles.get(&pod.scheduler_name).cloned() else {
             self.core.queue.lock().done(&pod.uid);
             return;
@@ -113,7 +131,9 @@ impl Cycle {
         match decided {
             Ok(placement) => {
                 let assumed = Arc::new(pod.placed(placement.node.name()));
-                if let Err(status) = self.settle(cx, &profile, &mut state, &placement, &assumed) {
+                let settled = self.settle(cx, &profile, &mut state, &placement, &assumed);
+                let Some(queued) = slot.take() else { return };
+                if let Err(status) = settled {
                     metrics::attempt(&profile.name, outcome(&status), started.elapsed());
                     self.reporter.failed(&profile, queued, Failure::Broken(status), None);
                     return;
@@ -129,11 +149,13 @@ impl Cycle {
                 drop(nominated);
                 metrics::attempt(&profile.name, Attempt::Unschedulable, started.elapsed());
                 self.make_room(&profile, &pod, rescue.as_ref());
+                let Some(queued) = slot.take() else { return };
                 self.reporter.failed(&profile, queued, Failure::Unfit(diagnosis), rescue);
             }
             Err(failure) => {
                 let how = if matches!(failure, Failure::NoNodes) { Attempt::Unschedulable } else { Attempt::Error };
                 metrics::attempt(&profile.name, how, started.elapsed());
+                let Some(queued) = slot.take() else { return };
                 self.reporter.failed(&profile, queued, failure, None);
             }
         }
@@ -152,7 +174,16 @@ impl Cycle {
         }
         tracing::debug!(pod = %pod, node = %binding.node, evaluated = placement.evaluated, feasible = placement.feasible, "Attempting to bind pod to node");
         let waits = (status.code() == Code::Wait).then(|| self.core.wait(&pod.uid));
-        self.tasks.spawn("binding", binding.run(waits.map(|told| (told, patience))));
+        let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
+        let queued = binding.queued.clone();
+        let work = binding.run(waits.map(|told| (told, patience)));
+        self.tasks.spawn("binding", async move {
+            let Err(panic) = AssertUnwindSafe(work).catch_unwind().await else { return };
+            let panic = panic_text(&*panic).unwrap_or("unknown panic");
+            tracing::error!(pod = %queued.pod, panic, "Observed a panic while binding a pod");
+            core.give_back(&queued.pod.uid);
+            core.broken(&reporter, queued, panic);
+        });
     }
 
     /// Takes the room in the cache, then lets plugins take theirs.

@@ -40,6 +40,7 @@ impl Recording {
 impl Api for Recording {
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
         self.note(format!("bind {} {node}", pod.name))?;
+        assert!(&*pod.name != "panics", "a binding that panics");
         let bad = self.bad_bindings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if bad.is_ok() { Err(ApiError { code: 500, message: "no".into() }) } else { Ok(()) }
     }
@@ -182,6 +183,23 @@ async fn a_failed_binding_is_tried_again() {
     }
     assert!(calls.contains(&"patch p SchedulerError -".to_owned()), "{calls:?}");
     assert_eq!(calls.iter().filter(|c| *c == "bind p n").count(), 2, "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_binding_that_panics_is_a_failure_of_its_pod() {
+    let mut world = World::start(0);
+    world.core.node_seen(node("n").base());
+    world.add(&pod("panics").cpu("3"));
+    let mut calls = vec![world.next().await, world.next().await, world.next().await];
+    // It is tried again, and its room was given back meanwhile.
+    calls.sort();
+    assert_eq!(calls, ["bind panics n", "bind panics n", "patch panics SchedulerError -"]);
+    world.remove("panics");
+    world.add(&pod("p").cpu("3"));
+    while !calls.contains(&"bind p n".to_owned()) {
+        calls.push(world.next().await);
+        assert!(calls.len() < 20, "{calls:?}");
+    }
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use proto::schema::Message;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::run::{Shutdown, TaskGroup};
+use crate::run::{self, Shutdown, TaskGroup};
 use crate::typed;
 
 pub use follow::{Follower, follow};
@@ -176,7 +176,7 @@ impl<K: Cached> Informer<K> {
     pub fn add_handler(&self, handler: impl Fn(&Event<K>) + Send + Sync + 'static) {
         let mut handlers = self.0.handlers.lock();
         for object in self.0.store.list() {
-            handler(&Event::Added(object));
+            tell(&handler, &Event::Added(object));
         }
         handlers.push(Box::new(handler));
     }
@@ -261,7 +261,7 @@ impl<K: Cached> Cache for Informer<K> {
         }
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.put(object) {
-            handlers.iter().for_each(|handler| handler(&event));
+            handlers.iter().for_each(|handler| tell(handler, &event));
         }
         Ok(revision)
     }
@@ -311,6 +311,14 @@ impl<K: Cached> Cache for Informer<K> {
     }
 }
 
+/// Tells a handler of an event. One that panics has not heard of this event; it is told of the next, and so are others.
+fn tell<K: Cached>(handler: &impl Fn(&Event<K>), event: &Event<K>) {
+    if let Err(panic) = run::contained(|| handler(event)) {
+        let key = event.object().cache_key();
+        tracing::error!(kind = %K::kind_name(), ?key, panic, "Observed a panic in an event handler");
+    }
+}
+
 impl<K: Cached> Informer<K> {
     fn read(&self, object: Raw<'_>) -> Result<K, Broken> {
         let mut object: K = match (object, self.0.from_protobuf.get()) {
@@ -323,7 +331,7 @@ impl<K: Cached> Informer<K> {
         };
         object.forget_managers();
         if let Some(transform) = &*self.0.transform.lock() {
-            transform(&mut object);
+            run::contained(|| transform(&mut object)).map_err(|panic| format!("observed a panic: {panic}"))?;
         }
         Ok(object)
     }
@@ -342,7 +350,7 @@ impl<K: Cached> Informer<K> {
     fn drop_object(&self, key: &Key, last: Option<K>) {
         let handlers = self.0.handlers.lock();
         if let Some(event) = self.0.store.remove(key, last) {
-            handlers.iter().for_each(|handler| handler(&event));
+            handlers.iter().for_each(|handler| tell(handler, &event));
         }
     }
 }

@@ -10,6 +10,7 @@ use foldhash::{HashMap, HashSet};
 use parking_lot::RwLock;
 
 use super::{Cached, Event, Unreadable};
+use crate::run;
 
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 /// Whether an object is found where it was; false when that is not known without making the keys.
@@ -254,8 +255,16 @@ impl<K: Cached> Store<K> {
 }
 
 impl<K: Cached> Index<K> {
+    /// The values that an object is filed under; none where finding them panics, each time.
+    fn values(&self, object: &K) -> Vec<String> {
+        run::contained(|| (self.keys)(object)).unwrap_or_else(|panic| {
+            tracing::error!(kind = %K::kind_name(), key = ?object.cache_key(), panic, "Observed a panic in an index");
+            Vec::new()
+        })
+    }
+
     fn insert(&mut self, slot: Slot, object: &K) {
-        for value in (self.keys)(object) {
+        for value in self.values(object) {
             match self.entries.entry(value.into_boxed_str()) {
                 Entry::Vacant(free) => drop(free.insert(Bucket::One(slot))),
                 Entry::Occupied(mut taken) => taken.get_mut().insert(slot),
@@ -264,7 +273,7 @@ impl<K: Cached> Index<K> {
     }
 
     fn remove(&mut self, slot: Slot, object: &K) {
-        for value in (self.keys)(object) {
+        for value in self.values(object) {
             if self.entries.get_mut(value.as_str()).is_some_and(|bucket| bucket.remove(slot)) {
                 self.entries.remove(value.as_str());
             }
@@ -273,7 +282,7 @@ impl<K: Cached> Index<K> {
 
     /// Most changes leave an object where it is filed.
     fn replace(&mut self, slot: Slot, old: &K, new: &K) {
-        if !(self.unmoved)(old, new) && (self.keys)(old) != (self.keys)(new) {
+        if !(self.unmoved)(old, new) && self.values(old) != self.values(new) {
             self.remove(slot, old);
             self.insert(slot, new);
         }

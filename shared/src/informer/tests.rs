@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -347,4 +348,36 @@ async fn scope_waits_for_its_own_informers_only() {
     assert!(waits(&again).await);
     let _late = again.informer::<Secret>();
     assert!(!waits(&again).await);
+}
+
+#[tokio::test]
+async fn panics_on_an_object_belong_to_that_object() {
+    let boom = |map: &ConfigMap| map.metadata.name.as_deref() == Some("boom");
+    let lines = [
+        line("ADDED", &map("boom", 1, "red")),
+        line("ADDED", &map("a", 2, "red")),
+        line("ADDED", &map("bad", 3, "red")),
+        bookmark(4, true),
+    ];
+    let heard = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&heard);
+    let mut server = start_with(vec![(200, "application/json", lines.concat().into_bytes())], move |informer| {
+        informer.set_transform(|map| assert!(map.metadata.name.as_deref() != Some("bad"), "a transform"));
+        informer.add_index("own", move |map: &ConfigMap| {
+            assert!(!boom(map), "an index");
+            map.data.iter().flat_map(|data| data.get("color").cloned()).collect()
+        });
+        informer.add_handler(move |event: &Event<ConfigMap>| {
+            let Event::Added(map) = event else { return };
+            assert!(!boom(map), "a handler");
+            count.fetch_add(1, Ordering::AcqRel);
+        });
+    });
+    assert_eq!([server.next().await, server.next().await], ["added boom", "added a"]);
+    server.informer.synced().await;
+    let store = server.informer.store();
+    assert_eq!(heard.load(Ordering::Acquire), 1, "the handler was told of the other object");
+    assert!(store.get("ns", "boom").is_some(), "the store has what its handlers cannot take");
+    assert_eq!(store.by_index("own", "red").len(), 1);
+    assert!(store.unreadable().contains("ns", "bad"), "what cannot be transformed counts as unreadable");
 }

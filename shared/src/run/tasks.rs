@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +47,14 @@ impl Drop for Leaving {
 /// The message of a caught panic, where it is text.
 pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+}
+
+/// Runs work that belongs to one object or key, so that its panic belongs to that one, too: the process goes on.
+///
+/// # Errors
+/// The panic's message.
+pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(&*panic).unwrap_or("unknown panic").to_owned())
 }
 
 impl TaskGroup {
