@@ -6,12 +6,14 @@ use apiserver::connect::frames::Decoder;
 use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::crd::{self, JsonPath};
 use apiserver::negotiate::{self, Media, Sent};
-use apiserver::registry;
-use apiserver::serve::info::request_info;
+use apiserver::registry::{self, Rows};
+use apiserver::serve::info::{names_object, request_info};
 use apiserver::storage::codec;
 use apiserver::verbs::delete;
 use apiserver::verbs::query::Query;
+use apiserver::verbs::route;
 use bytes::BytesMut;
+use k8s_openapi::Resource;
 use proto::json::{self, Strictness};
 use proto::merge::apply::{self, One, Ownable, Write as Applying};
 use proto::merge::fieldset::Set;
@@ -21,7 +23,9 @@ use proto::resources::Row;
 use proto::schema::{self, Message};
 use proto::selector::{FieldSelector, Selector};
 use proto::{Value, defaulting};
+use serde::de::DeserializeOwned;
 use shared::cel::{Declared, PER_CALL_LIMIT, Program, Scope, Type};
+use shared::typed;
 
 /// A pod of one container.
 pub(crate) const POD: &[u8] = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x1a\x0a\x06\x0a\x01a\x5a\x01b\x12\x0e\x12\x06\x0a\x01c\x12\x01i\x1a\x02No\x20\x1e\x1a\0";
@@ -234,6 +238,65 @@ pub(crate) fn paths(input: &[u8]) -> String {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     let info = request_info(method, path, &Query::parse(query));
     format!("{} {} {} {}", info.verb, info.is_resource, info.namespace.is_empty(), info.name.is_empty())
+}
+
+/// What is authorised is what is done: the resolved row and the request's attributes name one thing.
+pub(crate) fn routes(input: &[u8]) -> String {
+    let line = text(input);
+    let (method, rest) = line.split_once(' ').unwrap_or(("GET", &line));
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let info = request_info(method, path, &Query::parse(query));
+    let route = match route(&Rows::default(), &info, method) {
+        Ok(route) => route,
+        Err(status) => return status.code.to_string(),
+    };
+    let row = &route.row;
+    assert_eq!((&*row.group, &*row.version, &*row.plural), (&*info.api_group, &*info.api_version, &*info.resource));
+    assert_eq!(route.subresource().map_or("", |sub| &sub.name), info.subresource);
+    let is_itself = info.resource == "namespaces" && info.name == info.namespace && !info.below_namespace;
+    assert!(row.namespaced || info.namespace.is_empty() || is_itself, "{info:?}");
+    assert!(!(row.namespaced && names_object(&info) && info.namespace.is_empty()), "{info:?}");
+    assert!(!matches!(info.name.as_str(), "." | "..") || info.verb == "watch", "{info:?}");
+    let of_collection = matches!(info.verb.as_str(), "list" | "deletecollection");
+    assert!(!(of_collection && names_object(&info)), "{info:?}");
+    assert!(info.verb != "deletecollection" || info.name.is_empty(), "{info:?}");
+    format!("{} {}", info.verb, row.plural)
+}
+
+/// Reads an object as a typed client does, from JSON and from protobuf. What the API server's decoder takes is read.
+fn typed_read<T: DeserializeOwned + Resource>(input: &[u8]) -> String {
+    let schema = schema::kind_of(T::API_VERSION, T::KIND).expect("a kind");
+    let taken = json::decode(schema, input, Strictness::Ignore).is_ok();
+    let read = typed::from_json::<T>(|| Some(schema), input);
+    assert!(!taken || read.is_ok(), "{} {}: {:?}", T::API_VERSION, T::KIND, read.err());
+    let from_protobuf = typed::from_protobuf::<T>(schema, input);
+    let identity = (typed::Identity::of_json(input), typed::Identity::of_protobuf(input));
+    format!("{taken} {} {} {}", from_protobuf.is_ok(), identity.0.is_some(), identity.1.is_some())
+}
+
+/// The first byte chooses the kind.
+pub(crate) fn typed_reads(input: &[u8]) -> String {
+    use k8s_openapi::api::{apps, autoscaling, batch, coordination, core, discovery, policy, rbac, resource, storage};
+    let kinds: [fn(&[u8]) -> String; 16] = [
+        typed_read::<core::v1::Pod>,
+        typed_read::<core::v1::Service>,
+        typed_read::<core::v1::Node>,
+        typed_read::<core::v1::PersistentVolumeClaim>,
+        typed_read::<core::v1::Event>,
+        typed_read::<discovery::v1::EndpointSlice>,
+        typed_read::<coordination::v1::Lease>,
+        typed_read::<apps::v1::Deployment>,
+        typed_read::<apps::v1::StatefulSet>,
+        typed_read::<batch::v1::CronJob>,
+        typed_read::<autoscaling::v2::HorizontalPodAutoscaler>,
+        typed_read::<policy::v1::PodDisruptionBudget>,
+        typed_read::<rbac::v1::ClusterRole>,
+        typed_read::<resource::v1::ResourceSlice>,
+        typed_read::<storage::v1::VolumeAttachment>,
+        typed_read::<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>,
+    ];
+    let Some((first, rest)) = input.split_first() else { return "nothing".to_owned() };
+    kinds[usize::from(first % 16)](rest)
 }
 
 pub(crate) fn accept_headers(input: &[u8]) -> String {

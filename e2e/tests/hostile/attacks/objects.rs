@@ -51,7 +51,8 @@ pub fn all() -> Vec<Attack> {
             for (number, time) in
                 ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z", "9999-12-31T23:59:59Z"].iter().enumerate()
             {
-                let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": time, "lastProbeTime": time});
+                let ready =
+                    json!({"type": "Ready", "status": "True", "lastTransitionTime": time, "lastProbeTime": time});
                 let ended = json!({"terminated": {"exitCode": 0, "startedAt": time, "finishedAt": time}});
                 for status in [
                     json!({"startTime": time, "conditions": [ready]}),
@@ -65,7 +66,11 @@ pub fn all() -> Vec<Attack> {
                 let micro = time.replace('Z', ".000000Z");
                 let lease = json!({"metadata": {"name": format!("timeless-{number}")}, "spec":
                     {"holderIdentity": "x", "leaseDurationSeconds": i32::MAX, "acquireTime": micro, "renewTime": micro}});
-                expect(&arena.post(&of_group("coordination.k8s.io/v1", "leases", ""), &lease), &[201, 422], "the lease");
+                expect(
+                    &arena.post(&of_group("coordination.k8s.io/v1", "leases", ""), &lease),
+                    &[201, 422],
+                    "the lease",
+                );
                 let spec = json!({"ttlSecondsAfterFinished": i32::MAX, "template": {"spec":
                     {"restartPolicy": "Never", "containers": [container(&["true"])]}}});
                 let jobs = |name: &str| of_group("batch/v1", "jobs", name);
