@@ -1,13 +1,16 @@
 //! What a proxy mode is: something that brings the kernel to a [`Desired`] state.
 
-use crate::plan::Desired;
+use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::IpAddr;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// How long one change of rules may take.
+/// Deadline of one run of a tool.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Why rules could not be changed. Retried with the next sync.
@@ -28,6 +31,8 @@ pub enum SyncError {
         program: String,
         /// What it said.
         message: String,
+        /// Its exit status.
+        code: Option<i32>,
     },
     /// It did not finish.
     #[error("{0} did not finish in time")]
@@ -39,16 +44,56 @@ pub enum SyncError {
 pub trait Backend: Send {
     /// The mode's name.
     fn name(&self) -> &'static str;
-    /// The whole state as the kernel's tool reads it (`--dry-run`).
-    fn render(&self, desired: &Desired) -> String;
-    /// Brings the kernel there; costs what changed since the last call.
-    async fn sync(&mut self, desired: &Desired) -> Result<(), SyncError>;
+    /// Brings the kernel to the desired state. `changed` are the ports that differ from the last call; without a good last
+    /// call everything is written. The cost follows what is written.
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError>;
     /// Forgets what was applied: the next sync writes everything.
     fn forget(&mut self);
-    /// Whether the kernel still has what was applied, as far as a cheap look can tell.
-    async fn is_intact(&self) -> bool;
+    /// Sets the addresses that node ports answer on. The next sync writes everything when they differ.
+    fn set_node_ports(&mut self, addresses: NodePorts);
+    /// Does what has to be done later, and looks whether the kernel still has our rules, as far as a cheap look can tell.
+    /// A look that fails tells nothing.
+    async fn tend(&mut self) -> bool;
     /// Takes all of it away (`--cleanup`).
     async fn clean_up(&mut self) -> Result<(), SyncError>;
+}
+
+/// How much a sync wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// All rules.
+    Everything,
+    /// What had changed.
+    Changes,
+}
+
+/// Addresses of this node, of one family, that node ports answer on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodePorts {
+    /// All of them; loopback by the mode's own rule.
+    #[default]
+    All,
+    /// These alone.
+    Addresses(BTreeSet<IpAddr>),
+}
+
+/// Services whose rules go into one transaction when there are many: the tools' cost grows faster than a batch.
+pub const CHUNK: usize = 250;
+
+/// A number for the text of rules, to tell whether they changed without keeping them.
+#[must_use]
+pub fn fingerprint(rules: &[String]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    rules.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl SyncError {
+    /// True for a tool that looked and found that there is no such thing, and did not fail to look.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::Refused { code: Some(1), .. })
+    }
 }
 
 /// Runs a tool with `input`.
@@ -89,5 +134,5 @@ pub async fn output(program: &str, arguments: &[&str], input: &str) -> Result<St
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(SyncError::Refused { program: program.to_owned(), message })
+    Err(SyncError::Refused { program: program.to_owned(), message, code: output.status.code() })
 }

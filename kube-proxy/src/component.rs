@@ -1,5 +1,6 @@
 //! The process: configuration, connection, informers, ports, and the proxier in the middle.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use shared::client;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
-use tokio::sync::Notify;
 
-use crate::backend::{Backend, SyncError};
+use crate::addresses::NodePortResolver;
+use crate::backend::{Backend, NodePorts, SyncError};
+use crate::changes::{Changes, TRIGGERED};
 use crate::conntrack;
 use crate::detect::LocalDetector;
 use crate::health::{CheckPorts, Health};
@@ -24,14 +26,18 @@ use crate::iptables::{self, Iptables};
 use crate::kernel;
 use crate::metrics;
 use crate::nftables::{self, Nftables};
-use crate::plan::{Desired, Family};
-use crate::proxier::{FamilyProxy, Proxier, Stores};
-use crate::settings::{LocalMode, Mode, NodePortAddresses, Settings, from_flags, parse};
+use crate::plan::Family;
+use crate::proxier::{self, FamilyProxy, Proxier, Stores};
+use crate::settings::{LocalMode, Mode, Settings, from_flags, parse};
 
 /// Services of other proxies and headless ones are not even sent to us.
 const NOT_OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 /// How long the node object may take to say what a mode needs to know.
 const NODE_PATIENCE: Duration = Duration::from_secs(300);
+/// How long it may take to say the node's addresses.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(30);
+/// Before a port that is taken is tried again.
+const BIND_RETRY: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs kube-proxy until shutdown.
@@ -102,20 +108,21 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
 
     let families: Vec<Family> =
         [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)).collect();
-    let changed = Arc::new(Notify::new());
-    notify(&services, &changed, &health, &families, metrics::service_changed);
-    notify(&slices, &changed, &health, &families, metrics::endpoint_changed);
-    watch_node(&nodes, &changed, &health);
+    let changes = Arc::new(Changes::default());
+    proxier::index(&slices);
+    follow(&services, &changes, &health, &families, (Changes::of_service, metrics::service_changed));
+    follow(&slices, &changes, &health, &families, (Changes::of_slice, metrics::endpoint_changed));
+    watch_node(&nodes, &changes, &health);
     factory.start();
     if !factory.wait_synced().await {
         return Ok(());
     }
     let Some(node) = node_facts(&settings, &nodes, &shutdown).await? else { return Ok(()) };
-    let families = families.iter().map(|family| FamilyProxy {
-        family: *family,
-        backend: backend(&settings, *family, &node),
-        applied: Arc::new(Desired::default()),
-    });
+    let node_ports =
+        NodePortResolver { configured: settings.node_port_addresses.clone(), node: node.addresses.clone() };
+    let families = families
+        .iter()
+        .map(|family| FamilyProxy::new(*family, backend(&settings, *family, &node, node_ports.resolve(*family))));
     let (flows, reconciler) = conntrack::reconciler();
     tasks.spawn("conntrack", reconciler.run(shutdown.clone()));
     let proxier = Proxier {
@@ -125,7 +132,8 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
         node_name: settings.node_name.clone(),
         check_ports: CheckPorts::new(health.clone(), settings.bind_address, shutdown.token().child_token()),
         health,
-        changed,
+        changes,
+        node_ports,
         sync_period: settings.sync_period,
         min_sync_period: settings.min_sync_period,
     };
@@ -137,42 +145,63 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
 /// What the modes need to know of the node object.
 #[derive(Clone, Debug, Default)]
 struct NodeNetworks {
-    addresses: Vec<IpNet>,
+    /// One for each family at most.
+    addresses: Vec<IpAddr>,
     pods: Vec<IpNet>,
 }
 
+/// The node's addresses, the internal one of a family before its external one, and the networks of its pods.
 fn networks(node: &Node) -> NodeNetworks {
-    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
-    let internal = addresses.filter(|address| address.type_ == "InternalIP");
+    let listed = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let of = |kind: &'static str| {
+        let listed = listed.clone().filter(move |address| address.type_ == kind);
+        listed.filter_map(|address| address.address.parse::<IpAddr>().ok())
+    };
+    let all: Vec<IpAddr> = of("InternalIP").chain(of("ExternalIP")).collect();
+    let first = |family: Family| all.iter().copied().find(|address| family.holds(*address));
     let spec = node.spec.as_ref();
     let pods = spec.and_then(|spec| spec.pod_cidrs.as_ref()).into_iter().flatten();
     NodeNetworks {
-        addresses: internal
-            .filter_map(|address| address.address.parse::<std::net::IpAddr>().ok())
-            .map(IpNet::from)
-            .collect(),
+        addresses: [Family::V4, Family::V6].into_iter().filter_map(first).collect(),
         pods: pods.filter_map(|cidr| cidr.parse().ok()).collect(),
     }
 }
 
-/// Waits for what the configured modes need; `None` when the process is to end first.
+/// Waits for what the configured modes need; `None` when the process is to end first. Without pod networks a proxy that tells
+/// pods by them cannot work; without addresses of the node it goes on, as upstream's does.
 async fn node_facts(settings: &Settings, nodes: &Informer<Node>, shutdown: &Shutdown) -> Result<Option<NodeNetworks>> {
-    let needs_pods = settings.local == LocalMode::NodeCidr;
-    let needs_addresses = settings.node_port_addresses == NodePortAddresses::Primary;
-    let enough =
-        |found: &NodeNetworks| !(needs_pods && found.pods.is_empty() || needs_addresses && found.addresses.is_empty());
     let (sender, mut receiver) = tokio::sync::watch::channel(NodeNetworks::default());
     nodes.add_handler(move |event| {
         sender.send_replace(networks(event.object()));
     });
-    tokio::select! {
-        () = shutdown.wait() => Ok(None),
-        found = receiver.wait_for(enough) => Ok(found.ok().map(|found| found.clone())),
-        () = tokio::time::sleep(NODE_PATIENCE) => bail!("timeout waiting for PodCIDR allocation on node {}", settings.node_name),
+    let is_bound = !settings.bind_address.is_unspecified();
+    let known = async {
+        tokio::time::timeout(ADDRESS_PATIENCE, receiver.wait_for(|found| is_bound || !found.addresses.is_empty()))
+            .await
+            .ok();
+        if settings.local == LocalMode::NodeCidr {
+            tokio::time::timeout(NODE_PATIENCE, receiver.wait_for(|found| !found.pods.is_empty())).await.ok();
+        }
+        receiver.borrow().clone()
+    };
+    let mut found = tokio::select! {
+        () = shutdown.wait() => return Ok(None),
+        found = known => found,
+    };
+    if settings.local == LocalMode::NodeCidr && found.pods.is_empty() {
+        bail!("timeout waiting for PodCIDR allocation on node {}", settings.node_name);
     }
+    if is_bound {
+        found.addresses.retain(|address| address.is_ipv4() != settings.bind_address.is_ipv4());
+        found.addresses.push(settings.bind_address);
+    }
+    if found.addresses.is_empty() {
+        tracing::warn!(node = settings.node_name, "Failed to retrieve node IPs");
+    }
+    Ok(Some(found))
 }
 
-fn backend(settings: &Settings, family: Family, node: &NodeNetworks) -> Box<dyn Backend> {
+fn backend(settings: &Settings, family: Family, node: &NodeNetworks, node_ports: NodePorts) -> Box<dyn Backend> {
     let detector = match &settings.local {
         LocalMode::ClusterCidr(networks) if networks.is_empty() => LocalDetector::None,
         LocalMode::ClusterCidr(networks) => LocalDetector::Networks(networks.clone()),
@@ -180,26 +209,25 @@ fn backend(settings: &Settings, family: Family, node: &NodeNetworks) -> Box<dyn 
         LocalMode::Bridge(name) => LocalDetector::Bridge(name.clone()),
         LocalMode::Prefix(prefix) => LocalDetector::Prefix(prefix.clone()),
     };
-    let node_port_addresses = match &settings.node_port_addresses {
-        NodePortAddresses::All => Vec::new(),
-        NodePortAddresses::Primary => node.addresses.clone(),
-        NodePortAddresses::Networks(networks) => networks.clone(),
-    };
+    let node_addresses = node.addresses.iter().copied().filter(|address| family.holds(*address)).collect();
     match settings.mode {
         Mode::Iptables => Box::new(Iptables::new(iptables::Options {
             family,
             masquerade_all: settings.masquerade_all,
             masquerade_mark: settings.masquerade_mark,
             detector,
-            node_port_addresses,
+            node_ports,
             localhost_node_ports: settings.localhost_node_ports,
+            node_addresses,
+            drop_invalid: !kernel::is_liberal(),
         })),
         Mode::Nftables => Box::new(Nftables::new(nftables::Options {
             family,
             masquerade_all: settings.masquerade_all,
             masquerade_mark: settings.masquerade_mark,
             detector,
-            node_port_addresses,
+            node_ports,
+            node_addresses,
         })),
     }
 }
@@ -219,7 +247,7 @@ async fn clean_up(settings: &Settings, modes: &[Mode]) -> Result<()> {
     for family in [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)) {
         for mode in modes {
             let settings = Settings { mode: *mode, ..settings.clone() };
-            let mut backend = backend(&settings, family, &NodeNetworks::default());
+            let mut backend = backend(&settings, family, &NodeNetworks::default(), NodePorts::All);
             match backend.clean_up().await {
                 Ok(()) | Err(SyncError::Start { .. }) => {}
                 Err(error) => {
@@ -239,7 +267,9 @@ async fn clean_up(settings: &Settings, modes: &[Mode]) -> Result<()> {
 fn slim(services: &Informer<Service>, slices: &Informer<EndpointSlice>, nodes: &Informer<Node>) {
     services.set_transform(|service| service.metadata.annotations = None);
     slices.set_transform(|slice| {
-        slice.metadata.annotations = None;
+        if let Some(annotations) = &mut slice.metadata.annotations {
+            annotations.retain(|name, _| name == TRIGGERED);
+        }
         slice.endpoints.iter_mut().for_each(|endpoint| endpoint.target_ref = None);
     });
     nodes.set_transform(|node| {
@@ -250,65 +280,91 @@ fn slim(services: &Informer<Service>, slices: &Informer<EndpointSlice>, nodes: &
     });
 }
 
-fn notify<K: Object>(informer: &Informer<K>, changed: &Arc<Notify>, health: &Health, families: &[Family], count: fn()) {
-    let (changed, health, families) = (Arc::clone(changed), health.clone(), families.to_vec());
-    informer.add_handler(move |_| {
+/// Notes the changes that rules depend on.
+fn follow<K: Object>(
+    informer: &Informer<K>,
+    changes: &Arc<Changes>,
+    health: &Health,
+    families: &[Family],
+    (note, count): (fn(&Changes, &Event<K>) -> bool, fn()),
+) {
+    let (changes, health, families) = (Arc::clone(changes), health.clone(), families.to_vec());
+    informer.add_handler(move |event| {
+        if !note(&changes, event) {
+            return;
+        }
         count();
         families.iter().for_each(|family| metrics::queued(*family));
         health.queued(families.iter().copied());
-        changed.notify_one();
     });
 }
 
-fn watch_node(nodes: &Informer<Node>, changed: &Arc<Notify>, health: &Health) {
-    let (changed, health) = (Arc::clone(changed), health.clone());
+fn watch_node(nodes: &Informer<Node>, changes: &Arc<Changes>, health: &Health) {
+    const ZONE: &str = "topology.kubernetes.io/zone";
+    let (changes, health) = (Arc::clone(changes), health.clone());
+    let zone = |node: &Node| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE).cloned());
     nodes.add_handler(move |event| {
         let node = event.object();
+        // Of a node that was deleted the last state counts, as upstream's.
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
         let going = node.metadata.deletion_timestamp.is_some()
             || taints.into_iter().any(|taint| taint.key == "ToBeDeletedByClusterAutoscaler");
-        health.set_eligible(!going && !matches!(event, Event::Deleted(_)));
-        let relabelled = match event {
-            Event::Updated { old, new } => old.metadata.labels != new.metadata.labels,
+        health.set_eligible(!going);
+        let moved = match event {
+            Event::Updated { old, new } => zone(old) != zone(new),
             Event::Added(_) | Event::Deleted(_) => true,
         };
-        if relabelled {
-            changed.notify_one();
+        if moved {
+            changes.of_node();
         }
     });
 }
 
+/// Serves health and metrics. A port that is taken is tried again, unless `bindAddressHardFail` says otherwise: the pod
+/// before this one may still have it.
 async fn open_ports(settings: &Settings, health: &Health, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<()> {
     if let Some(address) = settings.healthz {
         let health = health.clone();
-        if let Some(listener) = listen(settings, address, "healthz").await? {
-            tasks.spawn("healthz", serve(listener, shutdown.token().clone(), move |path| health.page(path)));
-        }
+        let page: Pages = Arc::new(move |path: &str| health.page(path));
+        serve_at(settings, address, "healthz", page, tasks, shutdown).await?;
     }
     if let Some(address) = settings.metrics {
-        let page = diagnostics(settings);
-        if let Some(listener) = listen(settings, address, "metrics").await? {
-            tasks.spawn("metrics", serve(listener, shutdown.token().clone(), page));
-        }
+        serve_at(settings, address, "metrics", Arc::new(diagnostics(settings)), tasks, shutdown).await?;
     }
     Ok(())
 }
 
-async fn listen(
+type Pages = Arc<dyn Fn(&str) -> Page + Send + Sync>;
+
+async fn serve_at(
     settings: &Settings,
     address: std::net::SocketAddr,
-    what: &str,
-) -> Result<Option<tokio::net::TcpListener>> {
-    match bind(address).await {
-        Ok(listener) => Ok(Some(listener)),
+    what: &'static str,
+    pages: Pages,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> Result<()> {
+    let mut listener = match bind(address).await {
         Err(error) if settings.bind_hard_fail => {
-            Err(error).with_context(|| format!("cannot serve {what} on {address}"))
+            return Err(error).with_context(|| format!("cannot serve {what} on {address}"));
         }
-        Err(error) => {
-            tracing::error!(%address, %error, "Failed to serve {what}");
-            Ok(None)
+        bound => bound,
+    };
+    let token = shutdown.token().clone();
+    tasks.spawn(what, async move {
+        loop {
+            match listener {
+                Ok(listener) => return serve(listener, token, move |path| pages(path)).await,
+                Err(error) => tracing::error!(%address, %error, "Failed to serve {what}, trying again"),
+            }
+            tokio::select! {
+                () = token.cancelled() => return,
+                () = tokio::time::sleep(BIND_RETRY) => {}
+            }
+            listener = bind(address).await;
         }
-    }
+    });
+    Ok(())
 }
 
 /// The pages of the metrics port.

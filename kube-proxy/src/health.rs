@@ -4,7 +4,7 @@
 //! Healthy means: every change that waited was written into the kernel within twice the sync period. `/healthz`
 //! also fails when the node is being deleted (KEP-3836), `/livez` does not.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,8 @@ pub struct Health {
 }
 
 struct State {
-    updated: Timestamp,
+    /// When rules of each family were last written.
+    updated: BTreeMap<Family, Timestamp>,
     waiting_since: HashMap<Family, Instant>,
     eligible: bool,
     checks: BTreeMap<u16, Check>,
@@ -48,7 +49,7 @@ impl Health {
     #[must_use]
     pub fn new(sync_period: Duration) -> Self {
         let state =
-            State { updated: Timestamp::now(), waiting_since: HashMap::new(), eligible: true, checks: BTreeMap::new() };
+            State { updated: BTreeMap::new(), waiting_since: HashMap::new(), eligible: true, checks: BTreeMap::new() };
         Self { state: Arc::new(Mutex::new(state)), limit: sync_period * 2 }
     }
 
@@ -64,7 +65,7 @@ impl Health {
     pub fn written(&self, family: Family) {
         let mut state = self.state.lock();
         state.waiting_since.remove(&family);
-        state.updated = Timestamp::now();
+        state.updated.insert(family, Timestamp::now());
     }
 
     /// The node object says whether the node should get new traffic.
@@ -74,6 +75,18 @@ impl Health {
 
     fn is_written(&self) -> bool {
         self.state.lock().waiting_since.values().all(|since| since.elapsed() < self.limit)
+    }
+
+    /// State of each family that has written rules or waits to.
+    fn families(&self) -> serde_json::Map<String, serde_json::Value> {
+        let state = self.state.lock();
+        let known: BTreeSet<Family> = state.updated.keys().chain(state.waiting_since.keys()).copied().collect();
+        let status = |family: Family| {
+            let healthy = state.waiting_since.get(&family).is_none_or(|since| since.elapsed() < self.limit);
+            let updated = state.updated.get(&family).map_or("0001-01-01T00:00:00Z".to_owned(), ToString::to_string);
+            (family.address_type().to_owned(), json!({"lastUpdated": updated, "healthy": healthy}))
+        };
+        known.into_iter().map(status).collect()
     }
 
     /// `/healthz` and `/livez`.
@@ -90,10 +103,13 @@ impl Health {
         metrics::count_probe(path, status.as_u16());
         let now = Timestamp::now();
         // While all is well the last update is "now": nothing older waits to be written.
-        let updated = if written { now } else { state.updated };
-        let mut body = json!({"lastUpdated": go_time(updated), "currentTime": go_time(now)});
+        let oldest = state.updated.values().min().copied().unwrap_or(now);
+        let (updated, eligible) = (if written { now } else { oldest }, state.eligible);
+        drop(state);
+        let mut body = json!({"lastUpdated": updated.to_string(), "currentTime": now.to_string(),
+            "healthy": healthy, "status": self.families()});
         if path == "/healthz" {
-            body["nodeEligible"] = json!(state.eligible);
+            body["nodeEligible"] = json!(eligible);
         }
         Page::json(status, body.to_string())
     }
@@ -114,11 +130,6 @@ impl Health {
     }
 }
 
-/// Upstream prints these times as Go does.
-fn go_time(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%d %H:%M:%S%.f +0000 UTC").to_string()
-}
-
 /// The listeners of the services' health-check ports.
 pub struct CheckPorts {
     health: Health,
@@ -135,7 +146,7 @@ impl CheckPorts {
     }
 
     /// Opens and closes ports as the services want.
-    pub async fn sync(&mut self, tasks: &shared::run::TaskGroup, desired: &[Arc<Desired>]) {
+    pub async fn sync<'a>(&mut self, tasks: &shared::run::TaskGroup, desired: impl Iterator<Item = &'a Desired>) {
         let wanted = checks(desired);
         self.health.state.lock().checks.clone_from(&wanted);
         self.open.retain(|port, token| {
@@ -162,21 +173,16 @@ impl CheckPorts {
     }
 }
 
-fn checks(desired: &[Arc<Desired>]) -> BTreeMap<u16, Check> {
-    let mut found: BTreeMap<u16, (Check, Vec<IpAddr>)> = BTreeMap::new();
-    for (name, port) in desired.iter().flat_map(|desired| &desired.ports) {
+fn checks<'a>(desired: impl Iterator<Item = &'a Desired>) -> BTreeMap<u16, Check> {
+    let mut found: BTreeMap<u16, (Check, BTreeSet<IpAddr>)> = BTreeMap::new();
+    for (name, port) in desired.flat_map(|desired| &desired.ports) {
         let Some(number) = port.health_check_node_port.filter(|_| port.external == Policy::Local) else { continue };
         let check = Check { namespace: name.namespace.clone(), name: name.service.clone(), local: 0 };
-        let (_, addresses) = found.entry(number).or_insert((check, Vec::new()));
-        addresses.extend(port.local_endpoints.iter().map(|endpoint| endpoint.address));
-    }
-    let count = |(port, (mut check, mut addresses)): (u16, (Check, Vec<IpAddr>))| {
         // Several ports of one service lead to the same pods.
-        addresses.sort_unstable();
-        addresses.dedup();
-        check.local = addresses.len();
-        (port, check)
-    };
+        found.entry(number).or_insert((check, BTreeSet::new())).1.extend(&port.ready_local);
+    }
+    let count =
+        |(port, (check, ready)): (u16, (Check, BTreeSet<IpAddr>))| (port, Check { local: ready.len(), ..check });
     found.into_iter().map(count).collect()
 }
 
@@ -204,7 +210,7 @@ mod tests {
         health.set_eligible(false);
         let page = health.page("/healthz");
         assert_eq!(page.status, 503);
-        assert!(page.body.contains("\"nodeEligible\":false"));
+        assert!(page.body.contains("\"nodeEligible\":false") && page.body.contains("\"healthy\":false"));
         assert_eq!(health.page("/livez").status, 200);
         assert_eq!(health.page("/elsewhere").status, 404);
     }

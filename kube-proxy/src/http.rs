@@ -2,7 +2,7 @@
 //! and go with services, so they are tasks of the runtime and no servers with threads of their own.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use shared::connections::{ConnectionLimits, Limited};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -74,12 +75,27 @@ impl Page {
     }
 }
 
-/// Binds an address.
+/// Binds an address. `0.0.0.0` is every address of both families, as in Go, where the machine has IPv6.
 ///
 /// # Errors
 /// The address is taken or not ours.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    if address.ip() == IpAddr::from([0, 0, 0, 0])
+        && let Ok(listener) = bind_both(address.port())
+    {
+        return Ok(listener);
+    }
     TcpListener::bind(address).await
+}
+
+fn bind_both(port: u16) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_only_v6(false)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// Answers requests, by path, until `stop`.

@@ -24,11 +24,15 @@ pub fn allow_localhost_node_ports() {
 
 /// Applies the `conntrack` part of the configuration.
 pub fn tune_conntrack(conntrack: &Conntrack) {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let cpus = processors();
     let wanted =
         conntrack.max_per_core.saturating_mul(cpus).max(if conntrack.max_per_core == 0 { 0 } else { conntrack.min });
     if wanted > 0 {
         write("/proc/sys/net/netfilter/nf_conntrack_max", &wanted.to_string());
+        let buckets = fs::read_to_string("/sys/module/nf_conntrack/parameters/hashsize").unwrap_or_default();
+        if buckets.trim().parse().is_ok_and(|buckets: u64| buckets < wanted / 4) {
+            write("/sys/module/nf_conntrack/parameters/hashsize", &(wanted / 4).to_string());
+        }
     }
     if conntrack.tcp_be_liberal {
         write("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", "1");
@@ -48,6 +52,25 @@ pub fn tune_conntrack(conntrack: &Conntrack) {
 
 fn set_seconds(name: &str, time: Duration) {
     write(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"), &time.as_secs().to_string());
+}
+
+/// Reports whether the kernel takes packets of TCP connections that it lost count of for valid ones.
+#[must_use]
+pub fn is_liberal() -> bool {
+    fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal").is_ok_and(|set| set.trim() == "1")
+}
+
+/// Processors of the machine, whatever part of them this process may use.
+fn processors() -> u64 {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let count = |range: &str| -> Option<u64> {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        (last.parse::<u64>().ok()? + 1).checked_sub(first.parse().ok()?)
+    };
+    match online.trim().split(',').map(count).sum::<Option<u64>>() {
+        Some(count) if count > 0 => count,
+        _ => std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
+    }
 }
 
 /// Makes the kernel's out-of-memory killer spare us, or not.

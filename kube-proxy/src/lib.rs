@@ -1,9 +1,11 @@
 //! kube-proxy: Services as kernel rules, on every node.
 //!
-//! `plan` decides what traffic should go where, `iptables` and `nftables` bring the kernel there, `proxier` runs the
-//! two whenever something changed, `component` is the process around it.
+//! `changes` names the services that events are about, `plan` decides what traffic for them should go where, `iptables` and
+//! `nftables` bring the kernel there, `proxier` runs them in turn, `component` is the process around it.
 
+mod addresses;
 pub mod backend;
+mod changes;
 mod component;
 pub mod conntrack;
 pub mod detect;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics::{counter, exponential, gauge, histogram};
 
+use crate::backend::Written;
 use crate::plan::Family;
 
 fn label(family: Family) -> &'static str {
@@ -57,9 +58,50 @@ fn now() -> f64 {
 }
 
 /// A sync has ended well.
-pub fn synced(family: Family, took: Duration) {
-    sync_duration().with_label_values(&[label(family)]).observe(took.as_secs_f64());
+pub fn synced(family: Family, took: Duration, written: Written) {
+    let took = took.as_secs_f64();
+    sync_duration().with_label_values(&[label(family)]).observe(took);
+    sync_duration_of(written).with_label_values(&[label(family)]).observe(took);
     last_sync().with_label_values(&[label(family)]).set(now());
+}
+
+fn sync_duration_of(written: Written) -> HistogramVec {
+    let (name, help) = match written {
+        Written::Everything => ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Duration of syncs of all rules"),
+        Written::Changes => {
+            ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "Duration of syncs of changes alone")
+        }
+    };
+    histogram(name, help, &["ip_family"], exponential(0.001, 2.0, 15))
+}
+
+/// Rules for endpoints that changed so long ago are written.
+pub fn programmed(family: Family, after: Duration) {
+    histogram(
+        "kubeproxy_network_programming_duration_seconds",
+        "Time from a change of endpoints to the rules for it",
+        &["ip_family"],
+        programming_buckets(),
+    )
+    .with_label_values(&[label(family)])
+    .observe(after.as_secs_f64());
+}
+
+/// A quarter, half and 1 to 59 seconds, then each 5 to 115, then each 30 to 300.
+fn programming_buckets() -> Vec<f64> {
+    let seconds = |from: u32, count: u32, step: u32| (0..count).map(move |n| f64::from(from + n * step));
+    [0.25, 0.5].into_iter().chain(seconds(1, 59, 1)).chain(seconds(60, 12, 5)).chain(seconds(120, 7, 30)).collect()
+}
+
+/// Stale chains or sets could not be deleted.
+pub fn cleanup_failed(family: Family) {
+    counter(
+        "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+        "Failures to delete stale chains and sets",
+        &["ip_family"],
+    )
+    .with_label_values(&[label(family)])
+    .inc();
 }
 
 /// A sync has failed.

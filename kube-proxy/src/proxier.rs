@@ -1,43 +1,65 @@
-//! The loop: something changed → plan → one sync for each IP family, not more often than the minimum sync period,
-//! and a look at the kernel every sync period in case somebody else flushed our rules.
+//! The loop: changes → plan of the services they name → one sync for each IP family, not more often than the minimum sync
+//! period. Each sync period the kernel is looked at in case somebody else flushed our rules, and each hour all of them are
+//! written anew.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use shared::informer::Store;
 use shared::run::{Shutdown, TaskGroup};
-use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use crate::addresses::NodePortResolver;
 use crate::backend::Backend;
+use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
 use crate::metrics;
-use crate::plan::{Desired, Family, NodeFacts, plan};
+use crate::plan::{Delta, Desired, Family, NodeFacts, service_of};
 
 /// A failed sync is tried again after this, doubling up to the sync period.
 const RETRY: Duration = Duration::from_secs(1);
+/// All rules are written anew after this, in case somebody changed some of them (upstream's `proxyutil.FullSyncPeriod`).
+const FULL_SYNC: Duration = Duration::from_secs(3600);
+/// Index of slices by their service.
+const BY_SERVICE: &str = "service";
 
 /// One family's back end and what it was last told.
 pub struct FamilyProxy {
-    /// Which addresses it looks after.
-    pub family: Family,
-    /// Puts rules into the kernel.
-    pub backend: Box<dyn Backend>,
-    /// What is in the kernel now.
-    pub applied: Arc<Desired>,
+    family: Family,
+    backend: Box<dyn Backend>,
+    desired: Desired,
+    /// The kernel has all of it.
+    complete: bool,
+}
+
+impl FamilyProxy {
+    /// One that has written nothing.
+    #[must_use]
+    pub fn new(family: Family, backend: Box<dyn Backend>) -> Self {
+        Self { family, backend, desired: Desired::default(), complete: false }
+    }
 }
 
 /// The local copies that rules are made from.
 pub struct Stores {
     /// Services.
     pub services: Store<Service>,
-    /// Endpoint slices.
+    /// Endpoint slices, with [`index`].
     pub slices: Store<EndpointSlice>,
     /// This node alone.
     pub nodes: Store<Node>,
+}
+
+/// Files slices under their services.
+pub fn index(slices: &shared::informer::Informer<EndpointSlice>) {
+    slices.add_index(BY_SERVICE, |slice| {
+        service_of(slice).map(|(namespace, name)| format!("{namespace}/{name}")).into_iter().collect()
+    });
 }
 
 /// Keeps the kernel as the cluster wants it.
@@ -54,8 +76,10 @@ pub struct Proxier {
     pub flows: conntrack::Handle,
     /// Ports of services for load balancers.
     pub check_ports: CheckPorts,
-    /// Said when something changed.
-    pub changed: Arc<Notify>,
+    /// What has to be planned.
+    pub changes: Arc<Changes>,
+    /// Where node ports answer.
+    pub node_ports: NodePortResolver,
     /// How often to look after the kernel.
     pub sync_period: Duration,
     /// Pause between syncs.
@@ -68,19 +92,27 @@ impl Proxier {
         let mut period = tokio::time::interval(self.sync_period);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         period.tick().await;
+        let mut full = Instant::now();
         let mut failures = 0;
+        self.changes.of_node();
         loop {
+            let began = Instant::now();
             let complete = self.sync(&tasks).await;
             failures = if complete { 0 } else { failures + 1 };
-            let started = Instant::now();
             let retry = (RETRY * (1_u32 << failures.min(6))).min(self.sync_period);
             tokio::select! {
                 () = shutdown.wait() => return,
-                () = self.changed.notified() => {}
+                () = self.changes.changed() => {}
                 () = tokio::time::sleep(retry), if failures > 0 => {}
-                _ = period.tick() => self.look_after().await,
+                _ = period.tick() => {
+                    let is_due = full.elapsed() >= FULL_SYNC;
+                    if is_due {
+                        full = Instant::now();
+                    }
+                    self.look_after(is_due).await;
+                }
             }
-            let rest = self.min_sync_period.saturating_sub(started.elapsed());
+            let rest = self.min_sync_period.saturating_sub(began.elapsed());
             tokio::select! {
                 () = shutdown.wait() => return,
                 () = tokio::time::sleep(rest) => {}
@@ -88,42 +120,54 @@ impl Proxier {
         }
     }
 
-    /// True when every family was written.
+    /// Writes what has changed. True when every family has everything.
     async fn sync(&mut self, tasks: &TaskGroup) -> bool {
-        let services = self.stores.services.list();
-        let slices = self.stores.slices.list();
+        let waiting = self.changes.take();
         let node = self.node();
-        let mut complete = true;
+        let mut has_checks = waiting.all;
         for proxy in &mut self.families {
-            let desired = Arc::new(plan(&services, &slices, &node, proxy.family));
+            let delta = plan(&self.stores, &waiting, (&node, proxy.family), &mut proxy.desired);
+            has_checks |= delta.checks;
+            if proxy.complete && delta.ports.is_empty() {
+                self.health.written(proxy.family);
+                continue;
+            }
             let began = Instant::now();
-            match proxy.backend.sync(&desired).await {
-                Ok(()) => {
-                    metrics::synced(proxy.family, began.elapsed());
+            match proxy.backend.sync(&proxy.desired, &delta.ports).await {
+                Ok(written) => {
+                    proxy.complete = true;
+                    metrics::synced(proxy.family, began.elapsed(), written);
+                    programmed(proxy.family, &waiting);
                     self.health.written(proxy.family);
-                    self.flows.applied(proxy.family, &desired);
-                    proxy.applied = desired;
+                    if waiting.all || delta.has_udp() {
+                        self.flows.applied(proxy.family, &proxy.desired);
+                    }
                 }
                 Err(error) => {
-                    complete = false;
+                    proxy.complete = false;
                     metrics::failed(proxy.backend.name(), proxy.family);
                     tracing::error!(family = proxy.family.address_type(), %error, "Failed to sync proxy rules");
                 }
             }
         }
-        let desired: Vec<Arc<Desired>> = self.families.iter().map(|proxy| Arc::clone(&proxy.applied)).collect();
-        self.check_ports.sync(tasks, &desired).await;
-        complete
+        if has_checks {
+            self.check_ports.sync(tasks, self.families.iter().map(|proxy| &proxy.desired)).await;
+        }
+        self.families.iter().all(|proxy| proxy.complete)
     }
 
-    async fn look_after(&mut self) {
+    /// Finds out whether the kernel still has our rules; a family that has to be written anew is written by the next sync.
+    async fn look_after(&mut self, full: bool) {
         for proxy in &mut self.families {
-            if !proxy.backend.is_intact().await {
-                tracing::info!(
-                    family = proxy.family.address_type(),
-                    "Rules were flushed by somebody else, writing all of them"
-                );
+            proxy.backend.set_node_ports(self.node_ports.resolve(proxy.family));
+            if !proxy.backend.tend().await {
+                let family = proxy.family.address_type();
+                tracing::info!(family, "Rules were flushed by somebody else, writing all of them");
                 proxy.backend.forget();
+                proxy.complete = false;
+            } else if full {
+                proxy.backend.forget();
+                proxy.complete = false;
             }
         }
     }
@@ -133,5 +177,37 @@ impl Proxier {
         let labels = node.and_then(|node| node.metadata.labels.clone());
         let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned());
         NodeFacts { name: self.node_name.clone(), zone }
+    }
+}
+
+/// Plans the services that changed.
+fn plan(stores: &Stores, waiting: &Waiting, on: (&NodeFacts, Family), desired: &mut Desired) -> Delta {
+    let mut delta = Delta::default();
+    let mut replace = |namespace: &str, name: &str| {
+        let service = stores.services.get(namespace, name);
+        let slices = stores.slices.by_index(BY_SERVICE, &format!("{namespace}/{name}"));
+        desired.replace((namespace, name), service.as_deref(), &slices, on, &mut delta);
+    };
+    if !waiting.all {
+        waiting.services.keys().for_each(|(namespace, name)| replace(namespace, name));
+        return delta;
+    }
+    let services = stores.services.list();
+    let names = services
+        .iter()
+        .filter_map(|service| Some((service.metadata.namespace.as_deref()?, service.metadata.name.as_deref()?)));
+    let there: BTreeSet<(&str, &str)> = names.collect();
+    there.iter().for_each(|(namespace, name)| replace(namespace, name));
+    let gone =
+        waiting.services.keys().filter(|(namespace, name)| !there.contains(&(namespace.as_str(), name.as_str())));
+    gone.for_each(|(namespace, name)| replace(namespace, name));
+    delta
+}
+
+/// Measures the time from the change of endpoints to their rules.
+fn programmed(family: Family, waiting: &Waiting) {
+    let now = Timestamp::now();
+    for triggered in waiting.services.values().flatten() {
+        metrics::programmed(family, Duration::try_from(now.duration_since(*triggered)).unwrap_or_default());
     }
 }

@@ -35,9 +35,10 @@ pub enum LocalMode {
 }
 
 /// Which of the node's addresses answer on node ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
     /// All of them.
+    #[default]
     All,
     /// Those that the Node object names (`primary`).
     Primary,
@@ -278,8 +279,8 @@ pub fn parse(configuration: Value, master: String, host: &str) -> Result<Setting
         bind_address: fields.text("/bindAddress").parse().map_err(|_| {
             invalid("BindAddress", &fields.at("/bindAddress"), "not a valid textual representation of an IP address")
         })?,
-        healthz: socket("HealthzBindAddress", &fields.at("/healthzBindAddress"))?,
-        metrics: socket("MetricsBindAddress", &fields.at("/metricsBindAddress"))?,
+        healthz: socket("HealthzBindAddress", &fields.at("/healthzBindAddress"), 10256)?,
+        metrics: socket("MetricsBindAddress", &fields.at("/metricsBindAddress"), 10249)?,
         bind_hard_fail: fields.flag("/bindAddressHardFail", false),
         masquerade_all: fields.flag(&format!("{backend}/masqueradeAll"), false),
         masquerade_mark,
@@ -296,11 +297,14 @@ pub fn parse(configuration: Value, master: String, host: &str) -> Result<Setting
     })
 }
 
-/// An address with port; empty means none. A bare port listens on all addresses.
-fn socket(field: &str, value: &Value) -> Result<Option<SocketAddr>, Invalid> {
+/// An address with port; empty means none. A bare port listens on all addresses, a bare address on the default port.
+fn socket(field: &str, value: &Value, port: u16) -> Result<Option<SocketAddr>, Invalid> {
     let text = value.as_str().unwrap_or_default();
     if text.is_empty() {
         return Ok(None);
+    }
+    if let Ok(address) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        return Ok(Some(SocketAddr::new(address, port)));
     }
     let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
     full.parse().map(Some).map_err(|_| invalid(field, value, "must be IP:port"))

@@ -1,75 +1,70 @@
-//! The difference between two sets of rules as input for `iptables-restore --noflush`: only
-//! chains that changed are written, and chains that went are removed.
+//! Input for `iptables-restore --noflush`: chains to write and chains to remove, table by table.
 
-use super::render::Rules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// The batch that turns `old` into `new`; empty when they are the same. `stale` are chains
-/// of the `nat` table that some earlier proxy left.
-#[must_use]
-pub fn batch(old: &Rules, new: &Rules, stale: &BTreeSet<String>) -> String {
-    let none = BTreeSet::new();
-    let mut text = table("filter", &old.filter, &new.filter, &none);
-    text.push_str(&table("nat", &old.nat, &new.nat, stale));
-    text
+/// Changes that are committed together, table by table.
+#[derive(Debug, Default)]
+pub struct Batch(BTreeMap<&'static str, Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Declarations, which empty the chains. They come first: a rule may jump to a chain that comes later.
+    declared: String,
+    rules: String,
+    removed: BTreeSet<String>,
 }
 
-fn table(
-    name: &str,
-    old: &BTreeMap<String, Vec<String>>,
-    new: &BTreeMap<String, Vec<String>>,
-    stale: &BTreeSet<String>,
-) -> String {
-    let changed: Vec<_> = new.iter().filter(|(chain, rules)| old.get(*chain) != Some(rules)).collect();
-    let gone: BTreeSet<&String> = old.keys().chain(stale).filter(|chain| !new.contains_key(*chain)).collect();
-    if changed.is_empty() && gone.is_empty() {
-        return String::new();
-    }
-    let mut text = format!("*{name}\n");
-    // Declared first: a rule may jump to a chain that comes later. A declaration also empties.
-    for chain in changed.iter().map(|(chain, _)| *chain).chain(gone.iter().copied()) {
-        writeln!(text, ":{chain} - [0:0]").ok();
-    }
-    for (chain, rules) in &changed {
-        for rule in *rules {
-            writeln!(text, "-A {chain} {rule}").ok();
+impl Batch {
+    /// Writes a chain whole.
+    pub fn write(&mut self, table: &'static str, chain: &str, rules: &[String]) {
+        let table = self.0.entry(table).or_default();
+        writeln!(table.declared, ":{chain} - [0:0]").ok();
+        for rule in rules {
+            writeln!(table.rules, "-A {chain} {rule}").ok();
         }
     }
-    for chain in &gone {
-        writeln!(text, "-X {chain}").ok();
+
+    /// Removes a chain, after everything that was written.
+    pub fn remove(&mut self, table: &'static str, chain: String) {
+        self.0.entry(table).or_default().removed.insert(chain);
     }
-    text.push_str("COMMIT\n");
-    text
+
+    /// The tool's input.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, Table { declared, rules, removed }) in &self.0 {
+            writeln!(text, "*{name}").ok();
+            text.push_str(declared);
+            for chain in removed {
+                writeln!(text, ":{chain} - [0:0]").ok();
+            }
+            text.push_str(rules);
+            for chain in removed {
+                writeln!(text, "-X {chain}").ok();
+            }
+            text.push_str("COMMIT\n");
+        }
+        text
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rules(nat: &[(&str, &[&str])]) -> Rules {
-        let chain = |(name, lines): &(&str, &[&str])| {
-            ((*name).to_owned(), lines.iter().map(|line| (*line).to_owned()).collect())
-        };
-        Rules { nat: nat.iter().map(chain).collect(), ..Rules::default() }
-    }
-
     #[test]
-    fn only_what_changed_is_written() {
-        let old = rules(&[("A", &["-j X"]), ("B", &["-j Y"]), ("C", &[])]);
-        let new = rules(&[("A", &["-j X"]), ("B", &["-j Z"]), ("D", &["-j W"])]);
+    fn chains_are_declared_before_rules_and_removed_after_them() {
+        let mut batch = Batch::default();
+        assert_eq!(batch.text(), "");
+        batch.write("nat", "B", &["-j Z".to_owned()]);
+        batch.write("nat", "D", &["-j W".to_owned()]);
+        batch.remove("nat", "C".to_owned());
+        batch.write("filter", "A", &[]);
         assert_eq!(
-            batch(&old, &new, &BTreeSet::new()),
-            "*nat\n:B - [0:0]\n:D - [0:0]\n:C - [0:0]\n-A B -j Z\n-A D -j W\n-X C\nCOMMIT\n"
+            batch.text(),
+            "*filter\n:A - [0:0]\nCOMMIT\n*nat\n:B - [0:0]\n:D - [0:0]\n:C - [0:0]\n-A B -j Z\n-A D -j W\n-X C\nCOMMIT\n"
         );
-        assert_eq!(batch(&new, &new, &BTreeSet::new()), "");
-    }
-
-    #[test]
-    fn chains_of_an_earlier_proxy_go() {
-        let new = rules(&[("A", &[])]);
-        let stale = BTreeSet::from(["KUBE-SEP-OLD".to_owned(), "A".to_owned()]);
-        let text = batch(&new, &new, &stale);
-        assert_eq!(text, "*nat\n:KUBE-SEP-OLD - [0:0]\n-X KUBE-SEP-OLD\nCOMMIT\n");
     }
 }

@@ -1,4 +1,4 @@
-//! The iptables back end: restore batches of the chains that changed.
+//! The iptables back end: restore batches of the chains that changed, and in chunks where they are many.
 
 mod batch;
 mod names;
@@ -6,14 +6,14 @@ mod render;
 #[cfg(test)]
 mod tests;
 
-pub use batch::batch;
-use render::FIREWALL;
-pub use render::{Options, Rules, render};
+use batch::Batch;
+pub use render::Options;
+use render::{FIREWALL, Part, SHARED, fixed, part};
 
-use crate::backend::{Backend, SyncError, feed, output};
-use crate::plan::{Desired, Family};
+use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, feed, fingerprint, output};
+use crate::plan::{Desired, Family, PortName};
 use async_trait::async_trait;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A chain that only this proxy makes: when it is gone, somebody has flushed the rules.
 const CANARY: &str = "KUBE-PROXY-CANARY";
@@ -50,7 +50,35 @@ fn jump(to: &'static str, only_new: bool, comment: &'static str) -> Vec<&'static
 /// Keeps the kernel's chains as wanted.
 pub struct Iptables {
     options: Options,
-    applied: Option<Rules>,
+    applied: Option<Applied>,
+}
+
+/// What the kernel has of us, by port.
+#[derive(Default)]
+struct Applied(BTreeMap<PortName, Kept>);
+
+/// What is kept of a port's rules: chains by fingerprint, and the text of rules that chains of all services are made of.
+#[derive(Default)]
+struct Kept {
+    chains: Vec<(String, u64)>,
+    shared: [Vec<String>; SHARED.len()],
+}
+
+impl Kept {
+    fn of(part: Part) -> Self {
+        let chains = part.chains.into_iter().map(|(chain, rules)| (chain, fingerprint(&rules)));
+        Self { chains: chains.collect(), shared: part.shared }
+    }
+
+    fn has(&self, chain: &str, rules: &[String]) -> bool {
+        self.chains.iter().any(|(name, kept)| name == chain && *kept == fingerprint(rules))
+    }
+}
+
+impl Applied {
+    fn shared(&self, index: usize, options: &Options) -> Vec<String> {
+        render::shared(index, self.0.values().map(|kept| &kept.shared), options)
+    }
 }
 
 impl Iptables {
@@ -64,9 +92,13 @@ impl Iptables {
         if self.options.family == Family::V4 { "iptables" } else { "ip6tables" }
     }
 
-    async fn restore(&self, text: &str) -> Result<(), SyncError> {
+    async fn restore(&self, batch: &mut Batch) -> Result<(), SyncError> {
+        let text = std::mem::take(batch).text();
+        if text.is_empty() {
+            return Ok(());
+        }
         let program = format!("{}-restore", self.command());
-        feed(&program, &[WAIT, WAIT_SECONDS, "--noflush", "--counters"], text).await
+        feed(&program, &[WAIT, WAIT_SECONDS, "--noflush", "--counters"], &text).await
     }
 
     async fn run(&self, arguments: &[&str]) -> Result<(), SyncError> {
@@ -85,12 +117,82 @@ impl Iptables {
         let firewall = FIREWALL_JUMPS.iter().filter(|_| self.options.guards_localnet());
         for (table, from, to, only_new, comment) in JUMPS.iter().chain(firewall).copied() {
             let rule = jump(to, only_new, comment);
-            let check = [&["-t", table, "-C", from], rule.as_slice()].concat();
-            if self.run(&check).await.is_err() {
-                self.run(&[&["-t", table, "-I", from], rule.as_slice()].concat()).await?;
+            match self.run(&[&["-t", table, "-C", from], rule.as_slice()].concat()).await {
+                Ok(()) => {}
+                Err(error) if error.is_absence() => {
+                    self.run(&[&["-t", table, "-I", from], rule.as_slice()].concat()).await?;
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Writes all rules, some services at a time, and the jumps to them last: until then traffic goes by what was there.
+    async fn write_all(&self, desired: &Desired) -> Result<Applied, SyncError> {
+        let mut stale = self.existing().await?;
+        let mut applied = Applied::default();
+        let fixed = fixed(&self.options);
+        let mut batch = Batch::default();
+        batch.write("mangle", CANARY, &[]);
+        fixed.nat.iter().for_each(|(chain, rules)| batch.write("nat", chain, rules));
+        for (written, (name, port)) in desired.ports.iter().enumerate() {
+            if written % CHUNK == CHUNK - 1 {
+                self.restore(&mut batch).await?;
+            }
+            let part = part(name, port, &self.options);
+            for (chain, rules) in &part.chains {
+                batch.write("nat", chain, rules);
+                stale.remove(chain);
+            }
+            applied.0.insert(name.clone(), Kept::of(part));
+        }
+        if desired.ports.len() >= CHUNK {
+            self.restore(&mut batch).await?;
+        }
+        fixed.filter.iter().for_each(|(chain, rules)| batch.write("filter", chain, rules));
+        for (index, (table, chain)) in SHARED.iter().enumerate() {
+            batch.write(table, chain, &applied.shared(index, &self.options));
+        }
+        stale.into_iter().for_each(|chain| batch.remove("nat", chain));
+        self.restore(&mut batch).await?;
+        self.ensure_jumps().await?;
+        Ok(applied)
+    }
+
+    /// Writes the rules of these ports.
+    async fn write(
+        &self,
+        mut applied: Applied,
+        desired: &Desired,
+        changed: &BTreeSet<PortName>,
+    ) -> Result<Applied, SyncError> {
+        let (mut batch, mut gone, mut touched) = (Batch::default(), Vec::new(), [false; SHARED.len()]);
+        for (written, name) in changed.iter().enumerate() {
+            if written % CHUNK == CHUNK - 1 {
+                self.restore(&mut batch).await?;
+            }
+            let before = applied.0.remove(name).unwrap_or_default();
+            let port = desired.ports.get(name);
+            let part = port.map(|port| part(name, port, &self.options)).unwrap_or_default();
+            for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.has(chain, rules)) {
+                batch.write("nat", chain, rules);
+            }
+            for (index, touched) in touched.iter_mut().enumerate() {
+                *touched |= before.shared[index] != part.shared[index];
+            }
+            let kept = |chain: &str| part.chains.iter().any(|(name, _)| name == chain);
+            gone.extend(before.chains.into_iter().map(|(chain, _)| chain).filter(|chain| !kept(chain)));
+            if port.is_some() {
+                applied.0.insert(name.clone(), Kept::of(part));
+            }
+        }
+        for (index, (table, chain)) in SHARED.iter().enumerate().filter(|(index, _)| touched[*index]) {
+            batch.write(table, chain, &applied.shared(index, &self.options));
+        }
+        gone.into_iter().for_each(|chain| batch.remove("nat", chain));
+        self.restore(&mut batch).await?;
+        Ok(applied)
     }
 }
 
@@ -100,53 +202,49 @@ impl Backend for Iptables {
         "iptables"
     }
 
-    fn render(&self, desired: &Desired) -> String {
-        batch(&Rules::default(), &render(desired, &self.options), &BTreeSet::new())
-    }
-
-    async fn sync(&mut self, desired: &Desired) -> Result<(), SyncError> {
-        let rules = render(desired, &self.options);
-        let result = match &self.applied {
-            Some(applied) => {
-                let text = batch(applied, &rules, &BTreeSet::new());
-                if text.is_empty() { Ok(()) } else { self.restore(&text).await }
-            }
-            None => {
-                let stale = self.existing().await?;
-                let text = batch(&Rules::default(), &rules, &stale);
-                let canary = format!("*mangle\n:{CANARY} - [0:0]\nCOMMIT\n{text}");
-                match self.restore(&canary).await {
-                    Ok(()) => self.ensure_jumps().await,
-                    refused => refused,
-                }
-            }
-        };
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
-        self.applied = result.is_ok().then_some(rules);
-        result
+        let (applied, written) = match self.applied.take() {
+            Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
+            None => (self.write_all(desired).await?, Written::Everything),
+        };
+        self.applied = Some(applied);
+        Ok(written)
     }
 
     fn forget(&mut self) {
         self.applied = None;
     }
 
-    async fn is_intact(&self) -> bool {
-        self.run(&["-t", "mangle", "-S", CANARY]).await.is_ok()
+    fn set_node_ports(&mut self, addresses: NodePorts) {
+        if self.options.node_ports != addresses {
+            self.options.node_ports = addresses;
+            self.forget();
+        }
+    }
+
+    async fn tend(&mut self) -> bool {
+        !self.run(&["-t", "mangle", "-S", CANARY]).await.is_err_and(|error| error.is_absence())
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
         for (table, from, to, only_new, comment) in JUMPS {
             let rule = jump(to, only_new, comment);
-            // One that is not there is as good as removed.
-            self.run(&[&["-t", table, "-D", from], rule.as_slice()].concat()).await.ok();
+            // Until there is none: a jump may have been made twice.
+            while self.run(&[&["-t", table, "-D", from], rule.as_slice()].concat()).await.is_ok() {}
         }
-        let mut old = render(&Desired::default(), &self.options);
+        let mut batch = Batch::default();
+        let mut old = fixed(&self.options);
         old.filter.remove(FIREWALL);
-        for chain in self.existing().await? {
-            old.nat.insert(chain, Vec::new());
+        old.filter.into_keys().for_each(|chain| batch.remove("filter", chain));
+        old.nat.into_keys().for_each(|chain| batch.remove("nat", chain));
+        SHARED.iter().for_each(|(table, chain)| batch.remove(table, (*chain).to_owned()));
+        self.existing().await?.into_iter().for_each(|chain| batch.remove("nat", chain));
+        self.restore(&mut batch).await?;
+        // Upstream makes one in each table.
+        for table in ["mangle", "nat", "filter"] {
+            self.run(&["-t", table, "-X", CANARY]).await.ok();
         }
-        self.restore(&batch(&old, &Rules::default(), &BTreeSet::new())).await?;
-        self.run(&["-t", "mangle", "-X", CANARY]).await.ok();
         self.applied = None;
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! [`Desired`] as chains of iptables rules. Pure; the order of rules in a chain is upstream's.
 
 use super::names;
+use crate::backend::NodePorts;
 use crate::detect::LocalDetector;
-use crate::plan::{Desired, Endpoint, Family, Policy, PortName, ServicePort};
-use std::collections::BTreeMap;
+use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -18,10 +19,14 @@ pub struct Options {
     pub masquerade_mark: u32,
     /// How pods of this cluster are told from others.
     pub detector: LocalDetector,
-    /// Node addresses that answer on node ports; empty for all.
-    pub node_port_addresses: Vec<ipnet::IpNet>,
-    /// Whether node ports answer on loopback.
+    /// Node addresses that answer on node ports.
+    pub node_ports: NodePorts,
+    /// Node ports answer on loopback, too.
     pub localhost_node_ports: bool,
+    /// Addresses of this node, for source ranges that it is within.
+    pub node_addresses: Vec<IpAddr>,
+    /// Packets that belong to no connection are dropped: not where the kernel is told to be liberal about them.
+    pub drop_invalid: bool,
 }
 
 /// Rules by chain, for the two tables that change with services.
@@ -33,38 +38,71 @@ pub struct Rules {
     pub nat: BTreeMap<String, Vec<String>>,
 }
 
-/// Renders everything.
-#[must_use]
-pub fn render(desired: &Desired, options: &Options) -> Rules {
-    let mut rules = Rules::default();
-    base(&mut rules, options);
-    for (name, port) in &desired.ports {
-        Renderer { name, port, options, rules: &mut rules }.render();
+/// Chains that all services have rules in: table and name.
+pub(super) const SHARED: [(&str, &str); 6] = [
+    ("nat", "KUBE-SERVICES"),
+    ("nat", "KUBE-NODEPORTS"),
+    ("filter", "KUBE-SERVICES"),
+    ("filter", "KUBE-EXTERNAL-SERVICES"),
+    ("filter", "KUBE-NODEPORTS"),
+    ("filter", "KUBE-PROXY-FIREWALL"),
+];
+const NAT_SERVICES: usize = 0;
+const NAT_NODE_PORTS: usize = 1;
+const FILTER_SERVICES: usize = 2;
+const FILTER_EXTERNAL: usize = 3;
+const FILTER_NODE_PORTS: usize = 4;
+const FILTER_FIREWALL: usize = 5;
+
+/// Rules of one service port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Its own chains, in the `nat` table.
+    pub(super) chains: Vec<(String, Vec<String>)>,
+    /// Its rules in each of [`SHARED`].
+    pub(super) shared: [Vec<String>; SHARED.len()],
+}
+
+/// Renders a service port.
+pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options) -> Part {
+    let mut part = Part::default();
+    Renderer { name, port, options, part: &mut part }.render();
+    part
+}
+
+/// The rules of a chain of [`SHARED`], out of those of all ports in order.
+pub(super) fn shared<'a>(
+    index: usize,
+    parts: impl Iterator<Item = &'a [Vec<String>; SHARED.len()]>,
+    options: &Options,
+) -> Vec<String> {
+    let mut rules: Vec<String> = parts.flat_map(|part| part[index].iter().cloned()).collect();
+    match index {
+        NAT_SERVICES => rules.extend(node_port_jumps(options)),
+        // Ports of one service share its health-check port.
+        FILTER_NODE_PORTS => {
+            let mut seen = HashSet::new();
+            rules.retain(|rule| seen.insert(rule.clone()));
+        }
+        _ => {}
     }
-    node_port_jump(&mut rules, options);
     rules
 }
 
-fn base(rules: &mut Rules, options: &Options) {
+/// Chains that are the same whatever services there are.
+pub(super) fn fixed(options: &Options) -> Rules {
+    let mut rules = Rules::default();
     let mark = format!("{0:#x}/{0:#x}", options.masquerade_mark);
-    for chain in ["KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL"] {
-        rules.filter.insert(chain.into(), Vec::new());
-    }
     if options.guards_localnet() {
         let drop = "-m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 ! -s 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
         rules.filter.insert(FIREWALL.into(), vec![drop.into()]);
     }
-    rules.filter.insert(
-        "KUBE-FORWARD".into(),
-        vec![
-            "-m conntrack --ctstate INVALID -j DROP".into(),
-            format!("-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {mark} -j ACCEPT"),
-            "-m comment --comment \"kubernetes forwarding conntrack rule\" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".into(),
-        ],
-    );
-    for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS"] {
-        rules.nat.insert(chain.into(), Vec::new());
-    }
+    let invalid = options.drop_invalid.then(|| "-m conntrack --ctstate INVALID -j DROP".to_owned());
+    let forward = [
+        format!("-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {mark} -j ACCEPT"),
+        "-m comment --comment \"kubernetes forwarding conntrack rule\" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".into(),
+    ];
+    rules.filter.insert("KUBE-FORWARD".into(), invalid.into_iter().chain(forward).collect());
     rules.nat.insert("KUBE-MARK-MASQ".into(), vec![format!("-j MARK --or-mark {:#x}", options.masquerade_mark)]);
     rules.nat.insert(
         "KUBE-POSTROUTING".into(),
@@ -74,6 +112,7 @@ fn base(rules: &mut Rules, options: &Options) {
             "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE --random-fully".into(),
         ],
     );
+    rules
 }
 
 /// The chain against packets from elsewhere that are for this machine's loopback, which `route_localnet` would let in
@@ -87,18 +126,24 @@ impl Options {
     }
 }
 
-fn node_port_jump(rules: &mut Rules, options: &Options) {
+/// Jumps for node ports, by the destination. Loopback never works with IPv6, and with IPv4 where it was asked for.
+fn node_port_jumps(options: &Options) -> Vec<String> {
     let comment =
         "-m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"";
-    let loopback = if options.family == Family::V4 { "127.0.0.0/8" } else { "::1/128" };
-    let services = rules.nat.entry("KUBE-SERVICES".into()).or_default();
-    if options.node_port_addresses.is_empty() {
-        let not_loopback = if options.localhost_node_ports { String::new() } else { format!("! -d {loopback} ") };
-        services.push(format!("{comment} {not_loopback}-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"));
-    }
-    for network in options.node_port_addresses.iter().filter(|network| options.family.holds(network.addr())) {
-        services.push(format!("{comment} -d {network} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"));
-    }
+    let loopback = options.guards_localnet();
+    let addresses = match &options.node_ports {
+        NodePorts::All => {
+            let but = match (loopback, options.family) {
+                (true, _) => "",
+                (false, Family::V4) => " ! -d 127.0.0.0/8",
+                (false, Family::V6) => " ! -d ::1/128",
+            };
+            return vec![format!("{comment} -m addrtype --dst-type LOCAL{but} -j KUBE-NODEPORTS")];
+        }
+        NodePorts::Addresses(addresses) => addresses,
+    };
+    let answering = addresses.iter().filter(|address| loopback || !address.is_loopback());
+    answering.map(|address| format!("{comment} -d {address} -j KUBE-NODEPORTS")).collect()
 }
 
 /// Renders one service port into the chains.
@@ -106,7 +151,7 @@ struct Renderer<'a> {
     name: &'a PortName,
     port: &'a ServicePort,
     options: &'a Options,
-    rules: &'a mut Rules,
+    part: &'a mut Part,
 }
 
 impl Renderer<'_> {
@@ -119,8 +164,8 @@ impl Renderer<'_> {
         self.health_check_port();
     }
 
-    fn nat(&mut self, chain: &str) -> &mut Vec<String> {
-        self.rules.nat.entry(chain.to_owned()).or_default()
+    fn share(&mut self, index: usize, rule: String) {
+        self.part.shared[index].push(rule);
     }
 
     fn to(&self, address: IpAddr) -> String {
@@ -155,7 +200,7 @@ impl Renderer<'_> {
             self.to(self.port.cluster_ip),
             self.chain(internal)
         );
-        self.nat("KUBE-SERVICES").push(rule);
+        self.share(NAT_SERVICES, rule);
     }
 
     /// Spreads connections over the endpoints of a policy.
@@ -187,7 +232,7 @@ impl Renderer<'_> {
             write!(line, " -j {target}").ok();
             lines.push(line);
         }
-        self.rules.nat.insert(chain, lines);
+        self.part.chains.push((chain, lines));
         for (endpoint, chain) in endpoints.iter().zip(chains) {
             self.endpoint_chain(endpoint, chain);
         }
@@ -213,7 +258,7 @@ impl Renderer<'_> {
         let forward = format!(
             "-m comment --comment \"{name}\"{recent} -p {protocol} -m {protocol} -j DNAT --to-destination {endpoint}"
         );
-        self.rules.nat.insert(chain, vec![hairpin, forward]);
+        self.part.chains.push((chain, vec![hairpin, forward]));
     }
 
     fn external(&mut self) {
@@ -225,16 +270,16 @@ impl Renderer<'_> {
         let (name, chain) = (self.name, names::service("EXT", self.name));
         for address in &port.external_ips {
             let rule = format!("-m comment --comment \"{name} external IP\" {} -j {chain}", self.to(*address));
-            self.nat("KUBE-SERVICES").push(rule);
+            self.share(NAT_SERVICES, rule);
         }
         let balancer = if port.source_ranges.is_empty() { chain.clone() } else { self.firewall_chain() };
         for address in &port.load_balancer_ips {
             let rule = format!("-m comment --comment \"{name} loadbalancer IP\" {} -j {balancer}", self.to(*address));
-            self.nat("KUBE-SERVICES").push(rule);
+            self.share(NAT_SERVICES, rule);
         }
         if let Some(number) = port.node_port {
             let rule = format!("-m comment --comment \"{name}\" {} -j {chain}", self.to_node_port(number));
-            self.nat("KUBE-NODEPORTS").push(rule);
+            self.share(NAT_NODE_PORTS, rule);
         }
     }
 
@@ -260,7 +305,7 @@ impl Renderer<'_> {
             lines.push(format!("-j {}", self.chain(self.port.external)));
         }
         let chain = names::service("EXT", self.name);
-        self.rules.nat.insert(chain, lines);
+        self.part.chains.push((chain, lines));
     }
 
     /// Lets only the source ranges through to the load-balancer IPs; what is left is dropped in `filter`.
@@ -270,9 +315,10 @@ impl Renderer<'_> {
         let comment = format!("-m comment --comment \"{} loadbalancer IP\"", self.name);
         let ranges = self.port.source_ranges.iter();
         let mut lines: Vec<String> = ranges.map(|range| format!("{comment} -s {range} -j {target}")).collect();
-        // A node within the ranges that talks to the balancer's IP does so from that very IP.
-        for address in &self.port.load_balancer_ips {
-            if self.port.source_ranges.iter().any(|range| range.contains(address)) {
+        // A node within the ranges that has the balancer's address as one of its own talks to it from that very address.
+        let node = &self.options.node_addresses;
+        if self.port.source_ranges.iter().any(|range| node.iter().any(|address| range.contains(address))) {
+            for address in &self.port.load_balancer_ips {
                 lines.push(format!("{comment} -s {address} -j {target}"));
             }
         }
@@ -280,11 +326,11 @@ impl Renderer<'_> {
             "-m comment --comment \"other traffic to {} will be dropped by KUBE-PROXY-FIREWALL\"",
             self.name
         ));
-        self.rules.nat.insert(chain.clone(), lines);
+        self.part.chains.push((chain.clone(), lines));
         for address in &self.port.load_balancer_ips {
             let why = format!("-m comment --comment \"{} traffic not accepted by {chain}\"", self.name);
             let rule = format!("{why} {} -j DROP", self.to(*address));
-            self.rules.filter.entry("KUBE-PROXY-FIREWALL".into()).or_default().push(rule);
+            self.share(FILTER_FIREWALL, rule);
         }
         chain
     }
@@ -294,7 +340,7 @@ impl Renderer<'_> {
         let port = self.port;
         if let Some((why, verdict)) = self.refusal(port.internal) {
             let rule = format!("{why} {} {verdict}", self.to(port.cluster_ip));
-            self.rules.filter.entry("KUBE-SERVICES".into()).or_default().push(rule);
+            self.share(FILTER_SERVICES, rule);
         }
         let Some((why, verdict)) = self.refusal(port.external) else { return };
         let mut lines = Vec::new();
@@ -304,7 +350,7 @@ impl Renderer<'_> {
         if let Some(number) = port.node_port {
             lines.push(format!("{why} -m addrtype --dst-type LOCAL {} {verdict}", self.to_node_port(number)));
         }
-        self.rules.filter.entry("KUBE-EXTERNAL-SERVICES".into()).or_default().extend(lines);
+        self.part.shared[FILTER_EXTERNAL].extend(lines);
     }
 
     fn refusal(&self, policy: Policy) -> Option<(String, &'static str)> {
@@ -325,10 +371,21 @@ impl Renderer<'_> {
             let rule = format!(
                 "-m comment --comment \"{name} health check node port\" -m tcp -p tcp --dport {number} -j ACCEPT"
             );
-            let chain = self.rules.filter.entry("KUBE-NODEPORTS".into()).or_default();
-            if !chain.contains(&rule) {
-                chain.push(rule);
-            }
+            self.share(FILTER_NODE_PORTS, rule);
         }
     }
+}
+
+/// All rules at once.
+#[cfg(test)]
+pub(super) fn render(desired: &crate::plan::Desired, options: &Options) -> Rules {
+    let mut rules = fixed(options);
+    let parts: Vec<Part> = desired.ports.iter().map(|(name, port)| part(name, port, options)).collect();
+    for (index, (table, chain)) in SHARED.iter().enumerate() {
+        let lines = shared(index, parts.iter().map(|part| &part.shared), options);
+        let table = if *table == "nat" { &mut rules.nat } else { &mut rules.filter };
+        table.insert((*chain).to_owned(), lines);
+    }
+    rules.nat.extend(parts.into_iter().flat_map(|part| part.chains));
+    rules
 }

@@ -1,6 +1,7 @@
+use super::render::{Rules, render};
 use super::*;
 use crate::detect::LocalDetector;
-use crate::plan::{Endpoint, Policy, PortName, Protocol, ServicePort};
+use crate::plan::{Endpoint, Policy, Protocol, ServicePort};
 
 fn options() -> Options {
     Options {
@@ -8,8 +9,10 @@ fn options() -> Options {
         masquerade_all: false,
         masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse().expect("network")]),
-        node_port_addresses: Vec::new(),
+        node_ports: NodePorts::All,
         localhost_node_ports: true,
+        node_addresses: vec!["192.0.2.7".parse().expect("ip")],
+        drop_invalid: true,
     }
 }
 

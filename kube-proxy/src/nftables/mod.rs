@@ -1,29 +1,197 @@
-//! The nftables back end: one table, verdict maps for look-ups that do not grow with the
-//! number of services, and transactions of what changed.
+//! The nftables back end: one table, verdict maps for look-ups that do not grow with the number of services, and
+//! transactions of what changed.
+//!
+//! A table that is there is taken over: elements that the kernel added (client affinity) stay. What is not needed any more
+//! is emptied at once and deleted later, in a transaction of its own, since kernels before 6.2 may take a chain for busy in
+//! the transaction that removes the last jump to it.
 
+mod claims;
 mod render;
+mod table;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
-pub use render::{Options, Table, render};
-pub use transaction::{removal, transaction};
+pub use render::Options;
 
-use crate::backend::{Backend, SyncError, feed};
-use crate::plan::Desired;
+use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, feed, fingerprint};
+use crate::metrics;
+use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
+use claims::{Claims, Wanted};
+use render::{MAPS, NODE_PORT_IPS, Part, fixed_chains, node_port_ips, part};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use table::Existing;
+use transaction::{BASE, CLUSTER_IPS, TABLE, Transaction, removal};
+
+/// The least time between emptying something and deleting it.
+const REST: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's table as wanted.
 pub struct Nftables {
     options: Options,
-    applied: Option<Table>,
+    applied: Option<Applied>,
+    /// Chains (true) and sets that are empty and to be deleted, by name, and since when.
+    stale: BTreeMap<(bool, String), Instant>,
+}
+
+/// What the kernel has of us.
+#[derive(Default)]
+struct Applied {
+    ports: BTreeMap<PortName, Kept>,
+    claims: Claims,
+}
+
+/// What is kept of a port's rules: chains by fingerprint.
+#[derive(Default)]
+struct Kept {
+    chains: Vec<(String, u64)>,
+    wanted: Wanted,
+    affinity: Vec<(String, u32)>,
+}
+
+impl Kept {
+    fn of(part: Part) -> Self {
+        let wanted = Wanted::of(&part);
+        let chains = part.chains.into_iter().map(|(chain, rules)| (chain, fingerprint(&rules))).collect();
+        Self { chains, wanted, affinity: part.affinity }
+    }
+
+    fn has(&self, chain: &str, rules: &[String]) -> bool {
+        self.chains.iter().any(|(name, kept)| name == chain && *kept == fingerprint(rules))
+    }
 }
 
 impl Nftables {
     /// A back end that has not applied anything yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, applied: None }
+        Self { options, applied: None, stale: BTreeMap::new() }
+    }
+
+    async fn commit(transaction: &mut Transaction) -> Result<(), SyncError> {
+        match transaction.is_empty() {
+            true => Ok(()),
+            false => feed("nft", &["-f", "-"], &transaction.take()).await,
+        }
+    }
+
+    /// Writes all rules, some services at a time, and what leads to them last: until then traffic goes by what was there.
+    async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
+        let existing = Existing::read(self.options.family).await?;
+        let fixed = fixed_chains(&self.options);
+        let mut applied = Applied::default();
+        let mut transaction = Transaction::new(self.options.family);
+        transaction.table();
+        // Some are there without rules already, for chains of services to jump to.
+        fixed
+            .iter()
+            .filter(|(name, _)| !existing.chains.contains(*name))
+            .for_each(|(name, _)| transaction.chain(name, &[]));
+        for name in ["reject-chain", "mark-for-masquerade"] {
+            transaction.chain(name, fixed.get(name).map_or(&[], Vec::as_slice));
+        }
+        let mut lookups = Transaction::new(self.options.family);
+        let (mut chains, mut sets) = (existing.chains.clone(), existing.sets.clone());
+        for (written, (name, port)) in desired.ports.iter().enumerate() {
+            if written % CHUNK == CHUNK - 1 {
+                Self::commit(&mut transaction).await?;
+            }
+            let part = part(name, port, &self.options);
+            for (set, seconds) in &part.affinity {
+                transaction.affinity_set(set, *seconds);
+                sets.remove(set);
+            }
+            for (chain, rules) in &part.chains {
+                transaction.chain(chain, rules);
+                chains.remove(chain);
+            }
+            applied.claims.change(name, &Wanted::default(), &Wanted::of(&part), &mut lookups);
+            applied.ports.insert(name.clone(), Kept::of(part));
+        }
+        if desired.ports.len() >= CHUNK {
+            Self::commit(&mut transaction).await?;
+        }
+        for (name, rules) in &fixed {
+            transaction.chain(name, rules);
+            chains.remove(name);
+        }
+        transaction.base_chains(|name| existing.chains.contains(name));
+        chains.retain(|chain| BASE.iter().all(|(name, ..)| name != chain));
+        for name in MAPS.iter().map(|(name, _)| *name) {
+            transaction.flush("map", name);
+        }
+        for name in [CLUSTER_IPS, NODE_PORT_IPS] {
+            transaction.flush("set", name);
+            sets.remove(name);
+        }
+        node_port_ips(&self.options).into_iter().for_each(|address| transaction.add_address(NODE_PORT_IPS, address));
+        let now = Instant::now();
+        chains.iter().for_each(|name| transaction.flush("chain", name));
+        let text = transaction.take() + &lookups.take();
+        feed("nft", &["-f", "-"], &text).await?;
+        self.stale = chains.into_iter().map(|name| ((true, name), now)).collect();
+        self.stale.extend(sets.into_iter().map(|name| ((false, name), now)));
+        Ok(applied)
+    }
+
+    /// Writes the rules of these ports.
+    async fn write(
+        &mut self,
+        mut applied: Applied,
+        desired: &Desired,
+        changed: &BTreeSet<PortName>,
+    ) -> Result<Applied, SyncError> {
+        let mut transaction = Transaction::new(self.options.family);
+        let mut gone = BTreeSet::new();
+        for (written, name) in changed.iter().enumerate() {
+            if written % CHUNK == CHUNK - 1 {
+                Self::commit(&mut transaction).await?;
+            }
+            let before = applied.ports.remove(name).unwrap_or_default();
+            let port = desired.ports.get(name);
+            let part = port.map(|port| part(name, port, &self.options)).unwrap_or_default();
+            for (set, seconds) in part.affinity.iter().filter(|set| !before.affinity.contains(set)) {
+                transaction.affinity_set(set, *seconds);
+                self.stale.remove(&(false, set.clone()));
+            }
+            for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.has(chain, rules)) {
+                transaction.chain(chain, rules);
+                self.stale.remove(&(true, chain.clone()));
+            }
+            let after = Kept::of(part);
+            applied.claims.change(name, &before.wanted, &after.wanted, &mut transaction);
+            let has_chain = |chain: &str| after.chains.iter().any(|(name, _)| name == chain);
+            let has_set = |set: &str| after.affinity.iter().any(|(name, _)| name == set);
+            let chains = before.chains.into_iter().map(|(chain, _)| chain).filter(|chain| !has_chain(chain));
+            let sets = before.affinity.into_iter().map(|(set, _)| set).filter(|set| !has_set(set));
+            gone.extend(chains.map(|chain| (true, chain)).chain(sets.map(|set| (false, set))));
+            if port.is_some() {
+                applied.ports.insert(name.clone(), after);
+            }
+        }
+        gone.iter().filter(|(is_chain, _)| *is_chain).for_each(|(_, chain)| transaction.flush("chain", chain));
+        Self::commit(&mut transaction).await?;
+        let now = Instant::now();
+        self.stale.extend(gone.into_iter().map(|what| (what, now)));
+        Ok(applied)
+    }
+
+    /// Deletes what has been empty for a while. What cannot be deleted is left for the next time.
+    async fn delete_stale(&mut self) {
+        let mut transaction = Transaction::new(self.options.family);
+        let due: Vec<_> =
+            self.stale.iter().filter(|(_, since)| since.elapsed() >= REST).map(|(what, _)| what.clone()).collect();
+        // Chains first: their rules were the ones that named the sets.
+        due.iter().rev().for_each(|(is_chain, name)| transaction.delete(if *is_chain { "chain" } else { "set" }, name));
+        match Self::commit(&mut transaction).await {
+            Ok(()) => self.stale.retain(|what, _| !due.contains(what)),
+            Err(error) => {
+                metrics::cleanup_failed(self.options.family);
+                tracing::warn!(%error, "Failed to delete stale chains and sets");
+            }
+        }
     }
 }
 
@@ -33,34 +201,36 @@ impl Backend for Nftables {
         "nftables"
     }
 
-    fn render(&self, desired: &Desired) -> String {
-        transaction(None, &render(desired, &self.options), self.options.family)
-    }
-
-    async fn sync(&mut self, desired: &Desired) -> Result<(), SyncError> {
-        let table = render(desired, &self.options);
-        let text = transaction(self.applied.as_ref(), &table, self.options.family);
-        if !text.is_empty()
-            && let Err(error) = feed("nft", &["-f", "-"], &text).await
-        {
-            // What the kernel holds now is unknown: the next transaction makes the table anew.
-            self.applied = None;
-            return Err(error);
-        }
-        self.applied = Some(table);
-        Ok(())
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+        // After a failure what the kernel holds is unknown: the next sync writes everything.
+        let (applied, written) = match self.applied.take() {
+            Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
+            None => (self.write_all(desired).await?, Written::Everything),
+        };
+        self.applied = Some(applied);
+        Ok(written)
     }
 
     fn forget(&mut self) {
         self.applied = None;
     }
 
-    async fn is_intact(&self) -> bool {
-        let family = render::header(self.options.family);
-        feed("nft", &["list", "chain", family, transaction::TABLE, "services"], "").await.is_ok()
+    fn set_node_ports(&mut self, addresses: NodePorts) {
+        if self.options.node_ports != addresses {
+            self.options.node_ports = addresses;
+            self.forget();
+        }
+    }
+
+    async fn tend(&mut self) -> bool {
+        self.delete_stale().await;
+        let family = self.options.family;
+        let looked = tokio::task::spawn_blocking(move || table::is_there(family, TABLE)).await;
+        !matches!(looked, Ok(Ok(false)))
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
+        self.applied = None;
         feed("nft", &["-f", "-"], &removal(self.options.family)).await
     }
 }

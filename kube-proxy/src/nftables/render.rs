@@ -1,9 +1,10 @@
 //! [`Desired`] as the chains, maps and sets of one nftables table. Pure.
 
+use crate::backend::NodePorts;
 use crate::detect::LocalDetector;
-use crate::plan::{Desired, Endpoint, Family, Policy, PortName, ServicePort};
+use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Settings that change rules.
@@ -17,28 +18,33 @@ pub struct Options {
     pub masquerade_mark: u32,
     /// How pods of this cluster are told from others.
     pub detector: LocalDetector,
-    /// Node addresses that answer on node ports; empty for all but loopback.
-    pub node_port_addresses: Vec<ipnet::IpNet>,
+    /// Node addresses that answer on node ports; never loopback.
+    pub node_ports: NodePorts,
+    /// Addresses of this node, for source ranges that it is within.
+    pub node_addresses: Vec<IpAddr>,
 }
 
-/// A set whose elements the kernel adds as packets pass (client affinity).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AffinitySet {
-    /// How long a client stays with its endpoint, in seconds.
-    pub seconds: u32,
-}
+/// Element of a verdict map: map, key, verdict.
+pub(super) type Element = (&'static str, String, String);
 
-/// The content of the table.
+/// Rules of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
-    /// Rules by chain, base chains left out.
-    pub chains: BTreeMap<String, Vec<String>>,
-    /// Verdict maps: key to verdict.
-    pub maps: BTreeMap<&'static str, BTreeMap<String, String>>,
-    /// The `cluster-ips` set.
-    pub cluster_ips: BTreeSet<IpAddr>,
-    /// Dynamic sets by name.
-    pub affinity: BTreeMap<String, AffinitySet>,
+pub(super) struct Part {
+    /// Its own chains.
+    pub(super) chains: Vec<(String, Vec<String>)>,
+    /// Its elements of the verdict maps.
+    pub(super) elements: Vec<Element>,
+    /// Its address in the set of cluster IPs.
+    pub(super) cluster_ip: Option<IpAddr>,
+    /// Sets of clients that stay with an endpoint, with the seconds they do; the kernel adds to them as packets pass.
+    pub(super) affinity: Vec<(String, u32)>,
+}
+
+/// Renders a service port.
+pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options) -> Part {
+    let mut part = Part { cluster_ip: Some(port.cluster_ip), ..Part::default() };
+    Renderer { name, port, options, part: &mut part }.render();
+    part
 }
 
 /// Verdict maps and their key types; `ADDRESS` stands for the family's address type.
@@ -50,6 +56,17 @@ pub(super) const MAPS: [(&str, &str); 5] = [
     ("firewall-ips", "ADDRESS . inet_proto . inet_service"),
 ];
 
+/// Set of the addresses that node ports answer on, where not all do.
+pub(super) const NODE_PORT_IPS: &str = "nodeport-ips";
+
+/// The elements of [`NODE_PORT_IPS`].
+pub(super) fn node_port_ips(options: &Options) -> Vec<IpAddr> {
+    match &options.node_ports {
+        NodePorts::All => Vec::new(),
+        NodePorts::Addresses(addresses) => addresses.iter().copied().filter(|address| !address.is_loopback()).collect(),
+    }
+}
+
 /// `ip` or `ip6`: the table's family and the header's name in matches.
 pub(super) fn header(family: Family) -> &'static str {
     match family {
@@ -58,40 +75,24 @@ pub(super) fn header(family: Family) -> &'static str {
     }
 }
 
-/// Renders everything.
-#[must_use]
-pub fn render(desired: &Desired, options: &Options) -> Table {
-    let mut table = Table { maps: MAPS.iter().map(|(name, _)| (*name, BTreeMap::new())).collect(), ..Table::default() };
-    table.chains = fixed_chains(options);
-    for (name, port) in &desired.ports {
-        table.cluster_ips.insert(port.cluster_ip);
-        Renderer { name, port, options, table: &mut table }.render();
-    }
-    table
-}
-
 /// Chains that are the same whatever services there are.
-fn fixed_chains(options: &Options) -> BTreeMap<String, Vec<String>> {
+pub(super) fn fixed_chains(options: &Options) -> BTreeMap<String, Vec<String>> {
     let ip = header(options.family);
     let mark = format!("{:#x}", options.masquerade_mark);
     let service_key = format!("{ip} daddr . meta l4proto . th dport");
-    let node_port = |map: &str| -> Vec<String> {
-        let networks = options.node_port_addresses.iter().filter(|network| options.family.holds(network.addr()));
-        let networks: Vec<String> = networks.map(ToString::to_string).collect();
+    let node_port = |map: &str| -> String {
         let loopback = if ip == "ip" { "127.0.0.0/8" } else { "::1" };
-        let whose = match networks.is_empty() {
-            true if options.node_port_addresses.is_empty() => format!("fib daddr type local {ip} daddr != {loopback}"),
-            true => return Vec::new(),
-            false => format!("fib daddr type local {ip} daddr {{ {} }}", networks.join(", ")),
+        let whose = match &options.node_ports {
+            NodePorts::All => format!("fib daddr type local {ip} daddr != {loopback}"),
+            NodePorts::Addresses(_) => format!("{ip} daddr @{NODE_PORT_IPS}"),
         };
-        vec![format!("{whose} meta l4proto . th dport vmap @{map}")]
+        format!("{whose} meta l4proto . th dport vmap @{map}")
     };
-    let mut services = vec![format!("{service_key} vmap @service-ips")];
-    services.extend(node_port("service-nodeports"));
+    let services = vec![format!("{service_key} vmap @service-ips"), node_port("service-nodeports")];
     BTreeMap::from([
         ("services".into(), services),
         ("service-endpoints-check".into(), vec![format!("{service_key} vmap @no-endpoint-services")]),
-        ("nodeport-endpoints-check".into(), node_port("no-endpoint-nodeports")),
+        ("nodeport-endpoints-check".into(), vec![node_port("no-endpoint-nodeports")]),
         ("firewall-check".into(), vec![format!("{service_key} vmap @firewall-ips")]),
         // A cluster IP that is still the destination here has no such port.
         ("cluster-ips-check".into(), vec![format!("{ip} daddr @cluster-ips reject")]),
@@ -125,7 +126,7 @@ struct Renderer<'a> {
     name: &'a PortName,
     port: &'a ServicePort,
     options: &'a Options,
-    table: &'a mut Table,
+    part: &'a mut Part,
 }
 
 impl Renderer<'_> {
@@ -146,8 +147,7 @@ impl Renderer<'_> {
     }
 
     fn put(&mut self, map: &'static str, key: String, verdict: String) {
-        // The first service that claims an address keeps it.
-        self.table.maps.entry(map).or_default().entry(key).or_insert(verdict);
+        self.part.elements.push((map, key, verdict));
     }
 
     fn key(&self, address: IpAddr) -> String {
@@ -185,7 +185,7 @@ impl Renderer<'_> {
         let choices: Vec<String> =
             chains.iter().enumerate().map(|(index, target)| format!("{index} : goto {target}")).collect();
         rules.push(format!("numgen random mod {} vmap {{ {} }}", chains.len(), choices.join(", ")));
-        self.table.chains.insert(self.chain(policy), rules);
+        self.part.chains.push((self.chain(policy), rules));
     }
 
     fn affinity_set(&self, endpoint: &Endpoint) -> String {
@@ -199,10 +199,13 @@ impl Renderer<'_> {
         if let Some(seconds) = self.port.affinity {
             let set = self.affinity_set(endpoint);
             rules.push(format!("update @{set} {{ {ip} saddr }}"));
-            self.table.affinity.insert(set, AffinitySet { seconds });
+            self.part.affinity.push((set, seconds));
         }
         rules.push(format!("meta l4proto {} dnat to {endpoint}", self.name.protocol.as_str()));
-        self.table.chains.insert(name.clone(), rules);
+        let known = self.part.chains.iter().any(|(chain, _)| *chain == name);
+        if !known {
+            self.part.chains.push((name.clone(), rules));
+        }
         name
     }
 
@@ -219,10 +222,15 @@ impl Renderer<'_> {
             self.put("service-nodeports", self.node_port_key(number), format!("goto {target}"));
         }
         if !port.source_ranges.is_empty() && !port.load_balancer_ips.is_empty() {
-            let ranges: Vec<String> = port.source_ranges.iter().map(ToString::to_string).collect();
+            let mut ranges: Vec<String> = port.source_ranges.iter().map(ToString::to_string).collect();
+            // A node within the ranges that has the balancer's address as one of its own talks to it from that very one.
+            let node = &self.options.node_addresses;
+            if port.source_ranges.iter().any(|range| node.iter().any(|address| range.contains(address))) {
+                ranges.extend(port.load_balancer_ips.iter().map(ToString::to_string));
+            }
             let firewall = chain("firewall", self.name, "");
             let rule = format!("{} saddr != {{ {} }} drop", header(self.options.family), ranges.join(", "));
-            self.table.chains.insert(firewall.clone(), vec![rule]);
+            self.part.chains.push((firewall.clone(), vec![rule]));
             for address in &port.load_balancer_ips {
                 self.put("firewall-ips", self.key(*address), format!("goto {firewall}"));
             }
@@ -246,7 +254,7 @@ impl Renderer<'_> {
             rules.push(format!("goto {}", self.chain(self.port.external)));
         }
         let name = chain("external", self.name, "");
-        self.table.chains.insert(name.clone(), rules);
+        self.part.chains.push((name.clone(), rules));
         name
     }
 

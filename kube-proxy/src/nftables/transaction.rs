@@ -1,86 +1,119 @@
-//! The difference between two tables as one nftables transaction.
+//! The text of nftables transactions.
 
-use super::render::{MAPS, Table, header};
+use super::render::{MAPS, NODE_PORT_IPS, header};
 use crate::plan::Family;
 use std::fmt::Write;
+use std::net::IpAddr;
 
 /// The table's name, upstream's.
 pub(super) const TABLE: &str = "kube-proxy";
+/// Set of the cluster IPs of all services.
+pub(super) const CLUSTER_IPS: &str = "cluster-ips";
 
-/// Base chains: name, hook, priority, rules.
-const BASE: [(&str, &str, &str, &[&str]); 8] = [
-    ("filter-prerouting", "filter hook prerouting", "-110", &["ct state new jump firewall-check"]),
+/// Base chains, as upstream has them: name, hook, priority, rules. What judges by the original destination comes before
+/// destinations are changed at -100, what refuses comes after that.
+pub(super) const BASE: [(&str, &str, &str, &[&str]); 8] = [
+    ("filter-prerouting-pre-dnat", "filter hook prerouting", "-110", &["ct state new jump firewall-check"]),
+    ("filter-output-pre-dnat", "filter hook output", "-110", &["ct state new jump firewall-check"]),
     (
         "filter-input",
         "filter hook input",
-        "-110",
+        "0",
         &["ct state new jump nodeport-endpoints-check", "ct state new jump service-endpoints-check"],
     ),
     (
         "filter-forward",
         "filter hook forward",
-        "-110",
+        "0",
         &["ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"],
     ),
     (
         "filter-output",
         "filter hook output",
-        "-110",
-        &["ct state new jump service-endpoints-check", "ct state new jump firewall-check"],
+        "0",
+        &["ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"],
     ),
-    ("filter-output-post-dnat", "filter hook output", "-90", &["ct state new jump cluster-ips-check"]),
     ("nat-prerouting", "nat hook prerouting", "-100", &["jump services"]),
     ("nat-output", "nat hook output", "-100", &["jump services"]),
     ("nat-postrouting", "nat hook postrouting", "100", &["jump masquerading"]),
 ];
 
-/// Builds the transaction from `old` to `new`; without `old` it makes the table anew,
-/// whatever was there. Empty when nothing changes.
-#[must_use]
-pub fn transaction(old: Option<&Table>, new: &Table, family: Family) -> String {
-    let mut writer = Writer { text: String::new(), family: header(family) };
-    let empty = Table::default();
-    if old.is_none() {
-        writer.create(new, family);
-    }
-    writer.change(old.unwrap_or(&empty), new);
-    writer.text
-}
-
 /// The transaction that takes the table away.
 #[must_use]
-pub fn removal(family: Family) -> String {
+pub(super) fn removal(family: Family) -> String {
     let ip = header(family);
     format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
 }
 
-struct Writer {
-    text: String,
+/// A transaction in the making. Chains and sets are made before any rule that names them.
+#[derive(Debug)]
+pub(super) struct Transaction {
     family: &'static str,
+    made: String,
+    rules: String,
 }
 
-impl Writer {
-    fn line(&mut self, verb: &str, what: &str, rest: &str) {
-        writeln!(self.text, "{verb} {what} {} {TABLE} {rest}", self.family).ok();
+impl Transaction {
+    pub(super) fn new(family: Family) -> Self {
+        Self { family: header(family), made: String::new(), rules: String::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.made.is_empty() && self.rules.is_empty()
+    }
+
+    /// The tool's input; the transaction is empty afterwards.
+    pub(super) fn take(&mut self) -> String {
+        let (made, rules) = (std::mem::take(&mut self.made), std::mem::take(&mut self.rules));
+        made + &rules
     }
 
     fn address(&self) -> &'static str {
         if self.family == "ip" { "ipv4_addr" } else { "ipv6_addr" }
     }
 
-    fn create(&mut self, new: &Table, family: Family) {
-        self.text.push_str(&removal(family));
-        writeln!(self.text, "add table {} {TABLE} {{ comment \"rules for kube-proxy\" ; }}", self.family).ok();
+    fn make(&mut self, what: &str, rest: &str) {
+        writeln!(self.made, "add {what} {} {TABLE} {rest}", self.family).ok();
+    }
+
+    fn line(&mut self, verb: &str, what: &str, rest: &str) {
+        writeln!(self.rules, "{verb} {what} {} {TABLE} {rest}", self.family).ok();
+    }
+
+    /// Makes the table with its maps and sets, unless they are there.
+    pub(super) fn table(&mut self) {
+        writeln!(self.made, "add table {} {TABLE} {{ comment \"rules for kube-proxy\" ; }}", self.family).ok();
         for (name, kind) in MAPS {
             let kind = kind.replace("ADDRESS", self.address());
-            self.line("add", "map", &format!("{name} {{ type {kind} : verdict ; }}"));
+            self.make("map", &format!("{name} {{ type {kind} : verdict ; }}"));
         }
-        self.line("add", "set", &format!("cluster-ips {{ type {} ; }}", self.address()));
-        // Jumps need their targets, so all chains come before any rule.
-        for chain in new.chains.keys() {
-            self.line("add", "chain", chain);
+        for name in [CLUSTER_IPS, NODE_PORT_IPS] {
+            self.make("set", &format!("{name} {{ type {} ; }}", self.address()));
         }
+    }
+
+    /// Makes a set for client affinity, or gives the one that is there another time-out.
+    pub(super) fn affinity_set(&mut self, name: &str, seconds: u32) {
+        let set = format!("{name} {{ type {} ; flags dynamic,timeout ; timeout {seconds}s ; }}", self.address());
+        self.make("set", &set);
+    }
+
+    /// Writes a chain whole.
+    pub(super) fn chain(&mut self, name: &str, rules: &[String]) {
+        self.make("chain", name);
+        self.line("flush", "chain", name);
+        for rule in rules {
+            self.line("add", "rule", &format!("{name} {rule}"));
+        }
+    }
+
+    /// Writes the base chains; those that are there may have another place.
+    pub(super) fn base_chains(&mut self, is_there: impl Fn(&str) -> bool) {
         for (name, hook, priority, rules) in BASE {
+            if is_there(name) {
+                self.line("flush", "chain", name);
+                self.line("delete", "chain", name);
+            }
             self.line("add", "chain", &format!("{name} {{ type {hook} priority {priority} ; }}"));
             for rule in rules {
                 self.line("add", "rule", &format!("{name} {rule}"));
@@ -88,66 +121,29 @@ impl Writer {
         }
     }
 
-    fn change(&mut self, old: &Table, new: &Table) {
-        for (name, set) in new.affinity.iter().filter(|(name, set)| old.affinity.get(*name) != Some(set)) {
-            let address = self.address();
-            if old.affinity.contains_key(name) {
-                // A set's time-out cannot be changed; its rules are flushed with their chains below.
-                continue;
-            }
-            self.line(
-                "add",
-                "set",
-                &format!("{name} {{ type {address} ; flags dynamic,timeout ; timeout {}s ; }}", set.seconds),
-            );
-        }
-        let changed: Vec<_> = new.chains.iter().filter(|(name, rules)| old.chains.get(*name) != Some(rules)).collect();
-        for (name, _) in &changed {
-            self.line("add", "chain", name);
-        }
-        for (name, rules) in changed {
-            self.line("flush", "chain", name);
-            for rule in rules {
-                self.line("add", "rule", &format!("{name} {rule}"));
-            }
-        }
-        self.change_maps(old, new);
-        for address in old.cluster_ips.difference(&new.cluster_ips) {
-            self.line("delete", "element", &format!("cluster-ips {{ {address} }}"));
-        }
-        for address in new.cluster_ips.difference(&old.cluster_ips) {
-            self.line("add", "element", &format!("cluster-ips {{ {address} }}"));
-        }
-        self.remove(old, new);
+    /// Empties a set, a map or a chain.
+    pub(super) fn flush(&mut self, what: &str, name: &str) {
+        self.line("flush", what, name);
     }
 
-    fn change_maps(&mut self, old: &Table, new: &Table) {
-        let empty = std::collections::BTreeMap::new();
-        for (map, _) in MAPS {
-            let (before, after) = (old.maps.get(map).unwrap_or(&empty), new.maps.get(map).unwrap_or(&empty));
-            for (key, verdict) in before {
-                if after.get(key) != Some(verdict) {
-                    self.line("delete", "element", &format!("{map} {{ {key} }}"));
-                }
-            }
-            for (key, verdict) in after {
-                if before.get(key) != Some(verdict) {
-                    self.line("add", "element", &format!("{map} {{ {key} : {verdict} }}"));
-                }
-            }
-        }
+    /// Deletes a set or a chain.
+    pub(super) fn delete(&mut self, what: &str, name: &str) {
+        self.line("delete", what, name);
     }
 
-    fn remove(&mut self, old: &Table, new: &Table) {
-        let gone: Vec<_> = old.chains.keys().filter(|name| !new.chains.contains_key(*name)).collect();
-        // Chains that go may jump to one another: all are emptied before the first is deleted.
-        for verb in ["flush", "delete"] {
-            for name in &gone {
-                self.line(verb, "chain", name);
-            }
-        }
-        for name in old.affinity.keys().filter(|name| !new.affinity.contains_key(*name)) {
-            self.line("delete", "set", name);
-        }
+    pub(super) fn add_element(&mut self, map: &str, key: &str, verdict: &str) {
+        self.line("add", "element", &format!("{map} {{ {key} : {verdict} }}"));
+    }
+
+    pub(super) fn delete_element(&mut self, map: &str, key: &str) {
+        self.line("delete", "element", &format!("{map} {{ {key} }}"));
+    }
+
+    pub(super) fn add_address(&mut self, set: &str, address: IpAddr) {
+        self.line("add", "element", &format!("{set} {{ {address} }}"));
+    }
+
+    pub(super) fn delete_address(&mut self, set: &str, address: IpAddr) {
+        self.line("delete", "element", &format!("{set} {{ {address} }}"));
     }
 }

@@ -28,11 +28,14 @@ struct Candidate {
 pub(super) fn fill(port: &mut ServicePort, name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) {
     let candidates = candidates(name, slices, node);
     if port.uses(Policy::Cluster) {
-        let usable = usable(candidates.iter());
-        port.cluster_endpoints = endpoints(&near(usable, node));
+        port.cluster_endpoints = endpoints(&chosen(&candidates, node));
     }
     if port.uses(Policy::Local) {
         port.local_endpoints = endpoints(&usable(candidates.iter().filter(|candidate| candidate.endpoint.local)));
+    }
+    if port.health_check_node_port.is_some() {
+        let ready = candidates.iter().filter(|candidate| candidate.endpoint.local && candidate.ready);
+        port.ready_local = ready.map(|candidate| candidate.endpoint.address).collect();
     }
     port.has_endpoints = !usable(candidates.iter()).is_empty();
     if name.protocol == Protocol::Udp {
@@ -76,7 +79,7 @@ fn candidate(endpoint: &SliceEndpoint, port: u16, node: &NodeFacts) -> Option<Ca
     Some(Candidate {
         endpoint: Endpoint { address, port, local: endpoint.node_name.as_deref() == Some(node.name.as_str()) },
         ready,
-        serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(ready),
+        serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(true),
         terminating: conditions.and_then(|conditions| conditions.terminating).unwrap_or(false),
         zones: zones.iter().map(|zone| zone.name.clone()).collect(),
         nodes: nodes.iter().map(|node| node.name.clone()).collect(),
@@ -90,6 +93,12 @@ fn usable<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone) -> Vec<&'
         return ready;
     }
     candidates.filter(|candidate| candidate.serving && candidate.terminating).collect()
+}
+
+/// The usable ones for traffic of cluster policy. Hints are for the ready ones: what terminates is taken from anywhere.
+fn chosen<'a>(candidates: &'a [Candidate], node: &NodeFacts) -> Vec<&'a Candidate> {
+    let ready: Vec<_> = candidates.iter().filter(|candidate| candidate.ready).collect();
+    if ready.is_empty() { usable(candidates.iter()) } else { near(ready, node) }
 }
 
 /// Follows hints for this node, then for its zone; hints count only when every endpoint

@@ -9,7 +9,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -154,6 +154,8 @@ pub struct ServicePort {
     pub has_endpoints: bool,
     /// Endpoints that serve, chosen for this node or not; of UDP ports alone, whose flows outlive a choice.
     pub serving: Vec<SocketAddr>,
+    /// Addresses of endpoints on this node that are ready; of ports with a health-check node port alone.
+    pub ready_local: BTreeSet<IpAddr>,
 }
 
 impl ServicePort {
@@ -173,6 +175,7 @@ impl ServicePort {
             health_check_node_port: None,
             has_endpoints: !endpoints.is_empty(),
             serving: Vec::new(),
+            ready_local: BTreeSet::new(),
             cluster_endpoints: endpoints,
             local_endpoints: Vec::new(),
         }
@@ -216,24 +219,80 @@ pub struct Desired {
     pub ports: BTreeMap<PortName, ServicePort>,
 }
 
-/// Works out what should be, from all there is. `slices` are all slices; each is found by
-/// its `kubernetes.io/service-name` label.
+/// Ports that a change of services or endpoints was about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// Ports that are new, other than before, or gone.
+    pub ports: BTreeSet<PortName>,
+    /// A health-check node port is among what they were or are.
+    pub checks: bool,
+}
+
+impl Delta {
+    /// True when UDP flows may be concerned.
+    #[must_use]
+    pub fn has_udp(&self) -> bool {
+        self.ports.iter().any(|name| name.protocol == Protocol::Udp)
+    }
+}
+
+impl Desired {
+    /// Plans one service anew, from the service, if there is one, and its slices. Notes in `delta` what that changed.
+    pub fn replace(
+        &mut self,
+        (namespace, name): (&str, &str),
+        service: Option<&Service>,
+        slices: &[Arc<EndpointSlice>],
+        (node, family): (&NodeFacts, Family),
+        delta: &mut Delta,
+    ) {
+        let first = PortName {
+            namespace: namespace.to_owned(),
+            service: name.to_owned(),
+            port: String::new(),
+            protocol: Protocol::Tcp,
+        };
+        let of_service = |(port, _): &(&PortName, &ServicePort)| port.namespace == namespace && port.service == name;
+        let old: Vec<PortName> =
+            self.ports.range(first..).take_while(of_service).map(|(port, _)| port.clone()).collect();
+        let mut new: BTreeMap<PortName, ServicePort> = BTreeMap::new();
+        for (name, port) in service.map(|service| ports(service, slices, node, family)).unwrap_or_default() {
+            new.insert(name, port);
+        }
+        for name in old.into_iter().filter(|name| !new.contains_key(name)) {
+            delta.checks |= self.ports.remove(&name).is_some_and(|port| port.health_check_node_port.is_some());
+            delta.ports.insert(name);
+        }
+        for (name, port) in new {
+            if self.ports.get(&name) == Some(&port) {
+                continue;
+            }
+            delta.checks |= port.health_check_node_port.is_some();
+            let before = self.ports.insert(name.clone(), port);
+            delta.checks |= before.is_some_and(|before| before.health_check_node_port.is_some());
+            delta.ports.insert(name);
+        }
+    }
+}
+
+/// The ports of a service with their endpoints out of its slices.
+fn ports(
+    service: &Service,
+    slices: &[Arc<EndpointSlice>],
+    node: &NodeFacts,
+    family: Family,
+) -> Vec<(PortName, ServicePort)> {
+    let slices: Vec<&EndpointSlice> =
+        slices.iter().map(Arc::as_ref).filter(|slice| slice.address_type == family.address_type()).collect();
+    let mut ports = service::ports(service, family);
+    for (name, port) in &mut ports {
+        endpoints::fill(port, name, &slices, node);
+    }
+    ports
+}
+
+/// The service that a slice belongs to, by its `kubernetes.io/service-name` label: namespace and name.
 #[must_use]
-pub fn plan(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>], node: &NodeFacts, family: Family) -> Desired {
-    let mut by_service: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
-    for slice in slices.iter().filter(|slice| slice.address_type == family.address_type()) {
-        if let Some(key) = endpoints::service_of(slice) {
-            by_service.entry(key).or_default().push(slice);
-        }
-    }
-    let mut desired = Desired::default();
-    for service in services {
-        let Some(key) = service::key(service) else { continue };
-        let slices = by_service.get(&key).map(Vec::as_slice).unwrap_or_default();
-        for (name, mut port) in service::ports(service, family) {
-            endpoints::fill(&mut port, &name, slices, node);
-            desired.ports.insert(name, port);
-        }
-    }
-    desired
+pub fn service_of(slice: &EndpointSlice) -> Option<(&str, &str)> {
+    endpoints::service_of(slice)
 }

@@ -4,6 +4,7 @@ use super::{Family, Policy, PortName, Protocol, ServicePort};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use shared::address;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// Seconds of client-IP affinity when the service does not say.
@@ -57,6 +58,7 @@ pub(super) fn ports(service: &Service, family: Family) -> Vec<(PortName, Service
                 local_endpoints: Vec::new(),
                 has_endpoints: false,
                 serving: Vec::new(),
+                ready_local: BTreeSet::new(),
             },
         ));
     }
@@ -89,9 +91,12 @@ fn load_balancer_ips(service: &Service, family: Family) -> Vec<IpAddr> {
     own.filter_map(|ingress| address::ip(ingress.ip.as_ref()?)).filter(|ip| family.holds(*ip)).collect()
 }
 
+/// None where everybody is among them.
 fn source_ranges(spec: &ServiceSpec, family: Family) -> Vec<IpNet> {
     let ranges = spec.load_balancer_source_ranges.iter().flatten();
-    ranges.filter_map(|range| address::network(range.trim())).filter(|range| family.holds(range.addr())).collect()
+    let ranges: Vec<IpNet> =
+        ranges.filter_map(|range| address::network(range.trim())).filter(|range| family.holds(range.addr())).collect();
+    if ranges.iter().any(|range| range.prefix_len() == 0) { Vec::new() } else { ranges }
 }
 
 fn affinity(spec: &ServiceSpec) -> Option<u32> {

@@ -27,8 +27,8 @@ fn spec(more: Value) -> Value {
 
 fn port(spec: Value, endpoints: Value) -> Option<ServicePort> {
     let node = NodeFacts { name: "here".into(), zone: Some("a".into()) };
-    let desired = plan(&[service(spec)], &[slice(endpoints)], &node, Family::V4);
-    desired.ports.into_values().next()
+    let service = service(spec);
+    ports(&service, &[slice(endpoints)], &node, Family::V4).into_iter().map(|(_, port)| port).next()
 }
 
 fn addresses(endpoints: &[Endpoint]) -> Vec<String> {
@@ -87,7 +87,9 @@ fn two_slices_with_the_same_endpoint_count_once() {
         slice(json!([{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}])),
         slice(json!([{"addresses": ["10.1.0.1"]}])),
     ];
-    let desired = plan(&[service(spec(json!({})))], &slices, &node, Family::V4);
+    let mut desired = Desired::default();
+    let web = service(spec(json!({})));
+    desired.replace(("shop", "web"), Some(&web), &slices, (&node, Family::V4), &mut Delta::default());
     let planned = desired.ports.values().next().expect("a port");
     assert_eq!(addresses(&planned.cluster_endpoints), ["10.1.0.1"]);
 }
@@ -103,4 +105,48 @@ fn affinity_and_balancer_fields() {
     assert_eq!(planned.external_ips, ["192.0.2.1".parse::<IpAddr>().expect("ip")]);
     assert_eq!(planned.source_ranges.len(), 1);
     assert!(!planned.has_endpoints);
+}
+
+#[test]
+fn a_service_that_is_planned_anew_changes_its_own_ports_alone() {
+    let node = NodeFacts { name: "here".into(), zone: None };
+    let mut desired = Desired::default();
+    let mut replace = |service: Option<&Service>, endpoints: Value| {
+        let mut delta = Delta::default();
+        let slices = [slice(endpoints)];
+        desired.replace(("shop", "web"), service, &slices, (&node, Family::V4), &mut delta);
+        (delta.ports.into_iter().map(|name| name.port).collect::<Vec<_>>(), delta.checks, desired.ports.len())
+    };
+    let web = service(spec(json!({})));
+    assert_eq!(replace(Some(&web), json!([])), (vec!["http".to_owned()], false, 1));
+    assert_eq!(replace(Some(&web), json!([])), (vec![], false, 1), "nothing has changed");
+    assert_eq!(replace(Some(&web), json!([{"addresses": ["10.1.0.1"]}])), (vec!["http".to_owned()], false, 1));
+    let checked = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "type": "LoadBalancer"});
+    assert_eq!(replace(Some(&service(spec(checked))), json!([])), (vec!["http".to_owned()], true, 1));
+    assert_eq!(replace(None, json!([])), (vec!["http".to_owned()], true, 0), "its check is gone");
+}
+
+#[test]
+fn endpoints_that_terminate_serve_from_anywhere_and_make_no_node_healthy() {
+    let hint = |zone: &str| json!({"forZones": [{"name": zone}]});
+    let terminating = json!({"ready": false, "serving": true, "terminating": true});
+    let endpoints = json!([
+        {"addresses": ["10.1.0.1"], "nodeName": "here", "conditions": terminating, "hints": hint("a")},
+        {"addresses": ["10.1.0.2"], "nodeName": "there", "conditions": terminating, "hints": hint("b")},
+    ]);
+    let local = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "type": "LoadBalancer"});
+    let port = port(spec(local), endpoints).expect("a port");
+    assert_eq!(addresses(&port.cluster_endpoints), ["10.1.0.1", "10.1.0.2"]);
+    assert_eq!(addresses(&port.local_endpoints), ["10.1.0.1"]);
+    assert!(port.ready_local.is_empty());
+}
+
+#[test]
+fn a_source_range_of_everybody_is_none() {
+    let ranges = |all: Value| {
+        let more = json!({"type": "LoadBalancer", "loadBalancerSourceRanges": all});
+        port(spec(more), json!([])).expect("a port").source_ranges.len()
+    };
+    assert_eq!(ranges(json!(["10.0.0.0/8", "192.0.2.0/24"])), 2);
+    assert_eq!(ranges(json!(["10.0.0.0/8", "0.0.0.0/0"])), 0);
 }
