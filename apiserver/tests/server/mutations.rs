@@ -221,3 +221,35 @@ async fn nobody_has_read_for_him_what_he_may_not_read() {
         "{message}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_a_policy_adds_to_a_role_are_rules_its_writer_must_hold() {
+    let Some(c) = start().await else { return };
+    let alice = c.client(Identity::Alice);
+    let role = |name: &str, rules: Value| json!({"metadata": {"name": name}, "rules": rules});
+    let writes = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["create"]}]);
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    c.post(&roles, role("writer", writes)).await.ok();
+    let bound = json!({"metadata": {"name": "writer"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role", "name": "writer"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}]});
+    c.post(&format!("{RBAC}/namespaces/default/rolebindings"), bound).await.ok();
+    eventually("alice may write roles", async || {
+        (alice.post(&roles, role("empty", json!([]))).await.code == 201).then_some(())
+    })
+    .await;
+    let rule = json!({"apiGroups": ["rbac.authorization.k8s.io"], "apiVersions": ["v1"], "operations": ["CREATE"],
+        "resources": ["roles"]});
+    let adds = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression":
+        "[JSONPatch{op: 'add', path: '/rules', value: [{'apiGroups': [''], 'resources': ['secrets'], 'verbs': ['get']}]}]"}}]);
+    let adding = policy("adds", adds, json!({"matchConstraints": {"resourceRules": [rule]}}));
+    c.post(&format!("{GROUP}/mutatingadmissionpolicies"), adding).await.ok();
+    c.post(&format!("{GROUP}/mutatingadmissionpolicybindings"), binding("adds", json!({}))).await.ok();
+    eventually("the policy counts", async || {
+        let probe = c.post(&format!("{roles}?dryRun=All"), role("probe", json!([]))).await;
+        (probe.json()["rules"][0]["resources"][0] == "secrets").then_some(())
+    })
+    .await;
+    let refused = alice.post(&roles, role("larger", json!([]))).await;
+    assert_eq!(refused.code, 403, "{}", refused.text());
+    assert!(refused.text().contains("attempting to grant RBAC permissions not currently held"), "{}", refused.text());
+}
