@@ -280,13 +280,16 @@ fn slim(services: &Informer<Service>, slices: &Informer<EndpointSlice>, nodes: &
     });
 }
 
+/// Takes an event in; false for one that no rule depends on.
+type Note<K> = fn(&Changes, &Event<K>) -> bool;
+
 /// Notes the changes that rules depend on.
 fn follow<K: Object>(
     informer: &Informer<K>,
     changes: &Arc<Changes>,
     health: &Health,
     families: &[Family],
-    (note, count): (fn(&Changes, &Event<K>) -> bool, fn()),
+    (note, count): (Note<K>, fn()),
 ) {
     let (changes, health, families) = (Arc::clone(changes), health.clone(), families.to_vec());
     informer.add_handler(move |event| {

@@ -1,5 +1,6 @@
 //! The API server, behind the [`Api`] port.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::Body;
 use kube::core::Request;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use shared::client::typed;
@@ -23,11 +25,17 @@ const CLAIM_POLL: Duration = Duration::from_millis(250);
 /// A request, if it could be put together.
 type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
+/// Claims whose written versions are remembered.
+const WRITTEN: usize = 4096;
+
 /// Calls over one client.
 pub(super) struct KubeApi {
     pub(super) client: kube::Client,
     pub(super) claims: Store<PersistentVolumeClaim>,
     pub(super) pods: Store<PodInfo>,
+    /// Versions of the claims that were written for bindings under way, by namespace and name: only what is as new as that
+    /// tells what became of them.
+    pub(super) written: Mutex<HashMap<(String, String), u64>>,
 }
 
 impl KubeApi {
@@ -53,6 +61,11 @@ impl KubeApi {
     async fn changed(&self, request: Built) -> Result<ResourceClaim, ApiError> {
         typed::request(&self.client, request.map_err(unbuilt)?).await.map_err(failed)
     }
+}
+
+/// The version of an object as a number; 0 for what is none.
+fn version(claim: &PersistentVolumeClaim) -> u64 {
+    claim.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Where pods of this one's namespace are written.
@@ -143,8 +156,15 @@ impl Api for KubeApi {
         let meta = &claim.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let claims = Request::new(PersistentVolumeClaim::collection_path(Some(namespace)));
-        let body = bytes(claim)?;
-        self.done(claims.replace(meta.name.as_deref().unwrap_or_default(), &PostParams::default(), body)).await
+        let (name, body) = (meta.name.as_deref().unwrap_or_default(), bytes(claim)?);
+        let request = claims.replace(name, &PostParams::default(), body).map_err(unbuilt)?;
+        let written: PersistentVolumeClaim = typed::request(&self.client, request).await.map_err(failed)?;
+        let mut versions = self.written.lock();
+        if versions.len() >= WRITTEN {
+            versions.clear();
+        }
+        versions.insert((namespace.to_owned(), name.to_owned()), version(&written));
+        Ok(())
     }
 
     async fn update_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
@@ -162,6 +182,8 @@ impl Api for KubeApi {
     ) -> Result<(), ApiError> {
         let until = Instant::now() + timeout;
         let fail = |message: String| Err(ApiError { code: 0, message });
+        let taken = |name: &String| self.written.lock().remove(&(pod.namespace.to_string(), name.clone()));
+        let written: HashMap<&String, u64> = claims.iter().filter_map(|name| Some((name, taken(name)?))).collect();
         loop {
             if self.pods.get(&pod.namespace, &pod.name).is_none() {
                 return fail(format!("pod does not exist any more: pod {pod} not found"));
@@ -178,6 +200,10 @@ impl Api for KubeApi {
                 }
                 // The provisioner takes the annotation back when it cannot make the volume there.
                 let chosen = annotation("volume.kubernetes.io/selected-node");
+                let is_current = written.get(name).is_some_and(|written| version(&claim) >= *written);
+                if chosen.is_none() && is_current {
+                    return fail(format!("provisioning failed for PVC {name:?}"));
+                }
                 if chosen.is_some_and(|n| n != node) {
                     return fail(format!(
                         "selectedNode annotation value {:?} not set to scheduled node {node:?}",

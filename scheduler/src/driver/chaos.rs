@@ -217,7 +217,7 @@ async fn watch(cluster: Arc<Cluster>, core: Arc<Core>, seen: Seen) {
         for p in state.pods.values() {
             let info = Arc::new(p.info());
             seen.lock().insert(info.name.to_string(), Arc::clone(&info));
-            core.pod_seen(&info);
+            core.pod_seen(None, &info);
         }
         state.log.len()
     };
@@ -242,7 +242,7 @@ async fn watch(cluster: Arc<Cluster>, core: Arc<Core>, seen: Seen) {
                 Change::Pod(p) => {
                     let info = Arc::new(p.info());
                     seen.lock().insert(info.name.to_string(), Arc::clone(&info));
-                    core.pod_seen(&info);
+                    core.pod_seen(None, &info);
                 }
                 Change::PodGone(p) => {
                     let info = Arc::new(p.info());

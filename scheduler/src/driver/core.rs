@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use shared::informer::{Event, Informer, Object};
 use tokio::sync::{Notify, oneshot};
 
-use super::failure::Reporter;
+use super::failure::{Nomination, Reporter};
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
 use crate::framework::{Change, ClusterEvent, Delta, Failure, Status};
@@ -87,7 +87,7 @@ impl Core {
         match self.profiles.get(&queued.pod.scheduler_name) {
             Some(profile) => {
                 let status = Status::error(format!("observed a panic: {panic}"));
-                reporter.failed(profile, queued, Failure::Broken(status), None);
+                reporter.failed(profile, queued, Failure::Broken(status), Nomination::Revoke);
             }
             None => self.queue.lock().done(&queued.pod.uid),
         }
@@ -97,8 +97,9 @@ impl Core {
         self.profiles.contains_key(&pod.scheduler_name)
     }
 
-    pub(super) fn pod_seen(&self, new: &Arc<PodInfo>) {
-        let new = Arc::clone(new);
+    /// A pod is new, or has changed from `before`.
+    pub(super) fn pod_seen(&self, before: Option<&Arc<PodInfo>>, new: &Arc<PodInfo>) {
+        let (before, new) = (before.cloned(), Arc::clone(new));
         if new.node_name.is_some() {
             let mut cache = self.cache.lock();
             // An assumed pod is news to nobody: the scheduler has counted it since it placed it.
@@ -111,7 +112,7 @@ impl Core {
                 q.happened(&event, now)
             });
         } else if self.ours(&new) && !self.cache.lock().is_assumed(&new.uid) {
-            self.on_queue(|q, now| q.update(new, now));
+            self.on_queue(|q, now| q.update(before, new, now));
         }
     }
 
@@ -119,6 +120,13 @@ impl Core {
         let gone = Arc::clone(pod);
         if pod.node_name.is_none() {
             self.answer(&pod.uid, Status::unschedulable("pod was deleted"));
+            // It may have been assumed, and have ended before anybody saw it bound.
+            let assumed = self.cache.lock().remove_pod(&pod.uid);
+            if let Some(removed) = assumed {
+                self.queue.lock().delete(&pod.uid);
+                self.happened(&ClusterEvent::AssignedPod { old: Some(removed), new: None });
+                return;
+            }
             let promised = self.queue.lock().nominated().node_of(&pod.uid).is_some();
             self.on_queue(|q, now| {
                 q.delete(&pod.uid);
@@ -183,12 +191,11 @@ impl Core {
         });
         let core = Arc::clone(self);
         informers.pods.add_handler(move |event| match event {
-            Event::Added(pod) => core.pod_seen(pod),
+            Event::Added(pod) => core.pod_seen(None, pod),
+            Event::Updated { old, new } if old.uid == new.uid => core.pod_seen(Some(old), new),
             Event::Updated { old, new } => {
-                if old.uid != new.uid {
-                    core.pod_gone(old);
-                }
-                core.pod_seen(new);
+                core.pod_gone(old);
+                core.pod_seen(None, new);
             }
             Event::Deleted(pod) => core.pod_gone(pod),
         });

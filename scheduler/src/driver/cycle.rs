@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
-use super::failure::Reporter;
+use super::failure::{Nomination, Reporter};
 use crate::framework::extender;
 use crate::framework::plugin::Rescue;
 use crate::framework::{Code, Context, Cursor, CycleState, Diagnosis, Failure, Placement, Profile, Status};
@@ -57,11 +57,16 @@ impl Cycle {
     /// Schedules until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let turns = Arc::new(Semaphore::new(BINDINGS));
+        let mut looked = Instant::now();
         while !stop.is_cancelled() {
             let turn = tokio::select! {
                 () = stop.cancelled() => return,
                 turn = Arc::clone(&turns).acquire_owned() => turn.ok(),
             };
+            if looked.elapsed() >= TICK {
+                looked = Instant::now();
+                self.tick();
+            }
             let next = self.core.queue.lock().pop(Instant::now());
             if let Some(queued) = next {
                 self.attempt_contained(queued, turn);
@@ -135,7 +140,7 @@ impl Cycle {
                 let Some(queued) = slot.take() else { return };
                 if let Err(status) = settled {
                     metrics::attempt(&profile.name, outcome(&status), started.elapsed());
-                    self.reporter.failed(&profile, queued, Failure::Broken(status), None);
+                    self.reporter.failed(&profile, queued, Failure::Broken(status), Nomination::Revoke);
                     return;
                 }
                 let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
@@ -150,13 +155,13 @@ impl Cycle {
                 metrics::attempt(&profile.name, Attempt::Unschedulable, started.elapsed());
                 self.make_room(&profile, &pod, rescue.as_ref());
                 let Some(queued) = slot.take() else { return };
-                self.reporter.failed(&profile, queued, Failure::Unfit(diagnosis), rescue);
+                self.reporter.failed(&profile, queued, Failure::Unfit(diagnosis), rescue.as_ref().into());
             }
             Err(failure) => {
                 let how = if matches!(failure, Failure::NoNodes) { Attempt::Unschedulable } else { Attempt::Error };
                 metrics::attempt(&profile.name, how, started.elapsed());
                 let Some(queued) = slot.take() else { return };
-                self.reporter.failed(&profile, queued, failure, None);
+                self.reporter.failed(&profile, queued, failure, Nomination::Revoke);
             }
         }
     }
@@ -264,7 +269,8 @@ impl Cycle {
                 }
                 if !reporter.evict(&profile, &pod, victim, &node).await {
                     all = false;
-                    core.happened(&crate::framework::ClusterEvent::Everything("PreemptionFailed"));
+                    // Room is not made there after all: the preemptor may find it elsewhere.
+                    core.on_queue(|q, now| q.activate_now(&pod.uid, now));
                 }
             }
             metrics::evictions(all, begun.elapsed());
@@ -386,6 +392,6 @@ impl Binding {
         let freed = crate::framework::ClusterEvent::AssignedPod { old: Some(Arc::clone(&self.assumed)), new: None };
         self.core.happened(&freed);
         metrics::attempt(&self.profile.name, outcome(&status), self.started.elapsed());
-        self.reporter.failed(&self.profile, self.queued, Failure::Broken(status), None);
+        self.reporter.failed(&self.profile, self.queued, Failure::Broken(status), Nomination::Revoke);
     }
 }

@@ -34,7 +34,7 @@ impl Reporter {
     }
 
     /// An attempt has failed: back to the queue with the pod, and tell why.
-    pub(super) fn failed(&self, profile: &Profile, mut queued: QueuedPod, failure: Failure, rescue: Option<Rescue>) {
+    pub(super) fn failed(&self, profile: &Profile, mut queued: QueuedPod, failure: Failure, nomination: Nomination) {
         let message = failure.to_string();
         let rejected = match &failure {
             Failure::NoNodes | Failure::Unfit(_) => true,
@@ -54,16 +54,21 @@ impl Reporter {
             return;
         };
         queued.pod = Arc::clone(&current);
-        let promise = rescue.map(|r| r.nominate);
         self.core.on_queue(|q, now| {
-            if let Some(node) = promise.clone().or_else(|| current.nominated.clone().map(Some)) {
-                q.nominate(&current, node);
+            match &nomination {
+                Nomination::Keep => {
+                    if let Some(node) = current.nominated.clone() {
+                        q.nominate(&current, Some(node));
+                    }
+                }
+                Nomination::Set(node) => q.nominate(&current, Some(Arc::clone(node))),
+                Nomination::Revoke => q.nominate(&current, None),
             }
             q.failed(queued, now)
         });
         self.event(&profile.name, &current, Kind::Warning, "FailedScheduling", "Scheduling", message.clone());
         let reason = if rejected { "Unschedulable" } else { "SchedulerError" };
-        if let Some(patch) = status_patch(&current, reason, &message, promise.as_ref()) {
+        if let Some(patch) = status_patch(&current, reason, &message, &nomination) {
             let core = Arc::clone(&self.core);
             self.tasks.spawn("pod-status", async move {
                 if let Err(error) = core.api.patch_status(&current, patch).await {
@@ -82,6 +87,10 @@ impl Reporter {
 
     /// Sends a victim away; `false` when that failed and the victim is still there.
     pub(super) async fn evict(&self, profile: &str, pod: &PodInfo, victim: &PodInfo, node: &str) -> bool {
+        // It goes for a reason of its own, and is not told of another.
+        if victim.terminating {
+            return true;
+        }
         let condition = json!({"status": {"conditions": [{
             "type": "DisruptionTarget",
             "status": "True",
@@ -94,7 +103,7 @@ impl Reporter {
         if !victim.preempted {
             done = self.core.api.patch_status(victim, condition).await;
         }
-        if done.is_ok() && !victim.terminating {
+        if done.is_ok() {
             done = self.core.api.delete(victim).await;
         }
         match done {
@@ -131,11 +140,37 @@ fn truncated(mut note: String) -> String {
     note
 }
 
-/// What to write into the pod's status; nothing when it says so already. `promise` overrides the promised node.
-fn status_patch(pod: &PodInfo, reason: &str, message: &str, promise: Option<&Option<Arc<str>>>) -> Option<Value> {
+/// What becomes of the node that a pod was promised (upstream's `NominatingInfo`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Nomination {
+    /// As it is.
+    Keep,
+    /// This node from now on.
+    Set(Arc<str>),
+    /// No node: the attempt failed for another reason than that it waits for room there.
+    Revoke,
+}
+
+impl From<Option<&Rescue>> for Nomination {
+    fn from(rescue: Option<&Rescue>) -> Self {
+        match rescue.map(|rescue| rescue.nominate.clone()) {
+            None => Self::Keep,
+            Some(Some(node)) => Self::Set(node),
+            Some(None) => Self::Revoke,
+        }
+    }
+}
+
+/// What to write into the pod's status; nothing when it says so already. A promise that is taken back is written with
+/// whatever else is: the pod may have been promised a node that nobody has seen yet.
+fn status_patch(pod: &PodInfo, reason: &str, message: &str, nomination: &Nomination) -> Option<Value> {
     let told = pod.unscheduled.as_deref().is_some_and(|(r, m)| r == reason && m == message);
-    let promised = promise.filter(|p| **p != pod.nominated);
-    if told && promised.is_none() {
+    let (promised, is_news) = match nomination {
+        Nomination::Keep => (None, false),
+        Nomination::Set(node) => (Some(Value::from(&**node)), pod.nominated.as_ref() != Some(node)),
+        Nomination::Revoke => (Some(Value::Null), pod.nominated.is_some()),
+    };
+    if told && !is_news {
         return None;
     }
     let mut condition = json!({
@@ -150,8 +185,8 @@ fn status_patch(pod: &PodInfo, reason: &str, message: &str, promise: Option<&Opt
         condition["lastTransitionTime"] = json!(shared::types::now());
     }
     let mut status = json!({"conditions": [condition]});
-    if let Some(node) = promised {
-        status["nominatedNodeName"] = node.as_deref().map_or(Value::Null, Value::from);
+    if let Some(node) = promised.filter(|node| is_news || node.is_null()) {
+        status["nominatedNodeName"] = node;
     }
     Some(json!({"status": status}))
 }
@@ -171,7 +206,7 @@ mod tests {
     #[test]
     fn patches() {
         let fresh = pod("p").info();
-        let patch = status_patch(&fresh, "Unschedulable", "why", None).expect("patch");
+        let patch = status_patch(&fresh, "Unschedulable", "why", &Nomination::Keep).expect("patch");
         assert_eq!(patch["status"]["conditions"][0]["message"], "why");
         assert!(patch["status"]["conditions"][0].get("lastTransitionTime").is_some());
         assert!(patch["status"].get("nominatedNodeName").is_none());
@@ -183,10 +218,12 @@ mod tests {
                 json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "why"}]),
             )
             .info();
-        assert!(status_patch(&told, "Unschedulable", "why", None).is_none());
-        assert!(status_patch(&told, "Unschedulable", "why", Some(&None)).is_none());
-        let patch = status_patch(&told, "Unschedulable", "other", Some(&Some("n".into()))).expect("patch");
+        assert!(status_patch(&told, "Unschedulable", "why", &Nomination::Keep).is_none());
+        assert!(status_patch(&told, "Unschedulable", "why", &Nomination::Revoke).is_none());
+        let patch = status_patch(&told, "Unschedulable", "other", &Nomination::Set("n".into())).expect("patch");
         assert_eq!(patch["status"]["nominatedNodeName"], "n");
         assert!(patch["status"]["conditions"][0].get("lastTransitionTime").is_none(), "the status did not change");
+        let patch = status_patch(&told, "SchedulerError", "why", &Nomination::Revoke).expect("patch");
+        assert_eq!(patch["status"].get("nominatedNodeName"), Some(&Value::Null), "a promise nobody has seen yet");
     }
 }

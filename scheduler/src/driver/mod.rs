@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Client;
+use parking_lot::Mutex;
 use shared::config::Settings;
 use shared::events::Recorder;
 use shared::flags::FlagSet;
@@ -150,7 +151,7 @@ fn with_extenders(profiles: Vec<Profile>, settings: &Settings, informers: &Infor
 
 fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Informers) -> Arc<Core> {
     let (stores, pods) = (informers.stores(), informers.pods.store());
-    let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone() };
+    let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone(), written: Mutex::default() };
     let queue = Queue::new(Arc::clone(&profiles), timing);
     Arc::new(Core::new(profiles, queue, stores, Box::new(move |ns, name| pods.get(ns, name)), Arc::new(api)))
 }

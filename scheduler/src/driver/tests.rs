@@ -127,7 +127,7 @@ impl World {
     pub(super) fn add(&self, p: &PodBuilder) {
         let info = Arc::new(p.info());
         self.pods.lock().insert(info.name.to_string(), Arc::clone(&info));
-        self.core.pod_seen(&info);
+        self.core.pod_seen(None, &info);
     }
 
     fn remove(&self, name: &str) {
@@ -243,4 +243,41 @@ fn times_with_which_nobody_could_lead_are_refused() {
     let why = "couldn't create leader elector: renewDeadline must be greater than retryPeriod*JitterFactor";
     assert_eq!(election(true, "2.4s"), Err(why.to_owned()));
     assert_eq!(election(false, "2.4s"), Ok(()));
+}
+
+#[tokio::test]
+async fn a_promise_is_taken_back_when_its_binding_fails() {
+    let mut world = World::start(1);
+    world.core.node_seen(node("n").base());
+    world.add(&pod("p").cpu("3").set("/status", "nominatedNodeName", json!("n")));
+    let mut calls = Vec::new();
+    while !calls.contains(&"patch p SchedulerError -".to_owned()) {
+        calls.push(world.next().await);
+        assert!(calls.len() < 6, "{calls:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_ends_before_it_is_seen_bound_leaves_its_room() {
+    let mut world = World::start(0);
+    world.core.node_seen(node("n").base());
+    world.add(&pod("short").cpu("3"));
+    assert_eq!(world.next().await, "bind short n");
+    // The informer never showed the pod with its node.
+    world.remove("short");
+    world.add(&pod("next").cpu("3"));
+    assert_eq!(world.next().await, "bind next n");
+}
+
+#[tokio::test]
+async fn victims_that_go_already_are_not_told_of_another_reason() {
+    let mut world = World::start(0);
+    world.core.node_seen(node("n").base());
+    let gone = json!("2026-01-01T00:00:00Z");
+    world.add(&pod("leaves").cpu("1").priority(1).on("n").set("/metadata", "deletionTimestamp", gone));
+    world.add(&pod("stays").cpu("3").priority(1).on("n"));
+    world.add(&pod("p").cpu("4").priority(100));
+    let calls = [world.next().await, world.next().await, world.next().await];
+    assert!(calls.contains(&"delete stays".to_owned()), "{calls:?}");
+    assert!(!calls.iter().any(|call| call.contains("leaves")), "{calls:?}");
 }

@@ -80,10 +80,20 @@ impl Profile {
         rng: &mut impl Rng,
     ) -> Result<Placement, Failure> {
         let mut diagnosis = Diagnosis { nodes: cx.snapshot.nodes().len(), ..Diagnosis::default() };
-        let feasible = self.feasible(cx, state, pod, cursor, &mut diagnosis)?;
-        let evaluated = feasible.len() + diagnosis.rejected.len();
-        let feasible = extender::filter(&self.extenders, pod, cx.snapshot, feasible, &mut diagnosis);
-        let feasible = feasible.map_err(Failure::Broken)?;
+        let promised = self.promised_slot(cx, pod);
+        let found = self.feasible(cx, state, pod, (promised, cursor), &mut diagnosis)?;
+        let by_promise = promised.is_some_and(|at| found == [at]);
+        let mut evaluated = found.len() + diagnosis.rejected.len();
+        let feasible = extender::filter(&self.extenders, pod, cx.snapshot, found, &mut diagnosis);
+        let mut feasible = feasible.map_err(Failure::Broken)?;
+        // Extenders do not want it there: others may do.
+        if feasible.is_empty() && by_promise {
+            diagnosis = Diagnosis { nodes: cx.snapshot.nodes().len(), ..Diagnosis::default() };
+            let found = self.feasible(cx, state, pod, (None, cursor), &mut diagnosis)?;
+            evaluated = found.len() + diagnosis.rejected.len();
+            let asked = extender::filter(&self.extenders, pod, cx.snapshot, found, &mut diagnosis);
+            feasible = asked.map_err(Failure::Broken)?;
+        }
         let all = cx.snapshot.nodes();
         let at = match feasible.as_slice() {
             [] => return Err(Failure::Unfit(Box::new(diagnosis))),
@@ -103,7 +113,7 @@ impl Profile {
         cx: Context<'_>,
         state: &mut CycleState,
         pod: &PodInfo,
-        cursor: &mut Cursor,
+        (promised, cursor): (Option<usize>, &mut Cursor),
         diagnosis: &mut Diagnosis,
     ) -> Result<Vec<usize>, Failure> {
         let limit = match timed(Point::PreFilter, &self.name, || self.pre_filter(cx, state, pod)) {
@@ -119,7 +129,7 @@ impl Profile {
         timed(Point::Filter, &self.name, || {
             let all = cx.snapshot.nodes();
             let filters = self.active_filters(state);
-            if let Some(at) = self.promised_slot(cx, pod)
+            if let Some(at) = promised
                 && self.filter_node(cx, state, &filters, pod, &all[at]).is_success()
             {
                 return Ok(vec![at]);

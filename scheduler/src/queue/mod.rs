@@ -37,8 +37,10 @@ pub struct QueuedPod {
     pub attempts: u32,
     /// When the first attempt was due.
     pub first: Option<Instant>,
-    /// Failed attempts that lengthen the back-off.
+    /// Attempts that found no place, which lengthen the back-off.
     pub failures: u32,
+    /// Attempts that broke since the last one that did not; while there are any, they alone count.
+    pub errors: u32,
     /// The last attempt broke rather than found no place.
     pub broke: bool,
     /// Plugins that turned it down in the last attempt.
@@ -57,6 +59,7 @@ impl QueuedPod {
             attempts: 0,
             first: None,
             failures: 0,
+            errors: 0,
             broke: false,
             rejectors: BTreeSet::new(),
             gate: None,
@@ -64,6 +67,9 @@ impl QueuedPod {
         }
     }
 }
+
+/// How often pods that have waited for too long are looked for.
+const FLUSH: Duration = Duration::from_secs(30);
 
 /// Waiting times.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +114,8 @@ pub struct Queue {
     events: VecDeque<ClusterEvent>,
     first_event: u64,
     nominated: Arc<Nominated>,
+    /// When pods that have waited for too long were looked for.
+    flushed: Instant,
 }
 
 impl Queue {
@@ -130,6 +138,7 @@ impl Queue {
             events: VecDeque::new(),
             first_event: 0,
             nominated: Arc::new(Nominated::default()),
+            flushed: Instant::now(),
         }
     }
 
@@ -190,15 +199,36 @@ impl Queue {
         self.activate(queued, now, "PodAdd")
     }
 
-    /// A waiting pod has changed.
-    pub fn update(&mut self, pod: Arc<PodInfo>, now: Instant) -> bool {
+    /// A waiting pod has changed, from `before` where that is known: what the queue has may be newer than that.
+    pub fn update(&mut self, before: Option<Arc<PodInfo>>, pod: Arc<PodInfo>, now: Instant) -> bool {
         if self.in_flight.contains_key(&pod.uid) {
+            // Its attempt may fail for what has just been mended.
+            if let Some(old) = before {
+                self.remember(ClusterEvent::Target { old, new: pod });
+            }
             return false;
         }
-        let Some(old) = self.find(&pod.uid).map(|q| Arc::clone(&q.pod)) else { return self.add(pod, now) };
-        if pod.nominated != old.nominated {
+        let Some(queued) = self.find(&pod.uid).map(|q| Arc::clone(&q.pod)) else { return self.add(pod, now) };
+        let old = before.unwrap_or_else(|| Arc::clone(&queued));
+        let promised = self.nominated.node_of(&pod.uid).cloned();
+        let mut helped = false;
+        if pod.nominated != old.nominated || pod.nominated != queued.nominated {
             self.nominate(&pod, pod.nominated.clone());
+            if let Some(node) = promised.filter(|node| Some(node) != pod.nominated.as_ref()) {
+                helped = self.released(&old, &node, now);
+            }
         }
+        self.change(old, pod, now) || helped
+    }
+
+    /// A promise is gone: pods of no higher priority may take the room that was kept.
+    fn released(&mut self, pod: &PodInfo, node: &Arc<str>, now: Instant) -> bool {
+        let event = ClusterEvent::AssignedPod { old: Some(Arc::new(pod.placed(node))), new: None };
+        self.remember(event.clone());
+        self.bring_back(&event, now, |q| q.pod.priority <= pod.priority && q.pod.uid != pod.uid)
+    }
+
+    fn change(&mut self, old: Arc<PodInfo>, pod: Arc<PodInfo>, now: Instant) -> bool {
         let same = (Arc::ptr_eq(&pod.demand, &old.demand) || pod.demand == old.demand)
             && pod.resource_claims == old.resource_claims;
         if let Some(q) = self.unschedulable.remove(&pod.uid) {
@@ -231,6 +261,8 @@ impl Queue {
     /// The next pod to try. Pods in back-off are taken early when nobody else waits. Must be followed by
     /// [`Queue::done`].
     pub fn pop(&mut self, now: Instant) -> Option<QueuedPod> {
+        // However busy it is: a back-off that has ended may be of a higher priority.
+        self.tick(now);
         let mut q = self.active.pop().or_else(|| self.backoff.pop())?;
         q.attempts += 1;
         q.first.get_or_insert(now);
@@ -266,10 +298,20 @@ impl Queue {
         let Some(since) = self.in_flight.get(&q.pod.uid).copied() else { return false };
         q.queued = now;
         q.broke = q.rejectors.is_empty();
-        q.failures += 1;
-        q.due = now + self.timing.backoff(q.failures);
+        if q.broke {
+            q.errors += 1;
+        } else {
+            (q.failures, q.errors) = (q.failures + 1, 0);
+        }
+        q.due = now + self.timing.backoff(if q.broke { q.errors } else { q.failures });
         let missed = match since.checked_sub(self.first_event).map(usize::try_from) {
-            Some(Ok(skip)) => self.events.iter().skip(skip).find(|e| self.worth(&q, e)).map(ClusterEvent::label),
+            Some(Ok(skip)) => {
+                // What changed about another pod is that pod's own affair.
+                let of_another =
+                    |e: &ClusterEvent| matches!(e, ClusterEvent::Target { new, .. } if new.uid != q.pod.uid);
+                let mut missed = self.events.iter().skip(skip).filter(|e| !of_another(e));
+                missed.find(|e| self.worth(&q, e)).map(ClusterEvent::label)
+            }
             // More happened than is kept: any of it may have helped.
             _ => Some(FORGOTTEN),
         };
@@ -284,17 +326,36 @@ impl Queue {
         false
     }
 
+    /// Keeps an event for the pods that are being tried.
+    fn remember(&mut self, event: ClusterEvent) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        metrics::in_flight(event.label(), 1.0);
+        self.events.push_back(event);
+        if self.events.len() > MAX_EVENTS {
+            self.forget_event();
+        }
+    }
+
     /// Something happened: brings back the pods it may help.
     pub fn happened(&mut self, event: &ClusterEvent, now: Instant) -> bool {
-        if !self.in_flight.is_empty() {
-            metrics::in_flight(event.label(), 1.0);
-            self.events.push_back(event.clone());
-            if self.events.len() > MAX_EVENTS {
-                self.forget_event();
-            }
+        self.remember(event.clone());
+        self.bring_back(event, now, |_| true)
+    }
+
+    /// Takes a pod that waits out of its waiting, whatever it waits for.
+    pub fn activate_now(&mut self, uid: &str, now: Instant) -> bool {
+        let waiting = self.backoff.remove(uid).or_else(|| self.error_backoff.remove(uid));
+        match waiting.or_else(|| self.take_unschedulable(uid)) {
+            Some(q) => self.activate(q, now, "ForceActivate"),
+            None => false,
         }
+    }
+
+    fn bring_back(&mut self, event: &ClusterEvent, now: Instant, may: impl Fn(&QueuedPod) -> bool) -> bool {
         let mut any = false;
-        for uid in self.unschedulable.helped(|q| self.worth(q, event)) {
+        for uid in self.unschedulable.helped(|q| may(q) && self.worth(q, event)) {
             if let Some(q) = self.take_unschedulable(&uid) {
                 any |= self.requeue(q, now, event.label());
             }
@@ -312,6 +373,10 @@ impl Queue {
                 any |= q.is_some_and(|q| self.activate(q, now, "BackoffComplete"));
             }
         }
+        if now.saturating_duration_since(self.flushed) < FLUSH {
+            return any;
+        }
+        self.flushed = now;
         let stale: Vec<Arc<str>> = self
             .unschedulable
             .iter()

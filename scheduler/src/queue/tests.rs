@@ -93,7 +93,7 @@ fn stale_pods_are_tried_again() {
     let p = q.pop(t).expect("p");
     fail(&mut q, p, Some("NodeAffinity"), t);
     assert!(!q.tick(t + secs(300)));
-    assert!(q.tick(t + secs(301)));
+    assert!(q.tick(t + secs(330)));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn gated_pods_wait_for_their_gates() {
     assert_eq!(q.lengths(), [0, 0, 0, 1]);
     assert!(!q.happened(&new_node(), t));
     assert!(!q.tick(t + secs(999)));
-    assert!(q.update(arc(&pod("p")), t));
+    assert!(q.update(None, arc(&pod("p")), t));
     assert_eq!(name(q.pop(t).as_ref()), Some("p"));
 }
 
@@ -115,8 +115,8 @@ fn a_status_update_is_no_reason_to_try_again() {
     let p = q.pop(t).expect("p");
     fail(&mut q, p, Some("TaintToleration"), t);
     let condition = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
-    assert!(!q.update(arc(&pod("p").set("/status", "conditions", condition)), t));
-    assert!(q.update(arc(&pod("p").set("/spec", "tolerations", json!([{"operator": "Exists"}]))), t));
+    assert!(!q.update(None, arc(&pod("p").set("/status", "conditions", condition)), t));
+    assert!(q.update(None, arc(&pod("p").set("/spec", "tolerations", json!([{"operator": "Exists"}]))), t));
 }
 
 #[test]
@@ -140,4 +140,109 @@ fn promises_follow_the_pod() {
     assert!(q.nominated().on("n").is_empty());
     q.nominate(&p, None);
     assert!(q.nominated().is_empty());
+}
+
+#[test]
+fn back_offs_end_however_busy_the_queue_is() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("broken").priority(9)), t);
+    let broken = q.pop(t).expect("broken");
+    fail(&mut q, broken, None, t);
+    let mut tried = Vec::new();
+    for n in 0..2_000_u64 {
+        let now = t + Duration::from_millis(n);
+        q.add(arc(&pod(&format!("p{n}"))), now);
+        let next = q.pop(now).expect("a pod");
+        tried.push(next.pod.name.to_string());
+        q.done(&next.pod.uid);
+    }
+    assert!(tried.contains(&"broken".to_owned()), "its back-off ended after a second");
+}
+
+#[test]
+fn pods_that_were_kept_from_a_promised_room_hear_that_it_is_free() {
+    let (mut q, t) = queue();
+    let promised = |node: Option<&str>| {
+        let high = pod("high").priority(5).cpu("3");
+        arc(&match node {
+            Some(node) => high.set("/status", "nominatedNodeName", json!(node)),
+            None => high,
+        })
+    };
+    q.add(promised(Some("n1")), t);
+    let high = q.pop(t).expect("high");
+    fail(&mut q, high, Some("NodeResourcesFit"), t);
+    for (name, priority) in [("low", 1), ("higher", 9)] {
+        q.add(arc(&pod(name).priority(priority).cpu("1")), t);
+        let waits = q.pop(t).expect("a pod");
+        fail(&mut q, waits, Some("NodeResourcesFit"), t);
+    }
+    assert_eq!(q.lengths(), [0, 0, 3, 0]);
+    assert!(q.update(Some(promised(Some("n1"))), promised(None), t + secs(1)));
+    let [active, backoff, parked, _] = q.lengths();
+    assert_eq!((active + backoff, parked), (1, 2), "the higher one was never kept from it");
+    assert_eq!(name(q.pop(t + secs(20)).as_ref()), Some("low"));
+}
+
+#[test]
+fn a_pod_that_changes_while_it_is_tried_is_tried_again() {
+    let (mut q, t) = queue();
+    let before = arc(&pod("p"));
+    q.add(Arc::clone(&before), t);
+    let tried = q.pop(t).expect("p");
+    let tolerant = arc(&pod("p").set("/spec", "tolerations", json!([{"operator": "Exists"}])));
+    assert!(!q.update(Some(before), tolerant, t));
+    fail(&mut q, tried, Some("TaintToleration"), t);
+    assert_eq!(q.lengths(), [0, 1, 0, 0], "not parked for what was mended meanwhile");
+}
+
+#[test]
+fn what_changes_about_one_pod_brings_no_other_back() {
+    let (mut q, t) = queue();
+    let other = arc(&pod("other"));
+    for p in [Arc::clone(&other), arc(&pod("p"))] {
+        q.add(p, t);
+    }
+    let (first, second) = (q.pop(t).expect("a pod"), q.pop(t).expect("a pod"));
+    q.update(
+        Some(Arc::clone(&other)),
+        arc(&pod("other").set("/spec", "tolerations", json!([{"operator": "Exists"}]))),
+        t,
+    );
+    for tried in [first, second] {
+        let is_other = *tried.pod.name == *"other";
+        let before = q.lengths();
+        fail(&mut q, tried, Some("TaintToleration"), t);
+        let parked = q.lengths()[2] - before[2];
+        assert_eq!(parked, usize::from(!is_other));
+    }
+}
+
+#[test]
+fn errors_and_rejections_lengthen_back_offs_apart() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p").cpu("1")), t);
+    let mut now = t;
+    for _ in 0..5 {
+        now += secs(60);
+        let p = q.pop(now).expect("p");
+        fail(&mut q, p, None, now);
+    }
+    now += secs(60);
+    let p = q.pop(now).expect("p");
+    fail(&mut q, p, Some("NodeResourcesFit"), now);
+    assert!(!q.happened(&new_node(), now) || q.lengths()[0] == 0);
+    assert_eq!(q.next_due(), Some(now + secs(1)), "its first rejection");
+}
+
+#[test]
+fn a_pod_is_taken_out_of_its_waiting_on_demand() {
+    let (mut q, t) = queue();
+    q.add(arc(&pod("p")), t);
+    let p = q.pop(t).expect("p");
+    fail(&mut q, p, Some("NodeResourcesFit"), t);
+    let uid = arc(&pod("p")).uid.to_string();
+    assert!(q.activate_now(&uid, t));
+    assert_eq!(q.lengths(), [1, 0, 0, 0]);
+    assert!(!q.activate_now("nobody", t));
 }

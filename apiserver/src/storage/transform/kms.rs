@@ -118,6 +118,9 @@ struct Envelope {
 
 const FROM_SEED: i32 = 1;
 
+/// An opened seed and when it was opened.
+type Remembered = (Instant, Arc<Source>);
+
 /// A seed, or a key, as the service opened it.
 struct Source {
     secret: Vec<u8>,
@@ -175,7 +178,7 @@ pub struct Kms {
     channel: Result<Channel, String>,
     timeout: Duration,
     current: Mutex<Option<Current>>,
-    opened: Mutex<HashMap<[u8; 32], (Instant, Arc<Source>)>>,
+    opened: Mutex<HashMap<[u8; 32], Remembered>>,
     health: Mutex<Result<(), String>>,
     asking: tokio::sync::Mutex<()>,
     meters: Meters,

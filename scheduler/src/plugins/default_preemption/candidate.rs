@@ -102,6 +102,10 @@ impl<'a> Search<'a> {
                 violations += usize::from(is_protected);
             }
         }
+        // Something else than pods keeps the pod away, an extender's word for one.
+        if victims.is_empty() {
+            return Err(Status::unresolvable(format!("expected at least one victim pod on node {:?}", &**node.name())));
+        }
         victims.sort_by(|a, b| by_importance(a, b, self.cx.now));
         Ok(Candidate { node: Arc::clone(node.name()), victims, violations })
     }
