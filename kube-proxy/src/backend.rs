@@ -31,7 +31,7 @@ pub enum SyncError {
         program: String,
         /// What it said.
         message: String,
-        /// Its exit status.
+        /// Exit status.
         code: Option<i32>,
     },
     /// It did not finish.
@@ -49,8 +49,8 @@ pub trait Backend: Send {
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError>;
     /// Forgets what was applied: the next sync writes everything.
     fn forget(&mut self);
-    /// Sets the addresses that node ports answer on. The next sync writes everything when they differ.
-    fn set_node_ports(&mut self, addresses: NodePorts);
+    /// Sets the addresses that node ports answer on. True when they differ, so that the next sync writes everything.
+    fn set_node_ports(&mut self, addresses: NodePorts) -> bool;
     /// Does what has to be done later, and looks whether the kernel still has our rules, as far as a cheap look can tell.
     /// A look that fails tells nothing.
     async fn tend(&mut self) -> bool;
@@ -58,19 +58,19 @@ pub trait Backend: Send {
     async fn clean_up(&mut self) -> Result<(), SyncError>;
 }
 
-/// How much a sync wrote.
+/// Extent of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// All rules.
+    /// Every rule was written.
     Everything,
-    /// What had changed.
+    /// Rules of ports that had changed were written.
     Changes,
 }
 
 /// Addresses of this node, of one family, that node ports answer on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodePorts {
-    /// All of them; loopback by the mode's own rule.
+    /// Every address; loopback by the mode's own rule.
     #[default]
     All,
     /// These alone.

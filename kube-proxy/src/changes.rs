@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::plan::service_of;
 
-/// When endpoints changed that a slice tells of.
+/// Annotation of a slice: the time at which its endpoints changed.
 pub const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Triggers remembered for each service until its rules are written.
 const TRIGGERS: usize = 16;
@@ -19,7 +19,7 @@ const TRIGGERS: usize = 16;
 /// Namespace and name of a service.
 pub type Key = (String, String);
 
-/// What waits to be planned.
+/// Services that wait to be planned.
 #[derive(Debug, Default)]
 pub struct Waiting {
     /// Everything, since something about the node changed.

@@ -34,7 +34,7 @@ use crate::settings::{LocalMode, Mode, Settings, from_flags, parse};
 const NOT_OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 /// How long the node object may take to say what a mode needs to know.
 const NODE_PATIENCE: Duration = Duration::from_secs(300);
-/// How long it may take to say the node's addresses.
+/// Longest wait for the node's addresses.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(30);
 /// Before a port that is taken is tried again.
 const BIND_RETRY: Duration = Duration::from_secs(5);
@@ -145,7 +145,7 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
 /// What the modes need to know of the node object.
 #[derive(Clone, Debug, Default)]
 struct NodeNetworks {
-    /// One for each family at most.
+    /// At most one for each family.
     addresses: Vec<IpAddr>,
     pods: Vec<IpNet>,
 }

@@ -37,7 +37,7 @@ pub struct Health {
 }
 
 struct State {
-    /// When rules of each family were last written.
+    /// Times at which rules of each family were last written.
     updated: BTreeMap<Family, Timestamp>,
     waiting_since: HashMap<Family, Instant>,
     eligible: bool,

@@ -21,9 +21,9 @@ use crate::health::{CheckPorts, Health};
 use crate::metrics;
 use crate::plan::{Delta, Desired, Family, NodeFacts, service_of};
 
-/// A failed sync is tried again after this, doubling up to the sync period.
+/// Pause after a failed sync; it doubles up to the sync period.
 const RETRY: Duration = Duration::from_secs(1);
-/// All rules are written anew after this, in case somebody changed some of them (upstream's `proxyutil.FullSyncPeriod`).
+/// Period of writing all rules anew, in case somebody changed some of them (upstream's `proxyutil.FullSyncPeriod`).
 const FULL_SYNC: Duration = Duration::from_secs(3600);
 /// Index of slices by their service.
 const BY_SERVICE: &str = "service";
@@ -38,7 +38,7 @@ pub struct FamilyProxy {
 }
 
 impl FamilyProxy {
-    /// One that has written nothing.
+    /// A family that has written nothing.
     #[must_use]
     pub fn new(family: Family, backend: Box<dyn Backend>) -> Self {
         Self { family, backend, desired: Desired::default(), complete: false }
@@ -76,11 +76,11 @@ pub struct Proxier {
     pub flows: conntrack::Handle,
     /// Ports of services for load balancers.
     pub check_ports: CheckPorts,
-    /// What has to be planned.
+    /// Services that have to be planned.
     pub changes: Arc<Changes>,
-    /// Where node ports answer.
+    /// Addresses that node ports answer on.
     pub node_ports: NodePortResolver,
-    /// How often to look after the kernel.
+    /// Period of looking after the kernel.
     pub sync_period: Duration,
     /// Pause between syncs.
     pub min_sync_period: Duration,
@@ -159,7 +159,7 @@ impl Proxier {
     /// Finds out whether the kernel still has our rules; a family that has to be written anew is written by the next sync.
     async fn look_after(&mut self, full: bool) {
         for proxy in &mut self.families {
-            proxy.backend.set_node_ports(self.node_ports.resolve(proxy.family));
+            proxy.complete &= !proxy.backend.set_node_ports(self.node_ports.resolve(proxy.family));
             if !proxy.backend.tend().await {
                 let family = proxy.family.address_type();
                 tracing::info!(family, "Rules were flushed by somebody else, writing all of them");

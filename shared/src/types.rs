@@ -9,6 +9,9 @@ use proto::selector::format::qualified_name;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::informer::Cached;
+use crate::typed;
+
 /// The annotation that named the storage class of claims and volumes before there was a field.
 pub const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// On the pod that stands for one of a kubelet's own: which version of it.
@@ -103,12 +106,20 @@ fn old_class(meta: &ObjectMeta) -> Option<&str> {
     meta.annotations.as_ref()?.get(OLD_CLASS).map(String::as_str)
 }
 
-/// An object of a tree, by way of its text: so a program has one decoder of each API type, that of bytes, which informers
-/// use. Another one for trees is half a megabyte for pods alone.
+/// Reads an object of a tree as leniently as Go ([`typed::from_json`]), by way of its text: so a program has one decoder of
+/// each API type, that of bytes, which informers use. Another one for trees is half a megabyte for pods alone.
 ///
 /// # Errors
 /// The tree is none of such an object.
-pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
+pub fn from_tree<T: Cached>(tree: &Value) -> Result<T, String> {
+    typed::from_json(T::schema, tree.to_string().as_bytes())
+}
+
+/// Reads a part of an object that was made here, such as a container.
+///
+/// # Errors
+/// The tree is no such part.
+pub fn part_of_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
     serde_json::from_slice(&serde_json::to_vec(tree)?)
 }
 
@@ -116,6 +127,13 @@ pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> serde_json::Result<T> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn trees_are_read_as_gos_decoder_reads_them() {
+        let condition = json!({"type": "Ready", "status": "True", "lastTransitionTime": null});
+        let service = json!({"metadata": {"name": "s"}, "status": {"conditions": [condition]}});
+        assert!(from_tree::<k8s_openapi::api::core::v1::Service>(&service).is_ok());
+    }
 
     #[test]
     fn resources_of_other_domains_are_extended() {

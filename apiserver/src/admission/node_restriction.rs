@@ -26,7 +26,7 @@ pub struct NodeRestriction {
     pub reader: Arc<dyn Reader>,
     /// Live reads.
     pub api: Api,
-    /// Who may ask for tokens for other audiences.
+    /// Asked whether a node may have tokens for other audiences.
     pub authorization: Arc<Authorization>,
     /// `ServiceAccountNodeAudienceRestriction`: tokens are for whom a pod's volumes name.
     pub audiences: bool,

@@ -240,7 +240,7 @@ pub(crate) fn paths(input: &[u8]) -> String {
     format!("{} {} {} {}", info.verb, info.is_resource, info.namespace.is_empty(), info.name.is_empty())
 }
 
-/// What is authorised is what is done: the resolved row and the request's attributes name one thing.
+/// Holds that what is authorised is what is done: the resolved row and the request's attributes name one thing.
 pub(crate) fn routes(input: &[u8]) -> String {
     let line = text(input);
     let (method, rest) = line.split_once(' ').unwrap_or(("GET", &line));

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde_json::{Value, json};
-use shared::types::from_tree;
+use shared::types::{from_tree, part_of_tree};
 
 use super::action::{Action, body, join};
 use super::executor::Executor;
@@ -37,7 +37,7 @@ pub fn data(template: &PodTemplateSpec) -> Value {
 pub fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = r.data.as_ref()?.0.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
-    from_tree(&template).ok()
+    part_of_tree(&template).ok()
 }
 
 /// Whether a revision holds a template, however it was written down.

@@ -118,7 +118,8 @@ impl Claims {
             // The last word before something is lost is the server's.
             let path = Pod::collection_path(Some(&key.namespace));
             let live = self.executor.rest.get(&path).await?;
-            let pods: Vec<Pod> = from_tree(&live["items"]).map_err(RestError::other)?;
+            let pods = live["items"].as_array().into_iter().flatten().map(from_tree);
+            let pods: Vec<Pod> = pods.collect::<Result<_, _>>().map_err(RestError::other)?;
             if pods.iter().any(|p| uses(p, &claim)) {
                 return Ok(None);
             }

@@ -19,9 +19,9 @@ const BUFFER: usize = 64 * 1024;
 /// Ends of a UDP flow that rules decide about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Where the client sent it.
+    /// Destination that the client chose.
     pub destination: SocketAddr,
-    /// Where answers come from: the endpoint, or the destination itself if nothing was translated.
+    /// Source of the answers: the endpoint, or the destination itself if nothing was translated.
     pub answers: SocketAddr,
 }
 

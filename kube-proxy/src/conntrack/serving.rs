@@ -20,7 +20,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// What these rules serve by UDP.
+    /// Reads what rules serve by UDP.
     #[must_use]
     pub fn of(desired: &Desired) -> Self {
         let mut serving = Self::default();

@@ -53,11 +53,11 @@ pub struct Iptables {
     applied: Option<Applied>,
 }
 
-/// What the kernel has of us, by port.
+/// Rules that the kernel has, by port.
 #[derive(Default)]
 struct Applied(BTreeMap<PortName, Kept>);
 
-/// What is kept of a port's rules: chains by fingerprint, and the text of rules that chains of all services are made of.
+/// Memory of a port's rules: chains by fingerprint, and the text of rules that chains of all services are made of.
 #[derive(Default)]
 struct Kept {
     chains: Vec<(String, u64)>,
@@ -216,11 +216,13 @@ impl Backend for Iptables {
         self.applied = None;
     }
 
-    fn set_node_ports(&mut self, addresses: NodePorts) {
-        if self.options.node_ports != addresses {
+    fn set_node_ports(&mut self, addresses: NodePorts) -> bool {
+        let differ = self.options.node_ports != addresses;
+        if differ {
             self.options.node_ports = addresses;
             self.forget();
         }
+        differ
     }
 
     async fn tend(&mut self) -> bool {

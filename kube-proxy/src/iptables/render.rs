@@ -57,9 +57,9 @@ const FILTER_FIREWALL: usize = 5;
 /// Rules of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Its own chains, in the `nat` table.
+    /// Chains of its own, in the `nat` table.
     pub(super) chains: Vec<(String, Vec<String>)>,
-    /// Its rules in each of [`SHARED`].
+    /// Rules in each of [`SHARED`].
     pub(super) shared: [Vec<String>; SHARED.len()],
 }
 
@@ -376,7 +376,7 @@ impl Renderer<'_> {
     }
 }
 
-/// All rules at once.
+/// Renders everything at once.
 #[cfg(test)]
 pub(super) fn render(desired: &crate::plan::Desired, options: &Options) -> Rules {
     let mut rules = fixed(options);

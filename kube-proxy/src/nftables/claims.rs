@@ -9,7 +9,7 @@ use crate::plan::PortName;
 
 type Key = (&'static str, String);
 
-/// Who asks for which elements.
+/// Ports by the elements that they ask for.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Verdicts by port, for each key of each map.

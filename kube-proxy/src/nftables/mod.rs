@@ -34,16 +34,18 @@ pub struct Nftables {
     applied: Option<Applied>,
     /// Chains (true) and sets that are empty and to be deleted, by name, and since when.
     stale: BTreeMap<(bool, String), Instant>,
+    /// A table that was there could not be taken over: the next sync makes it anew.
+    starts_over: bool,
 }
 
-/// What the kernel has of us.
+/// Rules that the kernel has.
 #[derive(Default)]
 struct Applied {
     ports: BTreeMap<PortName, Kept>,
     claims: Claims,
 }
 
-/// What is kept of a port's rules: chains by fingerprint.
+/// Memory of a port's rules: chains by fingerprint.
 #[derive(Default)]
 struct Kept {
     chains: Vec<(String, u64)>,
@@ -67,7 +69,7 @@ impl Nftables {
     /// A back end that has not applied anything yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, applied: None, stale: BTreeMap::new() }
+        Self { options, applied: None, stale: BTreeMap::new(), starts_over: false }
     }
 
     async fn commit(transaction: &mut Transaction) -> Result<(), SyncError> {
@@ -79,7 +81,12 @@ impl Nftables {
 
     /// Writes all rules, some services at a time, and what leads to them last: until then traffic goes by what was there.
     async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
+        if self.starts_over {
+            feed("nft", &["-f", "-"], &removal(self.options.family)).await?;
+        }
         let existing = Existing::read(self.options.family).await?;
+        // Until it is known that it can be: another proxy's sets of these names may be of other types.
+        self.starts_over = !existing.chains.is_empty();
         let fixed = fixed_chains(&self.options);
         let mut applied = Applied::default();
         let mut transaction = Transaction::new(self.options.family);
@@ -131,6 +138,7 @@ impl Nftables {
         chains.iter().for_each(|name| transaction.flush("chain", name));
         let text = transaction.take() + &lookups.take();
         feed("nft", &["-f", "-"], &text).await?;
+        self.starts_over = false;
         self.stale = chains.into_iter().map(|name| ((true, name), now)).collect();
         self.stale.extend(sets.into_iter().map(|name| ((false, name), now)));
         Ok(applied)
@@ -215,11 +223,13 @@ impl Backend for Nftables {
         self.applied = None;
     }
 
-    fn set_node_ports(&mut self, addresses: NodePorts) {
-        if self.options.node_ports != addresses {
+    fn set_node_ports(&mut self, addresses: NodePorts) -> bool {
+        let differ = self.options.node_ports != addresses;
+        if differ {
             self.options.node_ports = addresses;
             self.forget();
         }
+        differ
     }
 
     async fn tend(&mut self) -> bool {

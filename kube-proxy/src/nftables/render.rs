@@ -30,11 +30,11 @@ pub(super) type Element = (&'static str, String, String);
 /// Rules of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Its own chains.
+    /// Chains of its own.
     pub(super) chains: Vec<(String, Vec<String>)>,
-    /// Its elements of the verdict maps.
+    /// Elements of the verdict maps.
     pub(super) elements: Vec<Element>,
-    /// Its address in the set of cluster IPs.
+    /// Address in the set of cluster IPs.
     pub(super) cluster_ip: Option<IpAddr>,
     /// Sets of clients that stay with an endpoint, with the seconds they do; the kernel adds to them as packets pass.
     pub(super) affinity: Vec<(String, u32)>,

@@ -151,11 +151,14 @@ impl Images {
             ("ImageInspectError".to_owned(), message)
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_pull_policy(&wanted));
-        let credentials = credentials(self, objects, pod, &image).await;
         let is_there = found.is_some();
-        if let Some(found) = found
-            && policy != "Always"
-            && self.is_accessible(&image, &found.id, &credentials)
+        let present = found.filter(|_| policy != "Always");
+        // Most images are for everybody: a container that starts again asks for no secret, which the API server may have
+        // to be asked for.
+        let is_for_all = present.as_ref().is_some_and(|found| self.is_accessible(&image, &found.id, &[]));
+        let credentials = if is_for_all { Vec::new() } else { credentials(self, objects, pod, &image).await };
+        if let Some(found) = present
+            && (is_for_all || self.is_accessible(&image, &found.id, &credentials))
         {
             let message =
                 format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");

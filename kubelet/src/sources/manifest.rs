@@ -237,6 +237,13 @@ mod tests {
     }
 
     #[test]
+    fn manifests_are_read_as_leniently_as_objects_of_the_api_server() {
+        let text = "kind: Pod\nmetadata: {name: p, creationTimestamp: null, labels: null}\nspec: {containers: [{name: a, image: i, \
+            resources: {limits: {cpu: 1, memory: null}}}], volumes: null}\nstatus: {conditions: [{type: Ready, lastTransitionTime: null}]}\n";
+        assert!(adopt(decode(text).expect("decodes").remove(0), "file", "f", "n", Timestamp::UNIX_EPOCH).is_ok());
+    }
+
+    #[test]
     fn bad_manifests_are_refused() {
         for text in ["{", "kind: Deployment", "kind: Pod\nspec: 5\n"] {
             assert!(decode(text).is_err(), "{text}");

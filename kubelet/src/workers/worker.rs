@@ -17,7 +17,7 @@ use crate::status::generate::{Inputs, pod_status, rejected};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use shared::flags::format_duration;
-use shared::types::{from_tree, is_pod_terminal};
+use shared::types::{is_pod_terminal, part_of_tree};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -565,7 +565,7 @@ fn container_to_start<'a>(
     let mut value = serde_json::to_value(ephemeral).ok()?;
     let target = value.as_object_mut()?.remove("targetContainerName");
     let target = target.as_ref().and_then(|t| t.as_str()).and_then(|t| observed.latest(t));
-    let container = from_tree(&value).ok()?;
+    let container = part_of_tree(&value).ok()?;
     Some((container, target.filter(|t| t.state == State::Running)))
 }
 

@@ -36,7 +36,7 @@ pub fn from_manifest(manifest: &Value, namespace: &str) -> anyhow::Result<Pod> {
     }
     pod["metadata"]["uid"] = "what-if".into();
     proto::defaulting::apply(proto::schema::pod(), &mut pod);
-    from_tree(&pod).context("reading the pod")
+    from_tree(&pod).map_err(anyhow::Error::msg).context("reading the pod")
 }
 
 /// The pod with the priority that its class gives it.

@@ -56,7 +56,7 @@ macro_rules! kinds {
                 }
                 match kind.as_str() {
                     $(<$kind as Resource>::KIND => {
-                        let object = from_tree(&value).with_context(|| format!("reading a {kind}"))?;
+                        let object = from_tree(&value).map_err(anyhow::Error::msg).with_context(|| format!("reading a {kind}"))?;
                         self.$field.push(object);
                     })*
                     _ => {}
