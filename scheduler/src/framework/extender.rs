@@ -183,6 +183,9 @@ pub async fn bind(extenders: &[Arc<dyn Extender>], pod: &PodInfo, node: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framework::lister::Fixed;
+    use crate::framework::plugin::Rescue;
+    use crate::framework::{Context, Cursor, CycleState, Failure, Nominated, Profile, ProfileConfig};
     use crate::testing::{node, pod};
 
     #[derive(Default)]
@@ -191,6 +194,8 @@ mod tests {
         ignorable: bool,
         bored: bool,
         said: Filtered,
+        /// Refuses this node of those it is asked about, instead of saying what it was told to.
+        refuses: Option<&'static str>,
         scores: HashMap<String, i64>,
         victims: Option<HashMap<String, Victims>>,
     }
@@ -210,12 +215,18 @@ mod tests {
             true
         }
         fn preempts(&self) -> bool {
-            true
+            self.refuses.is_none()
         }
         fn binds(&self) -> bool {
             true
         }
-        fn filter(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Filtered, String> {
+        fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String> {
+            if let Some(refused) = self.refuses {
+                let (no, yes): (Vec<_>, Vec<_>) =
+                    nodes.iter().map(|n| n.name().to_string()).partition(|n| n == refused);
+                let failed = no.into_iter().map(|name| (name, "not there".to_owned())).collect();
+                return Ok(Filtered { fine: yes, failed, ..Filtered::default() });
+            }
             if self.fails { Err("broken".into()) } else { Ok(self.said.clone()) }
         }
         fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<(HashMap<String, i64>, i64)>, String> {
@@ -263,6 +274,37 @@ mod tests {
             said.sort();
             assert_eq!(said, codes, "{what}");
         }
+    }
+
+    /// A pod on a cluster whose extender wants nobody on `refused`.
+    fn schedule(p: &PodInfo, nodes: Vec<Arc<NodeInfo>>) -> (Result<String, Failure>, Option<Rescue>) {
+        let mut profile = Profile::build(&ProfileConfig::default()).expect("profile");
+        profile.extenders = list(vec![Fake { refuses: Some("refused"), ..Fake::default() }]);
+        let (snapshot, listers, nominated) = (Snapshot::of(nodes), Fixed::default(), Nominated::default());
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let cx = Context { snapshot: &snapshot, listers: &listers, nominated: &nominated, now };
+        let mut state = CycleState::default();
+        let placed = profile.schedule(cx, &mut state, p, &mut Cursor::default(), &mut rand::rng());
+        let rescue = match &placed {
+            Err(Failure::Unfit(diagnosis)) => profile.post_filter(cx, &state, p, &diagnosis.rejected).0,
+            _ => None,
+        };
+        (placed.map(|placement| placement.node.name().to_string()), rescue)
+    }
+
+    #[test]
+    fn a_promised_node_that_is_refused_leads_to_the_others() {
+        let promised = pod("p").set("/status", "nominatedNodeName", serde_json::json!("refused")).info();
+        let (placed, _) = schedule(&promised, vec![node("refused").with(&[]), node("free").with(&[])]);
+        assert_eq!(placed.map_err(|failure| failure.to_string()), Ok("free".to_owned()));
+    }
+
+    #[test]
+    fn nobody_is_promised_a_node_on_which_nobody_has_to_go() {
+        let lesser = pod("lesser").cpu("1").priority(1).info();
+        let (placed, rescue) = schedule(&pod("p").priority(9).info(), vec![node("refused").with(&[lesser])]);
+        assert!(placed.is_err());
+        assert!(rescue.is_none_or(|rescue| rescue.nominate.is_none()));
     }
 
     #[test]
