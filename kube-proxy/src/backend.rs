@@ -49,8 +49,8 @@ pub trait Backend: Send {
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError>;
     /// Forgets what was applied: the next sync writes everything.
     fn forget(&mut self);
-    /// Sets the addresses that node ports answer on. True when they differ, so that the next sync writes everything.
-    fn set_node_ports(&mut self, addresses: NodePorts) -> bool;
+    /// Sets the addresses that node ports answer on. Where they differ the next sync writes everything.
+    fn set_node_ports(&mut self, addresses: NodePorts);
     /// Does what has to be done later, and looks whether the kernel still has our rules, as far as a cheap look can tell.
     /// A look that fails tells nothing.
     async fn tend(&mut self) -> bool;
@@ -65,6 +65,8 @@ pub enum Written {
     Everything,
     /// Rules of ports that had changed were written.
     Changes,
+    /// There was nothing to write.
+    Nothing,
 }
 
 /// Addresses of this node, of one family, that node ports answer on.
@@ -80,9 +82,31 @@ pub enum NodePorts {
 /// Services whose rules go into one transaction when there are many: the tools' cost grows faster than a batch.
 pub const CHUNK: usize = 250;
 
-/// A number for the text of rules, to tell whether they changed without keeping them.
-#[must_use]
-pub fn fingerprint(rules: &[String]) -> u64 {
+/// Chains of one port as they were written, with a number for the text of each instead of the text.
+#[derive(Debug, Default)]
+pub struct WrittenChains(Vec<(String, u64)>);
+
+impl WrittenChains {
+    /// Of chains with their rules.
+    #[must_use]
+    pub fn of(chains: &[(String, Vec<String>)]) -> Self {
+        Self(chains.iter().map(|(chain, rules)| (chain.clone(), fingerprint(rules))).collect())
+    }
+
+    /// True for a chain that was written with these rules.
+    #[must_use]
+    pub fn has(&self, chain: &str, rules: &[String]) -> bool {
+        self.0.iter().any(|(name, written)| name == chain && *written == fingerprint(rules))
+    }
+
+    /// The names of those that are not among the chains of `after`.
+    pub fn gone(self, after: &[(String, Vec<String>)]) -> impl Iterator<Item = String> {
+        let stays = |chain: &String| after.iter().any(|(name, _)| name == chain);
+        self.0.into_iter().map(|(chain, _)| chain).filter(move |chain| !stays(chain))
+    }
+}
+
+fn fingerprint(rules: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     rules.hash(&mut hasher);
     hasher.finish()

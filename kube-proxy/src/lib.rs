@@ -14,6 +14,7 @@ mod http;
 pub mod iptables;
 mod kernel;
 mod metrics;
+mod netlink;
 pub mod nftables;
 pub mod plan;
 mod proxier;

@@ -61,18 +61,21 @@ fn now() -> f64 {
 pub fn synced(family: Family, took: Duration, written: Written) {
     let took = took.as_secs_f64();
     sync_duration().with_label_values(&[label(family)]).observe(took);
-    sync_duration_of(written).with_label_values(&[label(family)]).observe(took);
+    if let Some(duration) = sync_duration_of(written) {
+        duration.with_label_values(&[label(family)]).observe(took);
+    }
     last_sync().with_label_values(&[label(family)]).set(now());
 }
 
-fn sync_duration_of(written: Written) -> HistogramVec {
+fn sync_duration_of(written: Written) -> Option<HistogramVec> {
     let (name, help) = match written {
         Written::Everything => ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Duration of syncs of all rules"),
         Written::Changes => {
             ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "Duration of syncs of changes alone")
         }
+        Written::Nothing => return None,
     };
-    histogram(name, help, &["ip_family"], exponential(0.001, 2.0, 15))
+    Some(histogram(name, help, &["ip_family"], exponential(0.001, 2.0, 15)))
 }
 
 /// Rules for endpoints that changed so long ago are written.

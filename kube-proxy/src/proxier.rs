@@ -14,7 +14,7 @@ use shared::run::{Shutdown, TaskGroup};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::Backend;
+use crate::backend::{Backend, Written};
 use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
@@ -33,15 +33,13 @@ pub struct FamilyProxy {
     family: Family,
     backend: Box<dyn Backend>,
     desired: Desired,
-    /// The kernel has all of it.
-    complete: bool,
 }
 
 impl FamilyProxy {
     /// A family that has written nothing.
     #[must_use]
     pub fn new(family: Family, backend: Box<dyn Backend>) -> Self {
-        Self { family, backend, desired: Desired::default(), complete: false }
+        Self { family, backend, desired: Desired::default() }
     }
 }
 
@@ -124,18 +122,14 @@ impl Proxier {
     async fn sync(&mut self, tasks: &TaskGroup) -> bool {
         let waiting = self.changes.take();
         let node = self.node();
-        let mut has_checks = waiting.all;
+        let (mut has_checks, mut complete) = (waiting.all, true);
         for proxy in &mut self.families {
             let delta = plan(&self.stores, &waiting, (&node, proxy.family), &mut proxy.desired);
             has_checks |= delta.checks;
-            if proxy.complete && delta.ports.is_empty() {
-                self.health.written(proxy.family);
-                continue;
-            }
             let began = Instant::now();
             match proxy.backend.sync(&proxy.desired, &delta.ports).await {
+                Ok(Written::Nothing) => self.health.written(proxy.family),
                 Ok(written) => {
-                    proxy.complete = true;
                     metrics::synced(proxy.family, began.elapsed(), written);
                     programmed(proxy.family, &waiting);
                     self.health.written(proxy.family);
@@ -144,7 +138,7 @@ impl Proxier {
                     }
                 }
                 Err(error) => {
-                    proxy.complete = false;
+                    complete = false;
                     metrics::failed(proxy.backend.name(), proxy.family);
                     tracing::error!(family = proxy.family.address_type(), %error, "Failed to sync proxy rules");
                 }
@@ -153,21 +147,20 @@ impl Proxier {
         if has_checks {
             self.check_ports.sync(tasks, self.families.iter().map(|proxy| &proxy.desired)).await;
         }
-        self.families.iter().all(|proxy| proxy.complete)
+        complete
     }
 
     /// Finds out whether the kernel still has our rules; a family that has to be written anew is written by the next sync.
     async fn look_after(&mut self, full: bool) {
         for proxy in &mut self.families {
-            proxy.complete &= !proxy.backend.set_node_ports(self.node_ports.resolve(proxy.family));
-            if !proxy.backend.tend().await {
+            proxy.backend.set_node_ports(self.node_ports.resolve(proxy.family));
+            let is_intact = proxy.backend.tend().await;
+            if !is_intact {
                 let family = proxy.family.address_type();
                 tracing::info!(family, "Rules were flushed by somebody else, writing all of them");
+            }
+            if full || !is_intact {
                 proxy.backend.forget();
-                proxy.complete = false;
-            } else if full {
-                proxy.backend.forget();
-                proxy.complete = false;
             }
         }
     }

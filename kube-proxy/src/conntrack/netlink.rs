@@ -2,19 +2,17 @@
 //! that nothing but that entry goes.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkPayload, Nla};
+use netlink_packet_netfilter::NetfilterMessageInner;
 use netlink_packet_netfilter::conntrack::{ConntrackAttribute, ConntrackMessage, IPTuple, ProtoTuple, Protocol, Tuple};
-use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
-use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_NETFILTER};
 
+use crate::netlink::Netfilter;
 use crate::plan::Family;
 
 /// Attributes beside the tuple that name an entry: the zone (`CTA_ZONE`) and its id (`CTA_ID`).
 const NAMING: [u16; 2] = [18, 12];
-/// Largest part of a dump that the kernel sends at once.
-const BUFFER: usize = 64 * 1024;
 
 /// Ends of a UDP flow that rules decide about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,26 +28,26 @@ pub struct Flow {
 /// # Errors
 /// The kernel has no connection tracking, or refuses.
 pub fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io::Result<usize> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    socket.bind_auto()?;
-    socket.connect(&NetlinkAddress::new(0, 0))?;
+    let kernel = Netfilter::open(family)?;
     let mut found = Vec::new();
-    dump(&socket, family, |attributes| {
+    dump(&kernel, |attributes| {
         if found.len() < limit && flow(&attributes).is_some_and(|flow| stale(&flow)) {
             found.push(naming(attributes));
         }
     })?;
     let mut deleted = 0;
     for entry in found {
-        deleted += usize::from(delete_one(&socket, family, entry)?);
+        kernel.send(NLM_F_REQUEST | NLM_F_ACK, ConntrackMessage::Delete(entry))?;
+        // One that went by itself meanwhile does not count.
+        deleted += usize::from(kernel.acknowledged()?);
     }
     Ok(deleted)
 }
 
-fn dump(socket: &Socket, family: Family, mut each: impl FnMut(Vec<ConntrackAttribute>)) -> io::Result<()> {
-    send(socket, family, NLM_F_REQUEST | NLM_F_DUMP, ConntrackMessage::Get(Vec::new()))?;
+fn dump(kernel: &Netfilter, mut each: impl FnMut(Vec<ConntrackAttribute>)) -> io::Result<()> {
+    kernel.send(NLM_F_REQUEST | NLM_F_DUMP, ConntrackMessage::Get(Vec::new()))?;
     loop {
-        for payload in receive(socket)? {
+        for payload in kernel.receive()? {
             match payload {
                 NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
@@ -64,50 +62,6 @@ fn dump(socket: &Socket, family: Family, mut each: impl FnMut(Vec<ConntrackAttri
     }
 }
 
-/// False when the entry went by itself meanwhile.
-fn delete_one(socket: &Socket, family: Family, entry: Vec<ConntrackAttribute>) -> io::Result<bool> {
-    send(socket, family, NLM_F_REQUEST | NLM_F_ACK, ConntrackMessage::Delete(entry))?;
-    for payload in receive(socket)? {
-        if let NetlinkPayload::Error(error) = payload {
-            return match error.to_io() {
-                _ if error.code.is_none() => Ok(true),
-                gone if gone.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-                refused => Err(refused),
-            };
-        }
-    }
-    Ok(false)
-}
-
-fn send(socket: &Socket, family: Family, flags: u16, message: ConntrackMessage) -> io::Result<()> {
-    let family = match family {
-        Family::V4 => NetfilterProtoFamily::IPv4,
-        Family::V6 => NetfilterProtoFamily::IPv6,
-    };
-    let mut header = NetlinkHeader::default();
-    header.flags = flags;
-    let message = NetfilterMessage::new(NetfilterHeader::new(family, 0, 0), message);
-    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
-    packet.finalize();
-    let mut bytes = vec![0; packet.buffer_len()];
-    packet.serialize(&mut bytes);
-    socket.send(&bytes, 0).map(drop)
-}
-
-fn receive(socket: &Socket) -> io::Result<Vec<NetlinkPayload<NetfilterMessage>>> {
-    let mut buffer = Vec::with_capacity(BUFFER);
-    let length = socket.recv(&mut buffer, 0)?;
-    let mut rest = &buffer[..length.min(buffer.len())];
-    let mut found = Vec::new();
-    while !rest.is_empty() {
-        let packet = NetlinkMessage::<NetfilterMessage>::deserialize(rest).map_err(io::Error::other)?;
-        let length = packet.header.length as usize;
-        found.push(packet.payload);
-        rest = rest.get(length.max(1).next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(found)
-}
-
 /// None for what is not UDP or lacks an end.
 fn flow(attributes: &[ConntrackAttribute]) -> Option<Flow> {
     let original = attributes.iter().find_map(|attribute| match attribute {
@@ -118,25 +72,25 @@ fn flow(attributes: &[ConntrackAttribute]) -> Option<Flow> {
         ConntrackAttribute::CtaTupleReply(tuple) => Some(tuple),
         _ => None,
     })?;
-    if protocol(original)? != Protocol::Udp {
+    if !protocols(original).any(|part| matches!(part, ProtoTuple::Protocol(Protocol::Udp))) {
         return None;
     }
     let destination = SocketAddr::new(
-        address(original, |part| match part {
+        addresses(original).find_map(|part| match part {
             IPTuple::DestinationAddress(address) => Some(*address),
             _ => None,
         })?,
-        port(original, |part| match part {
+        protocols(original).find_map(|part| match part {
             ProtoTuple::DestinationPort(port) => Some(*port),
             _ => None,
         })?,
     );
     let answers = SocketAddr::new(
-        address(reply, |part| match part {
+        addresses(reply).find_map(|part| match part {
             IPTuple::SourceAddress(address) => Some(*address),
             _ => None,
         })?,
-        port(reply, |part| match part {
+        protocols(reply).find_map(|part| match part {
             ProtoTuple::SourcePort(port) => Some(*port),
             _ => None,
         })?,
@@ -144,19 +98,12 @@ fn flow(attributes: &[ConntrackAttribute]) -> Option<Flow> {
     Some(Flow { destination, answers })
 }
 
-fn address(tuple: &[Tuple], pick: impl Fn(&IPTuple) -> Option<IpAddr>) -> Option<IpAddr> {
-    tuple.iter().find_map(|part| if let Tuple::Ip(parts) = part { parts.iter().find_map(&pick) } else { None })
+fn addresses(tuple: &[Tuple]) -> impl Iterator<Item = &IPTuple> {
+    tuple.iter().flat_map(|part| if let Tuple::Ip(parts) = part { parts.as_slice() } else { &[] })
 }
 
-fn port<T>(tuple: &[Tuple], pick: impl Fn(&ProtoTuple) -> Option<T>) -> Option<T> {
-    tuple.iter().find_map(|part| if let Tuple::Proto(parts) = part { parts.iter().find_map(&pick) } else { None })
-}
-
-fn protocol(tuple: &[Tuple]) -> Option<Protocol> {
-    port(tuple, |part| match part {
-        ProtoTuple::Protocol(protocol) => Some(*protocol),
-        _ => None,
-    })
+fn protocols(tuple: &[Tuple]) -> impl Iterator<Item = &ProtoTuple> {
+    tuple.iter().flat_map(|part| if let Tuple::Proto(parts) = part { parts.as_slice() } else { &[] })
 }
 
 /// The part of an entry that a delete needs. [`flow`] has seen the original tuple: a delete without one would empty the
@@ -192,7 +139,7 @@ mod tests {
     }
 
     /// Puts a flow from `client` into the table of this network namespace.
-    fn track(socket: &Socket, family: Family, client: &str, flow: (&str, &str), protocol: Protocol) {
+    fn track(kernel: &Netfilter, client: &str, flow: (&str, &str), protocol: Protocol) {
         let (client, destination, answers) = (at(client), at(flow.0), at(flow.1));
         let entry = vec![
             ConntrackAttribute::CtaTupleOrig(tuple(client, destination, protocol)),
@@ -201,70 +148,64 @@ mod tests {
             ConntrackAttribute::CtaStatus(Status::Confirmed),
         ];
         let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
-        send(socket, family, flags, ConntrackMessage::New(entry)).expect("sent");
-        match receive(socket).expect("an answer").pop() {
+        kernel.send(flags, ConntrackMessage::New(entry)).expect("sent");
+        match kernel.receive().expect("an answer").pop() {
             Some(NetlinkPayload::Error(error)) => assert!(error.code.is_none(), "{client} {destination}: {error:?}"),
             other => panic!("{other:?}"),
         }
     }
 
-    fn tracked(socket: &Socket, family: Family) -> Vec<Flow> {
+    fn tracked(kernel: &Netfilter) -> Vec<Flow> {
         let mut flows = Vec::new();
-        dump(socket, family, |attributes| flows.extend(flow(&attributes))).expect("a dump");
+        dump(kernel, |attributes| flows.extend(flow(&attributes))).expect("a dump");
         flows.sort_by_key(|flow| (flow.destination, flow.answers));
         flows
     }
 
-    fn in_own_network(test: impl FnOnce(&Socket) + Send + 'static) {
+    fn in_own_network(test: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(|| {
             if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
                 eprintln!("skipped: no network namespace of one's own: {error}");
                 return;
             }
-            let mut socket = Socket::new(NETLINK_NETFILTER).expect("a socket");
-            socket.bind_auto().expect("bound");
-            test(&socket);
+            test();
         });
         thread.join().expect("the test passes");
     }
 
     #[test]
     fn entries_are_deleted_one_by_one() {
-        in_own_network(|socket| {
+        in_own_network(|| {
             for (family, service, kept, gone) in [
                 (Family::V4, "10.0.0.10:53", "10.1.0.1:53", "10.1.0.9:53"),
                 (Family::V6, "[fd00::10]:53", "[fd01::1]:53", "[fd01::9]:53"),
             ] {
+                let kernel = Netfilter::open(family).expect("a socket");
                 let client = |port: u16| match family {
                     Family::V4 => format!("10.2.0.1:{port}"),
                     Family::V6 => format!("[fd02::1]:{port}"),
                 };
-                track(socket, family, &client(1000), (service, kept), Protocol::Udp);
-                track(socket, family, &client(1001), (service, gone), Protocol::Udp);
-                track(socket, family, &client(1002), (service, gone), Protocol::Udp);
+                track(&kernel, &client(1000), (service, kept), Protocol::Udp);
+                track(&kernel, &client(1001), (service, gone), Protocol::Udp);
+                track(&kernel, &client(1002), (service, gone), Protocol::Udp);
                 let stale = |flow: &Flow| flow.answers == at(gone);
                 assert_eq!(delete(family, stale, 1).expect("deleted"), 1, "no more than the limit");
                 assert_eq!(delete(family, stale, 10).expect("deleted"), 1);
                 assert_eq!(delete(family, stale, 10).expect("deleted"), 0);
-                assert_eq!(tracked(socket, family), [Flow { destination: at(service), answers: at(kept) }]);
+                assert_eq!(tracked(&kernel), [Flow { destination: at(service), answers: at(kept) }]);
             }
         });
     }
 
     #[test]
     fn many_entries_are_read_and_deleted_in_one_pass() {
-        in_own_network(|socket| {
+        in_own_network(|| {
+            let kernel = Netfilter::open(Family::V4).expect("a socket");
             for port in 0..5_000 {
-                track(
-                    socket,
-                    Family::V4,
-                    &format!("10.2.0.1:{}", 1000 + port),
-                    ("10.0.0.10:53", "10.1.0.9:53"),
-                    Protocol::Udp,
-                );
+                track(&kernel, &format!("10.2.0.1:{}", 1000 + port), ("10.0.0.10:53", "10.1.0.9:53"), Protocol::Udp);
             }
             assert_eq!(delete(Family::V4, |_| true, 100_000).expect("deleted"), 5_000);
-            assert_eq!(tracked(socket, Family::V4), []);
+            assert_eq!(tracked(&kernel), []);
         });
     }
 }

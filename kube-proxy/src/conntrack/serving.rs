@@ -36,7 +36,7 @@ impl Serving {
         serving
     }
 
-    /// The same, with addresses and ports that were served before and are not any more: nobody answers there.
+    /// Adds to it the addresses and ports that were served before and are not any more: nobody answers there.
     #[must_use]
     pub fn with_removed_of(&self, before: Option<&Self>) -> Self {
         let mut all = self.clone();

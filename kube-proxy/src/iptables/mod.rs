@@ -10,7 +10,7 @@ use batch::Batch;
 pub use render::Options;
 use render::{FIREWALL, Part, SHARED, fixed, part};
 
-use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, feed, fingerprint, output};
+use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, WrittenChains, feed, output};
 use crate::plan::{Desired, Family, PortName};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,18 +60,13 @@ struct Applied(BTreeMap<PortName, Kept>);
 /// Memory of a port's rules: chains by fingerprint, and the text of rules that chains of all services are made of.
 #[derive(Default)]
 struct Kept {
-    chains: Vec<(String, u64)>,
+    chains: WrittenChains,
     shared: [Vec<String>; SHARED.len()],
 }
 
 impl Kept {
     fn of(part: Part) -> Self {
-        let chains = part.chains.into_iter().map(|(chain, rules)| (chain, fingerprint(&rules)));
-        Self { chains: chains.collect(), shared: part.shared }
-    }
-
-    fn has(&self, chain: &str, rules: &[String]) -> bool {
-        self.chains.iter().any(|(name, kept)| name == chain && *kept == fingerprint(rules))
+        Self { chains: WrittenChains::of(&part.chains), shared: part.shared }
     }
 }
 
@@ -175,14 +170,13 @@ impl Iptables {
             let before = applied.0.remove(name).unwrap_or_default();
             let port = desired.ports.get(name);
             let part = port.map(|port| part(name, port, &self.options)).unwrap_or_default();
-            for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.has(chain, rules)) {
+            for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.chains.has(chain, rules)) {
                 batch.write("nat", chain, rules);
             }
             for (index, touched) in touched.iter_mut().enumerate() {
                 *touched |= before.shared[index] != part.shared[index];
             }
-            let kept = |chain: &str| part.chains.iter().any(|(name, _)| name == chain);
-            gone.extend(before.chains.into_iter().map(|(chain, _)| chain).filter(|chain| !kept(chain)));
+            gone.extend(before.chains.gone(&part.chains));
             if port.is_some() {
                 applied.0.insert(name.clone(), Kept::of(part));
             }
@@ -205,6 +199,7 @@ impl Backend for Iptables {
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
         let (applied, written) = match self.applied.take() {
+            Some(applied) if changed.is_empty() => (applied, Written::Nothing),
             Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
             None => (self.write_all(desired).await?, Written::Everything),
         };
@@ -216,13 +211,11 @@ impl Backend for Iptables {
         self.applied = None;
     }
 
-    fn set_node_ports(&mut self, addresses: NodePorts) -> bool {
-        let differ = self.options.node_ports != addresses;
-        if differ {
+    fn set_node_ports(&mut self, addresses: NodePorts) {
+        if self.options.node_ports != addresses {
             self.options.node_ports = addresses;
             self.forget();
         }
-        differ
     }
 
     async fn tend(&mut self) -> bool {

@@ -14,7 +14,7 @@ mod transaction;
 
 pub use render::Options;
 
-use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, feed, fingerprint};
+use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, WrittenChains, feed};
 use crate::metrics;
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
@@ -48,20 +48,14 @@ struct Applied {
 /// Memory of a port's rules: chains by fingerprint.
 #[derive(Default)]
 struct Kept {
-    chains: Vec<(String, u64)>,
+    chains: WrittenChains,
     wanted: Wanted,
     affinity: Vec<(String, u32)>,
 }
 
 impl Kept {
     fn of(part: Part) -> Self {
-        let wanted = Wanted::of(&part);
-        let chains = part.chains.into_iter().map(|(chain, rules)| (chain, fingerprint(&rules))).collect();
-        Self { chains, wanted, affinity: part.affinity }
-    }
-
-    fn has(&self, chain: &str, rules: &[String]) -> bool {
-        self.chains.iter().any(|(name, kept)| name == chain && *kept == fingerprint(rules))
+        Self { chains: WrittenChains::of(&part.chains), wanted: Wanted::of(&part), affinity: part.affinity }
     }
 }
 
@@ -164,17 +158,16 @@ impl Nftables {
                 transaction.affinity_set(set, *seconds);
                 self.stale.remove(&(false, set.clone()));
             }
-            for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.has(chain, rules)) {
+            for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.chains.has(chain, rules)) {
                 transaction.chain(chain, rules);
                 self.stale.remove(&(true, chain.clone()));
             }
+            gone.extend(before.chains.gone(&part.chains).map(|chain| (true, chain)));
             let after = Kept::of(part);
             applied.claims.change(name, &before.wanted, &after.wanted, &mut transaction);
-            let has_chain = |chain: &str| after.chains.iter().any(|(name, _)| name == chain);
             let has_set = |set: &str| after.affinity.iter().any(|(name, _)| name == set);
-            let chains = before.chains.into_iter().map(|(chain, _)| chain).filter(|chain| !has_chain(chain));
             let sets = before.affinity.into_iter().map(|(set, _)| set).filter(|set| !has_set(set));
-            gone.extend(chains.map(|chain| (true, chain)).chain(sets.map(|set| (false, set))));
+            gone.extend(sets.map(|set| (false, set)));
             if port.is_some() {
                 applied.ports.insert(name.clone(), after);
             }
@@ -212,6 +205,7 @@ impl Backend for Nftables {
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
         let (applied, written) = match self.applied.take() {
+            Some(applied) if changed.is_empty() => (applied, Written::Nothing),
             Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
             None => (self.write_all(desired).await?, Written::Everything),
         };
@@ -223,13 +217,11 @@ impl Backend for Nftables {
         self.applied = None;
     }
 
-    fn set_node_ports(&mut self, addresses: NodePorts) -> bool {
-        let differ = self.options.node_ports != addresses;
-        if differ {
+    fn set_node_ports(&mut self, addresses: NodePorts) {
+        if self.options.node_ports != addresses {
             self.options.node_ports = addresses;
             self.forget();
         }
-        differ
     }
 
     async fn tend(&mut self) -> bool {

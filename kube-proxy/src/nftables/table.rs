@@ -1,17 +1,16 @@
-//! What the kernel has: whether our table is there, and the names of chains and sets in it.
+//! Our table in the kernel: its presence, and the names of chains and sets in it.
 
 use std::collections::BTreeSet;
 use std::io;
 
-use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_REQUEST};
 use netlink_packet_netfilter::nftables::NfTablesMessage;
-use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterProtoFamily};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use serde_json::Value;
 
 use super::render::header;
 use super::transaction::TABLE;
 use crate::backend::{SyncError, output};
+use crate::netlink::Netfilter;
 use crate::plan::Family;
 
 /// `NFT_MSG_GETTABLE`.
@@ -50,33 +49,11 @@ fn names(listed: &str, kind: &str) -> BTreeSet<String> {
 
 /// Asks the kernel for a table by its name: the cost does not grow with what is in it, as that of the tool does.
 pub(super) fn is_there(family: Family, table: &str) -> io::Result<bool> {
-    let family = match family {
-        Family::V4 => NetfilterProtoFamily::IPv4,
-        Family::V6 => NetfilterProtoFamily::IPv6,
-    };
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let kernel = Netfilter::open(family)?;
     let name = DefaultNla::new(TABLE_NAME, [table.as_bytes(), &[0]].concat());
     let request = NfTablesMessage::Other { message_type: GET_TABLE, attributes: vec![name] };
-    let message = NetfilterMessage::new(NetfilterHeader::new(family, 0, 0), request);
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_ACK;
-    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
-    packet.finalize();
-    let mut bytes = vec![0; packet.buffer_len()];
-    packet.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let mut buffer = Vec::with_capacity(8192);
-    socket.recv(&mut buffer, 0)?;
-    let answer = NetlinkMessage::<NetfilterMessage>::deserialize(&buffer).map_err(io::Error::other)?;
-    match answer.payload {
-        NetlinkPayload::Error(error) if error.code.is_some() => match error.to_io() {
-            absent if absent.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            refused => Err(refused),
-        },
-        _ => Ok(true),
-    }
+    kernel.send(NLM_F_REQUEST | NLM_F_ACK, request)?;
+    kernel.acknowledged()
 }
 
 #[cfg(test)]
