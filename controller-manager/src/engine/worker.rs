@@ -2,12 +2,10 @@
 
 use std::future::Future;
 use std::hash::Hash;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use shared::run::panic_text;
+use shared::run;
 use shared::workqueue::Queue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -67,14 +65,10 @@ where
 /// Work on a key whose panics belong to that key: it is tried again with back-off, and other keys go on. Answers for
 /// `runtime.HandleCrash` in upstream's workers.
 async fn contained<T: std::fmt::Debug>(name: &'static str, key: &T, work: impl Future<Output = Synced>) -> Synced {
-    match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(synced) => synced,
-        Err(panic) => {
-            let text = panic_text(&*panic).unwrap_or("unknown panic");
-            tracing::error!(controller = name, ?key, panic = text, "Observed a panic");
-            Err(RestError::other(format!("observed a panic: {text}")))
-        }
-    }
+    run::contained_async(work).await.unwrap_or_else(|panic| {
+        tracing::error!(controller = name, ?key, panic, "Observed a panic");
+        Err(RestError::other(format!("observed a panic: {panic}")))
+    })
 }
 
 fn finish<T>(name: &'static str, queue: &Queue<T>, key: &T, synced: Synced)

@@ -8,13 +8,11 @@ use super::worker::{RETRY, Worker};
 use crate::events::EventType;
 use crate::pods;
 use crate::sources::{Source, SourceSet};
-use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
-use shared::run::panic_text;
+use shared::run::contained_async;
 use shared::types::is_pod_terminal;
 use std::collections::{HashMap, HashSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -306,11 +304,10 @@ async fn until_done<F: Future<Output = ()>>(about: &str, shutdown: &Cancellation
     let mut pause = RETRY.0;
     loop {
         let began = tokio::time::Instant::now();
-        let Err(panic) = AssertUnwindSafe(work()).catch_unwind().await else { return };
+        let Err(panic) = contained_async(work()).await else { return };
         if began.elapsed() > PANIC_FREE {
             pause = RETRY.0;
         }
-        let panic = panic_text(&*panic).unwrap_or("unknown");
         tracing::error!(pod = about, panic, retry_in = ?pause, "The worker of a pod panicked and is started again");
         tokio::select! {
             () = shutdown.cancelled() => return,

@@ -1,14 +1,12 @@
 //! The scheduling cycle, one pod at a time, and the binding cycles that follow it side by side.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
 use rand::Rng as _;
 use serde_json::json;
 use shared::events::Kind;
-use shared::run::{TaskGroup, contained, panic_text};
+use shared::run::{TaskGroup, contained, contained_async};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -183,11 +181,10 @@ impl Cycle {
         let queued = binding.queued.clone();
         let work = binding.run(waits.map(|told| (told, patience)));
         self.tasks.spawn("binding", async move {
-            let Err(panic) = AssertUnwindSafe(work).catch_unwind().await else { return };
-            let panic = panic_text(&*panic).unwrap_or("unknown panic");
+            let Err(panic) = contained_async(work).await else { return };
             tracing::error!(pod = %queued.pod, panic, "Observed a panic while binding a pod");
             core.give_back(&queued.pod.uid);
-            core.broken(&reporter, queued, panic);
+            core.broken(&reporter, queued, &panic);
         });
     }
 

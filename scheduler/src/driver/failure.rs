@@ -140,7 +140,7 @@ fn truncated(mut note: String) -> String {
     note
 }
 
-/// What becomes of the node that a pod was promised (upstream's `NominatingInfo`).
+/// Fate of the node that a pod was promised (upstream's `NominatingInfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Nomination {
     /// As it is.
@@ -161,7 +161,7 @@ impl From<Option<&Rescue>> for Nomination {
     }
 }
 
-/// What to write into the pod's status; nothing when it says so already. A promise that is taken back is written with
+/// Builds the patch of the pod's status; none when it says so already. A promise that is taken back is written with
 /// whatever else is: the pod may have been promised a node that nobody has seen yet.
 fn status_patch(pod: &PodInfo, reason: &str, message: &str, nomination: &Nomination) -> Option<Value> {
     let told = pod.unscheduled.as_deref().is_some_and(|(r, m)| r == reason && m == message);

@@ -68,7 +68,7 @@ impl QueuedPod {
     }
 }
 
-/// How often pods that have waited for too long are looked for.
+/// Period of looking for pods that have waited for too long.
 const FLUSH: Duration = Duration::from_secs(30);
 
 /// Waiting times.
@@ -114,7 +114,7 @@ pub struct Queue {
     events: VecDeque<ClusterEvent>,
     first_event: u64,
     nominated: Arc<Nominated>,
-    /// When pods that have waited for too long were looked for.
+    /// Time of the last look for pods that have waited for too long.
     flushed: Instant,
 }
 
@@ -204,7 +204,7 @@ impl Queue {
         if self.in_flight.contains_key(&pod.uid) {
             // Its attempt may fail for what has just been mended.
             if let Some(old) = before {
-                self.remember(ClusterEvent::Target { old, new: pod });
+                self.remember(&ClusterEvent::Target { old, new: pod });
             }
             return false;
         }
@@ -218,17 +218,18 @@ impl Queue {
                 helped = self.released(&old, &node, now);
             }
         }
-        self.change(old, pod, now) || helped
+        self.exchange(old, pod, now) || helped
     }
 
     /// A promise is gone: pods of no higher priority may take the room that was kept.
     fn released(&mut self, pod: &PodInfo, node: &Arc<str>, now: Instant) -> bool {
         let event = ClusterEvent::AssignedPod { old: Some(Arc::new(pod.placed(node))), new: None };
-        self.remember(event.clone());
+        self.remember(&event);
         self.bring_back(&event, now, |q| q.pod.priority <= pod.priority && q.pod.uid != pod.uid)
     }
 
-    fn change(&mut self, old: Arc<PodInfo>, pod: Arc<PodInfo>, now: Instant) -> bool {
+    /// Puts the pod as it is now in the place of what waits, which may end its waiting.
+    fn exchange(&mut self, old: Arc<PodInfo>, pod: Arc<PodInfo>, now: Instant) -> bool {
         let same = (Arc::ptr_eq(&pod.demand, &old.demand) || pod.demand == old.demand)
             && pod.resource_claims == old.resource_claims;
         if let Some(q) = self.unschedulable.remove(&pod.uid) {
@@ -327,12 +328,12 @@ impl Queue {
     }
 
     /// Keeps an event for the pods that are being tried.
-    fn remember(&mut self, event: ClusterEvent) {
+    fn remember(&mut self, event: &ClusterEvent) {
         if self.in_flight.is_empty() {
             return;
         }
         metrics::in_flight(event.label(), 1.0);
-        self.events.push_back(event);
+        self.events.push_back(event.clone());
         if self.events.len() > MAX_EVENTS {
             self.forget_event();
         }
@@ -340,7 +341,7 @@ impl Queue {
 
     /// Something happened: brings back the pods it may help.
     pub fn happened(&mut self, event: &ClusterEvent, now: Instant) -> bool {
-        self.remember(event.clone());
+        self.remember(event);
         self.bring_back(event, now, |_| true)
     }
 

@@ -16,7 +16,7 @@ use crate::flags::{FlagSet, Stop};
 pub use blocks::Blocks;
 pub use log::{set_verbosity, verbosity};
 pub use memory::release_memory;
-pub use tasks::{TaskGroup, contained, panic_text};
+pub use tasks::{TaskGroup, contained, contained_async, panic_text};
 
 const BLOCKING_THREADS: usize = 32;
 const BLOCKING_IDLE: Duration = Duration::from_secs(5);

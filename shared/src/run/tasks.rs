@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::task::TaskTracker;
@@ -54,7 +55,19 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
 /// # Errors
 /// The panic's message.
 pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(&*panic).unwrap_or("unknown panic").to_owned())
+    catch_unwind(AssertUnwindSafe(work)).map_err(message)
+}
+
+/// Does as [`contained`] for work that waits.
+///
+/// # Errors
+/// The panic's message.
+pub async fn contained_async<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(message)
+}
+
+fn message(panic: Box<dyn Any + Send>) -> String {
+    panic_text(&*panic).unwrap_or("unknown panic").to_owned()
 }
 
 impl TaskGroup {

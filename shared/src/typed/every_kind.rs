@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{from_json, from_protobuf};
 
-/// What became of the objects of a kind.
+/// Counts of the objects of a kind.
 #[derive(Debug, Default)]
 struct Outcome {
     tried: usize,
