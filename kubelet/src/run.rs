@@ -9,7 +9,7 @@ use crate::eviction;
 use crate::facts::PodFacts;
 use crate::hooks;
 use crate::images::Images;
-use crate::images::pulled::{PulledImages, Verification};
+use crate::images::pulled::PulledImages;
 use crate::node::agent::Agent;
 use crate::node::object::Identity;
 use crate::node::{addresses, lease, tunables};
@@ -32,7 +32,6 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use shared::authn::{Authenticator, GroupAdder, OrAnonymous, TokenReviewAuthenticator, X509};
 use shared::authz::{AlwaysAllow, Authorizer, SubjectAccessReviewAuthorizer};
-use shared::cert::TlsOptions;
 use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Scope};
@@ -185,11 +184,7 @@ impl Kubelet {
             None => Arc::new(Standalone),
         };
         let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
-        let verification = Verification::parse(
-            &kubelet.image_pull_credentials_verification_policy,
-            &kubelet.preloaded_images_verification_allowlist,
-        );
-        let verification = verification.map_err(anyhow::Error::msg)?;
+        let verification = kubelet.image_verification().map_err(anyhow::Error::msg)?;
         let records = config
             .gates
             .enabled("KubeletEnsureSecretPulledImages")
@@ -406,8 +401,7 @@ impl Kubelet {
         }
         let addresses = self.manager.context().node.load().facts.host_ips.clone();
         let key = crate::certs::serving_key(&self.config, &addresses, self.client.as_ref(), tasks, shutdown)?;
-        let options = TlsOptions::new(&kubelet.tls_min_version, &kubelet.tls_cipher_suites)?;
-        let tls = shared::cert::server_config_with(key, true, &options)?;
+        let tls = shared::cert::server_config_with(key, true, &kubelet.tls_options()?)?;
         let listener = bind(&kubelet.address, kubelet.port).await?;
         tasks.spawn("server", server.secure(listener, tls, token.clone()));
         Ok(())

@@ -13,7 +13,7 @@ use duration::GoDuration;
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::cert::TlsOptions;
+use shared::cert::{OptionError, TlsOptions};
 use shared::flags::{FeatureGates, FlagSet};
 use shared::status::field::{Path, aggregate};
 use shared::traces;
@@ -314,16 +314,8 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
             kubelet.cgroup_driver
         ));
     }
-    if let Err(error) = TlsOptions::new(&kubelet.tls_min_version, &kubelet.tls_cipher_suites) {
-        problems.push(format!("invalid configuration: {error}"));
-    }
-    problems.extend(
-        Verification::parse(
-            &kubelet.image_pull_credentials_verification_policy,
-            &kubelet.preloaded_images_verification_allowlist,
-        )
-        .err(),
-    );
+    problems.extend(kubelet.tls_options().err().map(|error| format!("invalid configuration: {error}")));
+    problems.extend(kubelet.image_verification().err());
     let wrong =
         kubelet.tracing.as_ref().map(|tracing| tracing.validate(Some(&Path::new("tracing")))).unwrap_or_default();
     if !wrong.is_empty() {
@@ -336,6 +328,25 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
         "failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}",
         problems.join(", ")
     );
+}
+
+impl KubeletConfiguration {
+    /// Versions and suites of the secure port.
+    ///
+    /// # Errors
+    /// One that there is not.
+    pub fn tls_options(&self) -> Result<TlsOptions, OptionError> {
+        TlsOptions::new(&self.tls_min_version, &self.tls_cipher_suites)
+    }
+
+    /// Policy for images that are there.
+    ///
+    /// # Errors
+    /// As [`Verification::parse`].
+    pub fn image_verification(&self) -> Result<Verification, String> {
+        let list = &self.preloaded_images_verification_allowlist;
+        Verification::parse(&self.image_pull_credentials_verification_policy, list)
+    }
 }
 
 impl Config {

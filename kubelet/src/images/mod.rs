@@ -155,15 +155,17 @@ impl Images {
         let present = found.filter(|_| policy != "Always");
         // Most images are for everybody: a container that starts again asks for no secret, which the API server may have
         // to be asked for.
-        let is_for_all = present.as_ref().is_some_and(|found| self.is_accessible(&image, &found.id, &[]));
-        let credentials = if is_for_all { Vec::new() } else { credentials(self, objects, pod, &image).await };
-        if let Some(found) = present
-            && (is_for_all || self.is_accessible(&image, &found.id, &credentials))
-        {
-            let message =
-                format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");
-            event(EventType::Normal, "Pulled", &message);
-            return Ok(describe(found));
+        let mut shown = None;
+        if let Some(found) = present {
+            if !self.is_accessible(&image, &found.id, &[]) {
+                shown = Some(credentials(self, objects, pod, &image).await);
+            }
+            if shown.as_ref().is_none_or(|shown| self.is_accessible(&image, &found.id, shown)) {
+                let message =
+                    format!("Container image \"{wanted}\" already present on machine and can be accessed by the pod");
+                event(EventType::Normal, "Pulled", &message);
+                return Ok(describe(found));
+            }
         }
         if policy == "Never" {
             let why = match is_there {
@@ -182,7 +184,11 @@ impl Images {
             let message = format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}");
             return Err(("ImagePullBackOff".into(), message));
         }
-        let pulled = self.pull(runtime, (&wanted, &image), &credentials, sandbox, &event).await;
+        let shown = match shown {
+            Some(shown) => shown,
+            None => credentials(self, objects, pod, &image).await,
+        };
+        let pulled = self.pull(runtime, (&wanted, &image), &shown, sandbox, &event).await;
         match pulled {
             Ok(pulled) => {
                 self.succeeded(&key);

@@ -132,12 +132,12 @@ struct Intent {
     image: String,
 }
 
-/// How a pod stands to an image that is there.
+/// Verdict on a pod's use of an image that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It may use it.
+    /// The pod may use it.
     Allowed,
-    /// It has to show credentials by a pull.
+    /// The pod has to show credentials by a pull.
     MustPull,
 }
 
