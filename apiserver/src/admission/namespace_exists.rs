@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Attributes, Plugin};
+use super::{Attributes, Plugin, namespaces};
 use crate::api::{Api, Reader};
 use crate::bootstrap::server_user;
 
@@ -25,8 +25,8 @@ pub struct NamespaceExists {
 #[async_trait]
 impl Plugin for NamespaceExists {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if concerned(a) && self.reader.get("", "namespaces", "", a.namespace).is_none() {
-            self.api.get("", "namespaces", "", a.namespace).await?;
+        if concerned(a) {
+            namespaces::find(self.reader.as_ref(), &self.api, a.namespace).await?;
         }
         Ok(())
     }

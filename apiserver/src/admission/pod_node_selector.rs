@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::{Attributes, Plugin};
+use super::{Attributes, Plugin, namespaces};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 
@@ -41,11 +41,7 @@ impl PodNodeSelector {
     }
 
     async fn wanted(&self, namespace: &str) -> Result<Labels, Status> {
-        let cached = self.reader.get("", "namespaces", "", namespace);
-        let object = match cached {
-            Some(object) => object,
-            None => Arc::new(self.api.get("", "namespaces", "", namespace).await?),
-        };
+        let object = namespaces::find(self.reader.as_ref(), &self.api, namespace).await?;
         Ok(match tree::annotation(&object, ANNOTATION) {
             Some(text) => labels(text),
             None => self.configured.get(CLUSTER).cloned().unwrap_or_default(),

@@ -124,7 +124,7 @@ impl Policies {
 
 /// Where a group and version is served.
 fn place(group: &str, version: &str) -> String {
-    if group.is_empty() { path::group_version(version) } else { path::group_version(&format!("{group}/{version}")) }
+    path::group_version(&proto::resources::group_version(group, version))
 }
 
 /// `apps/v1, Kind=Deployment`

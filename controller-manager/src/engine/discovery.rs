@@ -43,11 +43,7 @@ impl Served {
     /// The collection's path.
     #[must_use]
     pub fn path(&self, namespace: Option<&str>) -> String {
-        let api_version = match self.group.as_str() {
-            "" => self.version.clone(),
-            group => format!("{group}/{}", self.version),
-        };
-        path::collection(&api_version, namespace.filter(|n| self.namespaced && !n.is_empty()), &self.plural)
+        path::collection(&self.api_version(), namespace.filter(|n| self.namespaced && !n.is_empty()), &self.plural)
     }
 
     /// Whether the resource has a verb.
