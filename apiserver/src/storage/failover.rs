@@ -80,7 +80,7 @@ enum Failure {
     NotSent(BoxError),
     /// The connection broke after the request was sent.
     Broken(BoxError),
-    /// The member stopped answering probes meanwhile.
+    /// The member stopped answering probes meanwhile, or did not answer them before, and another one does.
     Lost,
     /// The member answered with an error: its status, and the answer as it came.
     Refused(Box<Status>, Box<Response>),
@@ -139,16 +139,18 @@ impl Failover {
 
     /// Sends a request to one member, and a read that takes long to another one as well. The first answer counts.
     async fn ask_hedged(&self, kind: CallKind, parts: &Parts, body: &Bytes) -> Result<Response, Failure> {
-        let ask = || self.ask(self.members.pick(), kind, rebuild(parts, body));
+        let asked = self.members.pick();
+        let first = self.ask(asked, kind, rebuild(parts, body));
         if kind != CallKind::Repeatable {
-            return ask().await;
+            return first.await;
         }
-        let (first, limit) = (pin!(ask()), pin!(tokio::time::sleep(HEDGE_AFTER)));
+        let (first, limit) = (pin!(first), pin!(tokio::time::sleep(HEDGE_AFTER)));
         let first = match select(first, limit).await {
             Either::Left((outcome, _)) => return outcome,
             Either::Right(((), first)) => first,
         };
-        match select(first, pin!(ask())).await {
+        let second = self.ask(self.members.pick_but(Some(asked)), kind, rebuild(parts, body));
+        match select(first, pin!(second)).await {
             Either::Left((Err(_), second)) => second.await,
             Either::Right((Err(_), first)) => first.await,
             Either::Left((answer, _)) | Either::Right((answer, _)) => answer,

@@ -15,17 +15,22 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const PROBE_DEADLINE: Duration = Duration::from_millis(750);
 /// Probes in a row that fail before a member counts as lost.
 const FAILURES: usize = 2;
+/// Probes in a row that succeed before a lost member is used again: one that was frozen takes itself for the leader until
+/// it hears of the election that it missed, and what is written to it then is lost.
+const SUCCESSES: usize = 2;
 
 /// Health of all members of one etcd cluster, shared by every connection to it.
 pub(super) struct Members {
     members: Vec<Member>,
+    /// Health by member.
+    healthy: watch::Sender<Vec<bool>>,
     next: AtomicUsize,
 }
 
 struct Member {
     server: String,
-    healthy: watch::Sender<bool>,
     failures: AtomicUsize,
+    successes: AtomicUsize,
 }
 
 impl Members {
@@ -33,41 +38,58 @@ impl Members {
     pub(super) fn new(servers: &[String]) -> Self {
         let member = |server: &String| Member {
             server: server.clone(),
-            healthy: watch::Sender::new(true),
             failures: AtomicUsize::new(0),
+            successes: AtomicUsize::new(0),
         };
-        Self { members: servers.iter().map(member).collect(), next: AtomicUsize::new(0) }
+        let healthy = watch::Sender::new(vec![true; servers.len()]);
+        Self { members: servers.iter().map(member).collect(), healthy, next: AtomicUsize::new(0) }
     }
 
     /// Reports whether requests are sent to a member.
     pub(super) fn is_healthy(&self, at: usize) -> bool {
-        *self.members[at].healthy.borrow()
+        self.healthy.borrow()[at]
+    }
+
+    fn set_healthy(&self, at: usize, healthy: bool) -> bool {
+        self.healthy.send_if_modified(|all| std::mem::replace(&mut all[at], healthy) != healthy)
     }
 
     /// Index of the member for the next request: healthy members in turn, or all of them in turn when none is.
     pub(super) fn pick(&self) -> usize {
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let count = self.members.len();
-        let mut in_turn = (0..count).map(|step| first.wrapping_add(step) % count);
-        in_turn.find(|at| self.is_healthy(*at)).unwrap_or(first % count)
+        self.pick_but(None)
     }
 
-    /// Completes when a member that is healthy now is lost; never for one that is not.
+    /// As [`Self::pick`], but another member than `asked`, if there is another.
+    pub(super) fn pick_but(&self, asked: Option<usize>) -> usize {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.members.len();
+        let in_turn = || (0..count).map(|step| first.wrapping_add(step) % count).filter(|at| Some(*at) != asked);
+        let healthy = in_turn().find(|at| self.is_healthy(*at));
+        healthy.or_else(|| in_turn().next()).unwrap_or(first % count)
+    }
+
+    /// Completes when a member that is healthy now is lost; for one that is lost already, and was asked for want of
+    /// another, when another one is healthy.
     pub(super) fn lost(&self, at: usize) -> impl Future<Output = ()> + Send + 'static {
-        let mut healthy = self.members[at].healthy.subscribe();
+        let mut healthy = self.healthy.subscribe();
+        let was_healthy = healthy.borrow_and_update()[at];
         async move {
-            let is_healthy = *healthy.borrow_and_update();
-            if !is_healthy || healthy.wait_for(|healthy| !healthy).await.is_err() {
+            let is_over = |all: &Vec<bool>| match was_healthy {
+                true => !all[at],
+                false => all.iter().enumerate().any(|(other, healthy)| other != at && *healthy),
+            };
+            if healthy.wait_for(is_over).await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Records that a request could not be sent to a member, or that its connection broke: it is avoided until a probe
-    /// succeeds.
+    /// Records that a request could not be sent to a member, or that its connection broke: it is avoided until
+    /// probes succeed.
     pub(super) fn mark_lost(&self, at: usize, why: &str) {
         let member = &self.members[at];
-        if member.healthy.send_replace(false) {
+        member.successes.store(0, Ordering::Relaxed);
+        if self.set_healthy(at, false) {
             tracing::warn!(endpoint = member.server, err = why, "Lost connection to etcd member");
         }
     }
@@ -78,11 +100,13 @@ impl Members {
         match outcome {
             Ok(()) => {
                 member.failures.store(0, Ordering::Relaxed);
-                if !member.healthy.send_replace(true) {
+                let successes = member.successes.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                if successes >= SUCCESSES && self.set_healthy(at, true) {
                     tracing::info!(endpoint = member.server, "Reconnected to etcd member");
                 }
             }
             Err(why) => {
+                member.successes.store(0, Ordering::Relaxed);
                 let failures = member.failures.fetch_add(1, Ordering::Relaxed) + 1;
                 if failures >= FAILURES {
                     self.mark_lost(at, &why);
@@ -132,9 +156,18 @@ mod tests {
         }
         members.probed(0, failed());
         assert_eq!(members.pick(), 1);
+    }
+
+    #[test]
+    fn lost_member_is_used_again_after_two_successful_probes_in_a_row() {
+        let members = members();
+        members.mark_lost(0, "connection reset");
+        for outcome in [Ok(()), Err("deadline exceeded".to_owned()), Ok(())] {
+            members.probed(0, outcome);
+            assert!(!members.is_healthy(0));
+        }
         members.probed(0, Ok(()));
-        members.next.store(0, Ordering::Relaxed);
-        assert_eq!(members.pick(), 0);
+        assert!(members.is_healthy(0));
     }
 
     #[test]
@@ -144,8 +177,31 @@ mod tests {
         assert!((&mut before).now_or_never().is_none());
         members.mark_lost(0, "connection reset");
         assert!((&mut before).now_or_never().is_some());
-        // Somebody who asks a lost member, for want of another, waits for its answer.
-        assert!(members.lost(0).now_or_never().is_none());
+    }
+
+    #[test]
+    fn requests_of_a_lost_member_end_when_another_is_healthy() {
+        let members = members();
+        (0..3).for_each(|at| members.mark_lost(at, "connection reset"));
+        let mut asked = Box::pin(members.lost(0));
+        let recover = |at| (0..SUCCESSES).for_each(|_| members.probed(at, Ok(())));
+        recover(0);
+        assert!((&mut asked).now_or_never().is_none(), "it may answer yet");
+        recover(2);
+        assert!((&mut asked).now_or_never().is_some());
+    }
+
+    #[test]
+    fn another_member_is_picked_beside_one_that_is_slow() {
+        let members = members();
+        for _ in 0..6 {
+            assert_ne!(members.pick_but(Some(1)), 1);
+        }
+        members.mark_lost(0, "connection reset");
+        assert_eq!([members.pick_but(Some(1)), members.pick_but(Some(1))], [2, 2]);
+        (1..3).for_each(|at| members.mark_lost(at, "connection reset"));
+        assert_ne!(members.pick_but(Some(1)), 1);
+        assert_eq!(Members::new(&["a".to_owned()]).pick_but(Some(0)), 0);
     }
 
     #[test]
