@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -14,6 +14,9 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use serde_json::Value;
+
+use crate::config::{ConfigError, Settings};
 use crate::flags::FlagSet;
 use crate::status::go_quote;
 
@@ -21,6 +24,7 @@ use crate::status::go_quote;
 type Reload = Box<dyn Fn(Targets) + Send + Sync>;
 static RELOAD: OnceLock<Reload> = OnceLock::new();
 static VERBOSITY: AtomicU32 = AtomicU32::new(0);
+static JSON: AtomicBool = AtomicBool::new(false);
 
 /// The crates of this product; the rest is chatty and speaks up only from `-v=8`.
 const OURS: [&str; 8] =
@@ -68,11 +72,33 @@ pub fn set_verbosity(verbosity: u32) {
     }
 }
 
-/// Installs the subscriber. A second call in one process changes nothing.
-pub(super) fn start(flags: &FlagSet) -> Result<(), String> {
-    let format = match flags.string("logging-format").as_str() {
-        "text" | "" => Format::Text,
-        "json" => Format::Json,
+/// Applies the `logging` section of a configuration file, in which flags that were given are set already.
+///
+/// # Errors
+/// Upstream's text for a format that there is not.
+pub fn set_logging(settings: &Settings) -> Result<(), ConfigError> {
+    set_format(&settings.string("logging.format")).map_err(|why| ConfigError::Refused(format!("logging.{why}")))?;
+    let verbosity = u32::try_from(settings.integer("logging.verbosity")).unwrap_or(0);
+    VERBOSITY.store(verbosity, Ordering::Relaxed);
+    if let Some(reload) = RELOAD.get() {
+        reload(filter(verbosity, &vmodule(settings.get("logging.vmodule"))));
+    }
+    Ok(())
+}
+
+/// The text of `--vmodule`, out of that or out of the list of a file.
+fn vmodule(value: Option<&Value>) -> String {
+    let Some(Value::Array(items)) = value else {
+        return value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    };
+    let pair = |item: &Value| Some(format!("{}={}", item["filePattern"].as_str()?, item["verbosity"].as_u64()?));
+    items.iter().filter_map(pair).collect::<Vec<_>>().join(",")
+}
+
+fn set_format(format: &str) -> Result<(), String> {
+    let json = match format {
+        "text" | "" => false,
+        "json" => true,
         other => {
             return Err(format!(
                 "format: Invalid value: {}: Unsupported log format. Valid values: json, text",
@@ -80,10 +106,17 @@ pub(super) fn start(flags: &FlagSet) -> Result<(), String> {
             ));
         }
     };
+    JSON.store(json, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Installs the subscriber. A second call in one process changes nothing.
+pub(super) fn start(flags: &FlagSet) -> Result<(), String> {
+    set_format(&flags.string("logging-format"))?;
     let verbosity = u32::try_from(flags.integer("v")).unwrap_or(0);
     VERBOSITY.store(verbosity, Ordering::Relaxed);
     let (filter, handle) = reload::Layer::new(filter(verbosity, &flags.string("vmodule")));
-    let lines = tracing_subscriber::fmt::layer().event_format(Lines(format)).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().event_format(Lines).with_writer(std::io::stderr);
     let installed = tracing_subscriber::registry().with(filter).with(lines).try_init();
     if installed.is_ok() {
         let _ = RELOAD.set(Box::new(move |targets| {
@@ -106,13 +139,7 @@ pub(super) fn plain_error(message: &str, error: &str) -> String {
     line
 }
 
-#[derive(Clone, Copy)]
-enum Format {
-    Text,
-    Json,
-}
-
-struct Lines(Format);
+struct Lines;
 
 impl<S, N> FormatEvent<S, N> for Lines
 where
@@ -124,9 +151,9 @@ where
         event.record(&mut fields);
         let meta = event.metadata();
         let file = meta.file().map_or("-", short_file);
-        match self.0 {
-            Format::Text => text_line(&mut out, *meta.level(), file, meta.line().unwrap_or(0), &fields),
-            Format::Json => json_line(&mut out, *meta.level(), file, meta.line().unwrap_or(0), &fields),
+        match JSON.load(Ordering::Relaxed) {
+            false => text_line(&mut out, *meta.level(), file, meta.line().unwrap_or(0), &fields),
+            true => json_line(&mut out, *meta.level(), file, meta.line().unwrap_or(0), &fields),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::flags::{FlagSet, Stop};
 pub use blocks::Blocks;
-pub use log::{set_verbosity, verbosity};
+pub use log::{set_logging, set_verbosity, verbosity};
 pub use memory::release_memory;
 pub use tasks::{TaskGroup, contained, contained_async, panic_text};
 
