@@ -1,7 +1,9 @@
 //! What a proxy mode is: something that brings the kernel to a [`Desired`] state.
 
-use crate::plan::{Desired, PortName};
+use crate::detect::LocalDetector;
+use crate::plan::{Desired, Family, PortName};
 use async_trait::async_trait;
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
@@ -34,6 +36,9 @@ pub enum SyncError {
         /// Exit status.
         code: Option<i32>,
     },
+    /// The machine lacks what the mode needs.
+    #[error("{0}")]
+    Unsupported(String),
     /// It did not finish.
     #[error("{0} did not finish in time")]
     Timeout(String),
@@ -44,16 +49,20 @@ pub enum SyncError {
 pub trait Backend: Send {
     /// The mode's name.
     fn name(&self) -> &'static str;
+    /// Fails where the machine lacks what the mode needs for this family.
+    async fn check_support(&self) -> Result<(), SyncError>;
     /// Brings the kernel to the desired state. `changed` are the ports that differ from the last call; without a good last
     /// call everything is written. The cost follows what is written.
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError>;
     /// Forgets what was applied: the next sync writes everything.
     fn forget(&mut self);
-    /// Sets the addresses that node ports answer on. Where they differ the next sync writes everything.
-    fn set_node_ports(&mut self, addresses: NodePorts);
+    /// Sets what rules depend on besides services. Where it differs the next sync writes everything.
+    fn set_environment(&mut self, environment: &Environment);
     /// Does what has to be done later, and looks whether the kernel still has our rules, as far as a cheap look can tell.
     /// A look that fails tells nothing.
     async fn tend(&mut self) -> bool;
+    /// Reports whether the kernel has rules of this mode that no other mode has.
+    async fn is_present(&self) -> bool;
     /// Takes all of it away (`--cleanup`).
     async fn clean_up(&mut self) -> Result<(), SyncError>;
 }
@@ -67,6 +76,36 @@ pub enum Written {
     Changes,
     /// There was nothing to write.
     Nothing,
+}
+
+/// Settings of one family that change rules.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// IP family.
+    pub family: Family,
+    /// Masquerade everything that goes to a service.
+    pub masquerade_all: bool,
+    /// The bit of the packet mark that asks for masquerading.
+    pub masquerade_mark: u32,
+    /// How pods of this cluster are told from others.
+    pub detector: LocalDetector,
+    /// Node ports answer on loopback, too; iptables mode alone.
+    pub localhost_node_ports: bool,
+    /// Addresses of this node, for source ranges that it is within.
+    pub node_addresses: Vec<IpAddr>,
+    /// Packets that belong to no connection are dropped: not where the kernel is told to be liberal about them.
+    pub drop_invalid: bool,
+    /// Parts of the machine and the cluster that change.
+    pub environment: Environment,
+}
+
+/// Facts beside services that rules depend on and that change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Addresses that node ports answer on.
+    pub node_ports: NodePorts,
+    /// Networks that cluster IPs are out of (`ServiceCIDR` objects); none where that is not known.
+    pub service_networks: BTreeSet<IpNet>,
 }
 
 /// Addresses of this node, of one family, that node ports answer on.

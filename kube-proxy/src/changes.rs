@@ -24,8 +24,27 @@ pub type Key = (String, String);
 pub struct Waiting {
     /// Everything, since something about the node changed.
     pub all: bool,
-    /// By service, when its endpoints changed as far as that is known.
-    pub services: BTreeMap<Key, BTreeSet<Timestamp>>,
+    /// Networks of cluster IPs changed.
+    pub environment: bool,
+    /// By service.
+    pub services: BTreeMap<Key, Pending>,
+}
+
+/// Changes of one service that wait.
+#[derive(Debug, Default)]
+pub struct Pending {
+    service: bool,
+    endpoints: bool,
+    /// Times at which its endpoints changed, as far as they are known.
+    pub triggers: BTreeSet<Timestamp>,
+}
+
+impl Waiting {
+    /// Services whose object changed, and services whose endpoints did.
+    fn count(&self) -> (usize, usize) {
+        let count = |has: fn(&Pending) -> bool| self.services.values().filter(|pending| has(pending)).count();
+        (count(|pending| pending.service), count(|pending| pending.endpoints))
+    }
 }
 
 /// Collects changes until somebody takes them.
@@ -42,6 +61,12 @@ impl Changes {
         self.notify.notify_one();
     }
 
+    /// Something besides services and this node changed.
+    pub fn of_environment(&self) {
+        self.waiting.lock().environment = true;
+        self.notify.notify_one();
+    }
+
     /// Notes a Service's change; false for one that no rule depends on.
     pub fn of_service(&self, event: &Event<Service>) -> bool {
         if let Event::Updated { old, new } = event
@@ -51,7 +76,7 @@ impl Changes {
         }
         let meta = &event.object().metadata;
         let key = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
-        self.add([key], None);
+        self.add([key], |pending| pending.service = true);
         true
     }
 
@@ -69,21 +94,29 @@ impl Changes {
         let new = service_of(event.object());
         let keys = old.into_iter().chain(new).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         let annotations = event.object().metadata.annotations.as_ref();
-        let triggered = annotations.and_then(|annotations| annotations.get(TRIGGERED)?.parse().ok());
-        self.add(keys, triggered);
+        let triggered: Option<Timestamp> = annotations.and_then(|annotations| annotations.get(TRIGGERED)?.parse().ok());
+        self.add(keys, |pending| {
+            pending.endpoints = true;
+            if pending.triggers.len() < TRIGGERS {
+                pending.triggers.extend(triggered);
+            }
+        });
         true
     }
 
-    fn add(&self, keys: impl IntoIterator<Item = Key>, triggered: Option<Timestamp>) {
+    fn add(&self, keys: impl IntoIterator<Item = Key>, note: impl Fn(&mut Pending)) {
         let mut waiting = self.waiting.lock();
         for key in keys {
-            let times = waiting.services.entry(key).or_default();
-            if times.len() < TRIGGERS {
-                times.extend(triggered);
-            }
+            note(waiting.services.entry(key).or_default());
         }
         drop(waiting);
         self.notify.notify_one();
+    }
+
+    /// Services whose object waits to be planned, and services whose endpoints do.
+    #[must_use]
+    pub fn pending(&self) -> (usize, usize) {
+        self.waiting.lock().count()
     }
 
     /// Takes what waits.
@@ -124,6 +157,7 @@ mod tests {
         let changes = Changes::default();
         let web = slice("web", json!({}));
         assert!(changes.of_slice(&Event::Added(Arc::clone(&web))));
+        assert_eq!(changes.pending(), (0, 1));
         assert_eq!(services(&changes), ["web"]);
         assert!(!changes.of_slice(&Event::Updated { old: Arc::clone(&web), new: slice("web", json!({})) }));
         let ports = json!({"ports": [{"port": 80}]});

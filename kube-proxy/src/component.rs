@@ -9,26 +9,28 @@ use hyper::StatusCode;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use serde_json::Value;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use shared::client;
+use shared::config::Settings as Fields;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::{Backend, NodePorts, SyncError};
+use crate::backend::{Backend, Environment, Options, SyncError};
 use crate::changes::{Changes, TRIGGERED};
+use crate::config_file;
 use crate::conntrack;
 use crate::detect::LocalDetector;
+use crate::events::ProxyEvents;
 use crate::health::{CheckPorts, Health};
 use crate::http::{Page, bind, serve};
-use crate::iptables::{self, Iptables};
 use crate::kernel;
 use crate::metrics;
-use crate::nftables::{self, Nftables};
+use crate::mode::{MODES, Mode};
 use crate::plan::Family;
 use crate::proxier::{self, FamilyProxy, Proxier, Stores};
-use crate::settings::{LocalMode, Mode, Settings, from_flags, parse};
+use crate::settings::{LocalMode, Settings, from_flags, parse};
 
 /// Services of other proxies and headless ones are not even sent to us.
 const NOT_OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
@@ -48,12 +50,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
     let configuration = configuration(&flags)?;
     let write_to = flags.string("write-config-to");
     if !write_to.is_empty() {
-        std::fs::write(&write_to, proto::yaml::encode_any(&configuration)?).context("writing the configuration")?;
+        std::fs::write(&write_to, proto::yaml::encode_any(&configuration.0)?).context("writing the configuration")?;
         return Ok(());
     }
-    let settings = parse(configuration, flags.string("master"), &shared::serve::hostname())?;
+    shared::run::set_logging(&configuration)?;
+    let settings = parse(configuration, &flags.feature_gates(), flags.string("master"), &shared::serve::hostname())?;
+    shared::metrics::set_feature_gates(settings.gates.clone());
     if flags.boolean("cleanup") {
-        return clean_up(&settings, &Mode::ALL).await;
+        return clean_up(&settings, MODES, true).await;
     }
     if let Some(value) = settings.oom_score_adj {
         kernel::set_oom_score_adj(value);
@@ -63,26 +67,38 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
         kernel::allow_localhost_node_ports();
     }
     // Each failure has been logged, and rules that stay do no more than they did before.
-    clean_up(&settings, others(settings.mode)).await.ok();
+    clean_up(&settings, settings.mode.others(), false).await.ok();
     if flags.boolean("init-only") {
         return Ok(());
     }
     flags.warn_unread();
-    proxy(settings, shutdown).await
+    settings.warn_ignored();
+    let file = flags.string("config");
+    tokio::select! {
+        ended = proxy(settings, shutdown) => ended,
+        changed = config_file::changed(&file), if !file.is_empty() => changed,
+    }
 }
 
 /// The file's content when there is a `--config`, else what the flags say. As upstream, a file makes other flags
-/// void, except for the node's name.
-fn configuration(flags: &FlagSet) -> Result<Value> {
+/// void, except for the node's name and what is logged.
+fn configuration(flags: &FlagSet) -> Result<Fields> {
+    const LOGGING: [(&str, &str); 2] = [("logging-format", "logging.format"), ("vmodule", "logging.vmodule")];
     let path = flags.string("config");
-    if path.is_empty() {
-        return Ok(from_flags(flags));
-    }
-    let mut configuration = shared::config::load(&path, "KubeProxyConfiguration")?;
+    let mut fields = match path.as_str() {
+        "" => from_flags(flags),
+        path => Fields(shared::config::load(path, "KubeProxyConfiguration")?),
+    };
     if flags.is_set("hostname-override") {
-        configuration["hostnameOverride"] = flags.string("hostname-override").into();
+        fields.set("hostnameOverride", flags.string("hostname-override").into());
     }
-    Ok(configuration)
+    for (flag, field) in LOGGING.into_iter().filter(|(flag, _)| flags.is_set(flag)) {
+        fields.set(field, flags.string(flag).into());
+    }
+    if flags.is_set("v") {
+        fields.set("logging.verbosity", flags.integer("v").into());
+    }
+    Ok(fields)
 }
 
 async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
@@ -96,8 +112,14 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     })
     .await?;
     let health = Health::new(settings.sync_period);
-    open_ports(&settings, &health, &tasks, &shutdown).await?;
+    let changes = Arc::new(Changes::default());
+    open_ports(&settings, &health, &changes, &tasks, &shutdown).await?;
+    let families = supported_families(&settings).await?;
+    let events = ProxyEvents::new(client.clone(), &tasks, &shutdown, &settings.node_name);
 
+    // A cluster without these objects is served all the same.
+    let networks = Factory::new(client.clone(), tasks.clone(), shutdown.clone());
+    let service_networks = networks.informer_in::<ServiceCIDR>(Scope::default());
     let factory = Factory::new(client, tasks.clone(), shutdown.clone());
     let ours = Scope { labels: Some(NOT_OURS.to_owned()), ..Scope::default() };
     let this = Scope { fields: Some(format!("metadata.name={}", settings.node_name)), ..Scope::default() };
@@ -106,13 +128,13 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     let nodes = factory.informer_in::<Node>(this);
     slim(&services, &slices, &nodes);
 
-    let families: Vec<Family> =
-        [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)).collect();
-    let changes = Arc::new(Changes::default());
     proxier::index(&slices);
     follow(&services, &changes, &health, &families, (Changes::of_service, metrics::service_changed));
     follow(&slices, &changes, &health, &families, (Changes::of_slice, metrics::endpoint_changed));
     watch_node(&nodes, &changes, &health);
+    let of_networks = Arc::clone(&changes);
+    service_networks.add_handler(move |_| of_networks.of_environment());
+    networks.start();
     factory.start();
     if !factory.wait_synced().await {
         return Ok(());
@@ -120,23 +142,35 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     let Some(node) = node_facts(&settings, &nodes, &shutdown).await? else { return Ok(()) };
     let node_ports =
         NodePortResolver { configured: settings.node_port_addresses.clone(), node: node.addresses.clone() };
-    let families = families
-        .iter()
-        .map(|family| FamilyProxy::new(*family, backend(&settings, *family, &node, node_ports.resolve(*family))));
+    let of_family = |family: &Family| {
+        let environment = Environment { node_ports: node_ports.resolve(*family), ..Environment::default() };
+        FamilyProxy::new(*family, backend(&settings, *family, &node, environment))
+    };
     let (flows, reconciler) = conntrack::reconciler();
     tasks.spawn("conntrack", reconciler.run(shutdown.clone()));
     let proxier = Proxier {
         flows,
-        families: families.collect(),
-        stores: Stores { services: services.store(), slices: slices.store(), nodes: nodes.store() },
+        families: families.iter().map(of_family).collect(),
+        stores: Stores {
+            services: services.store(),
+            slices: slices.store(),
+            nodes: nodes.store(),
+            service_networks: service_networks.store(),
+        },
         node_name: settings.node_name.clone(),
-        check_ports: CheckPorts::new(health.clone(), settings.bind_address, shutdown.token().child_token()),
+        check_ports: CheckPorts::new(
+            health.clone(),
+            settings.bind_address,
+            shutdown.token().child_token(),
+            events.clone(),
+        ),
         health,
         changes,
         node_ports,
         sync_period: settings.sync_period,
         min_sync_period: settings.min_sync_period,
     };
+    events.starting();
     proxier.run(tasks.clone(), shutdown).await;
     tasks.drain(DRAIN).await;
     Ok(())
@@ -201,7 +235,31 @@ async fn node_facts(settings: &Settings, nodes: &Informer<Node>, shutdown: &Shut
     Ok(Some(found))
 }
 
-fn backend(settings: &Settings, family: Family, node: &NodeNetworks, node_ports: NodePorts) -> Box<dyn Backend> {
+/// The families that the machine can serve.
+///
+/// # Errors
+/// That of the address that is bound is not among them.
+async fn supported_families(settings: &Settings) -> Result<Vec<Family>> {
+    let primary = if settings.bind_address.is_ipv4() { Family::V4 } else { Family::V6 };
+    let mut supported = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let backend = backend(settings, family, &NodeNetworks::default(), Environment::default());
+        let outcome = match kernel::has_family(family) {
+            true => backend.check_support().await.map_err(|error| error.to_string()),
+            false => Err("no interface has an address of it".to_owned()),
+        };
+        match outcome {
+            Ok(()) => supported.push(family),
+            Err(error) if family == primary => {
+                bail!("no support for primary IP family \"{}\": {error}", family.address_type());
+            }
+            Err(error) => tracing::info!(family = family.address_type(), %error, "No support for IP family"),
+        }
+    }
+    Ok(supported)
+}
+
+fn backend(settings: &Settings, family: Family, node: &NodeNetworks, environment: Environment) -> Box<dyn Backend> {
     let detector = match &settings.local {
         LocalMode::ClusterCidr(networks) if networks.is_empty() => LocalDetector::None,
         LocalMode::ClusterCidr(networks) => LocalDetector::Networks(networks.clone()),
@@ -209,50 +267,35 @@ fn backend(settings: &Settings, family: Family, node: &NodeNetworks, node_ports:
         LocalMode::Bridge(name) => LocalDetector::Bridge(name.clone()),
         LocalMode::Prefix(prefix) => LocalDetector::Prefix(prefix.clone()),
     };
-    let node_addresses = node.addresses.iter().copied().filter(|address| family.holds(*address)).collect();
-    match settings.mode {
-        Mode::Iptables => Box::new(Iptables::new(iptables::Options {
-            family,
-            masquerade_all: settings.masquerade_all,
-            masquerade_mark: settings.masquerade_mark,
-            detector,
-            node_ports,
-            localhost_node_ports: settings.localhost_node_ports,
-            node_addresses,
-            drop_invalid: !kernel::is_liberal(),
-        })),
-        Mode::Nftables => Box::new(Nftables::new(nftables::Options {
-            family,
-            masquerade_all: settings.masquerade_all,
-            masquerade_mark: settings.masquerade_mark,
-            detector,
-            node_ports,
-            node_addresses,
-        })),
-    }
+    let options = Options {
+        family,
+        masquerade_all: settings.masquerade_all,
+        masquerade_mark: settings.masquerade_mark,
+        detector,
+        localhost_node_ports: settings.localhost_node_ports,
+        node_addresses: node.addresses.iter().copied().filter(|address| family.holds(*address)).collect(),
+        drop_invalid: !kernel::is_liberal(),
+        environment,
+    };
+    (settings.mode.backend)(options, settings)
 }
 
-/// The modes that are not this one: what they left would go on answering beside it, and with what was there then.
-const fn others(mode: Mode) -> &'static [Mode] {
-    match mode {
-        Mode::Iptables => &[Mode::Nftables],
-        Mode::Nftables => &[Mode::Iptables],
-    }
-}
-
-/// Takes away what these modes left, in both families (`--cleanup`: what any did). A tool that is not installed has left
-/// nothing.
-async fn clean_up(settings: &Settings, modes: &[Mode]) -> Result<()> {
+/// Takes away what these modes left, in both families: all that may be there (`--cleanup`), or what is seen to be there. A
+/// tool that is not installed has left nothing.
+async fn clean_up(settings: &Settings, modes: impl IntoIterator<Item = &'static Mode>, all: bool) -> Result<()> {
     let mut failed = false;
-    for family in [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)) {
-        for mode in modes {
-            let settings = Settings { mode: *mode, ..settings.clone() };
-            let mut backend = backend(&settings, family, &NodeNetworks::default(), NodePorts::All);
+    for mode in modes {
+        let settings = Settings { mode, ..settings.clone() };
+        for family in [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)) {
+            let mut backend = backend(&settings, family, &NodeNetworks::default(), Environment::default());
+            if !all && !backend.is_present().await {
+                continue;
+            }
             match backend.clean_up().await {
                 Ok(()) | Err(SyncError::Start { .. }) => {}
                 Err(error) => {
                     failed = true;
-                    tracing::error!(mode = backend.name(), %error, "Failed to clean up");
+                    tracing::error!(mode = mode.name, %error, "Failed to clean up");
                 }
             }
         }
@@ -325,14 +368,20 @@ fn watch_node(nodes: &Informer<Node>, changes: &Arc<Changes>, health: &Health) {
 
 /// Serves health and metrics. A port that is taken is tried again, unless `bindAddressHardFail` says otherwise: the pod
 /// before this one may still have it.
-async fn open_ports(settings: &Settings, health: &Health, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<()> {
+async fn open_ports(
+    settings: &Settings,
+    health: &Health,
+    changes: &Arc<Changes>,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> Result<()> {
     if let Some(address) = settings.healthz {
         let health = health.clone();
         let page: Pages = Arc::new(move |path: &str| health.page(path));
         serve_at(settings, address, "healthz", page, tasks, shutdown).await?;
     }
     if let Some(address) = settings.metrics {
-        serve_at(settings, address, "metrics", Arc::new(diagnostics(settings)), tasks, shutdown).await?;
+        serve_at(settings, address, "metrics", Arc::new(diagnostics(settings, changes)), tasks, shutdown).await?;
     }
     Ok(())
 }
@@ -371,35 +420,17 @@ async fn serve_at(
 }
 
 /// The pages of the metrics port.
-fn diagnostics(settings: &Settings) -> impl Fn(&str) -> Page + Send + Sync + use<> {
-    let mode = match settings.mode {
-        Mode::Iptables => "iptables",
-        Mode::Nftables => "nftables",
-    };
-    let configuration = serde_json::json!({"kubeproxy.config.k8s.io": settings.configuration}).to_string();
+fn diagnostics(settings: &Settings, changes: &Arc<Changes>) -> impl Fn(&str) -> Page + Send + Sync + use<> {
+    let (mode, changes) = (settings.mode.name, Arc::clone(changes));
+    let configuration = serde_json::json!({"kubeproxy.config.k8s.io": settings.configuration.0}).to_string();
     move |path| match path {
         "/metrics" => {
+            metrics::pending(changes.pending());
             Page { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Page::text(shared::metrics::gather()) }
         }
         "/proxyMode" => Page::text(mode),
         "/healthz" => Page::text("ok"),
         "/configz" => Page::json(StatusCode::OK, configuration.clone()),
         _ => Page::not_found(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A node whose mode was changed keeps no rule of the mode before.
-    #[test]
-    fn every_other_mode_is_cleaned_up_at_start() {
-        for mode in Mode::ALL {
-            let mut all = others(mode).to_vec();
-            assert!(!all.contains(&mode), "its own rules are taken over, not taken away");
-            all.push(mode);
-            assert!(Mode::ALL.iter().all(|mode| all.contains(mode)));
-        }
     }
 }

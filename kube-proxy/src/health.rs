@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::events::ProxyEvents;
 use crate::http::{Page, bind, serve};
 use crate::metrics;
 use crate::plan::{Desired, Family, Policy};
@@ -136,13 +137,16 @@ pub struct CheckPorts {
     address: IpAddr,
     open: HashMap<u16, CancellationToken>,
     stop: CancellationToken,
+    events: ProxyEvents,
+    /// Ports that could not be opened, so that it is told once.
+    failed: BTreeSet<u16>,
 }
 
 impl CheckPorts {
     /// None open yet. All close with `stop`.
     #[must_use]
-    pub fn new(health: Health, address: IpAddr, stop: CancellationToken) -> Self {
-        Self { health, address, open: HashMap::new(), stop }
+    pub fn new(health: Health, address: IpAddr, stop: CancellationToken, events: ProxyEvents) -> Self {
+        Self { health, address, open: HashMap::new(), stop, events, failed: BTreeSet::new() }
     }
 
     /// Opens and closes ports as the services want.
@@ -156,18 +160,25 @@ impl CheckPorts {
             }
             keep
         });
-        for port in wanted.keys() {
+        self.failed.retain(|port| wanted.contains_key(port));
+        for (port, check) in &wanted {
             if self.open.contains_key(port) {
                 continue;
             }
             match bind(SocketAddr::new(self.address, *port)).await {
                 Ok(listener) => {
                     let token = self.stop.child_token();
+                    self.failed.remove(port);
                     self.open.insert(*port, token.clone());
                     let (health, port) = (self.health.clone(), *port);
                     tasks.spawn("service-health", serve(listener, token, move |_| health.check_page(port)));
                 }
-                Err(error) => tracing::error!(port, %error, "Failed to open health check node port"),
+                Err(error) => {
+                    tracing::error!(port, %error, "Failed to open health check node port");
+                    if self.failed.insert(*port) {
+                        self.events.health_check_failed(&check.namespace, &check.name, *port, &error);
+                    }
+                }
             }
         }
     }

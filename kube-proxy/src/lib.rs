@@ -1,23 +1,27 @@
 //! kube-proxy: Services as kernel rules, on every node.
 //!
-//! `changes` names the services that events are about, `plan` decides what traffic for them should go where, `iptables` and
-//! `nftables` bring the kernel there, `proxier` runs them in turn, `component` is the process around it.
+//! `changes` names the services that events are about, `plan` decides what traffic for them should go where, the back ends of
+//! the modes (`mode` lists them) bring the kernel there, `proxier` runs them in turn, `component` is the process around it.
 
 mod addresses;
 pub mod backend;
 mod changes;
 mod component;
+mod config_file;
 pub mod conntrack;
 pub mod detect;
+mod events;
 mod health;
 mod http;
 pub mod iptables;
 mod kernel;
 mod metrics;
+pub mod mode;
 mod netlink;
 pub mod nftables;
 pub mod plan;
 mod proxier;
 pub mod settings;
+mod validation;
 
 pub use component::run;

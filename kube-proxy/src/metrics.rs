@@ -6,7 +6,7 @@ use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics::{counter, exponential, gauge, histogram};
 
 use crate::backend::Written;
-use crate::plan::Family;
+use crate::plan::{Family, WithoutLocal};
 
 fn label(family: Family) -> &'static str {
     family.address_type()
@@ -107,9 +107,48 @@ pub fn cleanup_failed(family: Family) {
     .inc();
 }
 
-/// A sync has failed.
-pub fn failed(mode: &str, family: Family) {
+/// Ports of services without an endpoint here, though their policy asks for one.
+pub fn without_local_endpoints(family: Family, count: WithoutLocal) {
+    let family_metric = gauge(
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+        "Services with a Local traffic policy and no endpoint on this node",
+        &["ip_family", "traffic_policy"],
+    );
+    for (policy, count) in [("internal", count.internal), ("external", count.external)] {
+        family_metric.with_label_values(&[label(family), policy]).set(count as f64);
+    }
+}
+
+/// Changes that wait to be planned: of services, and of their endpoints.
+pub fn pending((services, endpoints): (usize, usize)) {
+    for (what, count) in [("service", services), ("endpoint", endpoints)] {
+        let name = format!("kubeproxy_sync_proxy_rules_{what}_changes_pending");
+        let help = format!("Pending proxy rules {what} changes");
+        gauge(&name, &help, &[]).with_label_values::<&str>(&[]).set(count as f64);
+    }
+}
+
+/// Rules of iptables tables: those that the kernel has, and those that the last sync wrote.
+pub fn iptables_rules(family: Family, table: &str, total: usize, written: usize) {
+    let labels = ["ip_family", "table"];
+    let total_rules = gauge("kubeproxy_sync_proxy_rules_iptables_total", "iptables rules owned by kube-proxy", &labels);
+    total_rules.with_label_values(&[label(family), table]).set(total as f64);
+    let last = gauge("kubeproxy_sync_proxy_rules_iptables_last", "iptables rules written by the last sync", &labels);
+    last.with_label_values(&[label(family), table]).set(written as f64);
+}
+
+/// A sync has failed: of all rules, or of changes alone.
+pub fn failed(mode: &str, family: Family, partial: bool) {
     failures(mode).with_label_values(&[label(family)]).inc();
+    if partial && mode != "nftables" {
+        counter(
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+            "Cumulative partial proxy rule sync failures",
+            &["ip_family"],
+        )
+        .with_label_values(&[label(family)])
+        .inc();
+    }
 }
 
 /// A change waits to be written.

@@ -6,15 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use shared::informer::Store;
 use shared::run::{Shutdown, TaskGroup};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::{Backend, Written};
+use crate::backend::{Backend, Environment, Written};
 use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
@@ -33,13 +35,15 @@ pub struct FamilyProxy {
     family: Family,
     backend: Box<dyn Backend>,
     desired: Desired,
+    /// The last sync was good: the next one is of changes alone.
+    is_written: bool,
 }
 
 impl FamilyProxy {
     /// A family that has written nothing.
     #[must_use]
     pub fn new(family: Family, backend: Box<dyn Backend>) -> Self {
-        Self { family, backend, desired: Desired::default() }
+        Self { family, backend, desired: Desired::default(), is_written: false }
     }
 }
 
@@ -51,6 +55,8 @@ pub struct Stores {
     pub slices: Store<EndpointSlice>,
     /// This node alone.
     pub nodes: Store<Node>,
+    /// Networks of cluster IPs.
+    pub service_networks: Store<ServiceCIDR>,
 }
 
 /// Files slices under their services.
@@ -121,6 +127,9 @@ impl Proxier {
     /// Writes what has changed. True when every family has everything.
     async fn sync(&mut self, tasks: &TaskGroup) -> bool {
         let waiting = self.changes.take();
+        if waiting.environment {
+            self.set_environments();
+        }
         let node = self.node();
         let (mut has_checks, mut complete) = (waiting.all, true);
         for proxy in &mut self.families {
@@ -130,7 +139,9 @@ impl Proxier {
             match proxy.backend.sync(&proxy.desired, &delta.ports).await {
                 Ok(Written::Nothing) => self.health.written(proxy.family),
                 Ok(written) => {
+                    proxy.is_written = true;
                     metrics::synced(proxy.family, began.elapsed(), written);
+                    metrics::without_local_endpoints(proxy.family, proxy.desired.without_local());
                     programmed(proxy.family, &waiting);
                     self.health.written(proxy.family);
                     if waiting.all || delta.has_udp() {
@@ -139,7 +150,8 @@ impl Proxier {
                 }
                 Err(error) => {
                     complete = false;
-                    metrics::failed(proxy.backend.name(), proxy.family);
+                    metrics::failed(proxy.backend.name(), proxy.family, proxy.is_written);
+                    proxy.is_written = false;
                     tracing::error!(family = proxy.family.address_type(), %error, "Failed to sync proxy rules");
                 }
             }
@@ -152,8 +164,8 @@ impl Proxier {
 
     /// Finds out whether the kernel still has our rules; a family that has to be written anew is written by the next sync.
     async fn look_after(&mut self, full: bool) {
+        self.set_environments();
         for proxy in &mut self.families {
-            proxy.backend.set_node_ports(self.node_ports.resolve(proxy.family));
             let is_intact = proxy.backend.tend().await;
             if !is_intact {
                 let family = proxy.family.address_type();
@@ -165,12 +177,29 @@ impl Proxier {
         }
     }
 
+    fn set_environments(&mut self) {
+        let networks = service_networks(&self.stores.service_networks.list());
+        for proxy in &mut self.families {
+            let networks = networks.iter().copied().filter(|network| proxy.family.holds(network.addr()));
+            proxy.backend.set_environment(&Environment {
+                node_ports: self.node_ports.resolve(proxy.family),
+                service_networks: networks.collect(),
+            });
+        }
+    }
+
     fn node(&self) -> NodeFacts {
         let node = self.stores.nodes.get("", &self.node_name);
         let labels = node.and_then(|node| node.metadata.labels.clone());
         let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned());
         NodeFacts { name: self.node_name.clone(), zone }
     }
+}
+
+/// The networks of all `ServiceCIDR` objects.
+fn service_networks(all: &[Arc<ServiceCIDR>]) -> BTreeSet<IpNet> {
+    let cidrs = all.iter().filter_map(|object| object.spec.as_ref()?.cidrs.as_ref()).flatten();
+    cidrs.filter_map(|cidr| shared::address::network(cidr)).map(|network| network.trunc()).collect()
 }
 
 /// Plans the services that changed.
@@ -200,7 +229,7 @@ fn plan(stores: &Stores, waiting: &Waiting, on: (&NodeFacts, Family), desired: &
 /// Measures the time from the change of endpoints to their rules.
 fn programmed(family: Family, waiting: &Waiting) {
     let now = Timestamp::now();
-    for triggered in waiting.services.values().flatten() {
+    for triggered in waiting.services.values().flat_map(|pending| &pending.triggers) {
         metrics::programmed(family, Duration::try_from(now.duration_since(*triggered)).unwrap_or_default());
     }
 }

@@ -1,25 +1,18 @@
 //! What a `KubeProxyConfiguration` means: parsed once, checked, and never looked at again as text.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use shared::flags::{FlagSet, format_duration, parse_duration};
+use shared::config::Settings as Fields;
+use shared::flags::{FeatureGates, FlagSet, format_duration};
 
-/// How rules get into the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// `iptables`, the default.
-    Iptables,
-    /// `nftables`.
-    Nftables,
-}
+use crate::mode::{MODES, Mode};
+use crate::validation;
 
-impl Mode {
-    /// All there are.
-    pub const ALL: [Self; 2] = [Self::Iptables, Self::Nftables];
-}
+const HEALTHZ_PORT: u16 = 10256;
+const METRICS_PORT: u16 = 10249;
 
 /// How traffic of local pods is recognised; resolved to a [`crate::detect::LocalDetector`] once the node is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +76,7 @@ pub struct Conntrack {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Proxy mode.
-    pub mode: Mode,
+    pub mode: &'static Mode,
     /// Kubeconfig path.
     pub kubeconfig: String,
     /// Overrides the server address.
@@ -120,232 +113,197 @@ pub struct Settings {
     pub conntrack: Conntrack,
     /// Our own `oom_score_adj`.
     pub oom_score_adj: Option<i64>,
-    /// The configuration as given, for `/configz`.
-    pub configuration: Value,
+    /// Feature gates of the file and the command line.
+    pub gates: FeatureGates,
+    /// The configuration with its defaults, for `/configz` and for what one mode alone reads.
+    pub configuration: Fields,
 }
 
-/// Why a configuration is unusable: field and message in upstream's form.
+/// A configuration that cannot be used: its errors, in the form of upstream's aggregates.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("KubeProxyConfiguration.{field}: Invalid value: {value}: {reason}")]
-pub struct Invalid {
-    field: String,
-    value: String,
-    reason: String,
-}
+#[error("{}", aggregate(.0))]
+pub struct Invalid(Vec<String>);
 
-fn invalid(field: &str, value: &Value, reason: impl Into<String>) -> Invalid {
-    Invalid { field: field.to_owned(), value: value.to_string(), reason: reason.into() }
+fn aggregate(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        all => format!("[{}]", all.join(", ")),
+    }
 }
 
 /// The configuration object that the command line describes, used when there is no `--config`.
 #[must_use]
-pub fn from_flags(flags: &FlagSet) -> Value {
-    let time = |name| format_duration(flags.duration(name));
-    let optional_port = |name| {
-        let text = flags.string(name);
-        if text == "0" { String::new() } else { text }
+pub fn from_flags(flags: &FlagSet) -> Fields {
+    let mut fields = Fields(shared::config::defaults("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration"));
+    let time = |name| Value::from(format_duration(flags.duration(name)));
+    let text = |name| Value::from(flags.string(name));
+    let number = |name| Value::from(flags.integer(name));
+    let flag = |name| Value::from(flags.boolean(name));
+    let address = |name| match flags.string(name).as_str() {
+        "0" => Value::from(""),
+        text => Value::from(text),
     };
-    json!({
-        "bindAddress": flags.string("bind-address"),
-        "bindAddressHardFail": flags.boolean("bind-address-hard-fail"),
-        "clientConnection": {
-            "kubeconfig": flags.string("kubeconfig"),
-            "qps": flags.float("kube-api-qps"),
-            "burst": flags.integer("kube-api-burst"),
-            "contentType": flags.string("kube-api-content-type"),
-        },
-        "clusterCIDR": flags.string("cluster-cidr"),
-        "conntrack": {
-            "maxPerCore": flags.integer("conntrack-max-per-core"),
-            "min": flags.integer("conntrack-min"),
-            "tcpBeLiberal": flags.boolean("conntrack-tcp-be-liberal"),
-            "tcpCloseWaitTimeout": time("conntrack-tcp-timeout-close-wait"),
-            "tcpEstablishedTimeout": time("conntrack-tcp-timeout-established"),
-            "udpTimeout": time("conntrack-udp-timeout"),
-            "udpStreamTimeout": time("conntrack-udp-timeout-stream"),
-        },
-        "detectLocal": {
-            "bridgeInterface": flags.string("pod-bridge-interface"),
-            "interfaceNamePrefix": flags.string("pod-interface-name-prefix"),
-        },
-        "detectLocalMode": flags.string("detect-local-mode"),
-        "healthzBindAddress": optional_port("healthz-bind-address"),
-        "hostnameOverride": flags.string("hostname-override"),
-        "iptables": {
-            "localhostNodePorts": flags.boolean("iptables-localhost-nodeports"),
-            "masqueradeAll": flags.boolean("masquerade-all"),
-            "masqueradeBit": flags.integer("iptables-masquerade-bit"),
-            "minSyncPeriod": time("iptables-min-sync-period"),
-            "syncPeriod": time("iptables-sync-period"),
-        },
-        "nftables": {
-            "masqueradeAll": flags.boolean("masquerade-all"),
-            "masqueradeBit": flags.integer("iptables-masquerade-bit"),
-            "minSyncPeriod": time("iptables-min-sync-period"),
-            "syncPeriod": time("iptables-sync-period"),
-        },
-        "metricsBindAddress": optional_port("metrics-bind-address"),
-        "mode": flags.string("proxy-mode"),
-        "nodePortAddresses": flags.list("nodeport-addresses"),
-        "oomScoreAdj": flags.integer("oom-score-adj"),
-    })
+    // Upstream's flag for the bit is iptables' alone.
+    let set = [
+        ("bindAddress", text("bind-address")),
+        ("bindAddressHardFail", flag("bind-address-hard-fail")),
+        ("clientConnection.kubeconfig", text("kubeconfig")),
+        ("clientConnection.qps", json!(flags.float("kube-api-qps"))),
+        ("clientConnection.burst", number("kube-api-burst")),
+        ("clientConnection.contentType", text("kube-api-content-type")),
+        ("clusterCIDR", text("cluster-cidr")),
+        ("configSyncPeriod", time("config-sync-period")),
+        ("conntrack.maxPerCore", number("conntrack-max-per-core")),
+        ("conntrack.min", number("conntrack-min")),
+        ("conntrack.tcpBeLiberal", flag("conntrack-tcp-be-liberal")),
+        ("conntrack.tcpCloseWaitTimeout", time("conntrack-tcp-timeout-close-wait")),
+        ("conntrack.tcpEstablishedTimeout", time("conntrack-tcp-timeout-established")),
+        ("conntrack.udpTimeout", time("conntrack-udp-timeout")),
+        ("conntrack.udpStreamTimeout", time("conntrack-udp-timeout-stream")),
+        ("detectLocal.bridgeInterface", text("pod-bridge-interface")),
+        ("detectLocal.interfaceNamePrefix", text("pod-interface-name-prefix")),
+        ("detectLocalMode", text("detect-local-mode")),
+        ("enableProfiling", flag("profiling")),
+        ("healthzBindAddress", address("healthz-bind-address")),
+        ("hostnameOverride", text("hostname-override")),
+        ("iptables.localhostNodePorts", flag("iptables-localhost-nodeports")),
+        ("iptables.masqueradeAll", flag("masquerade-all")),
+        ("iptables.masqueradeBit", number("iptables-masquerade-bit")),
+        ("iptables.minSyncPeriod", time("iptables-min-sync-period")),
+        ("iptables.syncPeriod", time("iptables-sync-period")),
+        ("ipvs.excludeCIDRs", json!(flags.list("ipvs-exclude-cidrs"))),
+        ("ipvs.minSyncPeriod", time("ipvs-min-sync-period")),
+        ("ipvs.scheduler", text("ipvs-scheduler")),
+        ("ipvs.strictARP", flag("ipvs-strict-arp")),
+        ("ipvs.syncPeriod", time("ipvs-sync-period")),
+        ("ipvs.tcpFinTimeout", time("ipvs-tcpfin-timeout")),
+        ("ipvs.tcpTimeout", time("ipvs-tcp-timeout")),
+        ("ipvs.udpTimeout", time("ipvs-udp-timeout")),
+        ("nftables.masqueradeAll", flag("masquerade-all")),
+        ("nftables.minSyncPeriod", time("iptables-min-sync-period")),
+        ("nftables.syncPeriod", time("iptables-sync-period")),
+        ("metricsBindAddress", address("metrics-bind-address")),
+        ("mode", text("proxy-mode")),
+        ("nodePortAddresses", json!(flags.list("nodeport-addresses"))),
+        ("oomScoreAdj", number("oom-score-adj")),
+        ("showHiddenMetricsForVersion", text("show-hidden-metrics-for-version")),
+    ];
+    set.into_iter().for_each(|(path, value)| fields.set(path, value));
+    fields
 }
 
-/// A configuration object, by paths.
-struct Fields<'a>(&'a Value);
-
-impl Fields<'_> {
-    fn at(&self, path: &str) -> Value {
-        self.0.pointer(path).cloned().unwrap_or(Value::Null)
-    }
-
-    fn text(&self, path: &str) -> String {
-        self.at(path).as_str().unwrap_or_default().to_owned()
-    }
-
-    fn flag(&self, path: &str, default: bool) -> bool {
-        self.at(path).as_bool().unwrap_or(default)
-    }
-
-    fn number(&self, path: &str, default: u64) -> u64 {
-        self.at(path).as_u64().unwrap_or(default)
-    }
-
-    fn time(&self, path: &str) -> Result<Duration, Invalid> {
-        let value = self.at(path);
-        let Some(text) = value.as_str().filter(|text| !text.is_empty()) else { return Ok(Duration::ZERO) };
-        parse_duration(text).map_err(|error| invalid(path.trim_start_matches('/'), &value, error.to_string()))
-    }
-
-    /// A time that is left to the kernel where it is zero.
-    fn optional_time(&self, path: &str) -> Result<Option<Duration>, Invalid> {
-        self.time(path).map(|time| Some(time).filter(|time| !time.is_zero()))
-    }
-
-    fn mode(&self) -> Result<Mode, Invalid> {
-        match self.text("/mode").as_str() {
-            "" | "iptables" => Ok(Mode::Iptables),
-            "nftables" => Ok(Mode::Nftables),
-            _ => Err(invalid(
-                "Mode",
-                &self.at("/mode"),
-                "must be iptables,nftables or blank (blank means the best-available proxy [currently iptables])",
-            )),
+impl Settings {
+    /// Warns of fields that are set and have no effect.
+    pub fn warn_ignored(&self) {
+        let read = json!({
+            "featureGates": 0, "clientConnection": {"kubeconfig": 0, "qps": 0, "burst": 0, "contentType": 0,
+            "acceptContentTypes": 0}, "logging": 0, "hostnameOverride": 0, "bindAddress": 0, "healthzBindAddress": 0,
+            "metricsBindAddress": 0, "bindAddressHardFail": 0, "mode": 0, "iptables": 0, "nftables": 0, "ipvs": 0,
+            "winkernel": 0, "detectLocalMode": 0, "detectLocal": 0, "clusterCIDR": 0, "nodePortAddresses": 0,
+            "oomScoreAdj": 0, "conntrack": 0, "windowsRunAsService": 0,
+        });
+        let ignored = self.configuration.ignored(&read);
+        if !ignored.is_empty() {
+            tracing::warn!(
+                fields = ignored.join(","),
+                "Configuration fields that have no effect in this kube-proxy are set"
+            );
         }
     }
+}
 
-    fn masquerade_mark(&self, backend: &str) -> Result<u32, Invalid> {
-        let path = format!("{backend}/masqueradeBit");
-        match self.number(&path, 14) {
-            bit @ 0..=31 => Ok(1 << bit),
-            _ => Err(invalid("MasqueradeBit", &self.at(&path), "must be within the range [0, 31]")),
-        }
-    }
+/// A time that is left to the kernel where it is zero.
+fn optional(time: Duration) -> Option<Duration> {
+    Some(time).filter(|time| !time.is_zero())
+}
 
-    fn conntrack(&self) -> Result<Conntrack, Invalid> {
-        Ok(Conntrack {
-            max_per_core: self.number("/conntrack/maxPerCore", 0),
-            min: self.number("/conntrack/min", 0),
-            tcp_established: self.optional_time("/conntrack/tcpEstablishedTimeout")?,
-            tcp_close_wait: self.optional_time("/conntrack/tcpCloseWaitTimeout")?,
-            tcp_be_liberal: self.flag("/conntrack/tcpBeLiberal", false),
-            udp: self.optional_time("/conntrack/udpTimeout")?,
-            udp_stream: self.optional_time("/conntrack/udpStreamTimeout")?,
-        })
+fn conntrack(fields: &Fields) -> Conntrack {
+    let time = |field: &str| optional(fields.duration(&format!("conntrack.{field}")));
+    let number = |field: &str| u64::try_from(fields.integer(&format!("conntrack.{field}"))).unwrap_or(0);
+    Conntrack {
+        max_per_core: number("maxPerCore"),
+        min: number("min"),
+        tcp_established: time("tcpEstablishedTimeout"),
+        tcp_close_wait: time("tcpCloseWaitTimeout"),
+        tcp_be_liberal: fields.boolean("conntrack.tcpBeLiberal"),
+        udp: time("udpTimeout"),
+        udp_stream: time("udpStreamTimeout"),
     }
 }
 
 /// Reads a configuration object whose defaults are filled in.
 ///
 /// # Errors
-/// The first field that makes no sense.
-pub fn parse(configuration: Value, master: String, host: &str) -> Result<Settings, Invalid> {
-    let fields = Fields(&configuration);
-    let mode = fields.mode()?;
-    let backend = if mode == Mode::Iptables { "/iptables" } else { "/nftables" };
-    let masquerade_mark = fields.masquerade_mark(backend)?;
-    let override_name = fields.text("/hostnameOverride");
+/// All that is wrong with it.
+pub fn parse(fields: Fields, gates: &FeatureGates, master: String, host: &str) -> Result<Settings, Invalid> {
+    let errors = validation::errors(&fields);
+    let mode = Mode::named(&fields.string("mode")).unwrap_or(MODES[0]);
+    let Some(bind_address) = shared::address::ip(&fields.string("bindAddress")).filter(|_| errors.is_empty()) else {
+        return Err(Invalid(errors));
+    };
+    let gates = fields.feature_gates(gates).map_err(|error| Invalid(vec![error.to_string()]))?;
+    let override_name = fields.string("hostnameOverride");
     let node_name = if override_name.is_empty() { host } else { &override_name };
     #[allow(clippy::cast_possible_truncation)] // a rate limit needs no more precision than the flag's float32
-    let qps = fields.at("/clientConnection/qps").as_f64().unwrap_or(5.0) as f32;
-    let node_ports = node_port_addresses(&fields.at("/nodePortAddresses"), mode)?;
+    let qps = fields.float("clientConnection.qps") as f32;
+    let node_ports = node_port_addresses(&fields.list("nodePortAddresses"), mode);
+    let all = if bind_address.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
+    let socket = |field: &str, port| validation::socket(&fields.string(field), all, port);
+    let metrics = socket("metricsBindAddress", METRICS_PORT).map(|address| match bind_address {
+        // The default is the loopback address of the family that is bound.
+        IpAddr::V6(_) if address == (Ipv4Addr::LOCALHOST, METRICS_PORT).into() => {
+            (Ipv6Addr::LOCALHOST, METRICS_PORT).into()
+        }
+        _ => address,
+    });
+    let period = |field: &str| fields.duration(&format!("{}.{field}", mode.periods));
     Ok(Settings {
         mode,
-        kubeconfig: fields.text("/clientConnection/kubeconfig"),
+        kubeconfig: fields.string("clientConnection.kubeconfig"),
         master,
         qps,
-        burst: u32::try_from(fields.number("/clientConnection/burst", 10)).unwrap_or(u32::MAX),
+        burst: u32::try_from(fields.integer("clientConnection.burst")).unwrap_or(u32::MAX),
         node_name: node_name.trim().to_lowercase(),
-        bind_address: fields.text("/bindAddress").parse().map_err(|_| {
-            invalid("BindAddress", &fields.at("/bindAddress"), "not a valid textual representation of an IP address")
-        })?,
-        healthz: socket("HealthzBindAddress", &fields.at("/healthzBindAddress"), 10256)?,
-        metrics: socket("MetricsBindAddress", &fields.at("/metricsBindAddress"), 10249)?,
-        bind_hard_fail: fields.flag("/bindAddressHardFail", false),
-        masquerade_all: fields.flag(&format!("{backend}/masqueradeAll"), false),
-        masquerade_mark,
-        localhost_node_ports: mode == Mode::Iptables
-            && fields.flag("/iptables/localhostNodePorts", true)
+        bind_address,
+        healthz: socket("healthzBindAddress", HEALTHZ_PORT),
+        metrics,
+        bind_hard_fail: fields.boolean("bindAddressHardFail"),
+        masquerade_all: fields.boolean(&format!("{}.masqueradeAll", mode.masquerading)),
+        // Within 0 to 31: checked above.
+        masquerade_mark: 1 << (fields.integer(&format!("{}.masqueradeBit", mode.masquerading)) & 31),
+        localhost_node_ports: mode.localhost_node_ports
+            && fields.boolean("iptables.localhostNodePorts")
             && node_ports.contains_loopback(),
         node_port_addresses: node_ports,
-        sync_period: fields.time(&format!("{backend}/syncPeriod"))?.max(Duration::from_secs(1)),
-        min_sync_period: fields.time(&format!("{backend}/minSyncPeriod"))?,
-        local: local_mode(&configuration)?,
-        conntrack: fields.conntrack()?,
-        oom_score_adj: fields.at("/oomScoreAdj").as_i64(),
-        configuration,
+        sync_period: period("syncPeriod"),
+        min_sync_period: period("minSyncPeriod"),
+        local: local_mode(&fields),
+        conntrack: conntrack(&fields),
+        oom_score_adj: fields.get("oomScoreAdj").and_then(Value::as_i64),
+        gates,
+        configuration: fields,
     })
 }
 
-/// An address with port; empty means none. A bare port listens on all addresses, a bare address on the default port.
-fn socket(field: &str, value: &Value, port: u16) -> Result<Option<SocketAddr>, Invalid> {
-    let text = value.as_str().unwrap_or_default();
-    if text.is_empty() {
-        return Ok(None);
-    }
-    if let Ok(address) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-        return Ok(Some(SocketAddr::new(address, port)));
-    }
-    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    full.parse().map(Some).map_err(|_| invalid(field, value, "must be IP:port"))
+fn networks<'a>(list: impl Iterator<Item = &'a str>) -> Vec<IpNet> {
+    list.filter_map(shared::address::network).map(|network| network.trunc()).collect()
 }
 
-fn networks(field: &str, list: &[&str]) -> Result<Vec<IpNet>, Invalid> {
-    list.iter()
-        .map(|text| {
-            text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| {
-                invalid(field, &json!(text), "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)")
-            })
-        })
-        .collect()
-}
-
-fn node_port_addresses(value: &Value, mode: Mode) -> Result<NodePortAddresses, Invalid> {
-    let list: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    match list.as_slice() {
-        [] if mode == Mode::Nftables => Ok(NodePortAddresses::Primary),
-        [] => Ok(NodePortAddresses::All),
-        ["primary"] => Ok(NodePortAddresses::Primary),
-        list => networks("NodePortAddresses", list).map(NodePortAddresses::Networks),
+fn node_port_addresses(list: &[String], mode: &Mode) -> NodePortAddresses {
+    match list {
+        [] if mode.primary_node_ports => NodePortAddresses::Primary,
+        [] => NodePortAddresses::All,
+        [primary] if primary == "primary" => NodePortAddresses::Primary,
+        list => NodePortAddresses::Networks(networks(list.iter().map(String::as_str))),
     }
 }
 
-fn local_mode(configuration: &Value) -> Result<LocalMode, Invalid> {
-    let text = |path: &str| configuration.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    let mode = text("/detectLocalMode");
-    match mode {
-        "" | "ClusterCIDR" => {
-            let list: Vec<&str> = text("/clusterCIDR").split(',').map(str::trim).filter(|s| !s.is_empty()).collect();
-            networks("ClusterCIDR", &list).map(LocalMode::ClusterCidr)
-        }
-        "NodeCIDR" => Ok(LocalMode::NodeCidr),
-        "BridgeInterface" => Ok(LocalMode::Bridge(text("/detectLocal/bridgeInterface").to_owned())),
-        "InterfaceNamePrefix" => Ok(LocalMode::Prefix(text("/detectLocal/interfaceNamePrefix").to_owned())),
-        _ => Err(invalid(
-            "DetectLocalMode",
-            &json!(mode),
-            "must be ClusterCIDR,NodeCIDR,BridgeInterface,InterfaceNamePrefix or blank (blank means the best-available mode [currently ClusterCIDR])",
-        )),
+fn local_mode(fields: &Fields) -> LocalMode {
+    match fields.string("detectLocalMode").as_str() {
+        "NodeCIDR" => LocalMode::NodeCidr,
+        "BridgeInterface" => LocalMode::Bridge(fields.string("detectLocal.bridgeInterface")),
+        "InterfaceNamePrefix" => LocalMode::Prefix(fields.string("detectLocal.interfaceNamePrefix")),
+        _ => LocalMode::ClusterCidr(networks(fields.string("clusterCIDR").split(',').map(str::trim))),
     }
 }
 
@@ -353,15 +311,15 @@ fn local_mode(configuration: &Value) -> Result<LocalMode, Invalid> {
 mod tests {
     use super::*;
 
-    fn base() -> Value {
-        let flags = FlagSet::of("kube-proxy", &["--cluster-cidr=10.244.0.0/16,fd00::/48"]);
-        from_flags(&flags.expect("valid flags"))
+    fn of_flags(arguments: &[&str]) -> Result<Settings, Invalid> {
+        let flags = FlagSet::of("kube-proxy", arguments).expect("valid flags");
+        parse(from_flags(&flags), &flags.feature_gates(), String::new(), "Node-1 ")
     }
 
     #[test]
     fn the_flags_defaults_are_upstreams() {
-        let settings = parse(base(), String::new(), "Node-1 ").expect("defaults are valid");
-        assert_eq!(settings.mode, Mode::Iptables);
+        let settings = of_flags(&["--cluster-cidr=10.244.0.0/16,fd00::/48"]).expect("defaults are valid");
+        assert_eq!(settings.mode.name, "iptables");
         assert_eq!(settings.node_name, "node-1");
         assert_eq!(settings.masquerade_mark, 0x4000);
         assert_eq!(settings.healthz, Some("0.0.0.0:10256".parse().expect("address")));
@@ -374,22 +332,46 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
-        let table = [
-            ("/mode", json!("magic"), "Mode"),
-            ("/bindAddress", json!("here"), "BindAddress"),
-            ("/clusterCIDR", json!("10.0.0.0"), "ClusterCIDR"),
-            ("/iptables/masqueradeBit", json!(32), "MasqueradeBit"),
-            ("/nodePortAddresses", json!(["10.0.0.1"]), "NodePortAddresses"),
-            ("/detectLocalMode", json!("Guess"), "DetectLocalMode"),
-            ("/healthzBindAddress", json!("10256"), "HealthzBindAddress"),
-            ("/iptables/syncPeriod", json!("soon"), "syncPeriod"),
-        ];
-        for (path, value, field) in table {
-            let mut configuration = base();
-            *configuration.pointer_mut(path).expect("a known field") = value;
-            let error = parse(configuration, String::new(), "node").expect_err(path);
-            assert!(error.to_string().contains(field), "{error}");
-        }
+    fn each_mode_reads_its_own_section() {
+        let settings = of_flags(&["--proxy-mode=nftables", "--iptables-masquerade-bit=3", "--masquerade-all"]);
+        let settings = settings.expect("valid");
+        assert_eq!(settings.masquerade_mark, 0x4000, "the flag is iptables' alone");
+        assert!(settings.masquerade_all && !settings.localhost_node_ports);
+        assert_eq!(settings.node_port_addresses, NodePortAddresses::Primary);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let error = of_flags(&["--iptables-masquerade-bit=32", "--oom-score-adj=2000"]).expect_err("invalid");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("[KubeProxyConfiguration.KubeProxyIPTables") && text.ends_with("[-1000, 1000]]"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_flags_describe_is_a_configuration_file() {
+        let flags =
+            FlagSet::of("kube-proxy", &["--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16"]).expect("flags");
+        let mut fields = from_flags(&flags);
+        fields.set("clientConnection.qps", 5.into());
+        let text = proto::yaml::encode_any(&fields.0).expect("YAML");
+        let read = shared::config::decode(text.as_bytes(), "KubeProxyConfiguration", shared::config::Unknown::Refuse);
+        assert_eq!(read.expect("a configuration"), fields.0);
+    }
+
+    #[test]
+    fn addresses_of_ports_follow_the_address_that_is_bound() {
+        let ports = |set: &[(&str, &str)]| {
+            let mut fields = from_flags(&FlagSet::of("kube-proxy", &[]).expect("flags"));
+            set.iter().for_each(|(path, value)| fields.set(path, (*value).into()));
+            let settings = parse(fields, &FeatureGates::default(), String::new(), "n").expect("valid");
+            [settings.healthz, settings.metrics].map(|address| address.map_or("none".to_owned(), |at| at.to_string()))
+        };
+        assert_eq!(ports(&[]), ["0.0.0.0:10256", "127.0.0.1:10249"]);
+        assert_eq!(ports(&[("bindAddress", "::"), ("healthzBindAddress", ":1")]), ["[::]:1", "[::1]:10249"]);
+        assert_eq!(ports(&[("metricsBindAddress", ""), ("healthzBindAddress", "::")]), ["[::]:10256", "none"]);
+        assert_eq!(ports(&[("metricsBindAddress", "192.0.2.1")]), ["0.0.0.0:10256", "192.0.2.1:10249"]);
     }
 }

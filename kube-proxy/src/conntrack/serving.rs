@@ -67,6 +67,8 @@ fn addresses(port: &ServicePort) -> impl Iterator<Item = SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::plan::{Endpoint, PortName};
 
@@ -81,7 +83,7 @@ mod tests {
             serving,
             ..ServicePort::plain("10.0.0.10", 53, chosen)
         };
-        Desired { ports: [(name, port)].into() }
+        Desired::from(BTreeMap::from([(name, port)]))
     }
 
     fn at(text: &str) -> SocketAddr {

@@ -5,7 +5,11 @@ use std::fmt::Write;
 
 /// Changes that are committed together, table by table.
 #[derive(Debug, Default)]
-pub struct Batch(BTreeMap<&'static str, Table>);
+pub struct Batch {
+    tables: BTreeMap<&'static str, Table>,
+    /// Rules written so far, by table, also those that were taken.
+    written: BTreeMap<&'static str, usize>,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -18,7 +22,8 @@ struct Table {
 impl Batch {
     /// Writes a chain whole.
     pub fn write(&mut self, table: &'static str, chain: &str, rules: &[String]) {
-        let table = self.0.entry(table).or_default();
+        *self.written.entry(table).or_default() += rules.len();
+        let table = self.tables.entry(table).or_default();
         writeln!(table.declared, ":{chain} - [0:0]").ok();
         for rule in rules {
             writeln!(table.rules, "-A {chain} {rule}").ok();
@@ -27,14 +32,20 @@ impl Batch {
 
     /// Removes a chain, after everything that was written.
     pub fn remove(&mut self, table: &'static str, chain: String) {
-        self.0.entry(table).or_default().removed.insert(chain);
+        self.tables.entry(table).or_default().removed.insert(chain);
     }
 
-    /// The tool's input.
+    /// Rules of a table that were written so far.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn written(&self, table: &str) -> usize {
+        self.written.get(table).copied().unwrap_or(0)
+    }
+
+    /// The tool's input; there is nothing left to write afterwards.
+    #[must_use]
+    pub fn take(&mut self) -> String {
         let mut text = String::new();
-        for (name, Table { declared, rules, removed }) in &self.0 {
+        for (name, Table { declared, rules, removed }) in &std::mem::take(&mut self.tables) {
             writeln!(text, "*{name}").ok();
             text.push_str(declared);
             for chain in removed {
@@ -57,14 +68,15 @@ mod tests {
     #[test]
     fn chains_are_declared_before_rules_and_removed_after_them() {
         let mut batch = Batch::default();
-        assert_eq!(batch.text(), "");
+        assert_eq!(batch.take(), "");
         batch.write("nat", "B", &["-j Z".to_owned()]);
         batch.write("nat", "D", &["-j W".to_owned()]);
         batch.remove("nat", "C".to_owned());
         batch.write("filter", "A", &[]);
         assert_eq!(
-            batch.text(),
+            batch.take(),
             "*filter\n:A - [0:0]\nCOMMIT\n*nat\n:B - [0:0]\n:D - [0:0]\n:C - [0:0]\n-A B -j Z\n-A D -j W\n-X C\nCOMMIT\n"
         );
+        assert_eq!((batch.take().as_str(), batch.written("nat"), batch.written("filter")), ("", 2, 0));
     }
 }

@@ -7,13 +7,24 @@ mod render;
 mod tests;
 
 use batch::Batch;
-pub use render::Options;
-use render::{FIREWALL, Part, SHARED, fixed, part};
+use render::{FIREWALL, Part, SHARED, fixed, guards_localnet, part};
 
-use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, WrittenChains, feed, output};
+use crate::backend::{Backend, CHUNK, Environment, Options, SyncError, Written, WrittenChains, feed, output};
+use crate::metrics;
+use crate::mode::Mode;
 use crate::plan::{Desired, Family, PortName};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The mode.
+pub const MODE: Mode = Mode {
+    name: "iptables",
+    periods: "iptables",
+    masquerading: "iptables",
+    localhost_node_ports: true,
+    primary_node_ports: false,
+    backend: |options, _| Box::new(Iptables::new(options)),
+};
 
 /// A chain that only this proxy makes: when it is gone, somebody has flushed the rules.
 const CANARY: &str = "KUBE-PROXY-CANARY";
@@ -47,6 +58,16 @@ fn jump(to: &'static str, only_new: bool, comment: &'static str) -> Vec<&'static
     [new, comment, &["-j", to]].concat()
 }
 
+/// Endpoints of all services beyond which their rules have no comments; upstream's `largeClusterEndpointsThreshold`.
+const LARGE_CLUSTER: usize = 1000;
+
+/// Reports whether rules of endpoints have comments. Rules that are there stay as they are when the cluster grows beyond
+/// the limit: comments have no effect.
+fn has_comments(desired: &Desired) -> bool {
+    let endpoints = desired.ports.values().map(|port| port.cluster_endpoints.len().max(port.local_endpoints.len()));
+    endpoints.sum::<usize>() <= LARGE_CLUSTER
+}
+
 /// Keeps the kernel's chains as wanted.
 pub struct Iptables {
     options: Options,
@@ -55,24 +76,52 @@ pub struct Iptables {
 
 /// Rules that the kernel has, by port.
 #[derive(Default)]
-struct Applied(BTreeMap<PortName, Kept>);
+struct Applied {
+    ports: BTreeMap<PortName, Kept>,
+    /// Number of rules of all ports in the `nat` and the `filter` table.
+    rules: [usize; 2],
+}
 
 /// Memory of a port's rules: chains by fingerprint, and the text of rules that chains of all services are made of.
 #[derive(Default)]
 struct Kept {
     chains: WrittenChains,
+    /// Number of rules in its chains.
+    rules: usize,
     shared: [Vec<String>; SHARED.len()],
 }
 
 impl Kept {
     fn of(part: Part) -> Self {
-        Self { chains: WrittenChains::of(&part.chains), shared: part.shared }
+        let rules = part.chains.iter().map(|(_, rules)| rules.len()).sum();
+        Self { chains: WrittenChains::of(&part.chains), rules, shared: part.shared }
+    }
+
+    /// Number of rules in the `nat` and the `filter` table.
+    fn rules(&self) -> [usize; 2] {
+        let shared = |table: &str| -> usize {
+            let ours = SHARED.iter().zip(&self.shared).filter(|((of, _), _)| *of == table);
+            ours.map(|(_, rules)| rules.len()).sum()
+        };
+        [self.rules + shared("nat"), shared("filter")]
     }
 }
 
 impl Applied {
+    fn put(&mut self, name: PortName, kept: Kept) {
+        let added = kept.rules();
+        self.rules.iter_mut().zip(added).for_each(|(all, added)| *all += added);
+        self.ports.insert(name, kept);
+    }
+
+    fn take(&mut self, name: &PortName) -> Kept {
+        let kept = self.ports.remove(name).unwrap_or_default();
+        self.rules.iter_mut().zip(kept.rules()).for_each(|(all, removed)| *all -= removed);
+        kept
+    }
+
     fn shared(&self, index: usize, options: &Options) -> Vec<String> {
-        render::shared(index, self.0.values().map(|kept| &kept.shared), options)
+        render::shared(index, self.ports.values().map(|kept| &kept.shared), options)
     }
 }
 
@@ -88,7 +137,7 @@ impl Iptables {
     }
 
     async fn restore(&self, batch: &mut Batch) -> Result<(), SyncError> {
-        let text = std::mem::take(batch).text();
+        let text = batch.take();
         if text.is_empty() {
             return Ok(());
         }
@@ -109,7 +158,7 @@ impl Iptables {
 
     /// Puts our chains into the kernel's, first in line, unless they are there.
     async fn ensure_jumps(&self) -> Result<(), SyncError> {
-        let firewall = FIREWALL_JUMPS.iter().filter(|_| self.options.guards_localnet());
+        let firewall = FIREWALL_JUMPS.iter().filter(|_| guards_localnet(&self.options));
         for (table, from, to, only_new, comment) in JUMPS.iter().chain(firewall).copied() {
             let rule = jump(to, only_new, comment);
             match self.run(&[&["-t", table, "-C", from], rule.as_slice()].concat()).await {
@@ -126,6 +175,7 @@ impl Iptables {
     /// Writes all rules, some services at a time, and the jumps to them last: until then traffic goes by what was there.
     async fn write_all(&self, desired: &Desired) -> Result<Applied, SyncError> {
         let mut stale = self.existing().await?;
+        let comments = has_comments(desired);
         let mut applied = Applied::default();
         let fixed = fixed(&self.options);
         let mut batch = Batch::default();
@@ -135,12 +185,12 @@ impl Iptables {
             if written % CHUNK == CHUNK - 1 {
                 self.restore(&mut batch).await?;
             }
-            let part = part(name, port, &self.options);
+            let part = part(name, port, &self.options, comments);
             for (chain, rules) in &part.chains {
                 batch.write("nat", chain, rules);
                 stale.remove(chain);
             }
-            applied.0.insert(name.clone(), Kept::of(part));
+            applied.put(name.clone(), Kept::of(part));
         }
         if desired.ports.len() >= CHUNK {
             self.restore(&mut batch).await?;
@@ -152,7 +202,18 @@ impl Iptables {
         stale.into_iter().for_each(|chain| batch.remove("nat", chain));
         self.restore(&mut batch).await?;
         self.ensure_jumps().await?;
+        self.count(&applied, &batch);
         Ok(applied)
+    }
+
+    fn count(&self, applied: &Applied, batch: &Batch) {
+        let fixed = fixed(&self.options);
+        let count = |chains: &BTreeMap<String, Vec<String>>| chains.values().map(Vec::len).sum::<usize>();
+        for (table, fixed, ports) in
+            [("nat", count(&fixed.nat), applied.rules[0]), ("filter", count(&fixed.filter), applied.rules[1])]
+        {
+            metrics::iptables_rules(self.options.family, table, fixed + ports, batch.written(table));
+        }
     }
 
     /// Writes the rules of these ports.
@@ -162,14 +223,15 @@ impl Iptables {
         desired: &Desired,
         changed: &BTreeSet<PortName>,
     ) -> Result<Applied, SyncError> {
+        let comments = has_comments(desired);
         let (mut batch, mut gone, mut touched) = (Batch::default(), Vec::new(), [false; SHARED.len()]);
         for (written, name) in changed.iter().enumerate() {
             if written % CHUNK == CHUNK - 1 {
                 self.restore(&mut batch).await?;
             }
-            let before = applied.0.remove(name).unwrap_or_default();
+            let before = applied.take(name);
             let port = desired.ports.get(name);
-            let part = port.map(|port| part(name, port, &self.options)).unwrap_or_default();
+            let part = port.map(|port| part(name, port, &self.options, comments)).unwrap_or_default();
             for (chain, rules) in part.chains.iter().filter(|(chain, rules)| !before.chains.has(chain, rules)) {
                 batch.write("nat", chain, rules);
             }
@@ -178,7 +240,7 @@ impl Iptables {
             }
             gone.extend(before.chains.gone(&part.chains));
             if port.is_some() {
-                applied.0.insert(name.clone(), Kept::of(part));
+                applied.put(name.clone(), Kept::of(part));
             }
         }
         for (index, (table, chain)) in SHARED.iter().enumerate().filter(|(index, _)| touched[*index]) {
@@ -186,6 +248,7 @@ impl Iptables {
         }
         gone.into_iter().for_each(|chain| batch.remove("nat", chain));
         self.restore(&mut batch).await?;
+        self.count(&applied, &batch);
         Ok(applied)
     }
 }
@@ -194,6 +257,10 @@ impl Iptables {
 impl Backend for Iptables {
     fn name(&self) -> &'static str {
         "iptables"
+    }
+
+    async fn check_support(&self) -> Result<(), SyncError> {
+        self.run(&["-t", "nat", "-S", "POSTROUTING"]).await
     }
 
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
@@ -211,15 +278,19 @@ impl Backend for Iptables {
         self.applied = None;
     }
 
-    fn set_node_ports(&mut self, addresses: NodePorts) {
-        if self.options.node_ports != addresses {
-            self.options.node_ports = addresses;
+    fn set_environment(&mut self, environment: &Environment) {
+        if self.options.environment.node_ports != environment.node_ports {
             self.forget();
         }
+        self.options.environment.clone_from(environment);
     }
 
     async fn tend(&mut self) -> bool {
         !self.run(&["-t", "mangle", "-S", CANARY]).await.is_err_and(|error| error.is_absence())
+    }
+
+    async fn is_present(&self) -> bool {
+        self.existing().await.is_ok_and(|chains| !chains.is_empty())
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {

@@ -2,9 +2,9 @@
 //! and the first 16 base-32 digits of a SHA-256.
 
 use crate::plan::{Endpoint, PortName};
+use data_encoding::BASE32;
 use sha2::{Digest, Sha256};
 
-const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const DIGITS: usize = 16;
 
 /// A chain for a service port: cluster policy (`SVC`), local policy (`SVL`), external
@@ -24,18 +24,7 @@ pub(super) fn is_service_chain(chain: &str) -> bool {
 }
 
 fn digest(text: &str) -> String {
-    let hash = Sha256::digest(text.as_bytes());
-    let mut digits = String::with_capacity(DIGITS);
-    let (mut bits, mut held) = (0u32, 0);
-    for byte in hash {
-        bits = (bits << 8) | u32::from(byte);
-        held += 8;
-        while held >= 5 && digits.len() < DIGITS {
-            held -= 5;
-            digits.push(char::from(ALPHABET[(bits >> held) as usize & 31]));
-        }
-    }
-    digits
+    BASE32.encode(&Sha256::digest(text))[..DIGITS].to_owned()
 }
 
 #[cfg(test)]

@@ -1,33 +1,11 @@
 //! [`Desired`] as chains of iptables rules. Pure; the order of rules in a chain is upstream's.
 
 use super::names;
-use crate::backend::NodePorts;
-use crate::detect::LocalDetector;
+use crate::backend::{NodePorts, Options};
 use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::net::IpAddr;
-
-/// Settings that change rules.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// IP family.
-    pub family: Family,
-    /// Masquerade everything that goes to a service.
-    pub masquerade_all: bool,
-    /// The bit of the packet mark that asks for masquerading.
-    pub masquerade_mark: u32,
-    /// How pods of this cluster are told from others.
-    pub detector: LocalDetector,
-    /// Node addresses that answer on node ports.
-    pub node_ports: NodePorts,
-    /// Node ports answer on loopback, too.
-    pub localhost_node_ports: bool,
-    /// Addresses of this node, for source ranges that it is within.
-    pub node_addresses: Vec<IpAddr>,
-    /// Packets that belong to no connection are dropped: not where the kernel is told to be liberal about them.
-    pub drop_invalid: bool,
-}
 
 /// Rules by chain, for the two tables that change with services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,10 +41,10 @@ pub(super) struct Part {
     pub(super) shared: [Vec<String>; SHARED.len()],
 }
 
-/// Renders a service port.
-pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options) -> Part {
+/// Renders a service port, with comments in the chains of its endpoints where `comments` says so.
+pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options, comments: bool) -> Part {
     let mut part = Part::default();
-    Renderer { name, port, options, part: &mut part }.render();
+    Renderer { name, port, options, comments, part: &mut part }.render();
     part
 }
 
@@ -93,7 +71,7 @@ pub(super) fn shared<'a>(
 pub(super) fn fixed(options: &Options) -> Rules {
     let mut rules = Rules::default();
     let mark = format!("{0:#x}/{0:#x}", options.masquerade_mark);
-    if options.guards_localnet() {
+    if guards_localnet(options) {
         let drop = "-m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 ! -s 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
         rules.filter.insert(FIREWALL.into(), vec![drop.into()]);
     }
@@ -119,19 +97,17 @@ pub(super) fn fixed(options: &Options) -> Rules {
 /// (CVE-2020-8558).
 pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
 
-impl Options {
-    /// Reports whether the kernel routes packets to 127.0.0.0/8 for us, so that those of others have to be dropped.
-    pub(super) fn guards_localnet(&self) -> bool {
-        self.family == Family::V4 && self.localhost_node_ports
-    }
+/// Reports whether the kernel routes packets to 127.0.0.0/8 for us, so that those of others have to be dropped.
+pub(super) fn guards_localnet(options: &Options) -> bool {
+    options.family == Family::V4 && options.localhost_node_ports
 }
 
 /// Jumps for node ports, by the destination. Loopback never works with IPv6, and with IPv4 where it was asked for.
 fn node_port_jumps(options: &Options) -> Vec<String> {
     let comment =
         "-m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"";
-    let loopback = options.guards_localnet();
-    let addresses = match &options.node_ports {
+    let loopback = guards_localnet(options);
+    let addresses = match &options.environment.node_ports {
         NodePorts::All => {
             let but = match (loopback, options.family) {
                 (true, _) => "",
@@ -151,6 +127,7 @@ struct Renderer<'a> {
     name: &'a PortName,
     port: &'a ServicePort,
     options: &'a Options,
+    comments: bool,
     part: &'a mut Part,
 }
 
@@ -166,6 +143,11 @@ impl Renderer<'_> {
 
     fn share(&mut self, index: usize, rule: String) {
         self.part.shared[index].push(rule);
+    }
+
+    /// The comment of a rule of which there is one for each endpoint: upstream's `appendServiceCommentLocked`.
+    fn endpoint_comment(&self, text: &str) -> String {
+        if self.comments { format!("-m comment --comment \"{text}\" ") } else { String::new() }
     }
 
     fn to(&self, address: IpAddr) -> String {
@@ -214,22 +196,22 @@ impl Renderer<'_> {
         let chains: Vec<String> = endpoints.iter().map(|endpoint| names::endpoint(self.name, endpoint)).collect();
         if let Some(seconds) = self.port.affinity {
             for (endpoint, target) in endpoints.iter().zip(&chains) {
+                let comment = self.endpoint_comment(&format!("{} -> {endpoint}", self.name));
                 lines.push(format!(
-                    "-m comment --comment \"{} -> {endpoint}\" -m recent --name {target} --rcheck --seconds {seconds} --reap -j {target}",
-                    self.name
+                    "{comment}-m recent --name {target} --rcheck --seconds {seconds} --reap -j {target}"
                 ));
             }
         }
         for (index, (endpoint, target)) in endpoints.iter().zip(&chains).enumerate() {
-            let mut line = format!("-m comment --comment \"{} -> {endpoint}\"", self.name);
+            let mut line = self.endpoint_comment(&format!("{} -> {endpoint}", self.name));
             let left = endpoints.len() - index;
             if left > 1 {
                 // Each rule sees only what the rules before it let pass.
                 #[allow(clippy::cast_precision_loss)]
                 let share = 1.0 / left as f64;
-                write!(line, " -m statistic --mode random --probability {share:.10}").ok();
+                write!(line, "-m statistic --mode random --probability {share:.10} ").ok();
             }
-            write!(line, " -j {target}").ok();
+            write!(line, "-j {target}").ok();
             lines.push(line);
         }
         self.part.chains.push((chain, lines));
@@ -253,11 +235,10 @@ impl Renderer<'_> {
         let bits = if endpoint.address.is_ipv4() { 32 } else { 128 };
         let (name, protocol) = (self.name, self.name.protocol.as_str());
         // A pod that reaches itself through its service must not see its own address as the source.
-        let hairpin = format!("-m comment --comment \"{name}\" -s {}/{bits} -j KUBE-MARK-MASQ", endpoint.address);
-        let recent = self.port.affinity.map(|_| format!(" -m recent --name {chain} --set")).unwrap_or_default();
-        let forward = format!(
-            "-m comment --comment \"{name}\"{recent} -p {protocol} -m {protocol} -j DNAT --to-destination {endpoint}"
-        );
+        let comment = self.endpoint_comment(&name.to_string());
+        let hairpin = format!("{comment}-s {}/{bits} -j KUBE-MARK-MASQ", endpoint.address);
+        let recent = self.port.affinity.map(|_| format!("-m recent --name {chain} --set ")).unwrap_or_default();
+        let forward = format!("{comment}{recent}-p {protocol} -m {protocol} -j DNAT --to-destination {endpoint}");
         self.part.chains.push((chain, vec![hairpin, forward]));
     }
 
@@ -380,7 +361,7 @@ impl Renderer<'_> {
 #[cfg(test)]
 pub(super) fn render(desired: &crate::plan::Desired, options: &Options) -> Rules {
     let mut rules = fixed(options);
-    let parts: Vec<Part> = desired.ports.iter().map(|(name, port)| part(name, port, options)).collect();
+    let parts: Vec<Part> = desired.ports.iter().map(|(name, port)| part(name, port, options, true)).collect();
     for (index, (table, chain)) in SHARED.iter().enumerate() {
         let lines = shared(index, parts.iter().map(|part| &part.shared), options);
         let table = if *table == "nat" { &mut rules.nat } else { &mut rules.filter };

@@ -9,10 +9,10 @@ fn options() -> Options {
         masquerade_all: false,
         masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse().expect("network")]),
-        node_ports: NodePorts::All,
         localhost_node_ports: true,
         node_addresses: vec!["192.0.2.7".parse().expect("ip")],
         drop_invalid: true,
+        environment: Environment::default(),
     }
 }
 
@@ -34,7 +34,7 @@ fn endpoint(address: &str) -> Endpoint {
 }
 
 fn rules(port: ServicePort) -> Rules {
-    render(&Desired { ports: [(name(), port)].into() }, &options())
+    render(&Desired::from([(name(), port)].into_iter().collect::<BTreeMap<_, _>>()), &options())
 }
 
 /// The rules that upstream's proxy writes for the API server's service (its `iptables-save` in the facts),

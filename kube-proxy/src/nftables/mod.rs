@@ -7,15 +7,15 @@
 
 mod claims;
 mod render;
+mod requirements;
 mod table;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
-pub use render::Options;
-
-use crate::backend::{Backend, CHUNK, NodePorts, SyncError, Written, WrittenChains, feed};
+use crate::backend::{Backend, CHUNK, Environment, Options, SyncError, Written, WrittenChains, feed, output};
 use crate::metrics;
+use crate::mode::Mode;
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
 use claims::{Claims, Wanted};
@@ -24,6 +24,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use table::Existing;
 use transaction::{BASE, CLUSTER_IPS, TABLE, Transaction, removal};
+
+/// The mode.
+pub const MODE: Mode = Mode {
+    name: "nftables",
+    periods: "nftables",
+    masquerading: "nftables",
+    localhost_node_ports: false,
+    primary_node_ports: true,
+    backend: |options, _| Box::new(Nftables::new(options)),
+};
 
 /// The least time between emptying something and deleting it.
 const REST: Duration = Duration::from_secs(1);
@@ -202,6 +212,10 @@ impl Backend for Nftables {
         "nftables"
     }
 
+    async fn check_support(&self) -> Result<(), SyncError> {
+        requirements::check(&output("nft", &["--version"], "").await?)
+    }
+
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
         let (applied, written) = match self.applied.take() {
@@ -217,15 +231,20 @@ impl Backend for Nftables {
         self.applied = None;
     }
 
-    fn set_node_ports(&mut self, addresses: NodePorts) {
-        if self.options.node_ports != addresses {
-            self.options.node_ports = addresses;
+    fn set_environment(&mut self, environment: &Environment) {
+        if self.options.environment != *environment {
+            self.options.environment.clone_from(environment);
             self.forget();
         }
     }
 
     async fn tend(&mut self) -> bool {
         self.delete_stale().await;
+        self.is_present().await
+    }
+
+    /// A look that fails tells nothing.
+    async fn is_present(&self) -> bool {
         let family = self.options.family;
         let looked = tokio::task::spawn_blocking(move || table::is_there(family, TABLE)).await;
         !matches!(looked, Ok(Ok(false)))

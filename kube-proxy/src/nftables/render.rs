@@ -1,28 +1,11 @@
 //! [`Desired`] as the chains, maps and sets of one nftables table. Pure.
 
-use crate::backend::NodePorts;
-use crate::detect::LocalDetector;
+use crate::backend::{NodePorts, Options};
 use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
+use data_encoding::BASE32;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-
-/// Settings that change rules.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// IP family.
-    pub family: Family,
-    /// Masquerade everything that goes to a service.
-    pub masquerade_all: bool,
-    /// The bit of the packet mark that asks for masquerading.
-    pub masquerade_mark: u32,
-    /// How pods of this cluster are told from others.
-    pub detector: LocalDetector,
-    /// Node addresses that answer on node ports; never loopback.
-    pub node_ports: NodePorts,
-    /// Addresses of this node, for source ranges that it is within.
-    pub node_addresses: Vec<IpAddr>,
-}
 
 /// Element of a verdict map: map, key, verdict.
 pub(super) type Element = (&'static str, String, String);
@@ -61,7 +44,7 @@ pub(super) const NODE_PORT_IPS: &str = "nodeport-ips";
 
 /// The elements of [`NODE_PORT_IPS`].
 pub(super) fn node_port_ips(options: &Options) -> Vec<IpAddr> {
-    match &options.node_ports {
+    match &options.environment.node_ports {
         NodePorts::All => Vec::new(),
         NodePorts::Addresses(addresses) => addresses.iter().copied().filter(|address| !address.is_loopback()).collect(),
     }
@@ -82,7 +65,7 @@ pub(super) fn fixed_chains(options: &Options) -> BTreeMap<String, Vec<String>> {
     let service_key = format!("{ip} daddr . meta l4proto . th dport");
     let node_port = |map: &str| -> String {
         let loopback = if ip == "ip" { "127.0.0.0/8" } else { "::1" };
-        let whose = match &options.node_ports {
+        let whose = match &options.environment.node_ports {
             NodePorts::All => format!("fib daddr type local {ip} daddr != {loopback}"),
             NodePorts::Addresses(_) => format!("{ip} daddr @{NODE_PORT_IPS}"),
         };
@@ -94,8 +77,7 @@ pub(super) fn fixed_chains(options: &Options) -> BTreeMap<String, Vec<String>> {
         ("service-endpoints-check".into(), vec![format!("{service_key} vmap @no-endpoint-services")]),
         ("nodeport-endpoints-check".into(), vec![node_port("no-endpoint-nodeports")]),
         ("firewall-check".into(), vec![format!("{service_key} vmap @firewall-ips")]),
-        // A cluster IP that is still the destination here has no such port.
-        ("cluster-ips-check".into(), vec![format!("{ip} daddr @cluster-ips reject")]),
+        ("cluster-ips-check".into(), cluster_ips_check(options)),
         ("reject-chain".into(), vec!["reject".into()]),
         ("mark-for-masquerade".into(), vec![format!("mark set mark or {mark}")]),
         (
@@ -109,17 +91,30 @@ pub(super) fn fixed_chains(options: &Options) -> BTreeMap<String, Vec<String>> {
     ])
 }
 
-/// A chain's name: a hash for uniqueness, the port's name for people; at most 127 characters.
-fn chain(kind: &str, name: &PortName, more: &str) -> String {
-    let protocol = name.protocol.as_str();
-    let hash = Sha256::digest(format!("{name}/{protocol}{more}"));
-    let text = format!("{}/{}/{protocol}/{}{more}", name.namespace, name.service, name.port);
-    let readable: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() || "/_.-".contains(c) { c } else { '.' }).collect();
-    let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    let mut name = format!("{kind}-{hash}-{readable}");
-    name.truncate(127);
-    name
+/// Refuses what is still for a cluster IP after destinations were changed: the Service has no such port, or there is no
+/// Service of that address.
+fn cluster_ips_check(options: &Options) -> Vec<String> {
+    let ip = header(options.family);
+    let networks: Vec<String> = options.environment.service_networks.iter().map(ToString::to_string).collect();
+    let reject = format!("{ip} daddr @cluster-ips reject comment \"Reject traffic to invalid ports of ClusterIPs\"");
+    let drop =
+        format!("{ip} daddr {{ {} }} drop comment \"Drop traffic to unallocated ClusterIPs\"", networks.join(", "));
+    if networks.is_empty() { vec![reject] } else { vec![reject, drop] }
+}
+
+/// Longest name of a chain or set after its prefix; upstream's `chainNameBaseLengthMax`.
+const NAME_LENGTH: usize = 256 - 16;
+
+/// The name of a chain or set of a service port, as upstream's `servicePortChainNameBase` and
+/// `servicePortEndpointChainNameBase` have it: prefix, hash, and what was hashed.
+pub(super) fn chain(kind: &str, name: &PortName, endpoint: &str) -> String {
+    let text = format!("{}/{}/{}/{}{endpoint}", name.namespace, name.service, name.protocol.as_str(), name.port);
+    let mut name = format!("{}-{text}", &BASE32.encode(&Sha256::digest(&text))[..8]);
+    if name.len() > NAME_LENGTH {
+        name.truncate(NAME_LENGTH - 3);
+        name.push_str("...");
+    }
+    format!("{kind}-{name}")
 }
 
 struct Renderer<'a> {
@@ -281,5 +276,5 @@ impl Renderer<'_> {
 }
 
 fn endpoint_text(endpoint: &Endpoint) -> String {
-    format!("__{}/{}", endpoint.address, endpoint.port)
+    format!("__{}/{}", endpoint.address.to_string().replace(':', "."), endpoint.port)
 }

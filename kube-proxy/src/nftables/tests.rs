@@ -1,4 +1,5 @@
 use super::*;
+use crate::backend::NodePorts;
 use crate::detect::LocalDetector;
 use crate::plan::{Endpoint, Family, Protocol, ServicePort};
 
@@ -8,7 +9,9 @@ fn options() -> Options {
         masquerade_all: false,
         masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse().expect("network")]),
-        node_ports: NodePorts::All,
+        localhost_node_ports: false,
+        drop_invalid: true,
+        environment: Environment::default(),
         node_addresses: vec!["192.0.2.7".parse().expect("ip")],
     }
 }
@@ -66,13 +69,36 @@ fn a_node_within_the_source_ranges_reaches_the_balancer_from_its_own_address() {
 
 #[test]
 fn node_ports_answer_where_they_should() {
-    let services = |node_ports| fixed_chains(&Options { node_ports, ..options() })["services"][1].clone();
+    let services = |node_ports| {
+        let environment = Environment { node_ports, ..Environment::default() };
+        fixed_chains(&Options { environment, ..options() })["services"][1].clone()
+    };
     let all = "fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport vmap @service-nodeports";
     assert_eq!(services(NodePorts::All), all);
     let some = NodePorts::Addresses(["192.0.2.7", "127.0.0.1"].map(|ip| ip.parse().expect("ip")).into());
     assert_eq!(services(some.clone()), "ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports");
     assert_eq!(
-        node_port_ips(&Options { node_ports: some, ..options() }),
+        node_port_ips(&Options {
+            environment: Environment { node_ports: some, ..Environment::default() },
+            ..options()
+        }),
         ["192.0.2.7".parse::<std::net::IpAddr>().expect("ip")]
     );
+}
+
+#[test]
+fn names_are_upstreams() {
+    let name =
+        PortName { namespace: "ns1".into(), service: "svc1".into(), port: "p80".into(), protocol: Protocol::Tcp };
+    let chains = |endpoint: &str| -> Vec<String> {
+        let endpoint = Endpoint { address: endpoint.parse().expect("ip"), port: 80, local: false };
+        let part = part(&name, &ServicePort::plain("172.30.0.41", 80, vec![endpoint]), &options());
+        part.chains.into_iter().map(|(chain, _)| chain).collect()
+    };
+    let expected = ["endpoint-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80", "service-ULMVA6XW-ns1/svc1/tcp/p80"];
+    assert_eq!(chains("10.180.0.1"), expected);
+    assert!(chains("fd00::1")[0].ends_with("-ns1/svc1/tcp/p80__fd00..1/80"));
+    let long = PortName { namespace: "n".repeat(63), service: "s".repeat(63), port: "p".repeat(63), ..name.clone() };
+    let longest = render::chain("affinity", &long, "__ffff.ffff.ffff.ffff.ffff.ffff.ffff.ffff/65535");
+    assert!(longest.len() <= 256 && longest.ends_with("..."), "{longest}");
 }

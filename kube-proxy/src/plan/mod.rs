@@ -217,6 +217,16 @@ pub struct NodeFacts {
 pub struct Desired {
     /// All service ports, in order of their names.
     pub ports: BTreeMap<PortName, ServicePort>,
+    without_local: WithoutLocal,
+}
+
+/// Service ports with endpoints elsewhere alone, whose policy asks for endpoints of this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WithoutLocal {
+    /// By internal traffic policy.
+    pub internal: usize,
+    /// By external traffic policy, of ports that can be reached from outside.
+    pub external: usize,
 }
 
 /// Ports that a change of services or endpoints was about.
@@ -236,7 +246,40 @@ impl Delta {
     }
 }
 
+impl From<BTreeMap<PortName, ServicePort>> for Desired {
+    fn from(ports: BTreeMap<PortName, ServicePort>) -> Self {
+        let mut desired = Self::default();
+        for (name, port) in ports {
+            desired.put(name, Some(port));
+        }
+        desired
+    }
+}
+
 impl Desired {
+    /// Puts a port in the place of the one that was there, which is returned.
+    fn put(&mut self, name: PortName, port: Option<ServicePort>) -> Option<ServicePort> {
+        let count = |port: &ServicePort| {
+            let lacks = |policy| policy == Policy::Local && port.has_endpoints && port.local_endpoints.is_empty();
+            (usize::from(lacks(port.internal)), usize::from(port.is_external() && lacks(port.external)))
+        };
+        let (internal, external) = port.as_ref().map(count).unwrap_or_default();
+        let before = match port {
+            Some(port) => self.ports.insert(name, port),
+            None => self.ports.remove(&name),
+        };
+        let (was_internal, was_external) = before.as_ref().map(count).unwrap_or_default();
+        self.without_local.internal = self.without_local.internal + internal - was_internal;
+        self.without_local.external = self.without_local.external + external - was_external;
+        before
+    }
+
+    /// Ports that have no endpoint here although they ask for one.
+    #[must_use]
+    pub fn without_local(&self) -> WithoutLocal {
+        self.without_local
+    }
+
     /// Plans one service anew, from the service, if there is one, and its slices. Notes in `delta` what that changed.
     pub fn replace(
         &mut self,
@@ -260,7 +303,7 @@ impl Desired {
             new.insert(name, port);
         }
         for name in old.into_iter().filter(|name| !new.contains_key(name)) {
-            delta.checks |= self.ports.remove(&name).is_some_and(|port| port.health_check_node_port.is_some());
+            delta.checks |= self.put(name.clone(), None).is_some_and(|port| port.health_check_node_port.is_some());
             delta.ports.insert(name);
         }
         for (name, port) in new {
@@ -268,7 +311,7 @@ impl Desired {
                 continue;
             }
             delta.checks |= port.health_check_node_port.is_some();
-            let before = self.ports.insert(name.clone(), port);
+            let before = self.put(name.clone(), Some(port));
             delta.checks |= before.is_some_and(|before| before.health_check_node_port.is_some());
             delta.ports.insert(name);
         }
