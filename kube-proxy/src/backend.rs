@@ -36,6 +36,14 @@ pub enum SyncError {
         /// Exit status.
         code: Option<i32>,
     },
+    /// The kernel refused.
+    #[error("{what}: {error}")]
+    Kernel {
+        /// The part of it that was asked.
+        what: &'static str,
+        /// Its words.
+        error: std::io::Error,
+    },
     /// The machine lacks what the mode needs.
     #[error("{0}")]
     Unsupported(String),

@@ -50,6 +50,20 @@ pub fn tune_conntrack(conntrack: &Conntrack) {
     }
 }
 
+/// Sets the kernel up for the IPVS mode: replies through connection tracking, real servers that are gone forgotten by their
+/// clients, and with `strict_arp` no answers for addresses of services on other devices.
+pub fn tune_ipvs(strict_arp: bool) {
+    let common = [
+        ("net/ipv4/vs/conntrack", "1"),
+        ("net/ipv4/vs/expire_nodest_conn", "1"),
+        ("net/ipv4/vs/expire_quiescent_template", "1"),
+        ("net/ipv4/ip_forward", "1"),
+    ];
+    let arp = [("net/ipv4/conf/all/arp_ignore", "1"), ("net/ipv4/conf/all/arp_announce", "2")];
+    let arp = arp.into_iter().filter(|_| strict_arp);
+    common.into_iter().chain(arp).for_each(|(name, value)| write(&format!("/proc/sys/{name}"), value));
+}
+
 fn set_seconds(name: &str, time: Duration) {
     write(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"), &time.as_secs().to_string());
 }

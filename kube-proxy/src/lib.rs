@@ -14,6 +14,7 @@ mod events;
 mod health;
 mod http;
 pub mod iptables;
+mod ipvs;
 mod kernel;
 mod metrics;
 pub mod mode;

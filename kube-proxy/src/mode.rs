@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::backend::{Backend, Options};
 use crate::settings::Settings;
-use crate::{iptables, nftables};
+use crate::{iptables, ipvs, nftables};
 
 /// All modes. The first one is for a configuration that names none.
-pub static MODES: [&Mode; 2] = [&iptables::MODE, &nftables::MODE];
+pub static MODES: [&Mode; 3] = [&iptables::MODE, &ipvs::MODE, &nftables::MODE];
 
 /// A proxy mode.
 pub struct Mode {

@@ -1,9 +1,14 @@
-//! Messages to the kernel's netfilter subsystems over `NETLINK_NETFILTER`: connection tracking and nftables. Calls wait for the
-//! kernel, so they are for threads that may.
+//! Messages to the kernel over netlink. Calls wait for the kernel, so they are for threads that may.
 
+use std::convert::Infallible;
+use std::fmt::Debug;
 use std::io;
+use std::marker::PhantomData;
 
-use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    DefaultNla, Emitable as _, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable, NlasIterator,
+};
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
@@ -11,32 +16,29 @@ use crate::plan::Family;
 
 /// Largest part of an answer that the kernel sends at once.
 const BUFFER: usize = 64 * 1024;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 1 << 15;
 
-/// Connection to the kernel, for one family of addresses.
-pub(crate) struct Netfilter {
+/// Connection to one of the kernel's subsystems, with its messages.
+pub(crate) struct Kernel<M> {
     socket: Socket,
-    family: NetfilterProtoFamily,
+    messages: PhantomData<M>,
 }
 
-impl Netfilter {
-    /// Opens a socket of its own.
-    pub(crate) fn open(family: Family) -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+impl<M: NetlinkSerializable + NetlinkDeserializable + Debug> Kernel<M> {
+    /// Opens a socket of its own for a `NETLINK_*` protocol.
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        let family = match family {
-            Family::V4 => NetfilterProtoFamily::IPv4,
-            Family::V6 => NetfilterProtoFamily::IPv6,
-        };
-        Ok(Self { socket, family })
+        Ok(Self { socket, messages: PhantomData })
     }
 
     /// Sends a request with `NLM_F_*` flags.
-    pub(crate) fn send(&self, flags: u16, request: impl Into<NetfilterMessageInner>) -> io::Result<()> {
+    pub(crate) fn send(&self, flags: u16, request: M) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
-        let message = NetfilterMessage::new(NetfilterHeader::new(self.family, 0, 0), request);
-        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        let mut packet = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
@@ -44,18 +46,33 @@ impl Netfilter {
     }
 
     /// Receives the next part of an answer.
-    pub(crate) fn receive(&self) -> io::Result<Vec<NetlinkPayload<NetfilterMessage>>> {
+    pub(crate) fn receive(&self) -> io::Result<Vec<NetlinkPayload<M>>> {
         let mut buffer = Vec::with_capacity(BUFFER);
         let length = self.socket.recv(&mut buffer, 0)?;
         let mut rest = &buffer[..length.min(buffer.len())];
         let mut found = Vec::new();
         while !rest.is_empty() {
-            let packet = NetlinkMessage::<NetfilterMessage>::deserialize(rest).map_err(io::Error::other)?;
+            let packet = NetlinkMessage::<M>::deserialize(rest).map_err(io::Error::other)?;
             let length = packet.header.length as usize;
             found.push(packet.payload);
             rest = rest.get(length.max(1).next_multiple_of(4)..).unwrap_or_default();
         }
         Ok(found)
+    }
+
+    /// Receives an answer of several messages, to its end or to the acknowledgement behind it.
+    pub(crate) fn receive_all(&self, mut each: impl FnMut(M)) -> io::Result<()> {
+        loop {
+            for payload in self.receive()? {
+                match payload {
+                    NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::InnerMessage(message) => each(message),
+                    _ => {}
+                }
+            }
+        }
     }
 
     /// Receives the acknowledgement of a request; false when it was about something that is not there.
@@ -67,5 +84,114 @@ impl Netfilter {
             absent if absent.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             refused => Err(refused),
         }
+    }
+}
+
+/// Connection to the netfilter subsystems (connection tracking and nftables), for one family of addresses.
+pub(crate) struct Netfilter {
+    kernel: Kernel<NetfilterMessage>,
+    family: NetfilterProtoFamily,
+}
+
+impl Netfilter {
+    /// Opens a socket of its own.
+    pub(crate) fn open(family: Family) -> io::Result<Self> {
+        let family = match family {
+            Family::V4 => NetfilterProtoFamily::IPv4,
+            Family::V6 => NetfilterProtoFamily::IPv6,
+        };
+        Ok(Self { kernel: Kernel::open(NETLINK_NETFILTER)?, family })
+    }
+
+    /// Sends a request with `NLM_F_*` flags.
+    pub(crate) fn send(&self, flags: u16, request: impl Into<NetfilterMessageInner>) -> io::Result<()> {
+        self.kernel.send(flags, NetfilterMessage::new(NetfilterHeader::new(self.family, 0, 0), request))
+    }
+
+    /// Receives an answer of several messages.
+    pub(crate) fn receive_all(&self, mut each: impl FnMut(NetfilterMessageInner)) -> io::Result<()> {
+        self.kernel.receive_all(|message| each(message.inner))
+    }
+
+    /// Receives the acknowledgement of a request; false when it was about something that is not there.
+    pub(crate) fn acknowledged(&self) -> io::Result<bool> {
+        self.kernel.acknowledged()
+    }
+}
+
+/// A message of a subsystem that no library knows: its type, and a fixed header with attributes behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawMessage {
+    pub(crate) kind: u16,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl NetlinkSerializable for RawMessage {
+    fn message_type(&self) -> u16 {
+        self.kind
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer.copy_from_slice(&self.bytes);
+    }
+}
+
+impl NetlinkDeserializable for RawMessage {
+    type Error = Infallible;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
+        Ok(Self { kind: header.message_type, bytes: payload.to_vec() })
+    }
+}
+
+/// An attribute.
+pub(crate) fn attribute(kind: u16, value: impl AsRef<[u8]>) -> DefaultNla {
+    DefaultNla::new(kind, value.as_ref().to_vec())
+}
+
+/// An attribute that holds attributes.
+pub(crate) fn nested(kind: u16, attributes: &[DefaultNla]) -> DefaultNla {
+    DefaultNla::new(kind | NESTED, encode(attributes))
+}
+
+/// Attributes as bytes.
+pub(crate) fn encode(attributes: &[DefaultNla]) -> Vec<u8> {
+    let mut bytes = vec![0; attributes.buffer_len()];
+    attributes.emit(&mut bytes);
+    bytes
+}
+
+/// The value of an attribute among others; none where the bytes are no attributes.
+pub(crate) fn find(bytes: &[u8], kind: u16) -> Option<Vec<u8>> {
+    let mut attributes = NlasIterator::new(bytes).map_while(Result::ok);
+    attributes.find(|attribute| attribute.kind() == kind).map(|attribute| attribute.value().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bytes_that_are_no_attributes_are_read_without_a_panic(bytes: Vec<u8>, kind: u16) {
+            find(&bytes, kind);
+        }
+    }
+
+    #[test]
+    fn attributes_are_found_among_others() {
+        let inner = [attribute(3, [7]), attribute(4, *b"rr\0")];
+        let bytes = encode(&[attribute(1, [1, 2]), nested(2, &inner)]);
+        assert_eq!(bytes.len() % 4, 0);
+        assert_eq!(find(&bytes, 1), Some(vec![1, 2]));
+        let inside = find(&bytes, 2).expect("the nested ones");
+        assert_eq!(find(&inside, 4), Some(b"rr\0".to_vec()));
+        assert_eq!(find(&inside, 5), None);
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkPayload, Nla};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Nla};
 use netlink_packet_netfilter::NetfilterMessageInner;
 use netlink_packet_netfilter::conntrack::{ConntrackAttribute, ConntrackMessage, IPTuple, ProtoTuple, Protocol, Tuple};
 
@@ -46,20 +46,11 @@ pub fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io
 
 fn dump(kernel: &Netfilter, mut each: impl FnMut(Vec<ConntrackAttribute>)) -> io::Result<()> {
     kernel.send(NLM_F_REQUEST | NLM_F_DUMP, ConntrackMessage::Get(Vec::new()))?;
-    loop {
-        for payload in kernel.receive()? {
-            match payload {
-                NetlinkPayload::Done(_) => return Ok(()),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(message) => {
-                    if let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message.inner {
-                        each(attributes);
-                    }
-                }
-                _ => {}
-            }
+    kernel.receive_all(|message| {
+        if let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message {
+            each(attributes);
         }
-    }
+    })
 }
 
 /// None for what is not UDP or lacks an end.
@@ -149,10 +140,7 @@ mod tests {
         ];
         let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
         kernel.send(flags, ConntrackMessage::New(entry)).expect("sent");
-        match kernel.receive().expect("an answer").pop() {
-            Some(NetlinkPayload::Error(error)) => assert!(error.code.is_none(), "{client} {destination}: {error:?}"),
-            other => panic!("{other:?}"),
-        }
+        assert!(kernel.acknowledged().expect("no refusal"), "{client} {destination}");
     }
 
     fn tracked(kernel: &Netfilter) -> Vec<Flow> {

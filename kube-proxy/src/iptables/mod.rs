@@ -3,16 +3,18 @@
 mod batch;
 mod names;
 mod render;
+mod tables;
 #[cfg(test)]
 mod tests;
 
-use batch::Batch;
+pub(crate) use batch::Batch;
 use render::{FIREWALL, Part, SHARED, fixed, guards_localnet, part};
+pub(crate) use tables::{Jump, Tables};
 
-use crate::backend::{Backend, CHUNK, Environment, Options, SyncError, Written, WrittenChains, feed, output};
+use crate::backend::{Backend, CHUNK, Environment, Options, SyncError, Written, WrittenChains};
 use crate::metrics;
 use crate::mode::Mode;
-use crate::plan::{Desired, Family, PortName};
+use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,35 +30,26 @@ pub const MODE: Mode = Mode {
 
 /// A chain that only this proxy makes: when it is gone, somebody has flushed the rules.
 const CANARY: &str = "KUBE-PROXY-CANARY";
-const WAIT: &str = "-w";
-const WAIT_SECONDS: &str = "5";
 
-/// Jumps from the kernel's chains: table, kernel chain, our chain, only for new connections, comment.
-const JUMPS: [(&str, &str, &str, bool, &str); 12] = [
-    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", true, "kubernetes externally-visible service portals"),
-    ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", true, "kubernetes externally-visible service portals"),
-    ("filter", "INPUT", "KUBE-NODEPORTS", false, "kubernetes health check service ports"),
-    ("filter", "FORWARD", "KUBE-SERVICES", true, "kubernetes service portals"),
-    ("filter", "OUTPUT", "KUBE-SERVICES", true, "kubernetes service portals"),
-    ("filter", "FORWARD", "KUBE-FORWARD", false, "kubernetes forwarding rules"),
-    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", true, "kubernetes load balancer firewall"),
-    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", true, "kubernetes load balancer firewall"),
-    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", true, "kubernetes load balancer firewall"),
-    ("nat", "OUTPUT", "KUBE-SERVICES", false, "kubernetes service portals"),
-    ("nat", "PREROUTING", "KUBE-SERVICES", false, "kubernetes service portals"),
-    ("nat", "POSTROUTING", "KUBE-POSTROUTING", false, "kubernetes postrouting rules"),
+/// Jumps from the kernel's chains.
+const JUMPS: [Jump; 12] = [
+    Jump::new("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", "kubernetes externally-visible service portals").if_new(),
+    Jump::new("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", "kubernetes externally-visible service portals").if_new(),
+    Jump::new("filter", "INPUT", "KUBE-NODEPORTS", "kubernetes health check service ports"),
+    Jump::new("filter", "FORWARD", "KUBE-SERVICES", "kubernetes service portals").if_new(),
+    Jump::new("filter", "OUTPUT", "KUBE-SERVICES", "kubernetes service portals").if_new(),
+    Jump::new("filter", "FORWARD", "KUBE-FORWARD", "kubernetes forwarding rules"),
+    Jump::new("filter", "INPUT", "KUBE-PROXY-FIREWALL", "kubernetes load balancer firewall").if_new(),
+    Jump::new("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", "kubernetes load balancer firewall").if_new(),
+    Jump::new("filter", "FORWARD", "KUBE-PROXY-FIREWALL", "kubernetes load balancer firewall").if_new(),
+    Jump::new("nat", "OUTPUT", "KUBE-SERVICES", "kubernetes service portals"),
+    Jump::new("nat", "PREROUTING", "KUBE-SERVICES", "kubernetes service portals"),
+    Jump::new("nat", "POSTROUTING", "KUBE-POSTROUTING", "kubernetes postrouting rules"),
 ];
 
 /// Jumps to the chain that the kubelet makes as well. It is left at clean-up, as upstream leaves it.
-const FIREWALL_JUMPS: [(&str, &str, &str, bool, &str); 2] =
-    [("filter", "INPUT", FIREWALL, false, ""), ("filter", "OUTPUT", FIREWALL, false, "")];
-
-/// The rule of a jump, without table and kernel chain.
-fn jump(to: &'static str, only_new: bool, comment: &'static str) -> Vec<&'static str> {
-    let new: &[&str] = if only_new { &["-m", "conntrack", "--ctstate", "NEW"] } else { &[] };
-    let comment: &[&str] = if comment.is_empty() { &[] } else { &["-m", "comment", "--comment", comment] };
-    [new, comment, &["-j", to]].concat()
-}
+const FIREWALL_JUMPS: [Jump; 2] =
+    [Jump::new("filter", "INPUT", FIREWALL, ""), Jump::new("filter", "OUTPUT", FIREWALL, "")];
 
 /// Endpoints of all services beyond which their rules have no comments; upstream's `largeClusterEndpointsThreshold`.
 const LARGE_CLUSTER: usize = 1000;
@@ -71,6 +64,7 @@ fn has_comments(desired: &Desired) -> bool {
 /// Keeps the kernel's chains as wanted.
 pub struct Iptables {
     options: Options,
+    tables: Tables,
     applied: Option<Applied>,
 }
 
@@ -129,47 +123,19 @@ impl Iptables {
     /// A back end that has not applied anything yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, applied: None }
-    }
-
-    fn command(&self) -> &'static str {
-        if self.options.family == Family::V4 { "iptables" } else { "ip6tables" }
-    }
-
-    async fn restore(&self, batch: &mut Batch) -> Result<(), SyncError> {
-        let text = batch.take();
-        if text.is_empty() {
-            return Ok(());
-        }
-        let program = format!("{}-restore", self.command());
-        feed(&program, &[WAIT, WAIT_SECONDS, "--noflush", "--counters"], &text).await
-    }
-
-    async fn run(&self, arguments: &[&str]) -> Result<(), SyncError> {
-        feed(self.command(), &[&[WAIT, WAIT_SECONDS], arguments].concat(), "").await
+        Self { tables: Tables::new(options.family), options, applied: None }
     }
 
     /// Service chains in the kernel that an earlier proxy made.
     async fn existing(&self) -> Result<BTreeSet<String>, SyncError> {
-        let saved = output(&format!("{}-save", self.command()), &["-t", "nat"], "").await?;
-        let chains = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
-        Ok(chains.filter(|chain| names::is_service_chain(chain)).map(str::to_owned).collect())
+        let chains = self.tables.chains("nat").await?;
+        Ok(chains.into_iter().filter(|chain| names::is_service_chain(chain)).collect())
     }
 
-    /// Puts our chains into the kernel's, first in line, unless they are there.
+    /// Puts our chains into the kernel's.
     async fn ensure_jumps(&self) -> Result<(), SyncError> {
         let firewall = FIREWALL_JUMPS.iter().filter(|_| guards_localnet(&self.options));
-        for (table, from, to, only_new, comment) in JUMPS.iter().chain(firewall).copied() {
-            let rule = jump(to, only_new, comment);
-            match self.run(&[&["-t", table, "-C", from], rule.as_slice()].concat()).await {
-                Ok(()) => {}
-                Err(error) if error.is_absence() => {
-                    self.run(&[&["-t", table, "-I", from], rule.as_slice()].concat()).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.tables.ensure_jumps(JUMPS.iter().chain(firewall)).await
     }
 
     /// Writes all rules, some services at a time, and the jumps to them last: until then traffic goes by what was there.
@@ -183,7 +149,7 @@ impl Iptables {
         fixed.nat.iter().for_each(|(chain, rules)| batch.write("nat", chain, rules));
         for (written, (name, port)) in desired.ports.iter().enumerate() {
             if written % CHUNK == CHUNK - 1 {
-                self.restore(&mut batch).await?;
+                self.tables.restore(&mut batch).await?;
             }
             let part = part(name, port, &self.options, comments);
             for (chain, rules) in &part.chains {
@@ -193,14 +159,14 @@ impl Iptables {
             applied.put(name.clone(), Kept::of(part));
         }
         if desired.ports.len() >= CHUNK {
-            self.restore(&mut batch).await?;
+            self.tables.restore(&mut batch).await?;
         }
         fixed.filter.iter().for_each(|(chain, rules)| batch.write("filter", chain, rules));
         for (index, (table, chain)) in SHARED.iter().enumerate() {
             batch.write(table, chain, &applied.shared(index, &self.options));
         }
         stale.into_iter().for_each(|chain| batch.remove("nat", chain));
-        self.restore(&mut batch).await?;
+        self.tables.restore(&mut batch).await?;
         self.ensure_jumps().await?;
         self.count(&applied, &batch);
         Ok(applied)
@@ -227,7 +193,7 @@ impl Iptables {
         let (mut batch, mut gone, mut touched) = (Batch::default(), Vec::new(), [false; SHARED.len()]);
         for (written, name) in changed.iter().enumerate() {
             if written % CHUNK == CHUNK - 1 {
-                self.restore(&mut batch).await?;
+                self.tables.restore(&mut batch).await?;
             }
             let before = applied.take(name);
             let port = desired.ports.get(name);
@@ -247,7 +213,7 @@ impl Iptables {
             batch.write(table, chain, &applied.shared(index, &self.options));
         }
         gone.into_iter().for_each(|chain| batch.remove("nat", chain));
-        self.restore(&mut batch).await?;
+        self.tables.restore(&mut batch).await?;
         self.count(&applied, &batch);
         Ok(applied)
     }
@@ -260,7 +226,7 @@ impl Backend for Iptables {
     }
 
     async fn check_support(&self) -> Result<(), SyncError> {
-        self.run(&["-t", "nat", "-S", "POSTROUTING"]).await
+        self.tables.check_support().await
     }
 
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
@@ -286,7 +252,7 @@ impl Backend for Iptables {
     }
 
     async fn tend(&mut self) -> bool {
-        !self.run(&["-t", "mangle", "-S", CANARY]).await.is_err_and(|error| error.is_absence())
+        self.tables.has_chain("mangle", CANARY).await
     }
 
     async fn is_present(&self) -> bool {
@@ -294,11 +260,7 @@ impl Backend for Iptables {
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
-        for (table, from, to, only_new, comment) in JUMPS {
-            let rule = jump(to, only_new, comment);
-            // Until there is none: a jump may have been made twice.
-            while self.run(&[&["-t", table, "-D", from], rule.as_slice()].concat()).await.is_ok() {}
-        }
+        self.tables.remove_jumps(&JUMPS).await;
         let mut batch = Batch::default();
         let mut old = fixed(&self.options);
         old.filter.remove(FIREWALL);
@@ -306,10 +268,10 @@ impl Backend for Iptables {
         old.nat.into_keys().for_each(|chain| batch.remove("nat", chain));
         SHARED.iter().for_each(|(table, chain)| batch.remove(table, (*chain).to_owned()));
         self.existing().await?.into_iter().for_each(|chain| batch.remove("nat", chain));
-        self.restore(&mut batch).await?;
+        self.tables.restore(&mut batch).await?;
         // Upstream makes one in each table.
         for table in ["mangle", "nat", "filter"] {
-            self.run(&["-t", table, "-X", CANARY]).await.ok();
+            self.tables.run(&["-t", table, "-X", CANARY]).await.ok();
         }
         self.applied = None;
         Ok(())

@@ -1,7 +1,7 @@
 use super::render::{Rules, render};
 use super::*;
 use crate::detect::LocalDetector;
-use crate::plan::{Endpoint, Policy, Protocol, ServicePort};
+use crate::plan::{Endpoint, Family, Policy, Protocol, ServicePort};
 
 fn options() -> Options {
     Options {
@@ -137,5 +137,5 @@ fn packets_of_others_for_loopback_are_dropped_where_the_kernel_routes_them() {
     assert_eq!(with(Family::V4, true), Some(vec![drop.to_owned()]));
     assert_eq!(with(Family::V4, false), None);
     assert_eq!(with(Family::V6, true), None);
-    assert_eq!(jump(FIREWALL, false, ""), ["-j", "KUBE-FIREWALL"]);
+    assert_eq!(FIREWALL_JUMPS[0].arguments("-I"), ["-t", "filter", "-I", "INPUT", "-j", "KUBE-FIREWALL"]);
 }

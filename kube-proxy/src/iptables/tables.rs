@@ -1,0 +1,106 @@
+//! The kernel's tables through the iptables tools, of one family. Shared by the modes that have rules there.
+
+use std::collections::BTreeSet;
+
+use super::batch::Batch;
+use crate::backend::{SyncError, feed, output};
+use crate::plan::Family;
+
+const WAIT: &str = "-w";
+const WAIT_SECONDS: &str = "5";
+
+/// A rule of a kernel's chain that jumps to one of ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Jump {
+    pub(crate) table: &'static str,
+    from: &'static str,
+    pub(crate) to: &'static str,
+    /// For new connections alone.
+    only_new: bool,
+    comment: &'static str,
+}
+
+impl Jump {
+    /// A jump for all packets, without a comment where that is empty.
+    pub(crate) const fn new(table: &'static str, from: &'static str, to: &'static str, comment: &'static str) -> Self {
+        Self { table, from, to, only_new: false, comment }
+    }
+
+    /// The same for new connections alone.
+    pub(crate) const fn if_new(self) -> Self {
+        Self { only_new: true, ..self }
+    }
+
+    /// The tool's arguments that do something (`-C`, `-I`, `-D`) with the rule.
+    pub(crate) fn arguments(&self, action: &'static str) -> Vec<&'static str> {
+        let new: &[&str] = if self.only_new { &["-m", "conntrack", "--ctstate", "NEW"] } else { &[] };
+        let comment: &[&str] =
+            if self.comment.is_empty() { &[] } else { &["-m", "comment", "--comment", self.comment] };
+        [&["-t", self.table, action, self.from], new, comment, &["-j", self.to]].concat()
+    }
+}
+
+/// The tables of one family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables(Family);
+
+impl Tables {
+    pub(crate) const fn new(family: Family) -> Self {
+        Self(family)
+    }
+
+    fn command(self) -> &'static str {
+        if self.0 == Family::V4 { "iptables" } else { "ip6tables" }
+    }
+
+    /// Runs the tool.
+    pub(crate) async fn run(self, arguments: &[&str]) -> Result<(), SyncError> {
+        feed(self.command(), &[&[WAIT, WAIT_SECONDS], arguments].concat(), "").await
+    }
+
+    /// Commits a batch, if there is anything in it.
+    pub(crate) async fn restore(self, batch: &mut Batch) -> Result<(), SyncError> {
+        let text = batch.take();
+        if text.is_empty() {
+            return Ok(());
+        }
+        let program = format!("{}-restore", self.command());
+        feed(&program, &[WAIT, WAIT_SECONDS, "--noflush", "--counters"], &text).await
+    }
+
+    /// Fails where the kernel or the machine has no such tables.
+    pub(crate) async fn check_support(self) -> Result<(), SyncError> {
+        self.run(&["-t", "nat", "-S", "POSTROUTING"]).await
+    }
+
+    /// Names of the chains of a table.
+    pub(crate) async fn chains(self, table: &str) -> Result<BTreeSet<String>, SyncError> {
+        let saved = output(&format!("{}-save", self.command()), &["-t", table], "").await?;
+        let chains = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+        Ok(chains.map(str::to_owned).collect())
+    }
+
+    /// False where there is no such chain; a look that fails tells nothing.
+    pub(crate) async fn has_chain(self, table: &str, chain: &str) -> bool {
+        !self.run(&["-t", table, "-S", chain]).await.is_err_and(|error| error.is_absence())
+    }
+
+    /// Puts jumps into the kernel's chains, first in line, unless they are there.
+    pub(crate) async fn ensure_jumps(self, jumps: impl Iterator<Item = &'static Jump>) -> Result<(), SyncError> {
+        for jump in jumps {
+            match self.run(&jump.arguments("-C")).await {
+                Ok(()) => {}
+                Err(error) if error.is_absence() => self.run(&jump.arguments("-I")).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes jumps until there is none: one may have been made twice.
+    pub(crate) async fn remove_jumps(self, jumps: &[Jump]) {
+        for jump in jumps {
+            while self.run(&jump.arguments("-D")).await.is_ok() {}
+        }
+    }
+}

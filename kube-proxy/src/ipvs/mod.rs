@@ -1,0 +1,428 @@
+//! The IPVS back end: virtual servers in the kernel's load balancer, their addresses on a device of our own, and a few
+//! iptables rules that look things up in sets.
+
+mod device;
+mod netlink;
+mod render;
+mod rules;
+mod sets;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+
+use crate::backend::{Backend, Environment, NodePorts, Options, SyncError, Written, output};
+use crate::iptables::{Batch, Tables};
+use crate::kernel;
+use crate::mode::Mode;
+use crate::plan::{Desired, Family, PortName, Protocol};
+use crate::settings::Settings;
+use device::Device;
+use netlink::{Ipvs, Timeouts};
+use render::{Node, Part, Server, VirtualServer, part};
+use rules::{JUMPS, chains};
+use sets::{Members, Set};
+use steps::{Draining, Step};
+
+/// The mode.
+pub const MODE: Mode = Mode {
+    name: "ipvs",
+    periods: "ipvs",
+    masquerading: "iptables",
+    localhost_node_ports: false,
+    primary_node_ports: false,
+    backend: |options, settings| Box::new(IpvsProxy::new(options, Config::of(settings))),
+};
+
+/// The scheduler of a configuration that names none.
+const SCHEDULER: &str = "rr";
+
+/// Settings of this mode alone: the `ipvs` section of the configuration.
+#[derive(Clone, Debug, Default)]
+struct Config {
+    scheduler: String,
+    /// Networks of virtual servers that are not ours to remove.
+    exclude: Vec<IpNet>,
+    strict_arp: bool,
+    timeouts: Timeouts,
+}
+
+impl Config {
+    fn of(settings: &Settings) -> Self {
+        let fields = &settings.configuration;
+        let scheduler = fields.string("ipvs.scheduler");
+        let time = |name: &str| fields.duration(&format!("ipvs.{name}"));
+        Self {
+            scheduler: if scheduler.is_empty() { SCHEDULER.to_owned() } else { scheduler },
+            exclude: fields.list("ipvs.excludeCIDRs").iter().filter_map(|net| shared::address::network(net)).collect(),
+            strict_arp: fields.boolean("ipvs.strictARP"),
+            timeouts: Timeouts { tcp: time("tcpTimeout"), tcp_fin: time("tcpFinTimeout"), udp: time("udpTimeout") },
+        }
+    }
+
+    fn excludes(&self, address: IpAddr) -> bool {
+        self.exclude.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// Keeps the kernel's virtual servers as wanted.
+pub struct IpvsProxy {
+    options: Options,
+    config: Config,
+    tables: Tables,
+    applied: Option<Applied>,
+    draining: Draining,
+    is_prepared: bool,
+}
+
+/// What the kernel has.
+#[derive(Default)]
+struct Applied {
+    ports: BTreeMap<PortName, Part>,
+    /// Ports that ask for a virtual server; the first one has it.
+    servers: BTreeMap<VirtualServer, BTreeMap<PortName, Server>>,
+    members: Members,
+    /// Sets that had members when rules were last written.
+    filled: BTreeSet<Set>,
+    node: Node,
+}
+
+/// Changes of what the kernel has.
+#[derive(Default)]
+struct Changes {
+    steps: Vec<Step>,
+    members: Vec<(Set, String, bool)>,
+}
+
+impl Applied {
+    /// Puts what a port asks for in the place of what it asked for before.
+    fn put(&mut self, name: &PortName, after: Option<Part>, draining: &mut Draining, changes: &mut Changes) {
+        let before = self.ports.remove(name).unwrap_or_default();
+        let wanted = after.as_ref().cloned().unwrap_or_default();
+        for (set, member) in wanted.members.difference(&before.members) {
+            if self.members.add(*set, member.clone()) {
+                changes.member(*set, member, true);
+            }
+        }
+        let keys: BTreeSet<&VirtualServer> = before.servers.keys().chain(wanted.servers.keys()).collect();
+        for key in keys {
+            let claims = self.servers.entry(key.clone()).or_default();
+            let old = claims.values().next().cloned();
+            match wanted.servers.get(key) {
+                Some(server) => drop(claims.insert(name.clone(), server.clone())),
+                None => drop(claims.remove(name)),
+            }
+            draining.change(key, old.as_ref(), claims.values().next(), &mut changes.steps);
+            if claims.is_empty() {
+                self.servers.remove(key);
+            }
+        }
+        for (set, member) in before.members.difference(&wanted.members) {
+            if self.members.remove(*set, member.clone()) {
+                changes.member(*set, member, false);
+            }
+        }
+        if let Some(part) = after {
+            self.ports.insert(name.clone(), part);
+        }
+    }
+}
+
+impl Changes {
+    fn member(&mut self, set: Set, member: &str, is_added: bool) {
+        if set == Set::IpvsIps
+            && let Ok(address) = member.parse()
+        {
+            self.steps.push(if is_added { Step::Bind(address) } else { Step::Unbind(address) });
+        }
+        self.members.push((set, member.to_owned(), is_added));
+    }
+}
+
+fn kernel_error(what: &'static str) -> impl Fn(io::Error) -> SyncError {
+    move |error| SyncError::Kernel { what, error }
+}
+
+/// Runs what waits for the kernel beside the runtime.
+async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
+) -> Result<T, SyncError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(SyncError::Kernel { what: "a thread", error: io::Error::other(error) }),
+    }
+}
+
+/// Carries steps out. All of them are tried; the first error is returned.
+fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<(), SyncError> {
+    if steps.is_empty() {
+        return Ok(());
+    }
+    let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
+    let device = Device::open().map_err(kernel_error(device::NAME))?;
+    let elsewhere = device::addresses(family, false);
+    let mut outcome = Ok(());
+    for step in steps {
+        let done = match &step {
+            Step::Bind(address) if elsewhere.contains(address) => Ok(()),
+            Step::Bind(address) => device.set(*address, true),
+            Step::Unbind(address) => device.set(*address, false),
+            Step::Serve(key, server) => ipvs.set_service(key, server, scheduler),
+            Step::Remove(key) => ipvs.delete_service(key),
+            Step::SetReal(key, real, weight) => ipvs.set_real(key, *real, *weight),
+            Step::RemoveReal(key, real) => ipvs.delete_real(key, *real),
+        };
+        if let Err(error) = done {
+            tracing::warn!(?step, %error, "Failed to change IPVS");
+            outcome = outcome.and(Err(SyncError::Kernel { what: "ipvs", error }));
+        }
+    }
+    outcome
+}
+
+/// Virtual servers that the kernel has, with those of their real servers that get connections.
+type Found = BTreeMap<VirtualServer, (String, Server)>;
+
+/// Real servers with weight 0 that the kernel has: an earlier proxy drained them.
+type Drained = Vec<(VirtualServer, SocketAddr)>;
+
+fn read_kernel(family: Family) -> Result<(Found, Drained), SyncError> {
+    let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
+    let (mut found, mut drained) = (Found::new(), Drained::new());
+    for (key, present) in ipvs.services(family).map_err(kernel_error("ipvs"))? {
+        let reals = ipvs.reals(&key).map_err(kernel_error("ipvs"))?;
+        let (serving, rest): (Vec<_>, Vec<_>) = reals.into_iter().partition(|(_, real)| real.weight > 0);
+        drained.extend(rest.into_iter().map(|(real, _)| (key.clone(), real)));
+        let reals = serving.into_iter().map(|(real, _)| real).collect();
+        found.insert(key, (present.scheduler, Server { affinity: present.persistent, is_bound: false, reals }));
+    }
+    Ok((found, drained))
+}
+
+impl IpvsProxy {
+    fn new(options: Options, config: Config) -> Self {
+        let tables = Tables::new(options.family);
+        Self { options, config, tables, applied: None, draining: Draining::default(), is_prepared: false }
+    }
+
+    fn node(&self) -> Node {
+        let node_ports = match &self.options.environment.node_ports {
+            NodePorts::All => device::addresses(self.options.family, false),
+            NodePorts::Addresses(addresses) => {
+                addresses.iter().copied().filter(|address| !address.is_loopback()).collect()
+            }
+        };
+        Node { node_ports, own: self.options.node_addresses.clone() }
+    }
+
+    /// Sets the kernel up for connections that its load balancer carries.
+    async fn prepare(&mut self) -> Result<(), SyncError> {
+        if self.is_prepared {
+            return Ok(());
+        }
+        kernel::tune_ipvs(self.config.strict_arp);
+        let timeouts = self.config.timeouts;
+        beside(move || Ipvs::open().and_then(|ipvs| ipvs.set_timeouts(timeouts)).map_err(kernel_error("ipvs"))).await?;
+        self.is_prepared = true;
+        Ok(())
+    }
+
+    /// Carries changes out: sets and rules first, so that no server answers without them.
+    async fn write(&mut self, applied: &mut Applied, changes: Changes, all: bool) -> Result<(), SyncError> {
+        let family = self.options.family;
+        let text =
+            if all { sets::replacement(family, &applied.members) } else { sets::changes(family, &changes.members) };
+        sets::restore(&text).await?;
+        let filled = applied.members.filled();
+        if all || filled != applied.filled {
+            self.write_rules(&filled, all).await?;
+            applied.filled = filled;
+        }
+        let scheduler = self.config.scheduler.clone();
+        beside(move || carry_out(changes.steps, &scheduler, family)).await
+    }
+
+    async fn write_rules(&self, filled: &BTreeSet<Set>, with_jumps: bool) -> Result<(), SyncError> {
+        let mut batch = Batch::default();
+        for ((table, chain), rules) in chains(filled, &self.options) {
+            batch.write(table, chain, &rules);
+        }
+        self.tables.restore(&mut batch).await?;
+        if with_jumps { self.tables.ensure_jumps(JUMPS.iter()).await } else { Ok(()) }
+    }
+
+    /// Brings everything to what is wanted, whatever is there.
+    async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
+        self.prepare().await?;
+        let family = self.options.family;
+        let (found, drained) = beside(move || read_kernel(family)).await?;
+        let mut applied = Applied { node: self.node(), ..Applied::default() };
+        let mut draining = Draining::default();
+        let mut changes = Changes::default();
+        for (name, port) in &desired.ports {
+            applied.put(name, Some(part(name, port, &applied.node)), &mut draining, &mut changes);
+        }
+        // Of the steps from nothing those for addresses stay; servers are compared with the kernel's.
+        changes.steps.retain(|step| matches!(step, Step::Bind(_)));
+        for (key, claims) in &applied.servers {
+            let wanted = claims.values().next();
+            let known = found.get(key).filter(|(scheduler, _)| *scheduler == self.config.scheduler);
+            if known.is_none()
+                && let (Some((_, present)), Some(wanted)) = (found.get(key), wanted)
+            {
+                // The scheduler is another one; real servers stay.
+                changes.steps.push(Step::Serve(key.clone(), wanted.clone()));
+                draining.change(
+                    key,
+                    Some(&Server { affinity: wanted.affinity, ..present.clone() }),
+                    Some(wanted),
+                    &mut changes.steps,
+                );
+                continue;
+            }
+            draining.change(key, known.map(|(_, server)| server), wanted, &mut changes.steps);
+        }
+        let strangers = found.keys().filter(|key| !applied.servers.contains_key(*key));
+        let removed = strangers.filter(|key| !self.config.excludes(key.address));
+        changes.steps.extend(removed.map(|key| Step::Remove(key.clone())));
+        let bound = device::addresses(family, true).into_iter().filter(|address| !self.config.excludes(*address));
+        let is_wanted = |address: &IpAddr| applied.members.of(Set::IpvsIps).any(|member| member == address.to_string());
+        changes.steps.extend(bound.filter(|address| !is_wanted(address)).map(Step::Unbind));
+        for (key, real) in drained {
+            draining.resume(&key, real, applied.servers.get(&key).and_then(|claims| claims.values().next()));
+        }
+        self.draining = draining;
+        self.write(&mut applied, changes, true).await?;
+        Ok(applied)
+    }
+
+    /// Removes real servers whose connections have ended.
+    async fn drain(&mut self) {
+        let servers = self.draining.servers();
+        if servers.is_empty() {
+            return;
+        }
+        let read = beside(move || {
+            let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
+            Ok(servers.into_iter().filter_map(|key| Some((ipvs.reals(&key).ok()?, key))).collect::<Vec<_>>())
+        });
+        let Ok(read) = read.await else { return };
+        let mut steps = Vec::new();
+        for (reals, key) in read {
+            for (real, state) in reals {
+                if state.connections == 0 && self.draining.has(&key, real) {
+                    self.draining.gone(&key, real);
+                    steps.push(Step::RemoveReal(key.clone(), real));
+                }
+            }
+        }
+        let (scheduler, family) = (self.config.scheduler.clone(), self.options.family);
+        // One that is left behind by a failure is found by the next full sync.
+        beside(move || carry_out(steps, &scheduler, family)).await.ok();
+    }
+
+    /// Tries the scheduler with a virtual server for documentation's addresses, as upstream's `CanUseIPVSProxier`.
+    fn try_scheduler(family: Family, scheduler: &str) -> Result<(), SyncError> {
+        let address = match family {
+            Family::V4 => IpAddr::from([198, 51, 100, 0]),
+            Family::V6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0_u16]),
+        };
+        let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
+        let key = VirtualServer { address, port: 20_000, protocol: Protocol::Tcp };
+        let made = ipvs.set_service(&key, &Server::default(), scheduler);
+        made.and_then(|()| ipvs.delete_service(&key)).map_err(kernel_error("the IPVS scheduler"))
+    }
+}
+
+#[async_trait]
+impl Backend for IpvsProxy {
+    fn name(&self) -> &'static str {
+        MODE.name
+    }
+
+    async fn check_support(&self) -> Result<(), SyncError> {
+        self.tables.check_support().await?;
+        output("ipset", &["--version"], "").await?;
+        let (family, scheduler) = (self.options.family, self.config.scheduler.clone());
+        beside(move || Self::try_scheduler(family, &scheduler)).await
+    }
+
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+        // After a failure what the kernel holds is unknown: the next sync writes everything.
+        let (applied, written) = match self.applied.take() {
+            Some(applied) if changed.is_empty() => (applied, Written::Nothing),
+            Some(mut applied) => {
+                let mut changes = Changes::default();
+                for name in changed {
+                    let part = desired.ports.get(name).map(|port| part(name, port, &applied.node));
+                    applied.put(name, part, &mut self.draining, &mut changes);
+                }
+                self.write(&mut applied, changes, false).await?;
+                (applied, Written::Changes)
+            }
+            None => (self.write_all(desired).await?, Written::Everything),
+        };
+        self.applied = Some(applied);
+        Ok(written)
+    }
+
+    fn forget(&mut self) {
+        self.applied = None;
+    }
+
+    fn set_environment(&mut self, environment: &Environment) {
+        self.options.environment.clone_from(environment);
+        // Addresses of the node come and go.
+        if self.applied.as_ref().is_some_and(|applied| applied.node != self.node()) {
+            self.forget();
+        }
+    }
+
+    async fn tend(&mut self) -> bool {
+        self.drain().await;
+        let some = self.applied.as_ref().and_then(|applied| applied.servers.keys().next().cloned());
+        let has_servers = match some {
+            Some(key) => beside(move || Ok(Ipvs::open().and_then(|ipvs| ipvs.has_service(&key)).unwrap_or(true))).await,
+            None => Ok(true),
+        };
+        has_servers.unwrap_or(true) && device::is_present() && self.tables.has_chain("filter", "KUBE-IPVS-FILTER").await
+    }
+
+    async fn is_present(&self) -> bool {
+        device::is_present()
+    }
+
+    async fn clean_up(&mut self) -> Result<(), SyncError> {
+        self.applied = None;
+        let family = self.options.family;
+        let servers = beside(move || {
+            let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
+            for key in ipvs.services(family).map_err(kernel_error("ipvs"))?.keys() {
+                ipvs.delete_service(key).map_err(kernel_error("ipvs"))?;
+            }
+            device::remove().map_err(kernel_error(device::NAME))
+        });
+        match servers.await {
+            // A kernel without IPVS has nothing of it.
+            Err(SyncError::Kernel { error, .. }) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            outcome => outcome?,
+        }
+        self.tables.remove_jumps(&JUMPS).await;
+        let mut batch = Batch::default();
+        let there = [("nat", self.tables.chains("nat").await?), ("filter", self.tables.chains("filter").await?)];
+        for (table, chain) in chains(&BTreeSet::new(), &self.options).into_keys() {
+            if there.iter().any(|(of, chains)| *of == table && chains.contains(chain)) {
+                batch.remove(table, chain.to_owned());
+            }
+        }
+        self.tables.restore(&mut batch).await?;
+        sets::destroy(family).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Changes of the kernel's servers that lead from what it has to what is wanted. Pure.
+//!
+//! A real server of a TCP service that is not wanted any more gets no new connections (weight 0) and goes when its
+//! connections have ended; of other protocols it goes at once. Upstream's `graceful_termination.go`.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use super::render::{Server, VirtualServer};
+use crate::plan::Protocol;
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Puts an address on the device, unless another device has it.
+    Bind(IpAddr),
+    /// Takes an address off the device.
+    Unbind(IpAddr),
+    /// Adds a virtual server or changes it.
+    Serve(VirtualServer, Server),
+    /// Removes a virtual server with its real ones.
+    Remove(VirtualServer),
+    /// Adds a real server or changes its weight.
+    SetReal(VirtualServer, SocketAddr, u32),
+    /// Removes a real server.
+    RemoveReal(VirtualServer, SocketAddr),
+}
+
+/// Real servers that wait for their connections to end.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Draining(BTreeSet<(VirtualServer, SocketAddr)>);
+
+impl Draining {
+    /// Steps from one state of a virtual server to the next; `before` holds what the kernel has.
+    pub(super) fn change(
+        &mut self,
+        key: &VirtualServer,
+        before: Option<&Server>,
+        after: Option<&Server>,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(after) = after else {
+            if before.is_some() {
+                self.0.retain(|(of, _)| of != key);
+                steps.push(Step::Remove(key.clone()));
+            }
+            return;
+        };
+        if before.is_none_or(|before| before.affinity != after.affinity) {
+            steps.push(Step::Serve(key.clone(), after.clone()));
+        }
+        let none = BTreeSet::new();
+        let had = before.map_or(&none, |before| &before.reals);
+        for real in after.reals.difference(had) {
+            self.0.remove(&(key.clone(), *real));
+            steps.push(Step::SetReal(key.clone(), *real, 1));
+        }
+        for real in had.difference(&after.reals) {
+            match key.protocol {
+                Protocol::Tcp => {
+                    self.0.insert((key.clone(), *real));
+                    steps.push(Step::SetReal(key.clone(), *real, 0));
+                }
+                Protocol::Udp | Protocol::Sctp => steps.push(Step::RemoveReal(key.clone(), *real)),
+            }
+        }
+    }
+
+    /// Takes in a real server that the kernel has with weight 0 and that is not wanted.
+    pub(super) fn resume(&mut self, key: &VirtualServer, real: SocketAddr, wanted: Option<&Server>) {
+        if wanted.is_some_and(|wanted| !wanted.reals.contains(&real)) {
+            self.0.insert((key.clone(), real));
+        }
+    }
+
+    /// Virtual servers with real ones that wait.
+    pub(super) fn servers(&self) -> BTreeSet<VirtualServer> {
+        self.0.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Reports whether a real server waits.
+    pub(super) fn has(&self, key: &VirtualServer, real: SocketAddr) -> bool {
+        self.0.contains(&(key.clone(), real))
+    }
+
+    /// Forgets a real server that is gone.
+    pub(super) fn gone(&mut self, key: &VirtualServer, real: SocketAddr) {
+        self.0.remove(&(key.clone(), real));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn server(reals: &[&str]) -> Server {
+        Server { affinity: None, is_bound: true, reals: reals.iter().map(|real| at(real)).collect() }
+    }
+
+    fn key(protocol: Protocol) -> VirtualServer {
+        VirtualServer { address: "10.96.0.5".parse().expect("ip"), port: 80, protocol }
+    }
+
+    fn steps(
+        draining: &mut Draining,
+        protocol: Protocol,
+        before: Option<&Server>,
+        after: Option<&Server>,
+    ) -> Vec<Step> {
+        let mut steps = Vec::new();
+        draining.change(&key(protocol), before, after, &mut steps);
+        steps
+    }
+
+    #[test]
+    fn tcp_servers_drain_and_come_back_and_others_go_at_once() {
+        let (two, one) = (server(&["10.1.0.1:80", "10.1.0.2:80"]), server(&["10.1.0.1:80"]));
+        let gone = at("10.1.0.2:80");
+        for (protocol, expected) in [
+            (Protocol::Tcp, Step::SetReal(key(Protocol::Tcp), gone, 0)),
+            (Protocol::Udp, Step::RemoveReal(key(Protocol::Udp), gone)),
+            (Protocol::Sctp, Step::RemoveReal(key(Protocol::Sctp), gone)),
+        ] {
+            let mut draining = Draining::default();
+            assert_eq!(steps(&mut draining, protocol, Some(&two), Some(&one)), [expected]);
+            assert_eq!(draining.has(&key(protocol), gone), protocol == Protocol::Tcp);
+            let back = steps(&mut draining, protocol, Some(&one), Some(&two));
+            assert_eq!(back, [Step::SetReal(key(protocol), gone, 1)]);
+            assert_eq!(draining, Draining::default());
+        }
+    }
+
+    #[test]
+    fn servers_come_with_their_reals_and_go_whole() {
+        let mut draining = Draining::default();
+        let one = server(&["10.1.0.1:80"]);
+        let key = key(Protocol::Tcp);
+        let made = steps(&mut draining, Protocol::Tcp, None, Some(&one));
+        assert_eq!(made, [Step::Serve(key.clone(), one.clone()), Step::SetReal(key.clone(), at("10.1.0.1:80"), 1)]);
+        steps(&mut draining, Protocol::Tcp, Some(&one), Some(&server(&[])));
+        assert_eq!(draining.servers(), [key.clone()].into());
+        assert_eq!(steps(&mut draining, Protocol::Tcp, Some(&one), None), [Step::Remove(key)]);
+        assert_eq!(draining, Draining::default());
+        assert!(steps(&mut draining, Protocol::Tcp, None, None).is_empty());
+    }
+
+    #[test]
+    fn affinity_that_changes_is_written() {
+        let mut draining = Draining::default();
+        let (plain, sticky) = (server(&[]), Server { affinity: Some(60), ..server(&[]) });
+        let written = steps(&mut draining, Protocol::Tcp, Some(&plain), Some(&sticky));
+        assert_eq!(written, [Step::Serve(key(Protocol::Tcp), sticky)]);
+    }
+}
