@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::harness::{Cluster, etcd_is_missing, eventually, free_port, guard, send_signal};
 
@@ -69,6 +72,36 @@ impl Etcds {
         })
         .await
     }
+}
+
+/// Longest time in which neither of two members answered a read that was sent to it alone, while `work` was done. On a busy
+/// machine an election may take longer than a request has time.
+async fn longest_silence<T>(ports: Vec<u16>, work: impl Future<Output = T>) -> (Duration, T) {
+    let silence = Arc::new(Mutex::new((Instant::now(), Duration::ZERO)));
+    let observers: JoinSet<()> = ports
+        .into_iter()
+        .map(|port| {
+            let silence = Arc::clone(&silence);
+            async move {
+                loop {
+                    let read = async {
+                        let mut client =
+                            etcd_client::Client::connect([format!("http://127.0.0.1:{port}")], None).await?;
+                        client.get("silence", None).await
+                    };
+                    if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(1), read).await {
+                        let (since, longest) = *silence.lock();
+                        *silence.lock() = (Instant::now(), longest.max(since.elapsed()));
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        })
+        .collect();
+    let done = work.await;
+    drop(observers);
+    let (since, longest) = *silence.lock();
+    (longest.max(since.elapsed()), done)
 }
 
 impl Drop for Etcds {
@@ -144,7 +177,14 @@ async fn frozen_etcd_leader_fails_no_read() {
     let Some((cluster, etcds)) = on_three_members().await else { return };
     let leader = etcds.leader().await;
     etcds.signal(leader, "STOP");
-    let tally = exercise(&cluster, "frozen", Duration::from_secs(6)).await;
+    let others = etcds.members.iter().enumerate().filter(|(at, _)| *at != leader).map(|(_, member)| member.port);
+    let frozen = exercise(&cluster, "frozen", Duration::from_secs(6));
+    let (silence, tally) = longest_silence(others.collect(), frozen).await;
+    if silence > Duration::from_secs(6) {
+        etcds.signal(leader, "CONT");
+        eprintln!("skipped: on this busy machine etcd itself answered nothing for {silence:?}");
+        return;
+    }
     // A write that the frozen member may have begun is not repeated, and ends with its deadline.
     let settled = exercise(&cluster, "settled", Duration::from_secs(2)).await;
     etcds.signal(leader, "CONT");
