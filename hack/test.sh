@@ -20,6 +20,17 @@ fi
 # Examples are named because what they need is what tests need: without them all would be compiled anew.
 cargo build --workspace --locked --bins --examples
 bin=$CARGO_TARGET_DIR/debug
+
+echo "==> kube-proxy's ipvs mode, in a virtual machine whose kernel has IPVS"
+traffic=$(cargo test --locked -p ironclad-kube-proxy --test traffic --no-run --message-format=json |
+  sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+if [ "$(uname -m)" = x86_64 ]; then
+  hack/vm.sh "${CACHE:-$HOME/.cache/ironclad}" env MODES=ipvs "$traffic" --nocapture
+else
+  skip "no kernel for a virtual machine of $(uname -m)"
+fi
+
+echo "==> clusters"
 images=${CACHE:-$HOME/.cache/ironclad}/images
 e2e/images/build.sh "$images" "$bin/cluster"
 # Two minutes of a compiler and modules from the network: without it, the phase about DNS says that it is left out.
