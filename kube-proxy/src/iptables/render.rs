@@ -231,7 +231,11 @@ impl Renderer<'_> {
         Some(format!("{comment} {to} {not_local} -j KUBE-MARK-MASQ"))
     }
 
+    /// Adds the chain of an endpoint, once for both policies.
     fn endpoint_chain(&mut self, endpoint: &Endpoint, chain: String) {
+        if self.part.chains.iter().any(|(known, _)| *known == chain) {
+            return;
+        }
         let bits = if endpoint.address.is_ipv4() { 32 } else { 128 };
         let (name, protocol) = (self.name, self.name.protocol.as_str());
         // A pod that reaches itself through its service must not see its own address as the source.

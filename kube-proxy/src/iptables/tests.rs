@@ -104,6 +104,24 @@ fn local_policy_without_local_endpoints_drops() {
 }
 
 #[test]
+fn an_endpoint_of_both_policies_has_one_chain() {
+    let local = vec![Endpoint { local: true, ..endpoint("192.0.2.10") }];
+    let port = ServicePort {
+        external: Policy::Local,
+        node_port: Some(32700),
+        cluster_endpoints: local.clone(),
+        local_endpoints: local,
+        ..port()
+    };
+    let part = render::part(&name(), &port, &options(), true);
+    let mut chains: Vec<&String> = part.chains.iter().map(|(chain, _)| chain).collect();
+    chains.sort_unstable();
+    let all = chains.len();
+    chains.dedup();
+    assert_eq!((chains.len(), all), (4, 4), "{chains:?}");
+}
+
+#[test]
 fn affinity_remembers_clients() {
     let rules = rules(ServicePort { affinity: Some(10_800), ..port() });
     assert!(rules.nat["KUBE-SVC-NPX46M4PTMTKRN6Y"][1].contains("--rcheck --seconds 10800 --reap"));

@@ -1,0 +1,176 @@
+//! Random changes of services, with proxies that are killed and rules that others flush in between: what the kernel has in the
+//! end is what a fresh start writes. `CHURN_SEED` names another run, `CHURN_CHANGES` lengthens it, `MODES` names the modes that
+//! are run and must not be left out.
+
+#![allow(clippy::panic)]
+
+mod dump;
+#[path = "../traffic/network.rs"]
+#[allow(dead_code)]
+mod network;
+mod random;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube_proxy::backend::{Backend, Environment, NodePorts, Options};
+use kube_proxy::detect::LocalDetector;
+use kube_proxy::mode::{MODES, Mode};
+use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
+use kube_proxy::settings::{from_flags, parse};
+use shared::flags::{FeatureGates, FlagSet};
+
+use network::Space;
+use random::Random;
+
+/// Services whose objects change.
+const SERVICES: u32 = 12;
+/// Changes between two comparisons.
+const ROUND: u32 = 60;
+/// Time after which what is stale may be deleted, and a bit.
+const REST: Duration = Duration::from_millis(1_100);
+
+fn backend(mode: &'static Mode, family: Family) -> Box<dyn Backend> {
+    let flags = FlagSet::of("kube-proxy", &[&format!("--proxy-mode={}", mode.name)]).expect("flags");
+    let settings = parse(from_flags(&flags), &FeatureGates::default(), String::new(), "node").expect("settings");
+    let v4 = family == Family::V4;
+    let text = |four: &'static str, six: &'static str| if v4 { four } else { six };
+    let own = text("192.0.2.1", "2001:db8:1::1").parse().expect("an address");
+    let options = Options {
+        family,
+        masquerade_all: false,
+        masquerade_mark: 0x4000,
+        detector: LocalDetector::Networks(vec![text("10.244.0.0/16", "2001:db8:244::/47").parse().expect("a network")]),
+        localhost_node_ports: mode.localhost_node_ports && v4,
+        node_addresses: vec![own],
+        drop_invalid: true,
+        environment: Environment {
+            node_ports: NodePorts::Addresses([own].into()),
+            service_networks: BTreeSet::from([text("10.96.0.0/16", "2001:db8:96::/64").parse().expect("a network")]),
+        },
+    };
+    (mode.backend)(options, &settings)
+}
+
+/// A proxy for one family, with the services that it was told of.
+struct Proxy {
+    mode: &'static Mode,
+    family: Family,
+    backend: Box<dyn Backend>,
+    desired: Desired,
+}
+
+impl Proxy {
+    fn new(mode: &'static Mode, family: Family) -> Self {
+        Self { mode, family, backend: backend(mode, family), desired: Desired::default() }
+    }
+
+    /// Changes some services and writes that.
+    async fn change(&mut self, random: &mut Random) {
+        let node = NodeFacts { name: "node".to_owned(), zone: Some("z1".to_owned()) };
+        let mut delta = Delta::default();
+        for _ in 0..=random.below(3) {
+            let name = format!("s{}", random.below(SERVICES));
+            let object = random.service(&name, self.family);
+            let (service, slices) = match object {
+                Some((service, slice)) => (Some(service), vec![Arc::new(slice)]),
+                None => (None, Vec::new()),
+            };
+            self.desired.replace(("n", &name), service.as_ref(), &slices, (&node, self.family), &mut delta);
+        }
+        self.sync(&delta).await;
+    }
+
+    async fn sync(&mut self, delta: &Delta) {
+        self.backend.sync(&self.desired, &delta.ports).await.expect("rules are written");
+    }
+
+    /// Another process in the place of this one, which knows nothing of what was written.
+    async fn restart(&mut self) {
+        self.backend = backend(self.mode, self.family);
+        self.sync(&Delta::default()).await;
+    }
+
+    /// Looks after the kernel as each sync period does.
+    async fn tend(&mut self) {
+        if !self.backend.tend().await {
+            self.backend.forget();
+            self.sync(&Delta::default()).await;
+        }
+    }
+}
+
+/// What the kernel has after changes from a seed, and what a fresh start makes of the same services, round by round.
+fn churn(mode: &'static Mode, family: Family, seed: u64, changes: u32) -> Result<(), String> {
+    let (churned, fresh) = (Space::new(), Space::new());
+    let (churned, fresh) = (churned.map_err(|error| error.to_string())?, fresh.map_err(|error| error.to_string())?);
+    for space in [&churned, &fresh] {
+        space.command("ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]);
+        space.address("eth0", if family == Family::V4 { "192.0.2.1/24" } else { "2001:db8:1::1/64" });
+    }
+    let run = move |(proxy, mut random): (Option<Proxy>, Random)| async move {
+        let mut proxy = match proxy {
+            Some(proxy) => proxy,
+            None => Proxy::new(mode, family),
+        };
+        for _ in 0..ROUND {
+            match random.below(20) {
+                0 => proxy.restart().await,
+                1 => {
+                    dump::flush(mode.name, family);
+                    proxy.tend().await;
+                }
+                _ => proxy.change(&mut random).await,
+            }
+        }
+        tokio::time::sleep(REST).await;
+        proxy.tend().await;
+        (Some(proxy), random)
+    };
+    let mut state = (None, Random::new(seed));
+    for round in 0..changes.div_ceil(ROUND) {
+        let (next, dumped) = churned.run(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            if state.0.is_none() {
+                runtime.block_on(backend(mode, family).check_support()).map_err(|error| error.to_string())?;
+            }
+            let next = runtime.block_on(run(state));
+            Ok::<_, String>((next, dump::kernel(mode.name, family)))
+        })?;
+        let desired = next.0.as_ref().map(|proxy: &Proxy| proxy.desired.clone()).unwrap_or_default();
+        state = next;
+        let expected = fresh.run(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let mut backend = backend(mode, family);
+                backend.clean_up().await.expect("a clean start");
+                backend.sync(&desired, &BTreeSet::new()).await.expect("rules are written");
+            });
+            dump::kernel(mode.name, family)
+        });
+        assert_eq!(dumped, expected, "{} {family:?}, seed {seed}, round {round}", mode.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn rules_after_changes_and_faults_are_those_of_a_fresh_start() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("CHURN_SEED").unwrap_or(1);
+    let changes = number("CHURN_CHANGES").and_then(|changes| u32::try_from(changes).ok()).unwrap_or(180);
+    let required = std::env::var("MODES").unwrap_or_default();
+    let is_asked = |mode: &&Mode| required.is_empty() || required.split(',').any(|name| name == mode.name);
+    for mode in MODES.into_iter().filter(is_asked) {
+        for family in [Family::V4, Family::V6] {
+            let what = format!("{} {}", mode.name, family.address_type());
+            match churn(mode, family, seed, changes) {
+                Ok(()) => eprintln!("{what}: {changes} changes from seed {seed}"),
+                Err(error) => {
+                    assert!(required.is_empty(), "{what}: {error}");
+                    eprintln!("skipped: {what}: {error}");
+                }
+            }
+        }
+    }
+}
