@@ -53,7 +53,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
         std::fs::write(&write_to, proto::yaml::encode_any(&configuration.0)?).context("writing the configuration")?;
         return Ok(());
     }
-    shared::run::set_logging(&configuration)?;
+    shared::run::set_logging(&configuration, &flags)?;
     let settings = parse(configuration, &flags.feature_gates(), flags.string("master"), &shared::serve::hostname())?;
     shared::metrics::set_feature_gates(settings.gates.clone());
     if flags.boolean("cleanup") {
@@ -83,7 +83,6 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
 /// The file's content when there is a `--config`, else what the flags say. As upstream, a file makes other flags
 /// void, except for the node's name and what is logged.
 fn configuration(flags: &FlagSet) -> Result<Fields> {
-    const LOGGING: [(&str, &str); 2] = [("logging-format", "logging.format"), ("vmodule", "logging.vmodule")];
     let path = flags.string("config");
     let mut fields = match path.as_str() {
         "" => from_flags(flags),
@@ -92,8 +91,8 @@ fn configuration(flags: &FlagSet) -> Result<Fields> {
     if flags.is_set("hostname-override") {
         fields.set("hostnameOverride", flags.string("hostname-override").into());
     }
-    for (flag, field) in LOGGING.into_iter().filter(|(flag, _)| flags.is_set(flag)) {
-        fields.set(field, flags.string(flag).into());
+    if flags.is_set("logging-format") {
+        fields.set("logging.format", flags.string("logging-format").into());
     }
     if flags.is_set("v") {
         fields.set("logging.verbosity", flags.integer("v").into());

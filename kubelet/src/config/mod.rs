@@ -235,7 +235,7 @@ pub struct Config {
 /// A file cannot be read or decoded, or a value is not usable.
 pub fn load(flags: &FlagSet) -> anyhow::Result<Config> {
     let settings = shared::config::kubelet(flags)?;
-    shared::run::set_logging(&settings)?;
+    shared::run::set_logging(&settings, flags)?;
     let gates = settings.feature_gates(&flags.feature_gates())?;
     shared::metrics::set_feature_gates(gates.clone());
     let ignored = settings.ignored(&serde_json::to_value(KubeletConfiguration::default())?);

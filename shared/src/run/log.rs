@@ -72,27 +72,30 @@ pub fn set_verbosity(verbosity: u32) {
     }
 }
 
-/// Applies the `logging` section of a configuration file, in which flags that were given are set already.
+/// Applies the `logging` section of a configuration file, in which format and verbosity of the flags are set already.
+/// `--vmodule` stands above the file's patterns.
 ///
 /// # Errors
 /// Upstream's text for a format that there is not.
-pub fn set_logging(settings: &Settings) -> Result<(), ConfigError> {
+pub fn set_logging(settings: &Settings, flags: &FlagSet) -> Result<(), ConfigError> {
     set_format(&settings.string("logging.format")).map_err(|why| ConfigError::Refused(format!("logging.{why}")))?;
     let verbosity = u32::try_from(settings.integer("logging.verbosity")).unwrap_or(0);
     VERBOSITY.store(verbosity, Ordering::Relaxed);
+    let patterns = match flags.is_set("vmodule") {
+        true => flags.string("vmodule"),
+        false => vmodule(settings.get("logging.vmodule")),
+    };
     if let Some(reload) = RELOAD.get() {
-        reload(filter(verbosity, &vmodule(settings.get("logging.vmodule"))));
+        reload(filter(verbosity, &patterns));
     }
     Ok(())
 }
 
-/// The text of `--vmodule`, out of that or out of the list of a file.
+/// A file's list of patterns as the text of `--vmodule`.
 fn vmodule(value: Option<&Value>) -> String {
-    let Some(Value::Array(items)) = value else {
-        return value.and_then(Value::as_str).unwrap_or_default().to_owned();
-    };
+    let items = value.and_then(Value::as_array).into_iter().flatten();
     let pair = |item: &Value| Some(format!("{}={}", item["filePattern"].as_str()?, item["verbosity"].as_u64()?));
-    items.iter().filter_map(pair).collect::<Vec<_>>().join(",")
+    items.filter_map(pair).collect::<Vec<_>>().join(",")
 }
 
 fn set_format(format: &str) -> Result<(), String> {
@@ -303,6 +306,15 @@ mod tests {
         assert!(out.starts_with('W'), "{out}");
         assert!(out.ends_with(" x.rs:12] \"Pod is here\" pod=\"default/a b\" count=3\n"), "{out}");
         assert_eq!(out.find(" x.rs"), Some("W1121 07:30:00.000000   12345".len()), "{out}");
+    }
+
+    #[test]
+    fn patterns_of_a_file_are_the_flags_text() {
+        let listed =
+            serde_json::json!([{"filePattern": "proxier", "verbosity": 5}, {"filePattern": "a*", "verbosity": 2}]);
+        assert_eq!(vmodule(Some(&listed)), "proxier=5,a*=2");
+        assert_eq!(vmodule(None), "");
+        assert!(set_format("yaml").is_err_and(|why| why.contains("Unsupported log format")));
     }
 
     #[test]
