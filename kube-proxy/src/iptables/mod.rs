@@ -174,9 +174,11 @@ impl Iptables {
 
     fn count(&self, applied: &Applied, batch: &Batch) {
         let fixed = fixed(&self.options);
+        // The jumps for node ports, which stand behind the rules of services.
+        let jumps = render::shared(0, std::iter::empty(), &self.options).len();
         let count = |chains: &BTreeMap<String, Vec<String>>| chains.values().map(Vec::len).sum::<usize>();
         for (table, fixed, ports) in
-            [("nat", count(&fixed.nat), applied.rules[0]), ("filter", count(&fixed.filter), applied.rules[1])]
+            [("nat", count(&fixed.nat) + jumps, applied.rules[0]), ("filter", count(&fixed.filter), applied.rules[1])]
         {
             metrics::iptables_rules(self.options.family, table, fixed + ports, batch.written(table));
         }
