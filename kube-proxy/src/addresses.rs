@@ -45,11 +45,17 @@ impl NodePortResolver {
 }
 
 fn machine_addresses() -> Vec<IpAddr> {
+    interface_addresses().into_iter().map(|(_, address)| address).collect()
+}
+
+/// All addresses of the machine, with the names of their interfaces.
+pub(crate) fn interface_addresses() -> Vec<(String, IpAddr)> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let address = |interface: nix::ifaddrs::InterfaceAddress| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+        let address = v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))?;
+        Some((interface.interface_name, address))
     };
     interfaces.filter_map(address).collect()
 }

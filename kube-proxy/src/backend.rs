@@ -41,7 +41,7 @@ pub enum SyncError {
     Kernel {
         /// The part of it that was asked.
         what: &'static str,
-        /// Its words.
+        /// Error that it returned.
         error: std::io::Error,
     },
     /// The machine lacks what the mode needs.
@@ -95,7 +95,7 @@ pub struct Options {
     pub masquerade_all: bool,
     /// The bit of the packet mark that asks for masquerading.
     pub masquerade_mark: u32,
-    /// How pods of this cluster are told from others.
+    /// Match for traffic of pods of this cluster.
     pub detector: LocalDetector,
     /// Node ports answer on loopback, too; iptables mode alone.
     pub localhost_node_ports: bool,

@@ -57,8 +57,7 @@ const LARGE_CLUSTER: usize = 1000;
 /// Reports whether rules of endpoints have comments. Rules that are there stay as they are when the cluster grows beyond
 /// the limit: comments have no effect.
 fn has_comments(desired: &Desired) -> bool {
-    let endpoints = desired.ports.values().map(|port| port.cluster_endpoints.len().max(port.local_endpoints.len()));
-    endpoints.sum::<usize>() <= LARGE_CLUSTER
+    desired.endpoints() <= LARGE_CLUSTER
 }
 
 /// Keeps the kernel's chains as wanted.
@@ -174,8 +173,7 @@ impl Iptables {
 
     fn count(&self, applied: &Applied, batch: &Batch) {
         let fixed = fixed(&self.options);
-        // The jumps for node ports, which stand behind the rules of services.
-        let jumps = render::shared(0, std::iter::empty(), &self.options).len();
+        let jumps = render::node_port_jumps(&self.options).len();
         let count = |chains: &BTreeMap<String, Vec<String>>| chains.values().map(Vec::len).sum::<usize>();
         for (table, fixed, ports) in
             [("nat", count(&fixed.nat) + jumps, applied.rules[0]), ("filter", count(&fixed.filter), applied.rules[1])]

@@ -103,7 +103,7 @@ pub(super) fn guards_localnet(options: &Options) -> bool {
 }
 
 /// Jumps for node ports, by the destination. Loopback never works with IPv6, and with IPv4 where it was asked for.
-fn node_port_jumps(options: &Options) -> Vec<String> {
+pub(super) fn node_port_jumps(options: &Options) -> Vec<String> {
     let comment =
         "-m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"";
     let loopback = guards_localnet(options);

@@ -26,7 +26,7 @@ impl Jump {
         Self { table, from, to, only_new: false, comment }
     }
 
-    /// The same for new connections alone.
+    /// Restricts the jump to new connections.
     pub(crate) const fn if_new(self) -> Self {
         Self { only_new: true, ..self }
     }

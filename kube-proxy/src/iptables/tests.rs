@@ -122,6 +122,16 @@ fn an_endpoint_of_both_policies_has_one_chain() {
 }
 
 #[test]
+fn endpoints_have_comments_until_there_are_many() {
+    let with = |count: usize| {
+        let endpoints = (0..count).map(|n| endpoint(&format!("10.244.{}.{}", n / 250, 1 + n % 250))).collect();
+        Desired::from(BTreeMap::from([(name(), ServicePort { cluster_endpoints: endpoints, ..port() })]))
+    };
+    assert_eq!((with(1000).endpoints(), with(1001).endpoints()), (1000, 1001));
+    assert!(has_comments(&with(1000)) && !has_comments(&with(1001)));
+}
+
+#[test]
 fn affinity_remembers_clients() {
     let rules = rules(ServicePort { affinity: Some(10_800), ..port() });
     assert!(rules.nat["KUBE-SVC-NPX46M4PTMTKRN6Y"][1].contains("--rcheck --seconds 10800 --reap"));

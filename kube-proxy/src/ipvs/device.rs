@@ -8,6 +8,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
 
+use crate::addresses::interface_addresses;
 use crate::netlink::{Kernel, RawMessage, attribute, encode, nested};
 use crate::plan::Family;
 
@@ -91,17 +92,12 @@ fn link(index: u32) -> Vec<u8> {
 
 /// Addresses of one family, on the device or on all others; never loopback.
 pub(super) fn addresses(family: Family, on_device: bool) -> BTreeSet<IpAddr> {
-    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return BTreeSet::new() };
-    let found =
-        interfaces.filter(|interface| (interface.interface_name == NAME) == on_device).filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
-        });
     let is_usable = |address: &IpAddr| {
         let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
         family.holds(*address) && !address.is_loopback() && !is_link_local
     };
+    let all = interface_addresses().into_iter();
+    let found = all.filter(|(interface, _)| (interface == NAME) == on_device).map(|(_, address)| address);
     found.filter(is_usable).collect()
 }
 

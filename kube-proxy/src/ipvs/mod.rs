@@ -79,7 +79,7 @@ pub struct IpvsProxy {
     is_prepared: bool,
 }
 
-/// What the kernel has.
+/// State that was written into the kernel.
 #[derive(Default)]
 struct Applied {
     ports: BTreeMap<PortName, Part>,
@@ -164,7 +164,9 @@ fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<(), Sy
     }
     let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
     let device = Device::open().map_err(kernel_error(device::NAME))?;
-    let elsewhere = device::addresses(family, false);
+    // Reading them takes longer the more addresses services have: a change of endpoints does without.
+    let binds = steps.iter().any(|step| matches!(step, Step::Bind(_)));
+    let elsewhere = if binds { device::addresses(family, false) } else { BTreeSet::new() };
     let mut outcome = Ok(());
     for step in steps {
         let done = match &step {
@@ -290,8 +292,9 @@ impl IpvsProxy {
         let removed = strangers.filter(|key| !self.config.excludes(key.address));
         changes.steps.extend(removed.map(|key| Step::Remove(key.clone())));
         let bound = device::addresses(family, true).into_iter().filter(|address| !self.config.excludes(*address));
-        let is_wanted = |address: &IpAddr| applied.members.of(Set::IpvsIps).any(|member| member == address.to_string());
-        changes.steps.extend(bound.filter(|address| !is_wanted(address)).map(Step::Unbind));
+        let wanted: BTreeSet<IpAddr> =
+            applied.members.of(Set::IpvsIps).filter_map(|member| member.parse().ok()).collect();
+        changes.steps.extend(bound.filter(|address| !wanted.contains(address)).map(Step::Unbind));
         for (key, real) in drained {
             draining.resume(&key, real, applied.servers.get(&key).and_then(|claims| claims.values().next()));
         }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::sets::Set;
 use crate::plan::{Endpoint, Policy, PortName, Protocol, ServicePort};
 
-/// Where clients send to.
+/// Address, port and protocol that clients send to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct VirtualServer {
     pub(super) address: IpAddr,
@@ -14,18 +14,18 @@ pub(super) struct VirtualServer {
     pub(super) protocol: Protocol,
 }
 
-/// What a virtual server does.
+/// Behaviour of a virtual server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Server {
     /// Seconds for which clients stay with their real server.
     pub(super) affinity: Option<u32>,
-    /// Its address is on our device; else it is one of the node's own.
+    /// True for an address on our device, false for one of the node's own.
     pub(super) is_bound: bool,
     /// Real servers.
     pub(super) reals: BTreeSet<SocketAddr>,
 }
 
-/// What the kernel has of one service port.
+/// Virtual servers and members of sets of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) servers: BTreeMap<VirtualServer, Server>,
@@ -35,9 +35,9 @@ pub(super) struct Part {
 /// Addresses of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Those that node ports answer on.
+    /// Addresses that node ports answer on.
     pub(super) node_ports: BTreeSet<IpAddr>,
-    /// Its primary ones, for source ranges that it is within.
+    /// Primary addresses, for source ranges that the node is within.
     pub(super) own: Vec<IpAddr>,
 }
 

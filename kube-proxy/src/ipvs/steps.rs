@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::render::{Server, VirtualServer};
 use crate::plan::Protocol;
 
-/// One change.
+/// A change of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Puts an address on the device, unless another device has it.

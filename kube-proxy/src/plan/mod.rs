@@ -218,6 +218,7 @@ pub struct Desired {
     /// All service ports, in order of their names.
     pub ports: BTreeMap<PortName, ServicePort>,
     without_local: WithoutLocal,
+    endpoints: usize,
 }
 
 /// Service ports with endpoints elsewhere alone, whose policy asks for endpoints of this node.
@@ -264,14 +265,25 @@ impl Desired {
             (usize::from(lacks(port.internal)), usize::from(port.is_external() && lacks(port.external)))
         };
         let (internal, external) = port.as_ref().map(count).unwrap_or_default();
+        let endpoints = |port: Option<&ServicePort>| {
+            port.map_or(0, |port| port.cluster_endpoints.len().max(port.local_endpoints.len()))
+        };
+        let added = endpoints(port.as_ref());
         let before = match port {
             Some(port) => self.ports.insert(name, port),
             None => self.ports.remove(&name),
         };
         let (was_internal, was_external) = before.as_ref().map(count).unwrap_or_default();
+        self.endpoints = self.endpoints + added - endpoints(before.as_ref());
         self.without_local.internal = self.without_local.internal + internal - was_internal;
         self.without_local.external = self.without_local.external + external - was_external;
         before
+    }
+
+    /// Number of endpoints of all ports.
+    #[must_use]
+    pub fn endpoints(&self) -> usize {
+        self.endpoints
     }
 
     /// Ports that have no endpoint here although they ask for one.

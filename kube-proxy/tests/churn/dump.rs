@@ -1,4 +1,4 @@
-//! What the kernel has of a proxy mode, in a form that does not depend on the order in which it was made.
+//! State of the kernel for a proxy mode, in a form that does not depend on the order in which it was made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

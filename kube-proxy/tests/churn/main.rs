@@ -101,7 +101,7 @@ impl Proxy {
     }
 }
 
-/// What the kernel has after changes from a seed, and what a fresh start makes of the same services, round by round.
+/// Compares the kernel after changes from a seed with a fresh start for the same services, round by round.
 fn churn(mode: &'static Mode, family: Family, seed: u64, changes: u32) -> Result<(), String> {
     let (churned, fresh) = (Space::new(), Space::new());
     let (churned, fresh) = (churned.map_err(|error| error.to_string())?, fresh.map_err(|error| error.to_string())?);

@@ -1,6 +1,6 @@
-//! Who reaches what: upstream's answer to each question.
+//! Table of connections, with upstream's answer to each.
 
-/// Where a connection comes from.
+/// Origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// A pod of the node.
@@ -16,7 +16,7 @@ pub enum Client {
 }
 use self::Client::{Endpoint, Node, Outside, Pod, Remote};
 
-/// Where a connection goes to.
+/// Destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// Cluster IP of this number and a port.
@@ -32,7 +32,7 @@ pub enum To {
 }
 use self::To::{Balancer, Cluster, External, Loopback, NodePort};
 
-/// What is expected.
+/// Expected outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// Each of these servers answers now and then, and sees the client's own address.

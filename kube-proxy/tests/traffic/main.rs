@@ -1,4 +1,4 @@
-//! One table of connections over real traffic, for each proxy mode and both families. It needs root and the mode's tools; a
+//! Connections of one table over real traffic, for each proxy mode and both families. It needs root and the mode's tools; a
 //! mode that the kernel lacks is left out with the reason. `MODES` names those that are run, and must not be left out.
 
 #![allow(clippy::panic)]

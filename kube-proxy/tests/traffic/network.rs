@@ -122,10 +122,10 @@ impl Drop for Space {
     }
 }
 
-/// What became of a connection.
+/// Outcome of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Who answered, and the address that it saw.
+    /// Name of the server that answered, and the address that it saw.
     Answer(String, IpAddr),
     /// Refused at once.
     Refused,

@@ -172,7 +172,7 @@ fn objects(addresses: &Addresses, Row(n, endpoints, more): &Row) -> (Service, En
     (service, serde_json::from_value(slice).expect("a slice"))
 }
 
-/// What rules must do for all services, and the ports that this is about.
+/// Plan for all services, and the ports that are in it.
 pub fn desired(family: Family) -> (Desired, Delta) {
     let addresses = Addresses::of(family);
     let node = NodeFacts { name: NODE.to_owned(), zone: Some("z1".to_owned()) };
