@@ -19,3 +19,4 @@ example scheduler throughput all
 example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
 cargo run --release --locked --quiet -p ironclad-proto --example codecs
 cargo run --release --locked --quiet -p ironclad-apiserver --example decisions
+example kube-proxy sync

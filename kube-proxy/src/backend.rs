@@ -5,7 +5,7 @@ use crate::plan::{Desired, Family, PortName};
 use async_trait::async_trait;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::IpAddr;
 use std::process::Stdio;
 use std::time::Duration;
@@ -136,24 +136,24 @@ pub struct WrittenChains(Vec<(String, u64)>);
 impl WrittenChains {
     /// Of chains with their rules.
     #[must_use]
-    pub fn of(chains: &[(String, Vec<String>)]) -> Self {
+    pub fn of(chains: &[(String, Vec<impl Hash>)]) -> Self {
         Self(chains.iter().map(|(chain, rules)| (chain.clone(), fingerprint(rules))).collect())
     }
 
     /// True for a chain that was written with these rules.
     #[must_use]
-    pub fn has(&self, chain: &str, rules: &[String]) -> bool {
+    pub fn has(&self, chain: &str, rules: &[impl Hash]) -> bool {
         self.0.iter().any(|(name, written)| name == chain && *written == fingerprint(rules))
     }
 
     /// The names of those that are not among the chains of `after`.
-    pub fn gone(self, after: &[(String, Vec<String>)]) -> impl Iterator<Item = String> {
+    pub fn gone<R>(self, after: &[(String, Vec<R>)]) -> impl Iterator<Item = String> {
         let stays = |chain: &String| after.iter().any(|(name, _)| name == chain);
         self.0.into_iter().map(|(chain, _)| chain).filter(move |chain| !stays(chain))
     }
 }
 
-fn fingerprint(rules: &[String]) -> u64 {
+fn fingerprint(rules: &[impl Hash]) -> u64 {
     let mut hasher = DefaultHasher::new();
     rules.hash(&mut hasher);
     hasher.finish()

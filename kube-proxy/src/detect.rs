@@ -18,7 +18,9 @@ pub enum LocalDetector {
 }
 
 impl LocalDetector {
-    fn network(&self, family: Family) -> Option<&IpNet> {
+    /// The network of this cluster's pods.
+    #[must_use]
+    pub fn network(&self, family: Family) -> Option<&IpNet> {
         match self {
             Self::Networks(networks) => networks.iter().find(|network| family.holds(network.addr())),
             _ => None,
@@ -40,20 +42,5 @@ impl LocalDetector {
     #[must_use]
     pub fn not_local(&self, family: Family) -> Option<String> {
         self.local(family).map(|matching| format!("! {matching}"))
-    }
-
-    /// The same for nftables; `not` turns it around.
-    #[must_use]
-    pub fn nft(&self, family: Family, not: bool) -> Option<String> {
-        let operator = if not { "!= " } else { "" };
-        match self {
-            Self::None => None,
-            Self::Networks(_) => {
-                let ip = if family == Family::V4 { "ip" } else { "ip6" };
-                self.network(family).map(|network| format!("{ip} saddr {operator}{network}"))
-            }
-            Self::Bridge(name) => Some(format!("iifname {operator}\"{name}\"")),
-            Self::Prefix(prefix) => Some(format!("iifname {operator}\"{prefix}*\"")),
-        }
     }
 }

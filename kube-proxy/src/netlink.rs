@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fmt::Debug;
 use std::io;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use netlink_packet_core::{
     DefaultNla, Emitable as _, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -11,6 +12,8 @@ use netlink_packet_core::{
 };
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeVal;
 
 use crate::plan::Family;
 
@@ -18,6 +21,22 @@ use crate::plan::Family;
 const BUFFER: usize = 64 * 1024;
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 1 << 15;
+
+/// Longest wait for the answer to a batch.
+const BATCH_LIMIT: Duration = Duration::from_secs(60);
+/// Kind of a message that is an acknowledgement or a refusal.
+const ERROR: u16 = 2;
+/// Bytes of a message before its content.
+const HEADER: usize = 16;
+
+/// Refusal of a message of a batch, which is undone with it.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// Number of the message.
+    pub(crate) sequence: u32,
+    /// The kernel's reason.
+    pub(crate) error: io::Error,
+}
 
 /// Connection to one of the kernel's subsystems, with its messages.
 pub(crate) struct Kernel<M> {
@@ -87,6 +106,55 @@ impl<M: NetlinkSerializable + NetlinkDeserializable + Debug> Kernel<M> {
     }
 }
 
+/// Connection for batches to nftables. The kernel lets a connection end when all that was removed is freed, which is long
+/// after a batch was taken: one is kept from batch to batch.
+pub(crate) struct Batches(Kernel<RawMessage>);
+
+impl Batches {
+    pub(crate) fn open() -> io::Result<Self> {
+        let kernel = Kernel::open(NETLINK_NETFILTER)?;
+        let limit = TimeVal::new(BATCH_LIMIT.as_secs().try_into().unwrap_or(i64::MAX), 0);
+        setsockopt(&kernel.socket, sockopt::ReceiveTimeout, &limit)?;
+        Ok(Self(kernel))
+    }
+
+    /// Sends numbered messages, the first of which has the number zero, and waits for the answer to the one numbered `last`,
+    /// which asks for one. After a refusal more answers may be on their way: the connection is of no use any more.
+    pub(crate) fn transact(&self, bytes: &[u8], last: u32) -> Result<(), Refusal> {
+        let failed = |error| Refusal { sequence: 0, error };
+        let socket = &self.0.socket;
+        // The kernel counts its own headers, too.
+        setsockopt(socket, sockopt::SndBufForce, &(bytes.len() + BUFFER)).map_err(|error| failed(error.into()))?;
+        socket.send(bytes, 0).map_err(failed)?;
+        loop {
+            let mut buffer = Vec::with_capacity(BUFFER);
+            socket.recv(&mut buffer, 0).map_err(failed)?;
+            for (sequence, code) in answers(&buffer) {
+                match code {
+                    0 if sequence == last => return Ok(()),
+                    0 => {}
+                    code => return Err(Refusal { sequence, error: io::Error::from_raw_os_error(-code) }),
+                }
+            }
+        }
+    }
+}
+
+/// Numbers of messages with the kernel's answers: zero or a negative error.
+fn answers(mut bytes: &[u8]) -> Vec<(u32, i32)> {
+    let mut found = Vec::new();
+    let number = |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    while let Some(length) = number(bytes, 0) {
+        let kind = bytes.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
+        if let (Some(ERROR), Some(sequence), Some(code)) = (kind, number(bytes, 8), number(bytes, HEADER)) {
+            found.push((sequence, code.cast_signed()));
+        }
+        let length = (length as usize).max(HEADER).next_multiple_of(4);
+        bytes = bytes.get(length..).unwrap_or_default();
+    }
+    found
+}
+
 /// Connection to the netfilter subsystems (connection tracking and nftables), for one family of addresses.
 pub(crate) struct Netfilter {
     kernel: Kernel<NetfilterMessage>,
@@ -148,6 +216,75 @@ impl NetlinkDeserializable for RawMessage {
     }
 }
 
+/// Bytes of many messages in the making, without a list of attributes for each.
+#[derive(Debug, Default)]
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Adds a message of `inside`.
+    pub(crate) fn message(&mut self, kind: u16, flags: u16, sequence: u32, inside: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.0.extend([0; 4]);
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(flags.to_ne_bytes());
+        self.0.extend(sequence.to_ne_bytes());
+        self.0.extend([0; 4]);
+        inside(self);
+        let length = u32::try_from(self.0.len() - start).unwrap_or(u32::MAX);
+        if let Some(place) = self.0.get_mut(start..start + 4) {
+            place.copy_from_slice(&length.to_ne_bytes());
+        }
+    }
+
+    /// Adds flags to those of the message that begins at `start`.
+    pub(crate) fn add_flags(&mut self, start: usize, flags: u16) {
+        let Some(place) = self.0.get_mut(start + 6..start + 8) else { return };
+        let both = u16::from_ne_bytes([place[0], place[1]]) | flags;
+        place.copy_from_slice(&both.to_ne_bytes());
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.attributes(kind, |out| out.bytes(value));
+    }
+
+    /// Adds an attribute that is text with a zero behind it.
+    pub(crate) fn text(&mut self, kind: u16, value: &str) {
+        self.attributes(kind, |out| {
+            out.bytes(value.as_bytes());
+            out.bytes(&[0]);
+        });
+    }
+
+    /// Adds an attribute that holds attributes.
+    pub(crate) fn nest(&mut self, kind: u16, inside: impl FnOnce(&mut Self)) {
+        self.attributes(kind | NESTED, inside);
+    }
+
+    fn attributes(&mut self, kind: u16, inside: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.0.extend([0; 2]);
+        self.0.extend(kind.to_ne_bytes());
+        inside(self);
+        let length = u16::try_from(self.0.len() - start).unwrap_or(u16::MAX);
+        if let Some(place) = self.0.get_mut(start..start + 2) {
+            place.copy_from_slice(&length.to_ne_bytes());
+        }
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+}
+
 /// An attribute.
 pub(crate) fn attribute(kind: u16, value: impl AsRef<[u8]>) -> DefaultNla {
     DefaultNla::new(kind, value.as_ref().to_vec())
@@ -181,6 +318,7 @@ mod tests {
         #[test]
         fn bytes_that_are_no_attributes_are_read_without_a_panic(bytes: Vec<u8>, kind: u16) {
             find(&bytes, kind);
+            answers(&bytes);
         }
     }
 

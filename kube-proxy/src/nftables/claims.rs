@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::render::Part;
+use super::rule::{Element, Verdict};
 use super::transaction::{CLUSTER_IPS, Transaction};
 use crate::plan::PortName;
 
-type Key = (&'static str, String);
+type Key = (&'static str, Element);
 
 /// Ports by the elements that they ask for.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Verdicts by port, for each key of each map.
-    elements: BTreeMap<Key, BTreeMap<PortName, String>>,
+    elements: BTreeMap<Key, BTreeMap<PortName, Verdict>>,
     addresses: BTreeMap<IpAddr, BTreeSet<PortName>>,
 }
 
@@ -22,7 +23,7 @@ impl Claims {
     pub(super) fn change(&mut self, name: &PortName, before: &Wanted, after: &Wanted, transaction: &mut Transaction) {
         let keys: BTreeSet<&Key> = before.elements.keys().chain(after.elements.keys()).collect();
         for key in keys {
-            let claims = self.elements.entry(key.clone()).or_default();
+            let claims = self.elements.entry(*key).or_default();
             let old = claims.values().next().cloned();
             match after.elements.get(key) {
                 Some(verdict) => drop(claims.insert(name.clone(), verdict.clone())),
@@ -36,10 +37,10 @@ impl Claims {
                 continue;
             }
             if old.is_some() {
-                transaction.delete_element(key.0, &key.1);
+                transaction.delete_element(key.0, key.1);
             }
             if let Some(verdict) = new {
-                transaction.add_element(key.0, &key.1, &verdict);
+                transaction.add_element(key.0, key.1, verdict);
             }
         }
         if before.cluster_ip == after.cluster_ip {
@@ -67,13 +68,13 @@ impl Claims {
 /// Elements that one port asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    elements: BTreeMap<Key, String>,
+    elements: BTreeMap<Key, Verdict>,
     cluster_ip: Option<IpAddr>,
 }
 
 impl Wanted {
     pub(super) fn of(part: &Part) -> Self {
-        let elements = part.elements.iter().map(|(map, key, verdict)| ((*map, key.clone()), verdict.clone()));
+        let elements = part.elements.iter().map(|(map, key, verdict)| ((*map, *key), verdict.clone()));
         Self { elements: elements.collect(), cluster_ip: part.cluster_ip }
     }
 }
@@ -87,8 +88,10 @@ mod tests {
         PortName { namespace: "n".into(), service: service.into(), port: String::new(), protocol: Protocol::Tcp }
     }
 
-    fn wants(verdict: &str) -> Wanted {
-        let elements = [(("service-ips", "10.0.0.1 . tcp . 80".to_owned()), verdict.to_owned())].into();
+    fn wants(chain: &str) -> Wanted {
+        let address = Some("10.0.0.1".parse().expect("ip"));
+        let key = Element { address, protocol: Protocol::Tcp, port: 80 };
+        let elements = [(("service-ips", key), Verdict::Goto(chain.to_owned()))].into();
         Wanted { elements, cluster_ip: Some("10.0.0.1".parse().expect("ip")) }
     }
 
@@ -98,9 +101,9 @@ mod tests {
         let mut change = |service: &str, before: &Wanted, after: &Wanted| {
             let mut transaction = Transaction::new(Family::V4);
             claims.change(&name(service), before, after, &mut transaction);
-            transaction.take().replace("element ip kube-proxy ", "")
+            transaction.to_string().replace("element ip kube-proxy ", "")
         };
-        let (nothing, a, b) = (Wanted::default(), wants("goto a"), wants("goto b"));
+        let (nothing, a, b) = (Wanted::default(), wants("a"), wants("b"));
         let first = "add service-ips { 10.0.0.1 . tcp . 80 : goto b }\nadd cluster-ips { 10.0.0.1 }\n";
         assert_eq!(change("b", &nothing, &b), first);
         let taken = "delete service-ips { 10.0.0.1 . tcp . 80 }\nadd service-ips { 10.0.0.1 . tcp . 80 : goto a }\n";

@@ -6,24 +6,29 @@
 //! the transaction that removes the last jump to it.
 
 mod claims;
+mod message;
 mod render;
 mod requirements;
+mod rule;
 mod table;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
-use crate::backend::{Backend, CHUNK, Environment, Options, SyncError, Written, WrittenChains, feed, output};
+use crate::backend::{Backend, Environment, Options, SyncError, Written, WrittenChains};
 use crate::metrics;
 use crate::mode::Mode;
+use crate::netlink::{Batches, Refusal};
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
 use claims::{Claims, Wanted};
-use render::{MAPS, NODE_PORT_IPS, Part, fixed_chains, node_port_ips, part};
+use render::{MASQUERADE_CHAIN, Part, fixed_chains, node_port_ips, part};
+use rule::Text;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::{Duration, Instant};
 use table::Existing;
-use transaction::{BASE, CLUSTER_IPS, TABLE, Transaction, removal};
+use transaction::{BASE, CLUSTER_IPS, MAPS, NODE_PORT_IPS, TABLE, Transaction};
 
 /// The mode.
 pub const MODE: Mode = Mode {
@@ -35,12 +40,16 @@ pub const MODE: Mode = Mode {
     backend: |options, _| Box::new(Nftables::new(options)),
 };
 
+/// Steps of one transaction when there are many: the kernel looks at the whole table for each one, and holds up traffic that
+/// changes it meanwhile.
+const STEPS: usize = 10_000;
 /// The least time between emptying something and deleting it.
 const REST: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's table as wanted.
 pub struct Nftables {
     options: Options,
+    commits: Commits,
     applied: Option<Applied>,
     /// Chains (true) and sets that are empty and to be deleted, by name, and since when.
     stale: BTreeMap<(bool, String), Instant>,
@@ -73,22 +82,16 @@ impl Nftables {
     /// A back end that has not applied anything yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, applied: None, stale: BTreeMap::new(), starts_over: false }
-    }
-
-    async fn commit(transaction: &mut Transaction) -> Result<(), SyncError> {
-        match transaction.is_empty() {
-            true => Ok(()),
-            false => feed("nft", &["-f", "-"], &transaction.take()).await,
-        }
+        Self { options, commits: Commits::default(), applied: None, stale: BTreeMap::new(), starts_over: false }
     }
 
     /// Writes all rules, some services at a time, and what leads to them last: until then traffic goes by what was there.
     async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
         if self.starts_over {
-            feed("nft", &["-f", "-"], &removal(self.options.family)).await?;
+            self.commits.commit(Transaction::removal(self.options.family)).await?;
         }
-        let existing = Existing::read(self.options.family).await?;
+        let family = self.options.family;
+        let existing = blocking(move || Existing::read(family).map_err(refused)).await?;
         // Until it is known that it can be: another proxy's sets of these names may be of other types.
         self.starts_over = !existing.chains.is_empty();
         let fixed = fixed_chains(&self.options);
@@ -98,16 +101,16 @@ impl Nftables {
         // Some are there without rules already, for chains of services to jump to.
         fixed
             .iter()
-            .filter(|(name, _)| !existing.chains.contains(*name))
+            .filter(|(name, _)| !existing.chains.contains(**name))
             .for_each(|(name, _)| transaction.chain(name, &[]));
-        for name in ["reject-chain", "mark-for-masquerade"] {
+        for name in ["reject-chain", MASQUERADE_CHAIN] {
             transaction.chain(name, fixed.get(name).map_or(&[], Vec::as_slice));
         }
         let mut lookups = Transaction::new(self.options.family);
         let (mut chains, mut sets) = (existing.chains.clone(), existing.sets.clone());
-        for (written, (name, port)) in desired.ports.iter().enumerate() {
-            if written % CHUNK == CHUNK - 1 {
-                Self::commit(&mut transaction).await?;
+        for (name, port) in &desired.ports {
+            if transaction.len() >= STEPS {
+                self.commits.commit(transaction.take()).await?;
             }
             let part = part(name, port, &self.options);
             for (set, seconds) in &part.affinity {
@@ -121,27 +124,27 @@ impl Nftables {
             applied.claims.change(name, &Wanted::default(), &Wanted::of(&part), &mut lookups);
             applied.ports.insert(name.clone(), Kept::of(part));
         }
-        if desired.ports.len() >= CHUNK {
-            Self::commit(&mut transaction).await?;
+        if transaction.len() >= STEPS / 2 {
+            self.commits.commit(transaction.take()).await?;
         }
         for (name, rules) in &fixed {
             transaction.chain(name, rules);
-            chains.remove(name);
+            chains.remove(*name);
         }
         transaction.base_chains(|name| existing.chains.contains(name));
-        chains.retain(|chain| BASE.iter().all(|(name, ..)| name != chain));
+        chains.retain(|chain| BASE.iter().all(|base| base.name != chain));
         for name in MAPS.iter().map(|(name, _)| *name) {
-            transaction.flush("map", name);
+            transaction.flush_set(name);
         }
         for name in [CLUSTER_IPS, NODE_PORT_IPS] {
-            transaction.flush("set", name);
+            transaction.flush_set(name);
             sets.remove(name);
         }
         node_port_ips(&self.options).into_iter().for_each(|address| transaction.add_address(NODE_PORT_IPS, address));
         let now = Instant::now();
-        chains.iter().for_each(|name| transaction.flush("chain", name));
-        let text = transaction.take() + &lookups.take();
-        feed("nft", &["-f", "-"], &text).await?;
+        chains.iter().for_each(|name| transaction.flush_chain(name));
+        transaction.append(lookups);
+        self.commits.commit(transaction).await?;
         self.starts_over = false;
         self.stale = chains.into_iter().map(|name| ((true, name), now)).collect();
         self.stale.extend(sets.into_iter().map(|name| ((false, name), now)));
@@ -157,9 +160,9 @@ impl Nftables {
     ) -> Result<Applied, SyncError> {
         let mut transaction = Transaction::new(self.options.family);
         let mut gone = BTreeSet::new();
-        for (written, name) in changed.iter().enumerate() {
-            if written % CHUNK == CHUNK - 1 {
-                Self::commit(&mut transaction).await?;
+        for name in changed {
+            if transaction.len() >= STEPS {
+                self.commits.commit(transaction.take()).await?;
             }
             let before = applied.ports.remove(name).unwrap_or_default();
             let port = desired.ports.get(name);
@@ -182,8 +185,8 @@ impl Nftables {
                 applied.ports.insert(name.clone(), after);
             }
         }
-        gone.iter().filter(|(is_chain, _)| *is_chain).for_each(|(_, chain)| transaction.flush("chain", chain));
-        Self::commit(&mut transaction).await?;
+        gone.iter().filter(|(is_chain, _)| *is_chain).for_each(|(_, chain)| transaction.flush_chain(chain));
+        self.commits.commit(transaction.take()).await?;
         let now = Instant::now();
         self.stale.extend(gone.into_iter().map(|what| (what, now)));
         Ok(applied)
@@ -195,8 +198,11 @@ impl Nftables {
         let due: Vec<_> =
             self.stale.iter().filter(|(_, since)| since.elapsed() >= REST).map(|(what, _)| what.clone()).collect();
         // Chains first: their rules were the ones that named the sets.
-        due.iter().rev().for_each(|(is_chain, name)| transaction.delete(if *is_chain { "chain" } else { "set" }, name));
-        match Self::commit(&mut transaction).await {
+        due.iter().rev().for_each(|(is_chain, name)| match is_chain {
+            true => transaction.delete_chain(name),
+            false => transaction.delete_set(name),
+        });
+        match self.commits.commit(transaction.take()).await {
             Ok(()) => self.stale.retain(|what, _| !due.contains(what)),
             Err(error) => {
                 metrics::cleanup_failed(self.options.family);
@@ -206,6 +212,51 @@ impl Nftables {
     }
 }
 
+/// The way into the kernel.
+#[derive(Default)]
+struct Commits(Option<Batches>);
+
+impl Commits {
+    /// Brings all of a transaction into the kernel, or nothing of it.
+    async fn commit(&mut self, transaction: Transaction) -> Result<(), SyncError> {
+        if transaction.is_empty() {
+            return Ok(());
+        }
+        let kept = self.0.take();
+        let connection = blocking(move || {
+            let connection = kept.map_or_else(Batches::open, Ok).map_err(refused)?;
+            let batch = message::batch(&transaction);
+            match connection.transact(&batch.bytes, batch.last) {
+                Ok(()) => Ok(connection),
+                Err(refusal) => Err(refused(explain(refusal, &transaction))),
+            }
+        });
+        self.0 = Some(connection.await?);
+        Ok(())
+    }
+}
+
+/// Names the step that was refused, if it was one.
+fn explain(refusal: Refusal, transaction: &Transaction) -> io::Error {
+    let index = (refusal.sequence as usize).checked_sub(1);
+    match index.and_then(|index| transaction.operations().nth(index)) {
+        Some(step) => io::Error::other(format!("{}: {}", Text(transaction.family(), step), refusal.error)),
+        None => refusal.error,
+    }
+}
+
+fn refused(error: io::Error) -> SyncError {
+    SyncError::Kernel { what: "nftables", error }
+}
+
+/// Runs what waits for the kernel on a thread that may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
+) -> Result<T, SyncError> {
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| Err(refused(io::Error::other(error))))
+}
+
 #[async_trait]
 impl Backend for Nftables {
     fn name(&self) -> &'static str {
@@ -213,7 +264,9 @@ impl Backend for Nftables {
     }
 
     async fn check_support(&self) -> Result<(), SyncError> {
-        requirements::check(&output("nft", &["--version"], "").await?)
+        requirements::check()?;
+        let family = self.options.family;
+        blocking(move || table::is_there(family, TABLE).map(drop).map_err(refused)).await
     }
 
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
@@ -252,6 +305,6 @@ impl Backend for Nftables {
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
         self.applied = None;
-        feed("nft", &["-f", "-"], &removal(self.options.family)).await
+        self.commits.commit(Transaction::removal(self.options.family)).await
     }
 }

@@ -1,22 +1,25 @@
 //! [`Desired`] as the chains, maps and sets of one nftables table. Pure.
 
-use crate::backend::{NodePorts, Options};
-use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
-use data_encoding::BASE32;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Element of a verdict map: map, key, verdict.
-pub(super) type Element = (&'static str, String, String);
+use data_encoding::BASE32;
+use ipnet::{IpNet, Ipv4Net};
+use sha2::{Digest, Sha256};
+
+use super::rule::{Addresses, Element, InterfaceName, Is, Key, Rule, Side, Statement, Verdict};
+use super::transaction::{CLUSTER_IPS, NODE_PORT_IPS};
+use crate::backend::{NodePorts, Options};
+use crate::detect::LocalDetector;
+use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
 
 /// Rules of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     /// Chains of its own.
-    pub(super) chains: Vec<(String, Vec<String>)>,
+    pub(super) chains: Vec<(String, Vec<Rule>)>,
     /// Elements of the verdict maps.
-    pub(super) elements: Vec<Element>,
+    pub(super) elements: Vec<(&'static str, Element, Verdict)>,
     /// Address in the set of cluster IPs.
     pub(super) cluster_ip: Option<IpAddr>,
     /// Sets of clients that stay with an endpoint, with the seconds they do; the kernel adds to them as packets pass.
@@ -30,18 +33,6 @@ pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options) -> Pa
     part
 }
 
-/// Verdict maps and their key types; `ADDRESS` stands for the family's address type.
-pub(super) const MAPS: [(&str, &str); 5] = [
-    ("service-ips", "ADDRESS . inet_proto . inet_service"),
-    ("service-nodeports", "inet_proto . inet_service"),
-    ("no-endpoint-services", "ADDRESS . inet_proto . inet_service"),
-    ("no-endpoint-nodeports", "inet_proto . inet_service"),
-    ("firewall-ips", "ADDRESS . inet_proto . inet_service"),
-];
-
-/// Set of the addresses that node ports answer on, where not all do.
-pub(super) const NODE_PORT_IPS: &str = "nodeport-ips";
-
 /// The elements of [`NODE_PORT_IPS`].
 pub(super) fn node_port_ips(options: &Options) -> Vec<IpAddr> {
     match &options.environment.node_ports {
@@ -50,56 +41,88 @@ pub(super) fn node_port_ips(options: &Options) -> Vec<IpAddr> {
     }
 }
 
-/// `ip` or `ip6`: the table's family and the header's name in matches.
-pub(super) fn header(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip6",
-    }
+/// Chains that are the same whatever services there are.
+pub(super) fn fixed_chains(options: &Options) -> BTreeMap<&'static str, Vec<Rule>> {
+    let mark = options.masquerade_mark;
+    let by_service = |map| vec![Rule::from(vec![Statement::LookUp(Key::Service, map)])];
+    let by_node_port =
+        |map| Rule::from([node_port_match(options), vec![Statement::LookUp(Key::NodePort, map)]].concat());
+    let services = [by_service("service-ips"), vec![by_node_port("service-nodeports")]].concat();
+    let masquerading = [
+        vec![Statement::Unmarked(mark), Statement::Verdict(Verdict::Return)],
+        vec![Statement::FlipMark(mark)],
+        vec![Statement::Masquerade],
+    ];
+    BTreeMap::from([
+        ("services", services),
+        ("service-endpoints-check", by_service("no-endpoint-services")),
+        ("nodeport-endpoints-check", vec![by_node_port("no-endpoint-nodeports")]),
+        ("firewall-check", by_service("firewall-ips")),
+        ("cluster-ips-check", cluster_ips_check(options)),
+        ("reject-chain", vec![vec![Statement::Reject].into()]),
+        (MASQUERADE_CHAIN, vec![vec![Statement::SetMark(mark)].into()]),
+        ("masquerading", masquerading.map(Rule::from).into()),
+    ])
 }
 
-/// Chains that are the same whatever services there are.
-pub(super) fn fixed_chains(options: &Options) -> BTreeMap<String, Vec<String>> {
-    let ip = header(options.family);
-    let mark = format!("{:#x}", options.masquerade_mark);
-    let service_key = format!("{ip} daddr . meta l4proto . th dport");
-    let node_port = |map: &str| -> String {
-        let loopback = if ip == "ip" { "127.0.0.0/8" } else { "::1" };
-        let whose = match &options.environment.node_ports {
-            NodePorts::All => format!("fib daddr type local {ip} daddr != {loopback}"),
-            NodePorts::Addresses(_) => format!("{ip} daddr @{NODE_PORT_IPS}"),
-        };
-        format!("{whose} meta l4proto . th dport vmap @{map}")
+/// Match of the addresses that node ports answer on.
+fn node_port_match(options: &Options) -> Vec<Statement> {
+    let to = |is, addresses| Statement::Address(Side::Destination, is, addresses);
+    if let NodePorts::Addresses(_) = options.environment.node_ports {
+        return vec![to(Is::Equal, Addresses::Set(NODE_PORT_IPS.to_owned()))];
+    }
+    let loopback = match options.family {
+        Family::V4 => IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+        Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST).into(),
     };
-    let services = vec![format!("{service_key} vmap @service-ips"), node_port("service-nodeports")];
-    BTreeMap::from([
-        ("services".into(), services),
-        ("service-endpoints-check".into(), vec![format!("{service_key} vmap @no-endpoint-services")]),
-        ("nodeport-endpoints-check".into(), vec![node_port("no-endpoint-nodeports")]),
-        ("firewall-check".into(), vec![format!("{service_key} vmap @firewall-ips")]),
-        ("cluster-ips-check".into(), cluster_ips_check(options)),
-        ("reject-chain".into(), vec!["reject".into()]),
-        ("mark-for-masquerade".into(), vec![format!("mark set mark or {mark}")]),
-        (
-            "masquerading".into(),
-            vec![
-                format!("mark and {mark} == 0 return"),
-                format!("mark set mark xor {mark}"),
-                "masquerade fully-random".into(),
-            ],
-        ),
-    ])
+    vec![Statement::Local(Side::Destination), to(Is::Other, Addresses::Network(loopback))]
 }
 
 /// Refuses what is still for a cluster IP after destinations were changed: the Service has no such port, or there is no
 /// Service of that address.
-fn cluster_ips_check(options: &Options) -> Vec<String> {
-    let ip = header(options.family);
-    let networks: Vec<String> = options.environment.service_networks.iter().map(ToString::to_string).collect();
-    let reject = format!("{ip} daddr @cluster-ips reject comment \"Reject traffic to invalid ports of ClusterIPs\"");
-    let drop =
-        format!("{ip} daddr {{ {} }} drop comment \"Drop traffic to unallocated ClusterIPs\"", networks.join(", "));
-    if networks.is_empty() { vec![reject] } else { vec![reject, drop] }
+fn cluster_ips_check(options: &Options) -> Vec<Rule> {
+    let to = |addresses| Statement::Address(Side::Destination, Is::Equal, addresses);
+    let reject = Rule {
+        statements: vec![to(Addresses::Set(CLUSTER_IPS.to_owned())), Statement::Reject],
+        comment: Some("Reject traffic to invalid ports of ClusterIPs"),
+    };
+    let networks: Vec<IpNet> = options.environment.service_networks.iter().copied().collect();
+    if networks.is_empty() {
+        return vec![reject];
+    }
+    let drop = Rule {
+        statements: vec![to(networks.into()), Statement::Verdict(Verdict::Drop)],
+        comment: Some("Drop traffic to unallocated ClusterIPs"),
+    };
+    vec![reject, drop]
+}
+
+/// Match of traffic of this cluster's pods, or of all other; none when there is no way to tell.
+fn pods(detector: &LocalDetector, family: Family, is: Is) -> Option<Statement> {
+    match detector {
+        LocalDetector::None => None,
+        LocalDetector::Networks(_) => {
+            let network = *detector.network(family)?;
+            Some(Statement::Address(Side::Source, is, Addresses::Network(network)))
+        }
+        LocalDetector::Bridge(name) => Some(Statement::Interface(is, InterfaceName::Whole(name.clone()))),
+        LocalDetector::Prefix(prefix) => Some(Statement::Interface(is, InterfaceName::Prefix(prefix.clone()))),
+    }
+}
+
+/// The chain that marks packets whose source is to be changed.
+pub(super) const MASQUERADE_CHAIN: &str = "mark-for-masquerade";
+
+fn masquerade() -> Statement {
+    Statement::Jump(MASQUERADE_CHAIN.to_owned())
+}
+
+fn goto(chain: &str) -> Statement {
+    Statement::Verdict(Verdict::Goto(chain.to_owned()))
+}
+
+fn from(addresses: impl Into<Addresses>) -> Statement {
+    Statement::Address(Side::Source, Is::Equal, addresses.into())
 }
 
 /// Longest name of a chain or set after its prefix; upstream's `chainNameBaseLengthMax`.
@@ -134,23 +157,23 @@ impl Renderer<'_> {
             }
             if !self.port.endpoints(self.port.internal).is_empty() {
                 let (key, target) = (self.key(self.port.cluster_ip), self.chain(self.port.internal));
-                self.put("service-ips", key, format!("goto {target}"));
+                self.put("service-ips", key, Verdict::Goto(target));
             }
             self.external();
         }
         self.refusals();
     }
 
-    fn put(&mut self, map: &'static str, key: String, verdict: String) {
+    fn put(&mut self, map: &'static str, key: Element, verdict: Verdict) {
         self.part.elements.push((map, key, verdict));
     }
 
-    fn key(&self, address: IpAddr) -> String {
-        format!("{address} . {} . {}", self.name.protocol.as_str(), self.port.port)
+    fn key(&self, address: IpAddr) -> Element {
+        Element { address: Some(address), protocol: self.name.protocol, port: self.port.port }
     }
 
-    fn node_port_key(&self, number: u16) -> String {
-        format!("{} . {number}", self.name.protocol.as_str())
+    fn node_port_key(&self, port: u16) -> Element {
+        Element { address: None, protocol: self.name.protocol, port }
     }
 
     fn chain(&self, policy: Policy) -> String {
@@ -158,28 +181,25 @@ impl Renderer<'_> {
     }
 
     fn service_chain(&mut self, policy: Policy) {
-        let ip = header(self.options.family);
         let endpoints = self.port.endpoints(policy).to_vec();
         let chains: Vec<String> = endpoints.iter().map(|endpoint| self.endpoint_chain(endpoint)).collect();
-        let mut rules = Vec::new();
+        let mut rules: Vec<Rule> = Vec::new();
         if policy == self.port.internal {
-            let cluster_ip = self.port.cluster_ip;
-            let (protocol, port) = (self.name.protocol.as_str(), self.port.port);
-            let to = format!("{ip} daddr {cluster_ip} {protocol} dport {port}");
+            let cluster_ip = Statement::Address(Side::Destination, Is::Equal, self.port.cluster_ip.into());
+            let to = vec![cluster_ip, Statement::Port(self.name.protocol, self.port.port)];
             if self.options.masquerade_all {
-                rules.push(format!("{to} jump mark-for-masquerade"));
-            } else if let Some(outside) = self.options.detector.nft(self.options.family, true) {
-                rules.push(format!("{to} {outside} jump mark-for-masquerade"));
+                rules.push([to, vec![masquerade()]].concat().into());
+            } else if let Some(outside) = pods(&self.options.detector, self.options.family, Is::Other) {
+                rules.push([to, vec![outside, masquerade()]].concat().into());
             }
         }
         if self.port.affinity.is_some() {
             for (endpoint, target) in endpoints.iter().zip(&chains) {
-                rules.push(format!("{ip} saddr @{} goto {target}", self.affinity_set(endpoint)));
+                let known = from(Addresses::Set(self.affinity_set(endpoint)));
+                rules.push(vec![known, goto(target)].into());
             }
         }
-        let choices: Vec<String> =
-            chains.iter().enumerate().map(|(index, target)| format!("{index} : goto {target}")).collect();
-        rules.push(format!("numgen random mod {} vmap {{ {} }}", chains.len(), choices.join(", ")));
+        rules.push(vec![Statement::Choice(chains)].into());
         self.part.chains.push((self.chain(policy), rules));
     }
 
@@ -188,15 +208,15 @@ impl Renderer<'_> {
     }
 
     fn endpoint_chain(&mut self, endpoint: &Endpoint) -> String {
-        let ip = header(self.options.family);
         let name = chain("endpoint", self.name, &endpoint_text(endpoint));
-        let mut rules = vec![format!("{ip} saddr {} jump mark-for-masquerade", endpoint.address)];
+        let mut rules: Vec<Rule> = vec![vec![from(endpoint.address), masquerade()].into()];
         if let Some(seconds) = self.port.affinity {
             let set = self.affinity_set(endpoint);
-            rules.push(format!("update @{set} {{ {ip} saddr }}"));
+            rules.push(vec![Statement::Remember(set.clone())].into());
             self.part.affinity.push((set, seconds));
         }
-        rules.push(format!("meta l4proto {} dnat to {endpoint}", self.name.protocol.as_str()));
+        let destination = Statement::Destination(SocketAddr::new(endpoint.address, endpoint.port));
+        rules.push(vec![Statement::Protocol(self.name.protocol), destination].into());
         let known = self.part.chains.iter().any(|(chain, _)| *chain == name);
         if !known {
             self.part.chains.push((name.clone(), rules));
@@ -211,42 +231,42 @@ impl Renderer<'_> {
         }
         let target = self.external_chain();
         for address in port.external_ips.iter().chain(&port.load_balancer_ips) {
-            self.put("service-ips", self.key(*address), format!("goto {target}"));
+            self.put("service-ips", self.key(*address), Verdict::Goto(target.clone()));
         }
         if let Some(number) = port.node_port {
-            self.put("service-nodeports", self.node_port_key(number), format!("goto {target}"));
+            self.put("service-nodeports", self.node_port_key(number), Verdict::Goto(target));
         }
         if !port.source_ranges.is_empty() && !port.load_balancer_ips.is_empty() {
-            let mut ranges: Vec<String> = port.source_ranges.iter().map(ToString::to_string).collect();
+            let mut ranges = port.source_ranges.clone();
             // A node within the ranges that has the balancer's address as one of its own talks to it from that very one.
             let node = &self.options.node_addresses;
             if port.source_ranges.iter().any(|range| node.iter().any(|address| range.contains(address))) {
-                ranges.extend(port.load_balancer_ips.iter().map(ToString::to_string));
+                ranges.extend(port.load_balancer_ips.iter().copied().map(IpNet::from));
             }
             let firewall = chain("firewall", self.name, "");
-            let rule = format!("{} saddr != {{ {} }} drop", header(self.options.family), ranges.join(", "));
-            self.part.chains.push((firewall.clone(), vec![rule]));
+            let other = Statement::Address(Side::Source, Is::Other, ranges.into());
+            self.part.chains.push((firewall.clone(), vec![vec![other, Statement::Verdict(Verdict::Drop)].into()]));
             for address in &port.load_balancer_ips {
-                self.put("firewall-ips", self.key(*address), format!("goto {firewall}"));
+                self.put("firewall-ips", self.key(*address), Verdict::Goto(firewall.clone()));
             }
         }
     }
 
     fn external_chain(&mut self) -> String {
         let cluster = self.chain(Policy::Cluster);
-        let mut rules = Vec::new();
+        let mut rules: Vec<Rule> = Vec::new();
         if self.port.external == Policy::Cluster {
-            rules.push("jump mark-for-masquerade".to_owned());
+            rules.push(vec![masquerade()].into());
         } else if !self.port.cluster_endpoints.is_empty() {
             // The policy is for what comes from outside; pods and the node itself reach all endpoints.
-            if let Some(local) = self.options.detector.nft(self.options.family, false) {
-                rules.push(format!("{local} goto {cluster}"));
+            if let Some(pods) = pods(&self.options.detector, self.options.family, Is::Equal) {
+                rules.push(vec![pods, goto(&cluster)].into());
             }
-            rules.push("fib saddr type local jump mark-for-masquerade".to_owned());
-            rules.push(format!("fib saddr type local goto {cluster}"));
+            rules.push(vec![Statement::Local(Side::Source), masquerade()].into());
+            rules.push(vec![Statement::Local(Side::Source), goto(&cluster)].into());
         }
         if !self.port.endpoints(self.port.external).is_empty() {
-            rules.push(format!("goto {}", self.chain(self.port.external)));
+            rules.push(vec![goto(&self.chain(self.port.external))].into());
         }
         let name = chain("external", self.name, "");
         self.part.chains.push((name.clone(), rules));
@@ -267,11 +287,11 @@ impl Renderer<'_> {
         }
     }
 
-    fn refusal(&self, policy: Policy) -> Option<String> {
+    fn refusal(&self, policy: Policy) -> Option<Verdict> {
         if !self.port.has_endpoints {
-            return Some("goto reject-chain".into());
+            return Some(Verdict::Goto("reject-chain".into()));
         }
-        (policy == Policy::Local && self.port.local_endpoints.is_empty()).then(|| "drop".into())
+        (policy == Policy::Local && self.port.local_endpoints.is_empty()).then_some(Verdict::Drop)
     }
 }
 

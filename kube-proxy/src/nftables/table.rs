@@ -3,20 +3,26 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_REQUEST};
-use netlink_packet_netfilter::nftables::NfTablesMessage;
-use serde_json::Value;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::render::header;
-use super::transaction::TABLE;
-use crate::backend::{SyncError, output};
-use crate::netlink::Netfilter;
+use super::message::{family_number, request};
+use super::transaction::{MAPS, TABLE};
+use crate::netlink::{Kernel, RawMessage, find};
 use crate::plan::Family;
 
-/// `NFT_MSG_GETTABLE`.
+/// `NFT_MSG_GET*`.
 const GET_TABLE: u8 = 1;
-/// `NFTA_TABLE_NAME`.
+const GET_CHAIN: u8 = 4;
+const GET_SET: u8 = 10;
+/// Attributes of an answer: the names of the table, and of the chain or set.
 const TABLE_NAME: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const SET_NAME: u16 = 2;
+/// Sets of rules have names that users cannot give.
+const OF_A_RULE: &str = "__";
+/// Bytes of `struct nfgenmsg`, which attributes follow.
+const HEADER: usize = 4;
 
 /// Names in our table.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,46 +34,45 @@ pub(super) struct Existing {
 
 impl Existing {
     /// Reads the names. There are none without a table.
-    pub(super) async fn read(family: Family) -> Result<Self, SyncError> {
-        let there = tokio::task::spawn_blocking(move || is_there(family, TABLE)).await;
-        if matches!(there, Ok(Ok(false))) {
-            return Ok(Self::default());
-        }
-        let listed = |what: &'static str| async move { output("nft", &["-j", "list", what, header(family)], "").await };
-        let (chains, sets) = (listed("chains").await?, listed("sets").await?);
-        Ok(Self { chains: names(&chains, "chain"), sets: names(&sets, "set") })
+    pub(super) fn read(family: Family) -> io::Result<Self> {
+        let chains = names(family, GET_CHAIN, CHAIN_NAME)?;
+        let mut sets = names(family, GET_SET, SET_NAME)?;
+        sets.retain(|name| !name.starts_with(OF_A_RULE) && MAPS.iter().all(|(map, _)| map != name));
+        Ok(Self { chains, sets })
     }
 }
 
-/// Names of one kind of things in our table, out of the tool's JSON.
-fn names(listed: &str, kind: &str) -> BTreeSet<String> {
-    let listed: Value = serde_json::from_str(listed).unwrap_or_default();
-    let all = listed["nftables"].as_array().into_iter().flatten().filter_map(|entry| entry.get(kind));
-    let ours = all.filter(|entry| entry["table"] == TABLE);
-    ours.filter_map(|entry| entry["name"].as_str()).map(str::to_owned).collect()
+/// Names of one kind of things in our table.
+fn names(family: Family, get: u8, name: u16) -> io::Result<BTreeSet<String>> {
+    let kernel = Kernel::<RawMessage>::open(NETLINK_NETFILTER)?;
+    kernel.send(NLM_F_REQUEST | NLM_F_DUMP, request(family, get, None))?;
+    let mut found = BTreeSet::new();
+    kernel.receive_all(|answer| {
+        let attributes = answer.bytes.get(HEADER..).unwrap_or_default();
+        // The kernel may tell of other families, too.
+        let is_ours = answer.bytes.first() == Some(&family_number(family))
+            && text(attributes, TABLE_NAME).as_deref() == Some(TABLE);
+        found.extend(text(attributes, name).filter(|_| is_ours));
+    })?;
+    Ok(found)
 }
 
-/// Asks the kernel for a table by its name: the cost does not grow with what is in it, as that of the tool does.
+fn text(attributes: &[u8], kind: u16) -> Option<String> {
+    let bytes = find(attributes, kind)?;
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    bytes.get(..end).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Asks the kernel for a table by its name.
 pub(super) fn is_there(family: Family, table: &str) -> io::Result<bool> {
-    let kernel = Netfilter::open(family)?;
-    let name = DefaultNla::new(TABLE_NAME, [table.as_bytes(), &[0]].concat());
-    let request = NfTablesMessage::Other { message_type: GET_TABLE, attributes: vec![name] };
-    kernel.send(NLM_F_REQUEST | NLM_F_ACK, request)?;
+    let kernel = Kernel::<RawMessage>::open(NETLINK_NETFILTER)?;
+    kernel.send(NLM_F_REQUEST | NLM_F_ACK, request(family, GET_TABLE, Some(table)))?;
     kernel.acknowledged()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_our_table_alone() {
-        let listed = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"chain": {"family": "ip", "table": "kube-proxy", "name": "services"}},
-            {"chain": {"family": "ip", "table": "other", "name": "x"}}, {"set": {"table": "kube-proxy", "name": "cluster-ips"}}]}"#;
-        assert_eq!(names(listed, "chain"), BTreeSet::from(["services".to_owned()]));
-        assert_eq!(names(listed, "set"), BTreeSet::from(["cluster-ips".to_owned()]));
-        assert_eq!(names("", "set"), BTreeSet::new());
-    }
 
     #[test]
     fn a_table_is_asked_for_by_name() {

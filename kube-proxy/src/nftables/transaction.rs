@@ -1,149 +1,283 @@
-//! The text of nftables transactions.
+//! Transactions of nftables as lists of operations. [`Display`](fmt::Display) is the tool's input.
 
-use super::render::{MAPS, NODE_PORT_IPS, header};
-use crate::plan::Family;
-use std::fmt::Write;
+use std::fmt;
 use std::net::IpAddr;
+
+use super::rule::{Element, Key, Rule, Statement, Text, Verdict, header};
+use crate::plan::Family;
 
 /// The table's name, upstream's.
 pub(super) const TABLE: &str = "kube-proxy";
+/// Comment of the table, upstream's.
+pub(super) const TABLE_COMMENT: &str = "rules for kube-proxy";
 /// Set of the cluster IPs of all services.
 pub(super) const CLUSTER_IPS: &str = "cluster-ips";
+/// Set of the addresses that node ports answer on, where not all do.
+pub(super) const NODE_PORT_IPS: &str = "nodeport-ips";
 
-/// Base chains, as upstream has them: name, hook, priority, rules. What judges by the original destination comes before
-/// destinations are changed at -100, what refuses comes after that.
-pub(super) const BASE: [(&str, &str, &str, &[&str]); 8] = [
-    ("filter-prerouting-pre-dnat", "filter hook prerouting", "-110", &["ct state new jump firewall-check"]),
-    ("filter-output-pre-dnat", "filter hook output", "-110", &["ct state new jump firewall-check"]),
-    (
-        "filter-input",
-        "filter hook input",
-        "0",
-        &["ct state new jump nodeport-endpoints-check", "ct state new jump service-endpoints-check"],
-    ),
-    (
-        "filter-forward",
-        "filter hook forward",
-        "0",
-        &["ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"],
-    ),
-    (
-        "filter-output",
-        "filter hook output",
-        "0",
-        &["ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check"],
-    ),
-    ("nat-prerouting", "nat hook prerouting", "-100", &["jump services"]),
-    ("nat-output", "nat hook output", "-100", &["jump services"]),
-    ("nat-postrouting", "nat hook postrouting", "100", &["jump masquerading"]),
+/// Verdict maps, with what they are looked up by.
+pub(super) const MAPS: [(&str, Key); 5] = [
+    ("service-ips", Key::Service),
+    ("service-nodeports", Key::NodePort),
+    ("no-endpoint-services", Key::Service),
+    ("no-endpoint-nodeports", Key::NodePort),
+    ("firewall-ips", Key::Service),
 ];
 
-/// The transaction that takes the table away.
-#[must_use]
-pub(super) fn removal(family: Family) -> String {
-    let ip = header(family);
-    format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
+/// A chain that packets come through by themselves.
+#[derive(Debug)]
+pub(super) struct BaseChain {
+    pub(super) name: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) hook: Hook,
+    pub(super) priority: i32,
+    /// Match of packets that begin a connection stands before the jump.
+    is_for_new: bool,
+    jumps: &'static [&'static str],
+}
+
+/// Place in a packet's way, with the kernel's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Hook {
+    Prerouting = 0,
+    Input = 1,
+    Forward = 2,
+    Output = 3,
+    Postrouting = 4,
+}
+
+impl BaseChain {
+    const fn filter(name: &'static str, hook: Hook, priority: i32, jumps: &'static [&'static str]) -> Self {
+        Self { name, kind: "filter", hook, priority, is_for_new: true, jumps }
+    }
+
+    const fn nat(name: &'static str, hook: Hook, priority: i32, jumps: &'static [&'static str]) -> Self {
+        Self { name, kind: "nat", hook, priority, is_for_new: false, jumps }
+    }
+
+    fn rules(&self) -> impl Iterator<Item = Rule> {
+        let new = self.is_for_new.then_some(Statement::NewConnection);
+        let jump = |chain: &&str| Statement::Jump((*chain).to_owned());
+        self.jumps.iter().map(move |chain| new.iter().cloned().chain([jump(chain)]).collect::<Vec<_>>().into())
+    }
+}
+
+/// Base chains, as upstream has them. What judges by the original destination comes before destinations are changed at -100,
+/// what refuses comes after that.
+pub(super) const BASE: [BaseChain; 8] = [
+    BaseChain::filter("filter-prerouting-pre-dnat", Hook::Prerouting, -110, &["firewall-check"]),
+    BaseChain::filter("filter-output-pre-dnat", Hook::Output, -110, &["firewall-check"]),
+    BaseChain::filter("filter-input", Hook::Input, 0, &["nodeport-endpoints-check", "service-endpoints-check"]),
+    BaseChain::filter("filter-forward", Hook::Forward, 0, &["service-endpoints-check", "cluster-ips-check"]),
+    BaseChain::filter("filter-output", Hook::Output, 0, &["service-endpoints-check", "cluster-ips-check"]),
+    BaseChain::nat("nat-prerouting", Hook::Prerouting, -100, &["services"]),
+    BaseChain::nat("nat-output", Hook::Output, -100, &["services"]),
+    BaseChain::nat("nat-postrouting", Hook::Postrouting, 100, &["masquerading"]),
+];
+
+/// Type of a set; a map is one, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetType {
+    /// Verdicts by key.
+    Map(Key),
+    /// Addresses.
+    Addresses,
+    /// Clients that the kernel adds, and forgets after these seconds.
+    Clients(u32),
+}
+
+/// A step of a transaction.
+#[derive(Debug)]
+pub(super) enum Operation {
+    AddTable,
+    DeleteTable,
+    AddBaseChain(&'static BaseChain),
+    AddChain(String),
+    FlushChain(String),
+    DeleteChain(String),
+    AddRule(String, Rule),
+    AddSet(String, SetType),
+    FlushSet(&'static str),
+    DeleteSet(String),
+    AddElement(&'static str, Element, Verdict),
+    DeleteElement(&'static str, Element),
+    AddAddress(&'static str, IpAddr),
+    DeleteAddress(&'static str, IpAddr),
 }
 
 /// A transaction in the making. Chains and sets are made before any rule that names them.
 #[derive(Debug)]
 pub(super) struct Transaction {
-    family: &'static str,
-    made: String,
-    rules: String,
+    family: Family,
+    made: Vec<Operation>,
+    rules: Vec<Operation>,
 }
 
 impl Transaction {
     pub(super) fn new(family: Family) -> Self {
-        Self { family: header(family), made: String::new(), rules: String::new() }
+        Self { family, made: Vec::new(), rules: Vec::new() }
+    }
+
+    /// The one that takes the table away, whether it is there or not.
+    pub(super) fn removal(family: Family) -> Self {
+        Self { family, made: vec![Operation::AddTable], rules: vec![Operation::DeleteTable] }
+    }
+
+    pub(super) fn family(&self) -> Family {
+        self.family
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.made.is_empty() && self.rules.is_empty()
+        self.len() == 0
     }
 
-    /// The tool's input; the transaction is empty afterwards.
-    pub(super) fn take(&mut self) -> String {
-        let (made, rules) = (std::mem::take(&mut self.made), std::mem::take(&mut self.rules));
-        made + &rules
+    /// Number of steps.
+    pub(super) fn len(&self) -> usize {
+        self.made.len() + self.rules.len()
     }
 
-    fn address(&self) -> &'static str {
-        if self.family == "ip" { "ipv4_addr" } else { "ipv6_addr" }
+    /// All of it; the transaction is empty afterwards.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::new(self.family))
     }
 
-    fn make(&mut self, what: &str, rest: &str) {
-        writeln!(self.made, "add {what} {} {TABLE} {rest}", self.family).ok();
+    /// Steps in the order in which they are taken.
+    pub(super) fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.made.iter().chain(&self.rules)
     }
 
-    fn line(&mut self, verb: &str, what: &str, rest: &str) {
-        writeln!(self.rules, "{verb} {what} {} {TABLE} {rest}", self.family).ok();
+    /// Puts the steps of another behind these.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.made.append(&mut other.made);
+        self.rules.append(&mut other.rules);
     }
 
     /// Makes the table with its maps and sets, unless they are there.
     pub(super) fn table(&mut self) {
-        writeln!(self.made, "add table {} {TABLE} {{ comment \"rules for kube-proxy\" ; }}", self.family).ok();
-        for (name, kind) in MAPS {
-            let kind = kind.replace("ADDRESS", self.address());
-            self.make("map", &format!("{name} {{ type {kind} : verdict ; }}"));
-        }
-        for name in [CLUSTER_IPS, NODE_PORT_IPS] {
-            self.make("set", &format!("{name} {{ type {} ; }}", self.address()));
-        }
+        self.made.push(Operation::AddTable);
+        let maps = MAPS.map(|(name, key)| Operation::AddSet(name.to_owned(), SetType::Map(key)));
+        let sets = [CLUSTER_IPS, NODE_PORT_IPS].map(|name| Operation::AddSet(name.to_owned(), SetType::Addresses));
+        self.made.extend(maps.into_iter().chain(sets));
     }
 
     /// Makes a set for client affinity, or gives the one that is there another time-out.
     pub(super) fn affinity_set(&mut self, name: &str, seconds: u32) {
-        let set = format!("{name} {{ type {} ; flags dynamic,timeout ; timeout {seconds}s ; }}", self.address());
-        self.make("set", &set);
+        self.made.push(Operation::AddSet(name.to_owned(), SetType::Clients(seconds)));
     }
 
     /// Writes a chain whole.
-    pub(super) fn chain(&mut self, name: &str, rules: &[String]) {
-        self.make("chain", name);
-        self.line("flush", "chain", name);
-        for rule in rules {
-            self.line("add", "rule", &format!("{name} {rule}"));
-        }
+    pub(super) fn chain(&mut self, name: &str, rules: &[Rule]) {
+        self.made.push(Operation::AddChain(name.to_owned()));
+        self.flush_chain(name);
+        self.rules.extend(rules.iter().map(|rule| Operation::AddRule(name.to_owned(), rule.clone())));
     }
 
     /// Writes the base chains; those that are there may have another place.
     pub(super) fn base_chains(&mut self, is_there: impl Fn(&str) -> bool) {
-        for (name, hook, priority, rules) in BASE {
-            if is_there(name) {
-                self.line("flush", "chain", name);
-                self.line("delete", "chain", name);
+        for chain in &BASE {
+            if is_there(chain.name) {
+                self.flush_chain(chain.name);
+                self.delete_chain(chain.name);
             }
-            self.line("add", "chain", &format!("{name} {{ type {hook} priority {priority} ; }}"));
-            for rule in rules {
-                self.line("add", "rule", &format!("{name} {rule}"));
-            }
+            self.rules.push(Operation::AddBaseChain(chain));
+            self.rules.extend(chain.rules().map(|rule| Operation::AddRule(chain.name.to_owned(), rule)));
         }
     }
 
-    /// Empties a set, a map or a chain.
-    pub(super) fn flush(&mut self, what: &str, name: &str) {
-        self.line("flush", what, name);
+    pub(super) fn flush_chain(&mut self, name: &str) {
+        self.rules.push(Operation::FlushChain(name.to_owned()));
     }
 
-    /// Deletes a set or a chain.
-    pub(super) fn delete(&mut self, what: &str, name: &str) {
-        self.line("delete", what, name);
+    pub(super) fn delete_chain(&mut self, name: &str) {
+        self.rules.push(Operation::DeleteChain(name.to_owned()));
     }
 
-    pub(super) fn add_element(&mut self, map: &str, key: &str, verdict: &str) {
-        self.line("add", "element", &format!("{map} {{ {key} : {verdict} }}"));
+    /// Empties a set or a map.
+    pub(super) fn flush_set(&mut self, name: &'static str) {
+        self.rules.push(Operation::FlushSet(name));
     }
 
-    pub(super) fn delete_element(&mut self, map: &str, key: &str) {
-        self.line("delete", "element", &format!("{map} {{ {key} }}"));
+    pub(super) fn delete_set(&mut self, name: &str) {
+        self.rules.push(Operation::DeleteSet(name.to_owned()));
     }
 
-    pub(super) fn add_address(&mut self, set: &str, address: IpAddr) {
-        self.line("add", "element", &format!("{set} {{ {address} }}"));
+    pub(super) fn add_element(&mut self, map: &'static str, key: Element, verdict: Verdict) {
+        self.rules.push(Operation::AddElement(map, key, verdict));
     }
 
-    pub(super) fn delete_address(&mut self, set: &str, address: IpAddr) {
-        self.line("delete", "element", &format!("{set} {{ {address} }}"));
+    pub(super) fn delete_element(&mut self, map: &'static str, key: Element) {
+        self.rules.push(Operation::DeleteElement(map, key));
+    }
+
+    pub(super) fn add_address(&mut self, set: &'static str, address: IpAddr) {
+        self.rules.push(Operation::AddAddress(set, address));
+    }
+
+    pub(super) fn delete_address(&mut self, set: &'static str, address: IpAddr) {
+        self.rules.push(Operation::DeleteAddress(set, address));
+    }
+}
+
+impl fmt::Display for Transaction {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.operations().try_for_each(|operation| writeln!(out, "{}", Text(self.family, operation)))
+    }
+}
+
+impl fmt::Display for Text<'_, Operation> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (family, table) = (self.0, format_args!("{} {TABLE}", header(self.0)));
+        match self.1 {
+            Operation::AddTable => write!(out, "add table {table} {{ comment \"{TABLE_COMMENT}\" ; }}"),
+            Operation::DeleteTable => write!(out, "delete table {table}"),
+            Operation::AddBaseChain(BaseChain { name, kind, hook, priority, .. }) => {
+                write!(out, "add chain {table} {name} {{ type {kind} hook {hook} priority {priority} ; }}")
+            }
+            Operation::AddChain(name) => write!(out, "add chain {table} {name}"),
+            Operation::FlushChain(name) => write!(out, "flush chain {table} {name}"),
+            Operation::DeleteChain(name) => write!(out, "delete chain {table} {name}"),
+            Operation::AddRule(chain, rule) => write!(out, "add rule {table} {chain} {}", Text(family, rule)),
+            Operation::AddSet(name, kind) => {
+                let what = if matches!(kind, SetType::Map(_)) { "map" } else { "set" };
+                write!(out, "add {what} {table} {name} {{ {} }}", Text(family, kind))
+            }
+            Operation::FlushSet(name) => {
+                let what = if MAPS.iter().any(|(map, _)| map == name) { "map" } else { "set" };
+                write!(out, "flush {what} {table} {name}")
+            }
+            Operation::DeleteSet(name) => write!(out, "delete set {table} {name}"),
+            Operation::AddElement(map, key, verdict) => {
+                write!(out, "add element {table} {map} {{ {key} : {verdict} }}")
+            }
+            Operation::DeleteElement(map, key) => write!(out, "delete element {table} {map} {{ {key} }}"),
+            Operation::AddAddress(set, address) => write!(out, "add element {table} {set} {{ {address} }}"),
+            Operation::DeleteAddress(set, address) => write!(out, "delete element {table} {set} {{ {address} }}"),
+        }
+    }
+}
+
+impl fmt::Display for Text<'_, SetType> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = if self.0 == Family::V4 { "ipv4_addr" } else { "ipv6_addr" };
+        match self.1 {
+            SetType::Map(Key::Service) => write!(out, "type {address} . inet_proto . inet_service : verdict ;"),
+            SetType::Map(Key::NodePort) => out.write_str("type inet_proto . inet_service : verdict ;"),
+            SetType::Addresses => write!(out, "type {address} ;"),
+            SetType::Clients(seconds) => {
+                write!(out, "type {address} ; flags dynamic,timeout ; timeout {seconds}s ;")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Prerouting => "prerouting",
+            Self::Input => "input",
+            Self::Forward => "forward",
+            Self::Output => "output",
+            Self::Postrouting => "postrouting",
+        })
     }
 }

@@ -1,0 +1,690 @@
+//! Operations as the kernel's messages, and the batch that they go in. Numbers are those of `linux/netfilter/nf_tables.h`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use super::rule::{Addresses, Element, InterfaceName, Is, Key, Rule, Side, Statement, Verdict};
+use super::transaction::{Operation, SetType, TABLE, TABLE_COMMENT, Transaction};
+use crate::netlink::{RawMessage, Writer};
+use crate::plan::{Family, Protocol};
+
+/// Kinds of messages.
+mod kind {
+    pub(super) const NEW_TABLE: u8 = 0;
+    pub(super) const DELETE_TABLE: u8 = 2;
+    pub(super) const NEW_CHAIN: u8 = 3;
+    pub(super) const DELETE_CHAIN: u8 = 5;
+    pub(super) const NEW_RULE: u8 = 6;
+    pub(super) const DELETE_RULE: u8 = 8;
+    pub(super) const NEW_SET: u8 = 9;
+    pub(super) const DELETE_SET: u8 = 11;
+    pub(super) const NEW_ELEMENT: u8 = 12;
+    pub(super) const DELETE_ELEMENT: u8 = 14;
+}
+
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+/// `NLM_F_*`.
+mod flag {
+    pub(super) const REQUEST: u16 = 1;
+    pub(super) const ACKNOWLEDGE: u16 = 4;
+    pub(super) const CREATE: u16 = 0x400;
+    pub(super) const APPEND: u16 = 0x800;
+}
+
+/// The name of what a message is about comes behind the name of its table, as attributes of these numbers; a chain's is 3.
+const TABLE_NAME: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const NAME: u16 = 2;
+const LIST_ELEMENT: u16 = 1;
+
+/// `NFT_SET_*`.
+const ANONYMOUS: u32 = 1;
+const CONSTANT: u32 = 2;
+const INTERVAL: u32 = 4;
+const MAP: u32 = 8;
+const TIMEOUT: u32 = 0x10;
+const EVALUATED: u32 = 0x20;
+/// `NFT_SET_ELEM_INTERVAL_END`.
+const INTERVAL_END: u32 = 1;
+/// `NFT_DATA_VERDICT`.
+const VERDICT_DATA: u32 = 0xffff_ff00;
+
+/// Key types of the tool, which it lists sets by.
+mod datatype {
+    pub(super) const INTEGER: u32 = 4;
+    pub(super) const IPV4: u32 = 7;
+    pub(super) const IPV6: u32 = 8;
+    pub(super) const PROTOCOL: u32 = 12;
+    pub(super) const SERVICE: u32 = 13;
+    /// Bits of one type among several.
+    pub(super) const BITS: u32 = 6;
+}
+
+/// Byte orders of the tool.
+const MIXED: u32 = 0;
+const HOST: u32 = 1;
+const BIG: u32 = 2;
+
+/// Registers: that of verdicts, and two of 16 bytes each; what follows four bytes of the first or all of it has others.
+const VERDICT: u32 = 0;
+const FIRST: u32 = 1;
+const SECOND: u32 = 2;
+const FOURS: u32 = 8;
+
+/// `NFPROTO_*`.
+pub(super) fn family_number(family: Family) -> u8 {
+    let number = match family {
+        Family::V4 => libc::NFPROTO_IPV4,
+        Family::V6 => libc::NFPROTO_IPV6,
+    };
+    u8::try_from(number).unwrap_or_default()
+}
+
+/// A question to the kernel, about a table or about all.
+pub(super) fn request(family: Family, kind: u8, table: Option<&str>) -> RawMessage {
+    let mut out = Writer::default();
+    out.bytes(&[family_number(family), 0, 0, 0]);
+    if let Some(table) = table {
+        out.text(TABLE_NAME, table);
+    }
+    RawMessage { kind: SUBSYSTEM << 8 | u16::from(kind), bytes: out.into_bytes() }
+}
+
+/// Bytes of a transaction for the kernel, and the number of its last message.
+pub(super) struct Batch {
+    pub(super) bytes: Vec<u8>,
+    pub(super) last: u32,
+}
+
+/// Encodes a transaction. Messages are numbered as operations are, from one; those of sets without a name have the number of the
+/// rule that they are for.
+pub(super) fn batch(transaction: &Transaction) -> Batch {
+    let family = transaction.family();
+    let mut encoder = Encoder { family, out: Writer::default(), sequence: 0, last: 0, sets: 0 };
+    encoder.control(BATCH_BEGIN);
+    for operation in transaction.operations() {
+        encoder.sequence += 1;
+        encoder.operation(operation);
+    }
+    encoder.acknowledge_last();
+    let last = encoder.sequence;
+    encoder.sequence += 1;
+    encoder.control(BATCH_END);
+    Batch { bytes: encoder.out.into_bytes(), last }
+}
+
+struct Encoder {
+    family: Family,
+    out: Writer,
+    sequence: u32,
+    /// Where the last message begins.
+    last: usize,
+    /// Sets without a name so far; their numbers hold within the batch.
+    sets: u32,
+}
+
+impl Encoder {
+    fn message(&mut self, kind: u8, flags: u16, inside: impl FnOnce(&mut Writer)) {
+        let family = family_number(self.family);
+        self.last = self.out.len();
+        self.out.message(SUBSYSTEM << 8 | u16::from(kind), flag::REQUEST | flags, self.sequence, |out| {
+            out.bytes(&[family, 0, 0, 0]);
+            out.text(TABLE_NAME, TABLE);
+            inside(out);
+        });
+    }
+
+    fn control(&mut self, kind: u16) {
+        self.out.message(kind, flag::REQUEST, self.sequence, |out| {
+            out.bytes(&[0, 0]);
+            out.bytes(&SUBSYSTEM.to_be_bytes());
+        });
+    }
+
+    /// An answer to the last message tells that all before it were taken, too.
+    fn acknowledge_last(&mut self) {
+        self.out.add_flags(self.last, flag::ACKNOWLEDGE);
+    }
+
+    fn operation(&mut self, operation: &Operation) {
+        match operation {
+            Operation::AddTable => self.message(kind::NEW_TABLE, flag::CREATE, |out| {
+                out.attribute(2, &0_u32.to_be_bytes());
+                out.attribute(6, &note(TABLE_COMMENT));
+            }),
+            Operation::DeleteTable => self.message(kind::DELETE_TABLE, 0, |_| {}),
+            Operation::AddBaseChain(chain) => self.message(kind::NEW_CHAIN, flag::CREATE, |out| {
+                out.text(CHAIN_NAME, chain.name);
+                out.nest(4, |out| {
+                    out.attribute(1, &(chain.hook as u32).to_be_bytes());
+                    out.attribute(2, &chain.priority.to_be_bytes());
+                });
+                out.text(7, chain.kind);
+            }),
+            Operation::AddChain(name) => {
+                self.message(kind::NEW_CHAIN, flag::CREATE, |out| out.text(CHAIN_NAME, name));
+            }
+            Operation::FlushChain(name) => self.message(kind::DELETE_RULE, 0, |out| out.text(NAME, name)),
+            Operation::DeleteChain(name) => self.message(kind::DELETE_CHAIN, 0, |out| out.text(CHAIN_NAME, name)),
+            Operation::AddRule(chain, rule) => self.rule(chain, rule),
+            Operation::AddSet(name, of) => self.set(name, *of),
+            Operation::FlushSet(name) => self.message(kind::DELETE_ELEMENT, 0, |out| out.text(NAME, name)),
+            Operation::DeleteSet(name) => self.message(kind::DELETE_SET, 0, |out| out.text(NAME, name)),
+            Operation::AddElement(map, key, verdict) => {
+                self.element(kind::NEW_ELEMENT, map, &key_bytes(key), Some(verdict))
+            }
+            Operation::DeleteElement(map, key) => self.element(kind::DELETE_ELEMENT, map, &key_bytes(key), None),
+            Operation::AddAddress(set, address) => self.element(kind::NEW_ELEMENT, set, &address_bytes(*address), None),
+            Operation::DeleteAddress(set, address) => {
+                self.element(kind::DELETE_ELEMENT, set, &address_bytes(*address), None);
+            }
+        }
+    }
+
+    fn element(&mut self, kind: u8, set: &str, key: &[u8], verdict: Option<&Verdict>) {
+        let flags = if kind == kind::NEW_ELEMENT { flag::CREATE } else { 0 };
+        self.message(kind, flags, |out| {
+            out.text(NAME, set);
+            out.nest(3, |out| element(out, key, verdict, 0));
+        });
+    }
+
+    fn address_type(&self) -> (u32, u32) {
+        match self.family {
+            Family::V4 => (datatype::IPV4, 4),
+            Family::V6 => (datatype::IPV6, 16),
+        }
+    }
+
+    fn set(&mut self, name: &str, of: SetType) {
+        let (address, length) = self.address_type();
+        let node_port = datatype::PROTOCOL << datatype::BITS | datatype::SERVICE;
+        let (key, length, order, flags) = match of {
+            SetType::Map(Key::NodePort) => (node_port, 8, MIXED, MAP),
+            SetType::Map(Key::Service) => (address << (2 * datatype::BITS) | node_port, length + 8, MIXED, MAP),
+            SetType::Addresses => (address, length, BIG, 0),
+            SetType::Clients(_) => (address, length, BIG, EVALUATED | TIMEOUT),
+        };
+        self.sets += 1;
+        let id = self.sets;
+        self.message(kind::NEW_SET, flag::CREATE, |out| {
+            set(out, (name, id), (key, length), flags, None, order);
+            if let SetType::Clients(seconds) = of {
+                out.attribute(11, &(u64::from(seconds) * 1000).to_be_bytes());
+            }
+        });
+    }
+
+    fn rule(&mut self, chain: &str, rule: &Rule) {
+        let mut own = Vec::new();
+        for statement in &rule.statements {
+            match statement {
+                Statement::Address(_, _, Addresses::Networks(networks)) => own.push(self.networks(networks)),
+                Statement::Choice(chains) => own.push(self.choices(chains)),
+                _ => {}
+            }
+        }
+        let mut own = own.into_iter();
+        let family = self.family;
+        self.message(kind::NEW_RULE, flag::CREATE | flag::APPEND, |out| {
+            out.text(NAME, chain);
+            out.nest(4, |out| {
+                let mut expressions = Expressions { family, out };
+                rule.statements.iter().for_each(|statement| expressions.statement(statement, &mut own));
+            });
+            if let Some(comment) = rule.comment {
+                out.attribute(7, &note(comment));
+            }
+        });
+    }
+
+    /// Makes a set of a rule's own, and returns it.
+    fn networks(&mut self, networks: &[IpNet]) -> OwnSet {
+        let bounds = bounds(self.family, networks);
+        let (key, length) = self.address_type();
+        self.sets += 1;
+        let id = self.sets;
+        let name = own_name();
+        let count = u32::try_from(bounds.len()).ok();
+        self.message(kind::NEW_SET, flag::CREATE, |out| {
+            set(out, (&name, id), (key, length), ANONYMOUS | CONSTANT | INTERVAL, count, BIG);
+        });
+        for bounds in bounds.chunks(PART) {
+            self.message(kind::NEW_ELEMENT, flag::CREATE, |out| {
+                out.text(NAME, &name);
+                out.attribute(4, &id.to_be_bytes());
+                out.nest(3, |out| {
+                    for (bound, is_end) in bounds {
+                        element(out, &address_bytes(*bound), None, if *is_end { INTERVAL_END } else { 0 });
+                    }
+                });
+            });
+        }
+        OwnSet { name, id }
+    }
+
+    /// Makes a map of a rule's own, from numbers to chains, and returns it.
+    fn choices(&mut self, chains: &[String]) -> OwnSet {
+        self.sets += 1;
+        let id = self.sets;
+        let name = own_name();
+        let count = u32::try_from(chains.len()).ok();
+        self.message(kind::NEW_SET, flag::CREATE, |out| {
+            set(out, (&name, id), (datatype::INTEGER, 4), ANONYMOUS | CONSTANT | MAP, count, HOST);
+        });
+        for (part, chains) in chains.chunks(PART).enumerate() {
+            let first = part * PART;
+            self.message(kind::NEW_ELEMENT, flag::CREATE, |out| {
+                out.text(NAME, &name);
+                out.attribute(4, &id.to_be_bytes());
+                out.nest(3, |out| {
+                    for (index, chain) in chains.iter().enumerate() {
+                        let number = u32::try_from(first + index).unwrap_or(u32::MAX);
+                        element(out, &number.to_ne_bytes(), Some(&Verdict::Goto(chain.clone())), 0);
+                    }
+                });
+            });
+        }
+        OwnSet { name, id }
+    }
+}
+
+/// A set that a rule has for itself.
+struct OwnSet {
+    name: String,
+    /// Number within the batch.
+    id: u32,
+}
+
+/// A name that no other set has. The kernel would find one itself, but it parses the names of all sets for that.
+fn own_name() -> String {
+    static LAST: LazyLock<AtomicU64> = LazyLock::new(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        AtomicU64::new(u64::try_from(since.as_nanos()).unwrap_or_default())
+    });
+    format!("__{:x}", LAST.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Elements in one message: an attribute holds less than 64 KiB.
+const PART: usize = 128;
+
+/// The attributes of a set.
+fn set(
+    out: &mut Writer,
+    (name, id): (&str, u32),
+    (key, length): (u32, u32),
+    flags: u32,
+    size: Option<u32>,
+    order: u32,
+) {
+    out.text(NAME, name);
+    out.attribute(3, &flags.to_be_bytes());
+    out.attribute(4, &key.to_be_bytes());
+    out.attribute(5, &length.to_be_bytes());
+    if flags & MAP != 0 {
+        out.attribute(6, &VERDICT_DATA.to_be_bytes());
+        out.attribute(7, &0_u32.to_be_bytes());
+    }
+    out.attribute(10, &id.to_be_bytes());
+    if let Some(size) = size {
+        out.nest(9, |out| out.attribute(1, &size.to_be_bytes()));
+    }
+    // The tool's notes: byte orders of keys and values.
+    let mut notes = vec![0, 4];
+    notes.extend(order.to_ne_bytes());
+    if flags & MAP != 0 {
+        notes.extend([1, 4, 0, 0, 0, 0]);
+    }
+    out.attribute(13, &notes);
+}
+
+fn element(out: &mut Writer, key: &[u8], verdict: Option<&Verdict>, flags: u32) {
+    out.nest(LIST_ELEMENT, |out| {
+        if flags != 0 {
+            out.attribute(3, &flags.to_be_bytes());
+        }
+        out.nest(1, |out| out.attribute(1, key));
+        if let Some(verdict) = verdict {
+            out.nest(2, |out| code(out, verdict_code(verdict), verdict_chain(verdict)));
+        }
+    });
+}
+
+/// `NFTA_DATA_VERDICT`.
+fn code(out: &mut Writer, code: i32, chain: Option<&str>) {
+    out.nest(2, |out| {
+        out.attribute(1, &code.to_be_bytes());
+        if let Some(chain) = chain {
+            out.text(2, chain);
+        }
+    });
+}
+
+const JUMP: i32 = -3;
+
+fn verdict_code(verdict: &Verdict) -> i32 {
+    match verdict {
+        Verdict::Drop => 0,
+        Verdict::Goto(_) => -4,
+        Verdict::Return => -5,
+    }
+}
+
+fn verdict_chain(verdict: &Verdict) -> Option<&str> {
+    match verdict {
+        Verdict::Goto(chain) => Some(chain),
+        Verdict::Drop | Verdict::Return => None,
+    }
+}
+
+/// A comment as the tool keeps it in user data, of tables and rules alike.
+fn note(comment: &str) -> Vec<u8> {
+    let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
+    [&[0, length], comment.as_bytes(), &[0]].concat()
+}
+
+fn address_bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+    }
+}
+
+/// Fields of a key are filled up to four bytes.
+fn key_bytes(key: &Element) -> Vec<u8> {
+    let [high, low] = key.port.to_be_bytes();
+    let mut bytes = key.address.map(address_bytes).unwrap_or_default();
+    bytes.extend([protocol_number(key.protocol), 0, 0, 0, high, low, 0, 0]);
+    bytes
+}
+
+/// Networks as the kernel has intervals: where one begins, and the first address behind it. What overlaps or touches is one.
+pub(super) fn bounds(family: Family, networks: &[IpNet]) -> Vec<(IpAddr, bool)> {
+    let zero: IpAddr = match family {
+        Family::V4 => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let mut merged: Vec<(IpAddr, IpAddr)> = Vec::new();
+    let mut ranges: Vec<(IpAddr, IpAddr)> =
+        networks.iter().filter(|net| family.holds(net.addr())).map(|net| (net.network(), net.broadcast())).collect();
+    ranges.sort_unstable();
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some((_, end)) if after(*end).is_none_or(|next| first <= next) => *end = last.max(*end),
+            _ => merged.push((first, last)),
+        }
+    }
+    let mut bounds = Vec::new();
+    if merged.first().is_some_and(|(first, _)| *first != zero) {
+        bounds.push((zero, true));
+    }
+    for (first, last) in merged {
+        bounds.push((first, false));
+        bounds.extend(after(last).map(|end| (end, true)));
+    }
+    bounds
+}
+
+fn after(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(address) => address.to_bits().checked_add(1).map(|bits| IpAddr::V4(bits.into())),
+        IpAddr::V6(address) => address.to_bits().checked_add(1).map(|bits| IpAddr::V6(bits.into())),
+    }
+}
+
+/// The expressions of a rule.
+struct Expressions<'a> {
+    family: Family,
+    out: &'a mut Writer,
+}
+
+impl Expressions<'_> {
+    fn add(&mut self, name: &str, inside: impl FnOnce(&mut Writer)) {
+        self.out.nest(LIST_ELEMENT, |out| {
+            out.text(1, name);
+            out.nest(2, inside);
+        });
+    }
+
+    /// Sets of the rule's own come from `own`, in the order of the statements.
+    fn statement(&mut self, statement: &Statement, own: &mut impl Iterator<Item = OwnSet>) {
+        match statement {
+            Statement::Address(side, is, addresses) => self.address(*side, *is, addresses, own),
+            Statement::Local(side) => {
+                let side: u32 = if *side == Side::Source { 1 } else { 2 };
+                self.add("fib", |out| registers(out, &[(1, FIRST), (2, 3), (3, side)]));
+                self.compare(Is::Equal, &2_u32.to_ne_bytes());
+            }
+            Statement::Protocol(protocol) => self.protocol(*protocol),
+            Statement::Port(protocol, port) => {
+                self.protocol(*protocol);
+                self.payload(FIRST, 2, 2, 2);
+                self.compare(Is::Equal, &port.to_be_bytes());
+            }
+            Statement::Interface(is, name) => self.interface(*is, name),
+            Statement::NewConnection => {
+                self.add("ct", |out| registers(out, &[(2, 0), (1, FIRST)]));
+                self.bits(8, 0);
+                self.compare(Is::Other, &0_u32.to_ne_bytes());
+            }
+            Statement::Unmarked(mark) => {
+                self.load_meta(FIRST, MARK);
+                self.bits(*mark, 0);
+                self.compare(Is::Equal, &0_u32.to_ne_bytes());
+            }
+            Statement::SetMark(mark) => self.mark(!mark, *mark),
+            Statement::FlipMark(mark) => self.mark(u32::MAX, *mark),
+            Statement::Verdict(verdict) => self.verdict(verdict_code(verdict), verdict_chain(verdict)),
+            Statement::Jump(chain) => self.verdict(JUMP, Some(chain)),
+            Statement::Reject => {
+                let code = if self.family == Family::V4 { 3 } else { 4 };
+                self.add("reject", |out| {
+                    registers(out, &[(1, 0)]);
+                    out.attribute(2, &[code]);
+                });
+            }
+            Statement::LookUp(key, map) => self.look_up(*key, map),
+            Statement::Choice(chains) => self.choice(chains.len(), own.next()),
+            Statement::Remember(set) => {
+                self.load_address(Side::Source);
+                self.add("dynset", |out| {
+                    out.text(1, set);
+                    registers(out, &[(3, 1), (4, FIRST)]);
+                });
+            }
+            Statement::Destination(endpoint) => self.destination(*endpoint),
+            Statement::Masquerade => self.add("masq", |out| registers(out, &[(1, 16)])),
+        }
+    }
+
+    fn verdict(&mut self, value: i32, chain: Option<&str>) {
+        self.add("immediate", |out| {
+            registers(out, &[(1, VERDICT)]);
+            out.nest(2, |out| code(out, value, chain));
+        });
+    }
+
+    fn immediate(&mut self, register: u32, value: &[u8]) {
+        self.add("immediate", |out| {
+            registers(out, &[(1, register)]);
+            out.nest(2, |out| out.attribute(1, value));
+        });
+    }
+
+    fn compare(&mut self, is: Is, value: &[u8]) {
+        let operator = if is == Is::Equal { 0 } else { 1 };
+        self.add("cmp", |out| {
+            registers(out, &[(1, FIRST), (2, operator)]);
+            out.nest(3, |out| out.attribute(1, value));
+        });
+    }
+
+    fn mask(&mut self, mask: &[u8], flipped: &[u8]) {
+        let length = u32::try_from(mask.len()).unwrap_or_default();
+        self.add("bitwise", |out| {
+            registers(out, &[(1, FIRST), (2, FIRST), (6, 0), (3, length)]);
+            out.nest(4, |out| out.attribute(1, mask));
+            out.nest(5, |out| out.attribute(1, flipped));
+        });
+    }
+
+    fn bits(&mut self, mask: u32, flipped: u32) {
+        self.mask(&mask.to_ne_bytes(), &flipped.to_ne_bytes());
+    }
+
+    fn payload(&mut self, register: u32, base: u32, offset: u32, length: u32) {
+        self.add("payload", |out| registers(out, &[(1, register), (2, base), (3, offset), (4, length)]));
+    }
+
+    fn load_meta(&mut self, register: u32, key: u32) {
+        self.add("meta", |out| registers(out, &[(2, key), (1, register)]));
+    }
+
+    fn protocol(&mut self, protocol: Protocol) {
+        self.load_meta(FIRST, TRANSPORT);
+        self.compare(Is::Equal, &[protocol_number(protocol)]);
+    }
+
+    fn mark(&mut self, kept: u32, flipped: u32) {
+        self.load_meta(FIRST, MARK);
+        self.bits(kept, flipped);
+        self.add("meta", |out| registers(out, &[(2, MARK), (3, FIRST)]));
+    }
+
+    /// Offset and length of an address in its header.
+    fn place(&self, side: Side) -> (u32, u32) {
+        match (self.family, side) {
+            (Family::V4, Side::Source) => (12, 4),
+            (Family::V4, Side::Destination) => (16, 4),
+            (Family::V6, Side::Source) => (8, 16),
+            (Family::V6, Side::Destination) => (24, 16),
+        }
+    }
+
+    fn load_address(&mut self, side: Side) {
+        let (offset, length) = self.place(side);
+        self.payload(FIRST, 1, offset, length);
+    }
+
+    fn address(&mut self, side: Side, is: Is, addresses: &Addresses, own: &mut impl Iterator<Item = OwnSet>) {
+        match addresses {
+            Addresses::Network(network) => self.network(side, is, network),
+            Addresses::Set(name) => {
+                self.load_address(side);
+                self.member(is, name, None);
+            }
+            Addresses::Networks(_) => {
+                self.load_address(side);
+                if let Some(set) = own.next() {
+                    self.member(is, &set.name, Some(set.id));
+                }
+            }
+        }
+    }
+
+    /// Of a network that ends with a byte only those bytes are read.
+    fn network(&mut self, side: Side, is: Is, network: &IpNet) {
+        let (offset, _) = self.place(side);
+        let (prefix, network_bytes) = (network.prefix_len(), address_bytes(network.network()));
+        let whole = usize::from(prefix / 8);
+        if prefix % 8 == 0 && whole > 0 {
+            self.payload(FIRST, 1, offset, u32::from(prefix / 8));
+            return self.compare(is, network_bytes.get(..whole).unwrap_or_default());
+        }
+        self.load_address(side);
+        self.mask(&address_bytes(network.netmask()), &vec![0; network_bytes.len()]);
+        self.compare(is, &network_bytes);
+    }
+
+    fn member(&mut self, is: Is, set: &str, id: Option<u32>) {
+        self.add("lookup", |out| {
+            out.text(1, set);
+            registers(out, &[(2, FIRST)]);
+            if let Some(id) = id {
+                registers(out, &[(4, id)]);
+            }
+            if is == Is::Other {
+                registers(out, &[(5, 1)]);
+            }
+        });
+    }
+
+    fn interface(&mut self, is: Is, name: &InterfaceName) {
+        self.load_meta(FIRST, INPUT_NAME);
+        match name {
+            InterfaceName::Whole(name) => {
+                let mut bytes: Vec<u8> = name.bytes().take(NAME_LENGTH - 1).collect();
+                bytes.resize(NAME_LENGTH, 0);
+                self.compare(is, &bytes);
+            }
+            InterfaceName::Prefix(name) => {
+                let bytes: Vec<u8> = name.bytes().take(NAME_LENGTH - 1).collect();
+                self.compare(is, &bytes);
+            }
+        }
+    }
+
+    fn look_up(&mut self, key: Key, map: &str) {
+        let (_, length) = self.place(Side::Destination);
+        // Each field has the next four bytes of registers; whole registers of sixteen have numbers of their own.
+        let (protocol, port) = match (key, self.family) {
+            (Key::NodePort, _) => (FIRST, FOURS + 1),
+            (Key::Service, Family::V4) => (FOURS + 1, FOURS + 2),
+            (Key::Service, Family::V6) => (SECOND, FOURS + length / 4 + 1),
+        };
+        if key == Key::Service {
+            self.load_address(Side::Destination);
+        }
+        self.load_meta(protocol, TRANSPORT);
+        self.payload(port, 2, 2, 2);
+        self.add("lookup", |out| {
+            out.text(1, map);
+            registers(out, &[(2, FIRST), (3, VERDICT)]);
+        });
+    }
+
+    fn choice(&mut self, count: usize, map: Option<OwnSet>) {
+        let Some(map) = map else { return };
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.add("numgen", |out| registers(out, &[(1, FIRST), (2, count), (3, 1), (4, 0)]));
+        self.add("lookup", |out| {
+            out.text(1, &map.name);
+            registers(out, &[(2, FIRST), (3, VERDICT), (4, map.id)]);
+        });
+    }
+
+    fn destination(&mut self, endpoint: SocketAddr) {
+        let family = u32::from(family_number(self.family));
+        self.immediate(FIRST, &address_bytes(endpoint.ip()));
+        self.immediate(SECOND, &endpoint.port().to_be_bytes());
+        self.add("nat", |out| registers(out, &[(1, 1), (2, family), (3, FIRST), (5, SECOND), (7, 2)]));
+    }
+}
+
+/// `NFT_META_*`.
+const MARK: u32 = 3;
+const INPUT_NAME: u32 = 6;
+const TRANSPORT: u32 = 16;
+/// `IFNAMSIZ`.
+const NAME_LENGTH: usize = 16;
+
+/// Attributes that are numbers.
+fn registers(out: &mut Writer, numbers: &[(u16, u32)]) {
+    numbers.iter().for_each(|(kind, number)| out.attribute(*kind, &number.to_be_bytes()));
+}
