@@ -25,6 +25,7 @@ pub mod placement;
 pub mod run;
 pub mod serve;
 pub mod status;
+pub mod tool;
 pub mod traces;
 pub mod typed;
 pub mod types;

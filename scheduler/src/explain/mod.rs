@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::Value;
+use shared::tool::{self, cluster_args, connect, output_arg, path_arg};
 
 use crate::framework::explain::Explanation;
 use crate::framework::{Features, Profile};
@@ -21,7 +22,7 @@ use crate::settings;
 
 pub use print::table;
 pub use target::{Priorities, from_manifest, with_priority};
-pub use world::{Dump, World, documents, listers, priorities};
+pub use world::{Dump, World, listers, priorities};
 
 const NAME: &str = "explain";
 
@@ -41,24 +42,11 @@ fn command() -> Command {
         .args(common_args())
 }
 
-pub(crate) fn path_arg(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).help(help).value_name("FILE").value_parser(value_parser!(PathBuf))
-}
-
 /// Where the cluster is, which profiles to ask, and how to print.
 pub(crate) fn common_args() -> [Arg; 4] {
-    [
-        path_arg("kubeconfig", "Credentials for a live cluster"),
-        path_arg("from-dump", "Objects from a file, or a folder of files, as kubectl get -o json or yaml writes them")
-            .conflicts_with("kubeconfig"),
-        path_arg("config", "KubeSchedulerConfiguration with the profiles to ask"),
-        Arg::new("output")
-            .short('o')
-            .long("output")
-            .value_parser(["table", "json"])
-            .default_value("table")
-            .action(ArgAction::Set),
-    ]
+    let [kubeconfig, dump] = cluster_args();
+    let config = path_arg("config", "KubeSchedulerConfiguration with the profiles to ask");
+    [kubeconfig, dump, config, output_arg()]
 }
 
 /// The cluster and the profiles that the arguments name.
@@ -66,48 +54,14 @@ pub(crate) async fn cluster(matches: &ArgMatches) -> anyhow::Result<(Dump, Vec<P
     let path = |name: &str| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let dump = match path("from-dump") {
         Some(path) => Dump::load(path)?,
-        None => Dump::read(&connect(path("kubeconfig")).await?).await?,
+        None => Dump::read(&connect("kube-scheduler-explain", path("kubeconfig")).await?).await?,
     };
     Ok((dump, profiles(path("config"))?))
 }
 
 /// Runs the command if the arguments (without the program's name) ask for it.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    run_command(NAME, command, tell, args)
-}
-
-/// Runs a command that prints one text, if the arguments ask for it by name.
-pub(crate) fn run_command(
-    name: &str,
-    command: fn() -> Command,
-    tell: impl AsyncFnOnce(&ArgMatches) -> anyhow::Result<String>,
-    args: impl IntoIterator<Item = OsString>,
-) -> Option<ExitCode> {
-    let mut args = args.into_iter().peekable();
-    if args.peek().is_none_or(|first| first != name) {
-        return None;
-    }
-    let matches = match command().try_get_matches_from(args) {
-        Ok(matches) => matches,
-        Err(e) => {
-            let failed = e.use_stderr();
-            // Nothing is left to do when even this cannot be said.
-            let _ = e.print();
-            return Some(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
-        }
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let told = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(tell(&matches)));
-    Some(match told {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(e) => {
-            eprintln!("Error: {e:#}");
-            ExitCode::FAILURE
-        }
-    })
+    tool::run(NAME, command, tell, args)
 }
 
 async fn tell(matches: &ArgMatches) -> anyhow::Result<String> {
@@ -133,20 +87,6 @@ async fn tell(matches: &ArgMatches) -> anyhow::Result<String> {
 /// The explanation as text.
 fn output(explanation: &Explanation, json: bool) -> anyhow::Result<String> {
     if json { Ok(serde_json::to_string_pretty(explanation)? + "\n") } else { Ok(table(explanation)) }
-}
-
-async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Client> {
-    // Fails only when one is installed already, and then there is one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let fallback = || std::env::var("KUBECONFIG").unwrap_or_default();
-    shared::client::new(&shared::client::Options {
-        kubeconfig: kubeconfig.map_or_else(fallback, |p| p.to_string_lossy().into_owned()),
-        master: String::new(),
-        qps: 0.0,
-        burst: 100,
-        user_agent: shared::client::user_agent("kube-scheduler-explain"),
-    })
-    .await
 }
 
 pub(crate) fn profiles(config: Option<&Path>) -> anyhow::Result<Vec<Profile>> {

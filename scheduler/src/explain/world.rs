@@ -1,10 +1,8 @@
 //! A cluster at one moment, from an API server or from files.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use k8s_openapi::Resource;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
@@ -14,10 +12,6 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::ListParams;
-use serde_json::Value;
-use shared::client::typed;
-use shared::types::from_tree;
 
 use super::target::Priorities;
 use crate::framework::explain::Explanation;
@@ -25,57 +19,9 @@ use crate::framework::lister::Fixed;
 use crate::framework::{Context, Nominated, Profile};
 use crate::model::{Cache, NodeBase, PodInfo, Selector, Snapshot};
 
-/// Objects per page of a list.
-const PAGE: u32 = 500;
-
-macro_rules! kinds {
-    ($($field:ident: $kind:ty),* $(,)?) => {
-        /// Objects that scheduling depends on.
-        #[derive(Debug, Default)]
-        #[allow(missing_docs)]
-        pub struct Dump {
-            $(pub $field: Vec<$kind>,)*
-        }
-
-        impl Dump {
-            /// Takes in an object, or a list of objects; others are passed over.
-            ///
-            /// # Errors
-            /// An object that is not of the kind it says.
-            pub fn add(&mut self, value: Value) -> anyhow::Result<()> {
-                let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-                if let Some(item) = kind.strip_suffix("List") {
-                    let items = value.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-                    for mut one in items {
-                        if one.get("kind").is_none() {
-                            one["kind"] = item.into();
-                        }
-                        self.add(one)?;
-                    }
-                    return Ok(());
-                }
-                match kind.as_str() {
-                    $(<$kind as Resource>::KIND => {
-                        let object = from_tree(&value).map_err(anyhow::Error::msg).with_context(|| format!("reading a {kind}"))?;
-                        self.$field.push(object);
-                    })*
-                    _ => {}
-                }
-                Ok(())
-            }
-
-            /// Reads a live cluster.
-            ///
-            /// # Errors
-            /// What the API server refuses; kinds it does not serve are taken as empty.
-            pub async fn read(client: &kube::Client) -> anyhow::Result<Self> {
-                Ok(Self { $($field: all(client).await?,)* })
-            }
-        }
-    };
-}
-
-kinds! {
+shared::dump! {
+    /// Objects that scheduling depends on.
+    Dump
     pods: Pod,
     nodes: Node,
     volumes: PersistentVolume,
@@ -97,65 +43,11 @@ kinds! {
     priority_classes: PriorityClass,
 }
 
-async fn all<K: shared::informer::Object + Resource>(client: &kube::Client) -> anyhow::Result<Vec<K>> {
-    let mut out = Vec::new();
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = match typed::page::<K>(client, &params).await {
-            Ok(page) => page,
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(out),
-            // In the server's words, once: they say who may not do what.
-            Err(kube::Error::Api(status)) => anyhow::bail!("listing {}: {}", <K as Resource>::KIND, status.message),
-            Err(e) => return Err(e).with_context(|| format!("listing {}", <K as Resource>::KIND)),
-        };
-        let more = page.metadata.continue_.clone().filter(|c| !c.is_empty());
-        out.extend(page.items);
-        match more {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(out),
-        }
-    }
-}
-
 impl Dump {
-    /// Reads a file, or all files of a folder.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
-    pub fn load(path: &Path) -> anyhow::Result<Self> {
-        let mut out = Self::default();
-        documents(path, &mut |document| out.add(document))?;
-        Ok(out)
-    }
-
     /// What priority classes say.
     pub fn priorities(&self) -> Priorities {
         priorities(&self.priority_classes)
     }
-}
-
-/// Calls `take` for every object (or list of objects) in a file, or in all files of a folder, in turn.
-///
-/// # Errors
-/// Files that cannot be read, and those of `take`.
-pub fn documents(path: &Path, take: &mut dyn FnMut(Value) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let reading = || format!("reading {}", path.display());
-    if path.is_dir() {
-        let entries = std::fs::read_dir(path).with_context(reading)?;
-        let mut inside = entries.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
-        inside.sort();
-        let readable =
-            |p: &Path| p.is_dir() || p.extension().is_some_and(|e| ["json", "yaml", "yml"].iter().any(|x| e == *x));
-        return inside.iter().filter(|p| readable(p)).try_for_each(|p| documents(p, take));
-    }
-    let text = std::fs::read_to_string(path).with_context(reading)?;
-    // JSON is read as such: it is YAML too, but that takes far longer.
-    if text.trim_start().starts_with('{') {
-        return serde_json::Deserializer::from_str(&text)
-            .into_iter::<Value>()
-            .try_for_each(|value| take(value.with_context(reading)?));
-    }
-    proto::yaml::each(text.as_bytes(), take).with_context(reading)
 }
 
 /// What priority classes say.

@@ -14,10 +14,9 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use serde_json::Value;
+use shared::tool::{self, documents, path_arg};
 
-use crate::explain::{
-    Dump, cluster, common_args, documents, from_manifest, listers, path_arg, run_command, with_priority,
-};
+use crate::explain::{Dump, cluster, common_args, from_manifest, listers, with_priority};
 use crate::framework::Profile;
 use crate::model::{NodeBase, PodInfo};
 use crate::simulation::{Attempt, Simulation};
@@ -45,7 +44,7 @@ fn command() -> Command {
 
 /// Runs the command if the arguments (without the program's name) ask for it.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    run_command(NAME, command, tell, args)
+    tool::run(NAME, command, tell, args)
 }
 
 async fn tell(matches: &ArgMatches) -> anyhow::Result<String> {
