@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube_proxy::backend::{Backend, Environment, Options};
+use kube_proxy::backend::{Backend, Options};
 use kube_proxy::detect::LocalDetector;
 use kube_proxy::mode::Mode;
 use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
@@ -99,14 +99,10 @@ fn backend(mode: &'static Mode) -> Result<Box<dyn Backend>, Failed> {
     let flags = FlagSet::of("kube-proxy", &[&format!("--proxy-mode={}", mode.name)])?;
     let settings = parse(from_flags(&flags), &FeatureGates::default(), String::new(), "node")?;
     let options = Options {
-        family: Family::V4,
-        masquerade_all: false,
-        masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse()?]),
         localhost_node_ports: mode.localhost_node_ports,
         node_addresses: vec!["192.0.2.1".parse()?],
-        drop_invalid: true,
-        environment: Environment::default(),
+        ..Options::new(Family::V4)
     };
     Ok((mode.backend)(options, &settings))
 }

@@ -4,10 +4,12 @@ use crate::detect::LocalDetector;
 use crate::plan::{Desired, Family, PortName};
 use async_trait::async_trait;
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::IpAddr;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -105,6 +107,53 @@ pub struct Options {
     pub drop_invalid: bool,
     /// Parts of the machine and the cluster that change.
     pub environment: Environment,
+    /// Record of what is done, in place of doing it.
+    pub dry_run: Option<DryRun>,
+}
+
+impl Options {
+    /// Those of a cluster about which nothing is known.
+    #[must_use]
+    pub fn new(family: Family) -> Self {
+        Self {
+            family,
+            masquerade_all: false,
+            masquerade_mark: 0x4000,
+            detector: LocalDetector::None,
+            localhost_node_ports: false,
+            node_addresses: Vec::new(),
+            drop_invalid: true,
+            environment: Environment::default(),
+            dry_run: None,
+        }
+    }
+}
+
+/// Commands that would be run, as a script. With one of these a back end takes the kernel to have nothing of it.
+#[derive(Clone, Debug, Default)]
+pub struct DryRun(Arc<Mutex<String>>);
+
+impl DryRun {
+    /// Adds a command.
+    pub fn command(&self, program: &str, arguments: &[&str]) {
+        let quoted = arguments.iter().map(|argument| match argument.contains(' ') {
+            true => format!(" '{argument}'"),
+            false => format!(" {argument}"),
+        });
+        let line = format!("{program}{}\n", quoted.collect::<String>());
+        self.0.lock().push_str(&line);
+    }
+
+    /// Adds a command with its input.
+    pub fn input(&self, command: &str, input: &str) {
+        self.0.lock().push_str(&format!("{command} <<'EOF'\n{input}EOF\n"));
+    }
+
+    /// The script.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.0.lock().clone()
+    }
 }
 
 /// Facts beside services that rules depend on and that change.

@@ -17,7 +17,7 @@ use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::{Backend, Environment, Options, SyncError};
+use crate::backend::{Backend, DryRun, Environment, Options, SyncError};
 use crate::changes::{Changes, TRIGGERED};
 use crate::config_file;
 use crate::conntrack;
@@ -82,7 +82,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
 
 /// The file's content when there is a `--config`, else what the flags say. As upstream, a file makes other flags
 /// void, except for the node's name and what is logged.
-fn configuration(flags: &FlagSet) -> Result<Fields> {
+pub(crate) fn configuration(flags: &FlagSet) -> Result<Fields> {
     let path = flags.string("config");
     let mut fields = match path.as_str() {
         "" => from_flags(flags),
@@ -143,7 +143,7 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
         NodePortResolver { configured: settings.node_port_addresses.clone(), node: node.addresses.clone() };
     let of_family = |family: &Family| {
         let environment = Environment { node_ports: node_ports.resolve(*family), ..Environment::default() };
-        FamilyProxy::new(*family, backend(&settings, *family, &node, environment))
+        FamilyProxy::new(*family, backend(&settings, *family, &node, environment, None))
     };
     let (flows, reconciler) = conntrack::reconciler();
     tasks.spawn("conntrack", reconciler.run(shutdown.clone()));
@@ -177,14 +177,14 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
 
 /// What the modes need to know of the node object.
 #[derive(Clone, Debug, Default)]
-struct NodeNetworks {
+pub(crate) struct NodeNetworks {
     /// At most one for each family.
-    addresses: Vec<IpAddr>,
-    pods: Vec<IpNet>,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) pods: Vec<IpNet>,
 }
 
 /// The node's addresses, the internal one of a family before its external one, and the networks of its pods.
-fn networks(node: &Node) -> NodeNetworks {
+pub(crate) fn networks(node: &Node) -> NodeNetworks {
     let listed = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let of = |kind: &'static str| {
         let listed = listed.clone().filter(move |address| address.type_ == kind);
@@ -242,7 +242,7 @@ async fn supported_families(settings: &Settings) -> Result<Vec<Family>> {
     let primary = if settings.bind_address.is_ipv4() { Family::V4 } else { Family::V6 };
     let mut supported = Vec::new();
     for family in [Family::V4, Family::V6] {
-        let backend = backend(settings, family, &NodeNetworks::default(), Environment::default());
+        let backend = backend(settings, family, &NodeNetworks::default(), Environment::default(), None);
         let outcome = match kernel::has_family(family) {
             true => backend.check_support().await.map_err(|error| error.to_string()),
             false => Err("no interface has an address of it".to_owned()),
@@ -258,7 +258,14 @@ async fn supported_families(settings: &Settings) -> Result<Vec<Family>> {
     Ok(supported)
 }
 
-fn backend(settings: &Settings, family: Family, node: &NodeNetworks, environment: Environment) -> Box<dyn Backend> {
+/// The back end of the configured mode for a family. With a dry run it does nothing but note what it would do.
+pub(crate) fn backend(
+    settings: &Settings,
+    family: Family,
+    node: &NodeNetworks,
+    environment: Environment,
+    dry_run: Option<DryRun>,
+) -> Box<dyn Backend> {
     let detector = match &settings.local {
         LocalMode::ClusterCidr(networks) if networks.is_empty() => LocalDetector::None,
         LocalMode::ClusterCidr(networks) => LocalDetector::Networks(networks.clone()),
@@ -275,6 +282,7 @@ fn backend(settings: &Settings, family: Family, node: &NodeNetworks, environment
         node_addresses: node.addresses.iter().copied().filter(|address| family.holds(*address)).collect(),
         drop_invalid: !kernel::is_liberal(),
         environment,
+        dry_run,
     };
     (settings.mode.backend)(options, settings)
 }
@@ -286,7 +294,7 @@ async fn clean_up(settings: &Settings, modes: impl IntoIterator<Item = &'static 
     for mode in modes {
         let settings = Settings { mode, ..settings.clone() };
         for family in [Family::V4, Family::V6].into_iter().filter(|family| kernel::has_family(*family)) {
-            let mut backend = backend(&settings, family, &NodeNetworks::default(), Environment::default());
+            let mut backend = backend(&settings, family, &NodeNetworks::default(), Environment::default(), None);
             if !all && !backend.is_present().await {
                 continue;
             }

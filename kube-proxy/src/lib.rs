@@ -2,15 +2,19 @@
 //!
 //! `changes` names the services that events are about, `plan` decides what traffic for them should go where, the back ends of
 //! the modes (`mode` lists them) bring the kernel there, `proxier` runs them in turn, `component` is the process around it.
+//! `explain` and `dry_run` tell people the plan and the rules.
 
 mod addresses;
 pub mod backend;
 mod changes;
+mod cluster;
 mod component;
 mod config_file;
 pub mod conntrack;
 pub mod detect;
+pub mod dry_run;
 mod events;
+pub mod explain;
 mod health;
 mod http;
 pub mod iptables;

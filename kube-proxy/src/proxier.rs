@@ -178,7 +178,7 @@ impl Proxier {
     }
 
     fn set_environments(&mut self) {
-        let networks = service_networks(&self.stores.service_networks.list());
+        let networks = service_networks(self.stores.service_networks.list().iter().map(Arc::as_ref));
         for proxy in &mut self.families {
             let networks = networks.iter().copied().filter(|network| proxy.family.holds(network.addr()));
             proxy.backend.set_environment(&Environment {
@@ -189,16 +189,16 @@ impl Proxier {
     }
 
     fn node(&self) -> NodeFacts {
-        let node = self.stores.nodes.get("", &self.node_name);
-        let labels = node.and_then(|node| node.metadata.labels.clone());
-        let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned());
-        NodeFacts { name: self.node_name.clone(), zone }
+        match self.stores.nodes.get("", &self.node_name) {
+            Some(node) => NodeFacts::of(&node),
+            None => NodeFacts { name: self.node_name.clone(), zone: None },
+        }
     }
 }
 
 /// The networks of all `ServiceCIDR` objects.
-fn service_networks(all: &[Arc<ServiceCIDR>]) -> BTreeSet<IpNet> {
-    let cidrs = all.iter().filter_map(|object| object.spec.as_ref()?.cidrs.as_ref()).flatten();
+pub(crate) fn service_networks<'a>(all: impl Iterator<Item = &'a ServiceCIDR>) -> BTreeSet<IpNet> {
+    let cidrs = all.filter_map(|object| object.spec.as_ref()?.cidrs.as_ref()).flatten();
     cidrs.filter_map(|cidr| shared::address::network(cidr)).map(|network| network.trunc()).collect()
 }
 

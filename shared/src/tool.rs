@@ -58,9 +58,13 @@ pub fn run(
             return Some(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
     };
+    Some(print(tell(&matches)))
+}
+
+/// Prints what is told, or why it cannot be.
+pub fn print(told: impl Future<Output = anyhow::Result<String>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let told = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(tell(&matches)));
-    Some(match told {
+    match runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(told)) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -69,7 +73,7 @@ pub fn run(
             eprintln!("Error: {e:#}");
             ExitCode::FAILURE
         }
-    })
+    }
 }
 
 /// A client with these credentials, or with those that `KUBECONFIG` names.

@@ -122,7 +122,7 @@ impl Iptables {
     /// A back end that has not applied anything yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { tables: Tables::new(options.family), options, applied: None }
+        Self { tables: Tables::new(&options), options, applied: None }
     }
 
     /// Service chains in the kernel that an earlier proxy made.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::batch::Batch;
-use crate::backend::{SyncError, feed, output};
+use crate::backend::{DryRun, Options, SyncError, feed, output};
 use crate::plan::Family;
 
 const WAIT: &str = "-w";
@@ -41,53 +41,72 @@ impl Jump {
 }
 
 /// The tables of one family.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tables(Family);
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    family: Family,
+    dry_run: Option<DryRun>,
+}
 
 impl Tables {
-    pub(crate) const fn new(family: Family) -> Self {
-        Self(family)
+    pub(crate) fn new(options: &Options) -> Self {
+        Self { family: options.family, dry_run: options.dry_run.clone() }
     }
 
-    fn command(self) -> &'static str {
-        if self.0 == Family::V4 { "iptables" } else { "ip6tables" }
+    fn command(&self) -> &'static str {
+        if self.family == Family::V4 { "iptables" } else { "ip6tables" }
     }
 
     /// Runs the tool.
-    pub(crate) async fn run(self, arguments: &[&str]) -> Result<(), SyncError> {
-        feed(self.command(), &[&[WAIT, WAIT_SECONDS], arguments].concat(), "").await
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Result<(), SyncError> {
+        let arguments = [&[WAIT, WAIT_SECONDS], arguments].concat();
+        match &self.dry_run {
+            Some(script) => script.command(self.command(), &arguments),
+            None => feed(self.command(), &arguments, "").await?,
+        }
+        Ok(())
     }
 
     /// Commits a batch, if there is anything in it.
-    pub(crate) async fn restore(self, batch: &mut Batch) -> Result<(), SyncError> {
+    pub(crate) async fn restore(&self, batch: &mut Batch) -> Result<(), SyncError> {
         let text = batch.take();
         if text.is_empty() {
             return Ok(());
         }
         let program = format!("{}-restore", self.command());
+        if let Some(script) = &self.dry_run {
+            script.input(&format!("{program} --noflush --counters"), &text);
+            return Ok(());
+        }
         feed(&program, &[WAIT, WAIT_SECONDS, "--noflush", "--counters"], &text).await
     }
 
     /// Fails where the kernel or the machine has no such tables.
-    pub(crate) async fn check_support(self) -> Result<(), SyncError> {
+    pub(crate) async fn check_support(&self) -> Result<(), SyncError> {
         self.run(&["-t", "nat", "-S", "POSTROUTING"]).await
     }
 
     /// Names of the chains of a table.
-    pub(crate) async fn chains(self, table: &str) -> Result<BTreeSet<String>, SyncError> {
+    pub(crate) async fn chains(&self, table: &str) -> Result<BTreeSet<String>, SyncError> {
+        if self.dry_run.is_some() {
+            return Ok(BTreeSet::new());
+        }
         let saved = output(&format!("{}-save", self.command()), &["-t", table], "").await?;
         let chains = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
         Ok(chains.map(str::to_owned).collect())
     }
 
     /// False where there is no such chain; a look that fails tells nothing.
-    pub(crate) async fn has_chain(self, table: &str, chain: &str) -> bool {
+    pub(crate) async fn has_chain(&self, table: &str, chain: &str) -> bool {
         !self.run(&["-t", table, "-S", chain]).await.is_err_and(|error| error.is_absence())
     }
 
     /// Puts jumps into the kernel's chains, first in line, unless they are there.
-    pub(crate) async fn ensure_jumps(self, jumps: impl Iterator<Item = &'static Jump>) -> Result<(), SyncError> {
+    pub(crate) async fn ensure_jumps(&self, jumps: impl Iterator<Item = &'static Jump>) -> Result<(), SyncError> {
         for jump in jumps {
+            if self.dry_run.is_some() {
+                self.run(&jump.arguments("-I")).await?;
+                continue;
+            }
             match self.run(&jump.arguments("-C")).await {
                 Ok(()) => {}
                 Err(error) if error.is_absence() => self.run(&jump.arguments("-I")).await?,
@@ -98,7 +117,7 @@ impl Tables {
     }
 
     /// Removes jumps until there is none: one may have been made twice.
-    pub(crate) async fn remove_jumps(self, jumps: &[Jump]) {
+    pub(crate) async fn remove_jumps(&self, jumps: &[Jump]) {
         for jump in jumps {
             while self.run(&jump.arguments("-D")).await.is_ok() {}
         }

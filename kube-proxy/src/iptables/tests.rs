@@ -5,14 +5,10 @@ use crate::plan::{Endpoint, Family, Policy, Protocol, ServicePort};
 
 fn options() -> Options {
     Options {
-        family: Family::V4,
-        masquerade_all: false,
-        masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse().expect("network")]),
         localhost_node_ports: true,
         node_addresses: vec!["192.0.2.7".parse().expect("ip")],
-        drop_invalid: true,
-        environment: Environment::default(),
+        ..Options::new(Family::V4)
     }
 }
 

@@ -207,7 +207,7 @@ fn read_kernel(family: Family) -> Result<(Found, Drained), SyncError> {
 
 impl IpvsProxy {
     fn new(options: Options, config: Config) -> Self {
-        let tables = Tables::new(options.family);
+        let tables = Tables::new(&options);
         Self { options, config, tables, applied: None, draining: Draining::default(), is_prepared: false }
     }
 
@@ -223,7 +223,7 @@ impl IpvsProxy {
 
     /// Sets the kernel up for connections that its load balancer carries.
     async fn prepare(&mut self) -> Result<(), SyncError> {
-        if self.is_prepared {
+        if self.is_prepared || self.options.dry_run.is_some() {
             return Ok(());
         }
         kernel::tune_ipvs(self.config.strict_arp);
@@ -238,13 +238,23 @@ impl IpvsProxy {
         let family = self.options.family;
         let text =
             if all { sets::replacement(family, &applied.members) } else { sets::changes(family, &changes.members) };
-        sets::restore(&text).await?;
+        match &self.options.dry_run {
+            Some(script) => script.input("ipset restore -exist", &text),
+            None => sets::restore(&text).await?,
+        }
         let filled = applied.members.filled();
         if all || filled != applied.filled {
             self.write_rules(&filled, all).await?;
             applied.filled = filled;
         }
         let scheduler = self.config.scheduler.clone();
+        if let Some(script) = &self.options.dry_run {
+            let lines = changes.steps.iter().map(|step| step.command(&scheduler));
+            lines.for_each(|(program, arguments)| {
+                script.command(program, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+            });
+            return Ok(());
+        }
         beside(move || carry_out(changes.steps, &scheduler, family)).await
     }
 
@@ -261,7 +271,10 @@ impl IpvsProxy {
     async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
         self.prepare().await?;
         let family = self.options.family;
-        let (found, drained) = beside(move || read_kernel(family)).await?;
+        let (found, drained) = match self.options.dry_run {
+            Some(_) => Default::default(),
+            None => beside(move || read_kernel(family)).await?,
+        };
         let mut applied = Applied { node: self.node(), ..Applied::default() };
         let mut draining = Draining::default();
         let mut changes = Changes::default();
@@ -291,7 +304,8 @@ impl IpvsProxy {
         let strangers = found.keys().filter(|key| !applied.servers.contains_key(*key));
         let removed = strangers.filter(|key| !self.config.excludes(key.address));
         changes.steps.extend(removed.map(|key| Step::Remove(key.clone())));
-        let bound = device::addresses(family, true).into_iter().filter(|address| !self.config.excludes(*address));
+        let bound = if self.options.dry_run.is_some() { BTreeSet::new() } else { device::addresses(family, true) };
+        let bound = bound.into_iter().filter(|address| !self.config.excludes(*address));
         let wanted: BTreeSet<IpAddr> =
             applied.members.of(Set::IpvsIps).filter_map(|member| member.parse().ok()).collect();
         changes.steps.extend(bound.filter(|address| !wanted.contains(address)).map(Step::Unbind));

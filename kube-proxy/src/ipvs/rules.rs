@@ -272,20 +272,10 @@ impl Rules<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Environment;
     use crate::detect::LocalDetector;
 
     fn rules(filled: &[Set], detector: LocalDetector, family: Family) -> Chains {
-        let options = Options {
-            family,
-            masquerade_all: false,
-            masquerade_mark: 0x4000,
-            detector,
-            localhost_node_ports: false,
-            node_addresses: Vec::new(),
-            drop_invalid: true,
-            environment: Environment::default(),
-        };
+        let options = Options { detector, ..Options::new(family) };
         chains(&filled.iter().copied().collect(), &options)
     }
 

@@ -26,6 +26,39 @@ pub(super) enum Step {
     RemoveReal(VirtualServer, SocketAddr),
 }
 
+impl Step {
+    /// The command that does it: program and arguments.
+    pub(super) fn command(&self, scheduler: &str) -> (&'static str, Vec<String>) {
+        let address = |verb: &str, address: &IpAddr| {
+            let words = ["address", verb, &address.to_string(), "dev", super::device::NAME];
+            ("ip", words.map(str::to_owned).to_vec())
+        };
+        let server = |verb: &str, key: &VirtualServer| {
+            let service = SocketAddr::new(key.address, key.port).to_string();
+            vec![format!("--{verb}"), format!("--{}-service", key.protocol.as_str()), service]
+        };
+        let real = |verb: &str, key: &VirtualServer, real: &SocketAddr| {
+            [server(verb, key), vec!["--real-server".to_owned(), real.to_string()]].concat()
+        };
+        match self {
+            Self::Bind(at) => address("add", at),
+            Self::Unbind(at) => address("delete", at),
+            Self::Serve(key, wanted) => {
+                let persistent = wanted.affinity.map(|seconds| ["--persistent".to_owned(), seconds.to_string()]);
+                let scheduler = ["--scheduler".to_owned(), scheduler.to_owned()];
+                let words = server("add-service", key).into_iter().chain(scheduler);
+                ("ipvsadm", words.chain(persistent.into_iter().flatten()).collect())
+            }
+            Self::Remove(key) => ("ipvsadm", server("delete-service", key)),
+            Self::SetReal(key, at, weight) => {
+                let more = ["--masquerading".to_owned(), "--weight".to_owned(), weight.to_string()];
+                ("ipvsadm", real("add-server", key, at).into_iter().chain(more).collect())
+            }
+            Self::RemoveReal(key, at) => ("ipvsadm", real("delete-server", key, at)),
+        }
+    }
+}
+
 /// Real servers that wait for their connections to end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Draining(BTreeSet<(VirtualServer, SocketAddr)>);

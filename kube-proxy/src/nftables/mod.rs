@@ -15,7 +15,7 @@ mod table;
 mod tests;
 mod transaction;
 
-use crate::backend::{Backend, Environment, Options, SyncError, Written, WrittenChains};
+use crate::backend::{Backend, DryRun, Environment, Options, SyncError, Written, WrittenChains};
 use crate::metrics;
 use crate::mode::Mode;
 use crate::netlink::{Batches, Refusal};
@@ -82,7 +82,8 @@ impl Nftables {
     /// A back end that has not applied anything yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, commits: Commits::default(), applied: None, stale: BTreeMap::new(), starts_over: false }
+        let commits = Commits { connection: None, dry_run: options.dry_run.clone() };
+        Self { options, commits, applied: None, stale: BTreeMap::new(), starts_over: false }
     }
 
     /// Writes all rules, some services at a time, and what leads to them last: until then traffic goes by what was there.
@@ -91,7 +92,10 @@ impl Nftables {
             self.commits.commit(Transaction::removal(self.options.family)).await?;
         }
         let family = self.options.family;
-        let existing = blocking(move || Existing::read(family).map_err(refused)).await?;
+        let existing = match self.options.dry_run {
+            Some(_) => Existing::default(),
+            None => blocking(move || Existing::read(family).map_err(refused)).await?,
+        };
         // Until it is known that it can be: another proxy's sets of these names may be of other types.
         self.starts_over = !existing.chains.is_empty();
         let fixed = fixed_chains(&self.options);
@@ -213,8 +217,10 @@ impl Nftables {
 }
 
 /// The way into the kernel.
-#[derive(Default)]
-struct Commits(Option<Batches>);
+struct Commits {
+    connection: Option<Batches>,
+    dry_run: Option<DryRun>,
+}
 
 impl Commits {
     /// Brings all of a transaction into the kernel, or nothing of it.
@@ -222,7 +228,11 @@ impl Commits {
         if transaction.is_empty() {
             return Ok(());
         }
-        let kept = self.0.take();
+        if let Some(script) = &self.dry_run {
+            script.input("nft -f -", &transaction.to_string());
+            return Ok(());
+        }
+        let kept = self.connection.take();
         let connection = blocking(move || {
             let connection = kept.map_or_else(Batches::open, Ok).map_err(refused)?;
             let batch = message::batch(&transaction);
@@ -231,7 +241,7 @@ impl Commits {
                 Err(refusal) => Err(refused(explain(refusal, &transaction))),
             }
         });
-        self.0 = Some(connection.await?);
+        self.connection = Some(connection.await?);
         Ok(())
     }
 }

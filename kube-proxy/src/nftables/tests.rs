@@ -6,14 +6,9 @@ use rule::Rule;
 
 fn options() -> Options {
     Options {
-        family: Family::V4,
-        masquerade_all: false,
-        masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec!["10.244.0.0/16".parse().expect("network")]),
-        localhost_node_ports: false,
-        drop_invalid: true,
-        environment: Environment::default(),
         node_addresses: vec!["192.0.2.7".parse().expect("ip")],
+        ..Options::new(Family::V4)
     }
 }
 

@@ -24,6 +24,71 @@ struct Candidate {
     nodes: Vec<String>,
 }
 
+/// An endpoint of a service port, and what traffic from this node has of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Conditions: ready, serving, terminating.
+    pub conditions: [bool; 3],
+    /// For traffic of cluster policy.
+    pub cluster: Use,
+    /// For traffic of local policy.
+    pub local: Use,
+}
+
+/// Use of an endpoint, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Gets connections.
+    Chosen,
+    /// Gets connections although it terminates, as no endpoint is ready.
+    LastResort,
+    /// Is not ready.
+    NotReady,
+    /// Terminates, and others are ready.
+    Terminating,
+    /// Is on another node.
+    OtherNode,
+    /// Hints are for these nodes.
+    HintedToNodes(Vec<String>),
+    /// Hints are for these zones.
+    HintedToZones(Vec<String>),
+}
+
+/// Tells about every endpoint of a service port what [`fill`] makes of it.
+pub(super) fn judge(name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) -> Vec<Judged> {
+    let candidates = candidates(name, slices, node);
+    let cluster = endpoints(&chosen(&candidates, node));
+    let local = endpoints(&usable(candidates.iter().filter(|candidate| candidate.endpoint.local)));
+    let any_ready = candidates.iter().any(|candidate| candidate.ready);
+    let of = |candidate: &Candidate, chosen: &[Endpoint], is_local: bool| match candidate {
+        _ if chosen.contains(&candidate.endpoint) && candidate.ready => Use::Chosen,
+        _ if chosen.contains(&candidate.endpoint) => Use::LastResort,
+        _ if is_local && !candidate.endpoint.local => Use::OtherNode,
+        Candidate { ready: false, serving: true, terminating: true, .. } if any_ready => Use::Terminating,
+        Candidate { ready: false, .. } => Use::NotReady,
+        // A ready one that is not chosen is hinted away; hints for nodes are asked first.
+        Candidate { nodes, zones, .. } => match chosen.iter().any(|other| is_hinted(&candidates, other, node)) {
+            true => Use::HintedToNodes(nodes.clone()),
+            false => Use::HintedToZones(zones.clone()),
+        },
+    };
+    let judged = |candidate: &Candidate| Judged {
+        endpoint: candidate.endpoint,
+        conditions: [candidate.ready, candidate.serving, candidate.terminating],
+        cluster: of(candidate, &cluster, false),
+        local: of(candidate, &local, true),
+    };
+    candidates.iter().map(judged).collect()
+}
+
+/// Reports whether hints send this node to an endpoint, and not only its zone.
+fn is_hinted(candidates: &[Candidate], endpoint: &Endpoint, node: &NodeFacts) -> bool {
+    let complete = candidates.iter().filter(|candidate| candidate.ready).all(|candidate| !candidate.nodes.is_empty());
+    complete && candidates.iter().any(|c| c.endpoint == *endpoint && c.nodes.contains(&node.name))
+}
+
 /// Fills in the endpoints of one service port.
 pub(super) fn fill(port: &mut ServicePort, name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) {
     let candidates = candidates(name, slices, node);

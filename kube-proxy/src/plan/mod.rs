@@ -9,13 +9,14 @@ mod service;
 #[cfg(test)]
 mod tests;
 
+pub use endpoints::{Judged, Use};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 /// IP family of a back end's rules.
@@ -212,6 +213,16 @@ pub struct NodeFacts {
     pub zone: Option<String>,
 }
 
+impl NodeFacts {
+    /// Reads a node object.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let labels = node.metadata.labels.as_ref();
+        let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned());
+        Self { name: node.metadata.name.clone().unwrap_or_default(), zone }
+    }
+}
+
 /// What rules of one family must do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
@@ -344,6 +355,14 @@ fn ports(
         endpoints::fill(port, name, &slices, node);
     }
     ports
+}
+
+/// Tells about every endpoint of a service port whether this node sends traffic there, and why.
+#[must_use]
+pub fn judge(name: &PortName, slices: &[Arc<EndpointSlice>], node: &NodeFacts, family: Family) -> Vec<Judged> {
+    let slices: Vec<&EndpointSlice> =
+        slices.iter().map(Arc::as_ref).filter(|slice| slice.address_type == family.address_type()).collect();
+    endpoints::judge(name, &slices, node)
 }
 
 /// The service that a slice belongs to, by its `kubernetes.io/service-name` label: namespace and name.

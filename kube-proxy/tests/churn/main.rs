@@ -38,17 +38,14 @@ fn backend(mode: &'static Mode, family: Family) -> Box<dyn Backend> {
     let text = |four: &'static str, six: &'static str| if v4 { four } else { six };
     let own = text("192.0.2.1", "2001:db8:1::1").parse().expect("an address");
     let options = Options {
-        family,
-        masquerade_all: false,
-        masquerade_mark: 0x4000,
         detector: LocalDetector::Networks(vec![text("10.244.0.0/16", "2001:db8:244::/47").parse().expect("a network")]),
         localhost_node_ports: mode.localhost_node_ports && v4,
         node_addresses: vec![own],
-        drop_invalid: true,
         environment: Environment {
             node_ports: NodePorts::Addresses([own].into()),
             service_networks: BTreeSet::from([text("10.96.0.0/16", "2001:db8:96::/64").parse().expect("a network")]),
         },
+        ..Options::new(family)
     };
     (mode.backend)(options, &settings)
 }

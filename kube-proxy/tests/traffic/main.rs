@@ -47,14 +47,11 @@ fn write(node: &Space, mode: &'static Mode, family: Family) -> Result<(), String
             std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").expect("written");
         }
         let options = Options {
-            family,
-            masquerade_all: false,
-            masquerade_mark: 0x4000,
             detector: LocalDetector::Networks(vec![addresses.pods().parse().expect("a network")]),
             localhost_node_ports,
             node_addresses: vec![own],
-            drop_invalid: true,
             environment: Environment { node_ports, service_networks },
+            ..Options::new(family)
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
