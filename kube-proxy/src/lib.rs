@@ -27,6 +27,7 @@ pub mod nftables;
 pub mod plan;
 mod proxier;
 pub mod settings;
+mod userspace;
 mod validation;
 
 pub use component::run;

@@ -4,15 +4,17 @@ use std::fmt;
 
 use crate::backend::{Backend, Options};
 use crate::settings::Settings;
-use crate::{iptables, ipvs, nftables};
+use crate::{iptables, ipvs, nftables, userspace};
 
 /// All modes. The first one is for a configuration that names none.
-pub static MODES: [&Mode; 3] = [&iptables::MODE, &ipvs::MODE, &nftables::MODE];
+pub static MODES: [&Mode; 4] = [&iptables::MODE, &ipvs::MODE, &nftables::MODE, &userspace::MODE];
 
 /// A proxy mode.
 pub struct Mode {
     /// Value of `mode` and `--proxy-mode`.
     pub name: &'static str,
+    /// Upstream does not have it any more: its names of modes do not list it.
+    pub is_historic: bool,
     /// Section of the configuration with its sync periods.
     pub periods: &'static str,
     /// Section of the configuration with what is masqueraded, and how it is marked.

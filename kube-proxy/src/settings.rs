@@ -200,7 +200,7 @@ impl Settings {
             "acceptContentTypes": 0}, "logging": 0, "hostnameOverride": 0, "bindAddress": 0, "healthzBindAddress": 0,
             "metricsBindAddress": 0, "bindAddressHardFail": 0, "mode": 0, "iptables": 0, "nftables": 0, "ipvs": 0,
             "winkernel": 0, "detectLocalMode": 0, "detectLocal": 0, "clusterCIDR": 0, "nodePortAddresses": 0,
-            "oomScoreAdj": 0, "conntrack": 0, "windowsRunAsService": 0,
+            "oomScoreAdj": 0, "conntrack": 0, "portRange": 0, "windowsRunAsService": 0,
         });
         let ignored = self.configuration.ignored(&read);
         if !ignored.is_empty() {

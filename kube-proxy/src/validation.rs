@@ -125,7 +125,7 @@ impl Checker<'_> {
         if Mode::named(name).is_some() {
             return;
         }
-        let mut names = MODES.map(|mode| mode.name);
+        let mut names: Vec<_> = MODES.iter().filter(|mode| !mode.is_historic).map(|mode| mode.name).collect();
         names.sort_unstable();
         let why = format!(
             "must be {} or blank (blank means the best-available proxy [currently {}])",
@@ -281,12 +281,8 @@ mod tests {
 
     #[test]
     fn refusals_are_upstreams() {
-        let modes = MODES.map(|mode| mode.name);
-        assert!(modes.is_sorted(), "the text lists them in order");
-        let mode = format!(
-            "must be {} or blank (blank means the best-available proxy [currently iptables])",
-            modes.join(", ")
-        );
+        let mode =
+            "must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])";
         let table: &[(&str, Value, &[&str])] = &[
             ("mode", json!("iptables"), &[]),
             ("mode", json!("magic"), &[&format!("Mode.ProxyMode: Invalid value: \"magic\": {mode}")]),

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The mode.
 pub const MODE: Mode = Mode {
     name: "iptables",
+    is_historic: false,
     periods: "iptables",
     masquerading: "iptables",
     localhost_node_ports: true,
@@ -28,8 +29,8 @@ pub const MODE: Mode = Mode {
     backend: |options, _| Box::new(Iptables::new(options)),
 };
 
-/// A chain that only this proxy makes: when it is gone, somebody has flushed the rules.
-const CANARY: &str = "KUBE-PROXY-CANARY";
+/// A chain in the table `mangle` that only this proxy makes: when it is gone, somebody has flushed the rules.
+pub(crate) const CANARY: &str = "KUBE-PROXY-CANARY";
 
 /// Jumps from the kernel's chains.
 const JUMPS: [Jump; 12] = [

@@ -17,13 +17,15 @@ pub(crate) struct Jump {
     pub(crate) to: &'static str,
     /// For new connections alone.
     only_new: bool,
+    /// For packets to this machine alone.
+    only_local: bool,
     comment: &'static str,
 }
 
 impl Jump {
     /// A jump for all packets, without a comment where that is empty.
     pub(crate) const fn new(table: &'static str, from: &'static str, to: &'static str, comment: &'static str) -> Self {
-        Self { table, from, to, only_new: false, comment }
+        Self { table, from, to, only_new: false, only_local: false, comment }
     }
 
     /// Restricts the jump to new connections.
@@ -31,12 +33,18 @@ impl Jump {
         Self { only_new: true, ..self }
     }
 
+    /// Restricts the jump to packets for addresses of this machine.
+    pub(crate) const fn if_local(self) -> Self {
+        Self { only_local: true, ..self }
+    }
+
     /// The tool's arguments that do something (`-C`, `-I`, `-D`) with the rule.
     pub(crate) fn arguments(&self, action: &'static str) -> Vec<&'static str> {
         let new: &[&str] = if self.only_new { &["-m", "conntrack", "--ctstate", "NEW"] } else { &[] };
+        let local: &[&str] = if self.only_local { &["-m", "addrtype", "--dst-type", "LOCAL"] } else { &[] };
         let comment: &[&str] =
             if self.comment.is_empty() { &[] } else { &["-m", "comment", "--comment", self.comment] };
-        [&["-t", self.table, action, self.from], new, comment, &["-j", self.to]].concat()
+        [&["-t", self.table, action, self.from], local, new, comment, &["-j", self.to]].concat()
     }
 }
 

@@ -31,6 +31,7 @@ use steps::{Draining, Step};
 /// The mode.
 pub const MODE: Mode = Mode {
     name: "ipvs",
+    is_historic: false,
     periods: "ipvs",
     masquerading: "iptables",
     localhost_node_ports: false,

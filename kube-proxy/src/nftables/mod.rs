@@ -33,6 +33,7 @@ use transaction::{BASE, CLUSTER_IPS, MAPS, NODE_PORT_IPS, TABLE, Transaction};
 /// The mode.
 pub const MODE: Mode = Mode {
     name: "nftables",
+    is_historic: false,
     periods: "nftables",
     masquerading: "nftables",
     localhost_node_ports: false,

@@ -20,8 +20,23 @@ pub fn kernel(mode: &str, family: Family) -> Dump {
     match mode {
         "nftables" => nftables(family),
         "ipvs" => iptables(family).into_iter().chain(ipvs(family)).collect(),
+        "userspace" => iptables(family)
+            .into_iter()
+            .map(|(chain, rules)| (chain.clone(), without_listeners(&chain, rules)))
+            .collect(),
         _ => iptables(family),
     }
+}
+
+/// Rules without the numbers of the ports that the proxy listens on: each process has others.
+fn without_listeners(chain: &str, rules: Vec<String>) -> Vec<String> {
+    let number = if chain.ends_with("KUBE-NODEPORT-NON-LOCAL") { "--dport" } else { "--to-ports" };
+    let neutral = |rule: String| {
+        let (words, mut next) = (rule.split(' '), false);
+        let neutral = words.map(|word| if std::mem::replace(&mut next, word == number) { "N" } else { word });
+        neutral.collect::<Vec<_>>().join(" ")
+    };
+    rules.into_iter().map(neutral).collect()
 }
 
 /// Removes rules as somebody else may do it.

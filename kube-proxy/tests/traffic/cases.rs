@@ -53,9 +53,9 @@ pub enum Expect {
 use self::Expect::{Away, Kept, Masqueraded, Nothing, Refused, Some, Sticky};
 
 /// Modes that a case is for: a letter for each.
-const ALL: &str = "tnv";
+const ALL: &str = "tnvu";
 
-/// A case: who, where to, by UDP, what is expected, in which modes (ip`t`ables, `n`ftables, ip`v`s).
+/// A case: who, where to, by UDP, what is expected, in which modes (ip`t`ables, `n`ftables, ip`v`s, `u`serspace).
 pub type Case = (Client, To, bool, Expect, &'static str);
 
 const T: bool = false;
@@ -70,16 +70,16 @@ pub const CASES: &[Case] = &[
     (Remote, Cluster(10, 80), T, Some("a b c"), ALL),
     (Endpoint, Cluster(10, 80), T, Some("a b c"), ALL),
     (Pod, Cluster(10, 81), T, Refused, "nv"),
-    (Pod, Cluster(10, 81), T, Away, "t"),
+    (Pod, Cluster(10, 81), T, Away, "tu"),
     (Pod, Cluster(200, 80), T, Nothing, "n"),
-    (Pod, Cluster(200, 80), T, Away, "tv"),
+    (Pod, Cluster(200, 80), T, Away, "tvu"),
     // Internal policy Local.
     (Pod, Cluster(11, 80), T, Kept("a"), ALL),
     (Node, Cluster(11, 80), T, Some("a"), ALL),
     (Outside, Cluster(11, 80), T, Masqueraded("a"), ALL),
-    (Pod, Cluster(12, 80), T, Nothing, "tn"),
+    (Pod, Cluster(12, 80), T, Nothing, "tnu"),
     (Pod, Cluster(12, 80), T, Refused, "v"),
-    (Node, Cluster(12, 80), T, Nothing, "tn"),
+    (Node, Cluster(12, 80), T, Nothing, "tnu"),
     // No endpoints.
     (Pod, Cluster(13, 80), T, Refused, ALL),
     (Node, Cluster(13, 80), T, Refused, ALL),
@@ -89,7 +89,7 @@ pub const CASES: &[Case] = &[
     (Outside, External(13, 80), T, Refused, ALL),
     (Outside, External(113, 80), T, Refused, ALL),
     // Upstream refuses what comes in and what is forwarded alone.
-    (Node, External(13, 80), T, Refused, "nv"),
+    (Node, External(13, 80), T, Refused, "nvu"),
     (Node, External(13, 80), T, Away, "t"),
     // Node ports.
     (Outside, NodePort(30014), T, Masqueraded("a c"), ALL),
@@ -97,17 +97,17 @@ pub const CASES: &[Case] = &[
     (Endpoint, NodePort(30014), T, Some("a c"), ALL),
     (Node, NodePort(30014), T, Some("a c"), ALL),
     (Remote, NodePort(30014), T, Some("a c"), ALL),
-    (Node, Loopback(30014), T, Some("a c"), "t"),
+    (Node, Loopback(30014), T, Some("a c"), "tu"),
     (Node, Loopback(30014), T, Away, "nv"),
     // Node ports, external policy Local.
     (Outside, NodePort(30015), T, Kept("a"), ALL),
     (Remote, NodePort(30015), T, Some("a"), ALL),
-    (Pod, NodePort(30015), T, Some("a c"), "tn"),
-    (Node, NodePort(30015), T, Some("a c"), "tn"),
+    (Pod, NodePort(30015), T, Some("a c"), "tnu"),
+    (Node, NodePort(30015), T, Some("a c"), "tnu"),
     (Node, NodePort(30015), T, Some("a"), "v"),
     (Pod, Cluster(15, 80), T, Kept("a c"), ALL),
     (Outside, NodePort(30016), T, Nothing, ALL),
-    (Pod, NodePort(30016), T, Some("c"), "tn"),
+    (Pod, NodePort(30016), T, Some("c"), "tnu"),
     (Node, NodePort(30016), T, Some("c"), ALL),
     (Outside, Cluster(16, 80), T, Masqueraded("c"), ALL),
     // External addresses.
@@ -117,8 +117,8 @@ pub const CASES: &[Case] = &[
     (Outside, External(17, 81), T, Masqueraded("a"), ALL),
     (Pod, Cluster(37, 81), T, Kept("a"), ALL),
     (Outside, External(18, 80), T, Kept("a"), ALL),
-    (Pod, External(18, 80), T, Some("a c"), "tn"),
-    (Node, External(18, 80), T, Some("a c"), "tn"),
+    (Pod, External(18, 80), T, Some("a c"), "tnu"),
+    (Node, External(18, 80), T, Some("a c"), "tnu"),
     (Outside, NodePort(30018), T, Kept("a"), ALL),
     // Load balancers.
     (Outside, External(19, 80), T, Masqueraded("a c"), ALL),
@@ -126,15 +126,15 @@ pub const CASES: &[Case] = &[
     (Node, External(19, 80), T, Some("a c"), ALL),
     (Outside, NodePort(30019), T, Masqueraded("a c"), ALL),
     (Outside, External(20, 80), T, Kept("a"), ALL),
-    (Pod, External(20, 80), T, Some("a c"), "tn"),
-    (Node, External(20, 80), T, Some("a c"), "tn"),
+    (Pod, External(20, 80), T, Some("a c"), "tnu"),
+    (Node, External(20, 80), T, Some("a c"), "tnu"),
     (Outside, External(21, 80), T, Some("a"), ALL),
     (Remote, External(21, 80), T, Nothing, ALL),
     (Pod, External(21, 80), T, Nothing, ALL),
     (Outside, NodePort(30021), T, Masqueraded("a"), ALL),
     (Remote, NodePort(30021), T, Some("a"), ALL),
     (Outside, External(22, 80), T, Nothing, ALL),
-    (Node, External(22, 80), T, Some("a"), "tn"),
+    (Node, External(22, 80), T, Some("a"), "tnu"),
     (Pod, Balancer, T, Some("lb"), ALL),
     (Node, Balancer, T, Some("lb"), ALL),
     (Outside, NodePort(30023), T, Masqueraded("a"), ALL),
