@@ -107,6 +107,8 @@ pub struct Options {
     pub drop_invalid: bool,
     /// Parts of the machine and the cluster that change.
     pub environment: Environment,
+    /// Counters of packets that rules may name; iptables mode finds out.
+    pub counters: Counters,
     /// Record of what is done, in place of doing it.
     pub dry_run: Option<DryRun>,
 }
@@ -124,9 +126,19 @@ impl Options {
             node_addresses: Vec::new(),
             drop_invalid: true,
             environment: Environment::default(),
+            counters: Counters::default(),
             dry_run: None,
         }
     }
+}
+
+/// Counters of packets that the kernel has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Of packets that are dropped since they belong to no connection.
+    pub invalid: bool,
+    /// Of packets for node ports on loopback.
+    pub localhost: bool,
 }
 
 /// Commands that would be run, as a script. With one of these a back end takes the kernel to have nothing of it.

@@ -274,7 +274,6 @@ pub(crate) fn backend(
         LocalMode::Prefix(prefix) => LocalDetector::Prefix(prefix.clone()),
     };
     let options = Options {
-        family,
         masquerade_all: settings.masquerade_all,
         masquerade_mark: settings.masquerade_mark,
         detector,
@@ -283,6 +282,7 @@ pub(crate) fn backend(
         drop_invalid: !kernel::is_liberal(),
         environment,
         dry_run,
+        ..Options::new(family)
     };
     (settings.mode.backend)(options, settings)
 }

@@ -1,5 +1,6 @@
 //! The iptables back end: restore batches of the chains that changed, and in chunks where they are many.
 
+mod accounting;
 mod batch;
 mod names;
 mod render;
@@ -11,12 +12,13 @@ pub(crate) use batch::Batch;
 use render::{FIREWALL, Part, SHARED, fixed, guards_localnet, part};
 pub(crate) use tables::{Jump, Tables};
 
-use crate::backend::{Backend, CHUNK, Environment, Options, SyncError, Written, WrittenChains};
+use crate::backend::{Backend, CHUNK, Counters, Environment, Options, SyncError, Written, WrittenChains};
 use crate::metrics;
 use crate::mode::Mode;
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Once;
 
 /// The mode.
 pub const MODE: Mode = Mode {
@@ -138,8 +140,32 @@ impl Iptables {
         self.tables.ensure_jumps(JUMPS.iter().chain(firewall)).await
     }
 
+    /// Makes the counters that rules name. Both families have the same ones.
+    async fn ensure_counters(&mut self) {
+        static METRICS: Once = Once::new();
+        let names =
+            [(accounting::INVALID, self.options.drop_invalid), (accounting::LOCALHOST, guards_localnet(&self.options))];
+        let wanted: Vec<&str> = names.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(name, _)| name).collect();
+        let there: Vec<&str> = match &self.options.dry_run {
+            Some(script) => {
+                wanted.iter().for_each(|name| script.command("nfacct", &["add", name]));
+                wanted
+            }
+            None => {
+                METRICS.call_once(|| shared::metrics::register(accounting::Metrics::new()));
+                let made = move || wanted.into_iter().filter(|name| accounting::ensure(name)).collect();
+                tokio::task::spawn_blocking(made).await.unwrap_or_default()
+            }
+        };
+        self.options.counters = Counters {
+            invalid: there.contains(&accounting::INVALID),
+            localhost: there.contains(&accounting::LOCALHOST),
+        };
+    }
+
     /// Writes all rules, some services at a time, and the jumps to them last: until then traffic goes by what was there.
-    async fn write_all(&self, desired: &Desired) -> Result<Applied, SyncError> {
+    async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
+        self.ensure_counters().await;
         let mut stale = self.existing().await?;
         let comments = has_comments(desired);
         let mut applied = Applied::default();

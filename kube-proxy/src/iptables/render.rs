@@ -1,6 +1,6 @@
 //! [`Desired`] as chains of iptables rules. Pure; the order of rules in a chain is upstream's.
 
-use super::names;
+use super::{accounting, names};
 use crate::backend::{NodePorts, Options};
 use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
 use std::collections::{BTreeMap, HashSet};
@@ -75,7 +75,8 @@ pub(super) fn fixed(options: &Options) -> Rules {
         let drop = "-m comment --comment \"block incoming localnet connections\" -d 127.0.0.0/8 ! -s 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
         rules.filter.insert(FIREWALL.into(), vec![drop.into()]);
     }
-    let invalid = options.drop_invalid.then(|| "-m conntrack --ctstate INVALID -j DROP".to_owned());
+    let counted = if options.counters.invalid { counted(accounting::INVALID) } else { String::new() };
+    let invalid = options.drop_invalid.then(|| format!("-m conntrack --ctstate INVALID {counted}-j DROP"));
     let forward = [
         format!("-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {mark} -j ACCEPT"),
         "-m comment --comment \"kubernetes forwarding conntrack rule\" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".into(),
@@ -91,6 +92,11 @@ pub(super) fn fixed(options: &Options) -> Rules {
         ],
     );
     rules
+}
+
+/// A match that counts.
+fn counted(counter: &str) -> String {
+    format!("-m nfacct --nfacct-name {counter} ")
 }
 
 /// The chain against packets from elsewhere that are for this machine's loopback, which `route_localnet` would let in
@@ -263,6 +269,11 @@ impl Renderer<'_> {
             self.share(NAT_SERVICES, rule);
         }
         if let Some(number) = port.node_port {
+            if self.options.counters.localhost {
+                let (to, counted) = (self.to_node_port(number), counted(accounting::LOCALHOST));
+                let rule = format!("-m comment --comment \"{name}\" {to} -d 127.0.0.0/8 {counted}-j {chain}");
+                self.share(NAT_NODE_PORTS, rule);
+            }
             let rule = format!("-m comment --comment \"{name}\" {} -j {chain}", self.to_node_port(number));
             self.share(NAT_NODE_PORTS, rule);
         }

@@ -163,3 +163,21 @@ fn packets_of_others_for_loopback_are_dropped_where_the_kernel_routes_them() {
     assert_eq!(with(Family::V6, true), None);
     assert_eq!(FIREWALL_JUMPS[0].arguments("-I"), ["-t", "filter", "-I", "INPUT", "-j", "KUBE-FIREWALL"]);
 }
+
+#[test]
+fn rules_name_the_counters_that_the_kernel_has() {
+    let with = |counters| {
+        let options = Options { counters, ..options() };
+        let port =
+            ServicePort { node_port: Some(30_001), ..ServicePort::plain("10.0.0.5", 80, vec![endpoint("10.244.0.1")]) };
+        let part = part(&name(), &port, &options, false);
+        (fixed(&options).filter["KUBE-FORWARD"][0].clone(), part.shared[1].clone())
+    };
+    let (forward, node_ports) = with(Counters { invalid: true, localhost: true });
+    assert_eq!(forward, "-m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP");
+    assert_eq!(node_ports.len(), 2);
+    assert!(node_ports[0].contains("-d 127.0.0.0/8 -m nfacct --nfacct-name localhost_nps_accepted_pkts -j KUBE-EXT-"));
+    let (forward, node_ports) = with(Counters::default());
+    assert_eq!(forward, "-m conntrack --ctstate INVALID -j DROP");
+    assert_eq!(node_ports.len(), 1);
+}

@@ -59,7 +59,10 @@ pub fn user_agent(component: &str) -> String {
 /// # Errors
 /// When the kubeconfig cannot be read, or names files that are missing.
 pub async fn config(options: &Options) -> anyhow::Result<Config> {
-    let mut config = if options.kubeconfig.is_empty() {
+    let mut config = if options.kubeconfig.is_empty() && !options.master.is_empty() {
+        // Without credentials, as client-go's `BuildConfigFromFlags`.
+        Config::new(options.master.parse().context("invalid --master")?)
+    } else if options.kubeconfig.is_empty() {
         Config::incluster().context("no --kubeconfig given, and not running in a pod")?
     } else {
         let path = &options.kubeconfig;
@@ -84,4 +87,23 @@ pub async fn config(options: &Options) -> anyhow::Result<Config> {
 pub async fn new(options: &Options) -> anyhow::Result<Client> {
     let config = config(options).await?;
     connect(&config, &Throttle::new(options.qps, options.burst)).context("client configuration")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_master_alone_is_enough() {
+        let options = Options {
+            kubeconfig: String::new(),
+            master: "http://127.0.0.1:8080".to_owned(),
+            qps: 0.0,
+            burst: 0,
+            user_agent: String::new(),
+        };
+        let found = config(&options).await.expect("a configuration");
+        assert_eq!(found.cluster_url.to_string(), "http://127.0.0.1:8080/");
+        assert!(config(&Options { master: "not an address".to_owned(), ..options }).await.is_err());
+    }
 }
