@@ -21,10 +21,11 @@ use crate::backend::{Backend, DryRun, Environment, Options, SyncError};
 use crate::changes::{Changes, TRIGGERED};
 use crate::config_file;
 use crate::conntrack;
+use crate::debug;
 use crate::detect::LocalDetector;
 use crate::events::ProxyEvents;
 use crate::health::{CheckPorts, Health};
-use crate::http::{Page, bind, serve};
+use crate::http::{Handler, Page, bind, by_path, serve};
 use crate::kernel;
 use crate::metrics;
 use crate::mode::{MODES, Mode};
@@ -384,22 +385,26 @@ async fn open_ports(
 ) -> Result<()> {
     if let Some(address) = settings.healthz {
         let health = health.clone();
-        let page: Pages = Arc::new(move |path: &str| health.page(path));
+        let page = by_path(move |path: &str| health.page(path));
         serve_at(settings, address, "healthz", page, tasks, shutdown).await?;
     }
     if let Some(address) = settings.metrics {
-        serve_at(settings, address, "metrics", Arc::new(diagnostics(settings, changes)), tasks, shutdown).await?;
+        let pages = by_path(diagnostics(settings, changes));
+        let has_debug = settings.profiling;
+        let handler: Handler = Arc::new(move |request| match has_debug && debug::has(request.uri().path()) {
+            true => Box::pin(debug::page(request)),
+            false => pages(request),
+        });
+        serve_at(settings, address, "metrics", handler, tasks, shutdown).await?;
     }
     Ok(())
 }
-
-type Pages = Arc<dyn Fn(&str) -> Page + Send + Sync>;
 
 async fn serve_at(
     settings: &Settings,
     address: std::net::SocketAddr,
     what: &'static str,
-    pages: Pages,
+    pages: Handler,
     tasks: &TaskGroup,
     shutdown: &Shutdown,
 ) -> Result<()> {
@@ -413,7 +418,7 @@ async fn serve_at(
     tasks.spawn(what, async move {
         loop {
             match listener {
-                Ok(listener) => return serve(listener, token, move |path| pages(path)).await,
+                Ok(listener) => return serve(listener, token, pages).await,
                 Err(error) => tracing::error!(%address, %error, "Failed to serve {what}, trying again"),
             }
             tokio::select! {
@@ -433,7 +438,10 @@ fn diagnostics(settings: &Settings, changes: &Arc<Changes>) -> impl Fn(&str) -> 
     move |path| match path {
         "/metrics" => {
             metrics::pending(changes.pending());
-            Page { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Page::text(shared::metrics::gather()) }
+            Page {
+                content_type: "text/plain; version=0.0.4; charset=utf-8".into(),
+                ..Page::text(shared::metrics::gather())
+            }
         }
         "/proxyMode" => Page::text(mode),
         "/healthz" => Page::text("ok"),

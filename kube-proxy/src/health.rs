@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::ProxyEvents;
-use crate::http::{Page, bind, serve};
+use crate::http::{Page, bind, by_path, serve};
 use crate::metrics;
 use crate::plan::{Desired, Family, Policy};
 
@@ -171,7 +171,7 @@ impl CheckPorts {
                     self.failed.remove(port);
                     self.open.insert(*port, token.clone());
                     let (health, port) = (self.health.clone(), *port);
-                    tasks.spawn("service-health", serve(listener, token, move |_| health.check_page(port)));
+                    tasks.spawn("service-health", serve(listener, token, by_path(move |_| health.check_page(port))));
                 }
                 Err(error) => {
                     tracing::error!(port, %error, "Failed to open health check node port");
@@ -221,7 +221,8 @@ mod tests {
         health.set_eligible(false);
         let page = health.page("/healthz");
         assert_eq!(page.status, 503);
-        assert!(page.body.contains("\"nodeEligible\":false") && page.body.contains("\"healthy\":false"));
+        let body = String::from_utf8_lossy(&page.body);
+        assert!(body.contains("\"nodeEligible\":false") && body.contains("\"healthy\":false"));
         assert_eq!(health.page("/livez").status, 200);
         assert_eq!(health.page("/elsewhere").status, 404);
     }

@@ -1,8 +1,10 @@
 //! Plain HTTP for the proxy's read-only ports: health, metrics and the health-check ports of services. Listeners come
 //! and go with services, so they are tasks of the runtime and no servers with threads of their own.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,11 +31,19 @@ pub struct Page {
     /// HTTP status.
     pub status: StatusCode,
     /// Media type.
-    pub content_type: &'static str,
+    pub content_type: Cow<'static, str>,
     /// Further headers.
     pub headers: Vec<(&'static str, String)>,
     /// Content.
-    pub body: String,
+    pub body: Bytes,
+}
+
+/// Answers a request.
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Page> + Send>> + Send + Sync>;
+
+/// Answers by the path alone.
+pub fn by_path(page: impl Fn(&str) -> Page + Send + Sync + 'static) -> Handler {
+    Arc::new(move |request| Box::pin(std::future::ready(page(request.uri().path()))))
 }
 
 impl Page {
@@ -42,16 +52,16 @@ impl Page {
     pub fn text(body: impl Into<String>) -> Self {
         Self {
             status: StatusCode::OK,
-            content_type: "text/plain; charset=utf-8",
+            content_type: "text/plain; charset=utf-8".into(),
             headers: Vec::new(),
-            body: body.into(),
+            body: Bytes::from(body.into()),
         }
     }
 
     /// A JSON document.
     #[must_use]
     pub fn json(status: StatusCode, body: String) -> Self {
-        Self { status, content_type: "application/json", headers: Vec::new(), body }
+        Self { status, content_type: "application/json".into(), headers: Vec::new(), body: body.into() }
     }
 
     /// What Go's mux answers for unknown paths.
@@ -61,10 +71,12 @@ impl Page {
     }
 
     fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        let mut response = Response::new(Full::new(self.body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        if let Ok(content_type) = HeaderValue::from_str(&self.content_type) {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         for (name, value) in self.headers {
             if let Ok(value) = HeaderValue::from_str(&value) {
@@ -98,12 +110,8 @@ fn bind_both(port: u16) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Answers requests, by path, until `stop`.
-pub async fn serve<F>(listener: TcpListener, stop: CancellationToken, answer: F)
-where
-    F: Fn(&str) -> Page + Send + Sync + 'static,
-{
-    let answer = Arc::new(answer);
+/// Answers requests until `stop`.
+pub async fn serve(listener: TcpListener, stop: CancellationToken, answer: Handler) {
     let limits = ConnectionLimits::new(CONNECTIONS);
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -121,8 +129,8 @@ where
         let answer = Arc::clone(&answer);
         connections.spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
-                let page = answer(request.uri().path());
-                async move { Ok::<_, Infallible>(page.into_response()) }
+                let page = answer(request);
+                async move { Ok::<_, Infallible>(page.await.into_response()) }
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -144,7 +152,7 @@ mod tests {
         let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let stop = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, stop.clone(), |path| Page::text(path.to_owned())));
+        let served = tokio::spawn(serve(listener, stop.clone(), by_path(|path| Page::text(path.to_owned()))));
         let mut held = Vec::new();
         for _ in 0..300 {
             held.push(TcpStream::connect(address).await.expect("a connection"));
@@ -155,6 +163,38 @@ mod tests {
         let read = asks.read_to_string(&mut answer);
         tokio::time::timeout(Duration::from_secs(5), read).await.expect("in time").expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("/healthz"), "{answer}");
+        stop.cancel();
+        served.await.expect("the server ends");
+    }
+
+    async fn asked(address: SocketAddr, request: &str) -> String {
+        let mut asks = TcpStream::connect(address).await.expect("a connection");
+        let request = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\n3");
+        asks.write_all(request.as_bytes()).await.expect("a request");
+        let mut answer = Vec::new();
+        asks.read_to_end(&mut answer).await.expect("an answer");
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[tokio::test]
+    async fn pages_for_debugging_are_those_of_the_other_components() {
+        let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let stop = CancellationToken::new();
+        let pages: Handler = Arc::new(|request| Box::pin(crate::debug::page(request)));
+        let served = tokio::spawn(serve(listener, stop.clone(), pages));
+        for (request, expected) in [
+            ("GET /debug/pprof/", "<title>/debug/pprof/"),
+            ("GET /debug/pprof", "HTTP/1.1 302 Found"),
+            ("GET /debug/pprof/heap", "Unknown profile"),
+            ("GET /debug/flags", "<title>/debug/flags/"),
+            ("GET /debug/flags/v", "unsupported http method"),
+            ("PUT /debug/flags/v", "successfully set klog.logging.verbosity to 3"),
+        ] {
+            let answer = asked(address, request).await;
+            assert!(answer.contains(expected), "{request}: {answer}");
+        }
+        assert!(crate::debug::has("/debug/pprof/profile") && !crate::debug::has("/debug/pprofx"));
         stop.cancel();
         served.await.expect("the server ends");
     }

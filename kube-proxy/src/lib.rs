@@ -11,6 +11,7 @@ mod cluster;
 mod component;
 mod config_file;
 pub mod conntrack;
+mod debug;
 pub mod detect;
 pub mod dry_run;
 mod events;

@@ -93,6 +93,8 @@ pub struct Settings {
     pub healthz: Option<SocketAddr>,
     /// Where `/metrics` is served; nowhere when absent.
     pub metrics: Option<SocketAddr>,
+    /// Profiles and the level of logs are served there, too.
+    pub profiling: bool,
     /// Fail when an address cannot be bound.
     pub bind_hard_fail: bool,
     /// Masquerade all service traffic.
@@ -198,7 +200,7 @@ impl Settings {
         let read = json!({
             "featureGates": 0, "clientConnection": {"kubeconfig": 0, "qps": 0, "burst": 0, "contentType": 0,
             "acceptContentTypes": 0}, "logging": 0, "hostnameOverride": 0, "bindAddress": 0, "healthzBindAddress": 0,
-            "metricsBindAddress": 0, "bindAddressHardFail": 0, "mode": 0, "iptables": 0, "nftables": 0, "ipvs": 0,
+            "metricsBindAddress": 0, "enableProfiling": 0, "bindAddressHardFail": 0, "mode": 0, "iptables": 0, "nftables": 0, "ipvs": 0,
             "winkernel": 0, "detectLocalMode": 0, "detectLocal": 0, "clusterCIDR": 0, "nodePortAddresses": 0,
             "oomScoreAdj": 0, "conntrack": 0, "portRange": 0, "windowsRunAsService": 0,
         });
@@ -267,6 +269,7 @@ pub fn parse(fields: Fields, gates: &FeatureGates, master: String, host: &str) -
         bind_address,
         healthz: socket("healthzBindAddress", HEALTHZ_PORT),
         metrics,
+        profiling: fields.boolean("enableProfiling"),
         bind_hard_fail: fields.boolean("bindAddressHardFail"),
         masquerade_all: fields.boolean(&format!("{}.masqueradeAll", mode.masquerading)),
         // Within 0 to 31: checked above.
