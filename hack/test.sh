@@ -21,11 +21,11 @@ fi
 cargo build --workspace --locked --bins --examples
 bin=$CARGO_TARGET_DIR/debug
 
-echo "==> kube-proxy's ipvs mode, in a virtual machine whose kernel has IPVS"
+echo "==> kube-proxy's modes of the kernel, in a virtual machine whose kernel has IPVS and SCTP"
 traffic=$(cargo test --locked -p ironclad-kube-proxy --test traffic --no-run --message-format=json |
   sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 if [ "$(uname -m)" = x86_64 ]; then
-  hack/vm.sh "${CACHE:-$HOME/.cache/ironclad}" env MODES=ipvs "$traffic" --nocapture
+  hack/vm.sh "${CACHE:-$HOME/.cache/ironclad}" env MODES=iptables,ipvs,nftables "$traffic" --nocapture
 else
   skip "no kernel for a virtual machine of $(uname -m)"
 fi

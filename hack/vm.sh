@@ -53,7 +53,7 @@ busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro
 for folder in /tmp /run /var/lib; do busybox mount -t tmpfs none /host\$folder; done
 for folder in /proc /sys /dev; do busybox mount -o bind \$folder /host\$folder; done
 # What asks for these over netlink does not make the kernel load them.
-for module in ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_sh ip_vs_mh nf_conntrack_netlink nfnetlink_acct dummy; do modprobe \$module; done
+for module in ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_sh ip_vs_mh nf_conntrack_netlink nfnetlink_acct dummy sctp; do modprobe \$module; done
 busybox ip link set lo up
 PATH=/usr/sbin:/usr/bin:/sbin:/bin busybox chroot /host /bin/bash -c "\$(busybox cat /command)"
 echo "vm: exit \$?"

@@ -7,9 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use hyper::StatusCode;
 use ipnet::IpNet;
+use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
+use proto::protobuf::to_json;
 use shared::client;
 use shared::config::Settings as Fields;
 use shared::flags::FlagSet;
@@ -35,6 +37,8 @@ use crate::settings::{LocalMode, Settings, from_flags, parse};
 
 /// Services of other proxies and headless ones are not even sent to us.
 const NOT_OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
+/// Media type of the API server's own encoding.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// How long the node object may take to say what a mode needs to know.
 const NODE_PATIENCE: Duration = Duration::from_secs(300);
 /// Longest wait for the node's addresses.
@@ -126,7 +130,9 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     let services = factory.informer_in::<Service>(ours.clone());
     let slices = factory.informer_in::<EndpointSlice>(ours);
     let nodes = factory.informer_in::<Node>(this);
-    slim(&services, &slices, &nodes);
+    read(&services, &settings.content_type, slim_service);
+    read(&slices, &settings.content_type, slim_slice);
+    read(&nodes, &settings.content_type, slim_node);
 
     proxier::index(&slices);
     follow(&services, &changes, &health, &families, (Changes::of_service, metrics::service_changed));
@@ -314,21 +320,41 @@ async fn clean_up(settings: &Settings, modes: impl IntoIterator<Item = &'static 
     Ok(())
 }
 
-/// Drops what rules are not made from.
-fn slim(services: &Informer<Service>, slices: &Informer<EndpointSlice>, nodes: &Informer<Node>) {
-    services.set_transform(|service| service.metadata.annotations = None);
-    slices.set_transform(|slice| {
-        if let Some(annotations) = &mut slice.metadata.annotations {
-            annotations.retain(|name, _| name == TRIGGERED);
-        }
-        slice.endpoints.iter_mut().for_each(|endpoint| endpoint.target_ref = None);
+/// Watches in protobuf where the configuration says so, and drops what rules are not made from.
+fn read<K: Object + Resource>(informer: &Informer<K>, content_type: &str, slim: fn(&mut K)) {
+    informer.set_transform(slim);
+    if content_type != PROTOBUF {
+        return;
+    }
+    informer.read_protobuf(move |raw| {
+        let schema = proto::schema::kind(K::GROUP, K::VERSION, K::KIND).ok_or("no schema")?;
+        let mut text = Vec::new();
+        to_json(schema, K::API_VERSION, K::KIND, raw, &mut text).map_err(|error| error.to_string())?;
+        let mut object: K = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        slim(&mut object);
+        Ok(object)
     });
-    nodes.set_transform(|node| {
-        node.metadata.annotations = None;
-        if let Some(status) = &mut node.status {
-            status.images = None;
-        }
-    });
+}
+
+fn slim_service(service: &mut Service) {
+    service.metadata.annotations = None;
+    service.metadata.managed_fields = None;
+}
+
+fn slim_slice(slice: &mut EndpointSlice) {
+    if let Some(annotations) = &mut slice.metadata.annotations {
+        annotations.retain(|name, _| name == TRIGGERED);
+    }
+    slice.metadata.managed_fields = None;
+    slice.endpoints.iter_mut().for_each(|endpoint| endpoint.target_ref = None);
+}
+
+fn slim_node(node: &mut Node) {
+    node.metadata.annotations = None;
+    node.metadata.managed_fields = None;
+    if let Some(status) = &mut node.status {
+        status.images = None;
+    }
 }
 
 /// Takes an event in; false for one that no rule depends on.
@@ -447,5 +473,26 @@ fn diagnostics(settings: &Settings, changes: &Arc<Changes>) -> impl Fn(&str) -> 
         "/healthz" => Page::text("ok"),
         "/configz" => Page::json(StatusCode::OK, configuration.clone()),
         _ => Page::not_found(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_the_same_in_both_encodings() {
+        let object = serde_json::json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "web-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"},
+                "annotations": {TRIGGERED: "2026-01-01T00:00:00Z"}},
+            "addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+            "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "n1", "conditions": {"ready": true}}]});
+        let schema = proto::schema::kind(EndpointSlice::GROUP, EndpointSlice::VERSION, EndpointSlice::KIND);
+        let schema = schema.expect("a schema");
+        let bytes = proto::protobuf::encode(schema, &object);
+        let mut text = Vec::new();
+        to_json(schema, EndpointSlice::API_VERSION, EndpointSlice::KIND, &bytes, &mut text).expect("JSON");
+        let read: EndpointSlice = serde_json::from_slice(&text).expect("a slice");
+        assert_eq!(read, serde_json::from_value(object).expect("a slice"));
     }
 }

@@ -93,6 +93,8 @@ pub struct Settings {
     pub healthz: Option<SocketAddr>,
     /// Where `/metrics` is served; nowhere when absent.
     pub metrics: Option<SocketAddr>,
+    /// Media type to watch in.
+    pub content_type: String,
     /// Profiles and the level of logs are served there, too.
     pub profiling: bool,
     /// Fail when an address cannot be bound.
@@ -269,6 +271,7 @@ pub fn parse(fields: Fields, gates: &FeatureGates, master: String, host: &str) -
         bind_address,
         healthz: socket("healthzBindAddress", HEALTHZ_PORT),
         metrics,
+        content_type: fields.string("clientConnection.contentType"),
         profiling: fields.boolean("enableProfiling"),
         bind_hard_fail: fields.boolean("bindAddressHardFail"),
         masquerade_all: fields.boolean(&format!("{}.masqueradeAll", mode.masquerading)),

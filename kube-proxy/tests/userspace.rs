@@ -2,6 +2,9 @@
 
 #![allow(clippy::panic)]
 
+#[path = "traffic/cases.rs"]
+#[allow(dead_code)]
+mod cases;
 #[path = "traffic/network.rs"]
 #[allow(dead_code)]
 mod network;

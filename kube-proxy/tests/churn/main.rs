@@ -4,6 +4,9 @@
 
 #![allow(clippy::panic)]
 
+#[path = "../traffic/cases.rs"]
+#[allow(dead_code)]
+mod cases;
 mod dump;
 #[path = "../traffic/network.rs"]
 #[allow(dead_code)]

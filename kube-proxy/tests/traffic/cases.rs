@@ -55,11 +55,21 @@ use self::Expect::{Away, Kept, Masqueraded, Nothing, Refused, Some, Sticky};
 /// Modes that a case is for: a letter for each.
 const ALL: &str = "tnvu";
 
-/// A case: who, where to, by UDP, what is expected, in which modes (ip`t`ables, `n`ftables, ip`v`s, `u`serspace).
-pub type Case = (Client, To, bool, Expect, &'static str);
+/// Protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    Tcp,
+    Udp,
+    /// Where the kernel has it.
+    Sctp,
+}
 
-const T: bool = false;
-const U: bool = true;
+/// A case: who, where to, by which protocol, what is expected, in which modes (ip`t`ables, `n`ftables, ip`v`s, `u`serspace).
+pub type Case = (Client, To, Via, Expect, &'static str);
+
+const T: Via = Via::Tcp;
+const U: Via = Via::Udp;
+const S: Via = Via::Sctp;
 
 /// The table, the same for both families but for loopback.
 pub const CASES: &[Case] = &[
@@ -171,6 +181,15 @@ pub const CASES: &[Case] = &[
     (Outside, NodePort(30035), U, Refused, ALL),
     (Outside, NodePort(30036), U, Kept("a"), ALL),
     (Outside, External(43, 80), U, Masqueraded("a"), ALL),
+    // SCTP, which is not carried in userspace.
+    (Pod, Cluster(44, 80), S, Kept("a c"), "tnv"),
+    (Node, Cluster(44, 80), S, Some("a c"), "tnv"),
+    (Outside, NodePort(30044), S, Masqueraded("a c"), "tnv"),
+    (Endpoint, Cluster(44, 80), S, Some("a c"), "tnv"),
+    // A refusal is a hint alone for a client of SCTP.
+    (Pod, Cluster(47, 80), S, Away, "tnv"),
+    (Outside, NodePort(30045), S, Kept("a"), "tnv"),
+    (Pod, Cluster(46, 80), S, Sticky("a b"), "tnv"),
     // Services that are not this proxy's.
     (Pod, Cluster(40, 80), T, Away, ALL),
     (Pod, Cluster(41, 80), T, Away, ALL),

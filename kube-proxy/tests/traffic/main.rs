@@ -19,7 +19,7 @@ use kube_proxy::settings::{from_flags, parse};
 use shared::flags::{FeatureGates, FlagSet};
 use tokio::runtime::Runtime;
 
-use cases::{CASES, Case, Client, Expect, To};
+use cases::{CASES, Case, Client, Expect, To, Via};
 use network::{Network, Outcome, Space, ask, balancer};
 use services::{Addresses, desired};
 
@@ -109,7 +109,7 @@ impl Suite<'_> {
     }
 
     /// Connects as often as the expectation needs it.
-    fn outcomes(&self, (from, to, udp, expect, _): &Case) -> Vec<Outcome> {
+    fn outcomes(&self, (from, to, via, expect, _): &Case) -> Vec<Outcome> {
         let (tries, patience) = match expect {
             Expect::Kept(names) | Expect::Masqueraded(names) | Expect::Some(names) if !names.contains(' ') => {
                 (2, ANSWER)
@@ -119,8 +119,8 @@ impl Suite<'_> {
             Expect::Refused => (1, ANSWER),
             Expect::Nothing | Expect::Away => (1, SILENCE),
         };
-        let (target, udp) = (self.target(*to), *udp);
-        self.client(*from).0.run(move || (0..tries).map(|_| ask(target, udp, patience)).collect())
+        let (target, via) = (self.target(*to), *via);
+        self.client(*from).0.run(move || (0..tries).map(|_| ask(target, via, patience)).collect())
     }
 
     fn failure(&self, case: &Case) -> Option<String> {
@@ -160,9 +160,14 @@ impl Suite<'_> {
             "userspace" => 'u',
             _ => 'v',
         };
-        let is_for = |(_, to, _, _, modes): &&Case| {
+        let has_sctp = network::has_sctp();
+        if !has_sctp {
+            eprintln!("skipped: cases of SCTP: the kernel has none");
+        }
+        let is_for = |(_, to, via, _, modes): &&Case| {
             // IPv6 has no node ports on loopback in any mode.
-            modes.contains(letter) && (self.addresses.v4 || !matches!(to, To::Loopback(_)))
+            let is_served = has_sctp || *via != Via::Sctp;
+            is_served && modes.contains(letter) && (self.addresses.v4 || !matches!(to, To::Loopback(_)))
         };
         let cases: Vec<&Case> = CASES.iter().filter(is_for).collect();
         (cases.len(), cases.into_iter().filter_map(|case| self.failure(case)).collect())

@@ -18,6 +18,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::cases::Via;
 
 /// Port of all servers of the suite.
 pub const PORT: u16 = 8080;
@@ -109,6 +112,15 @@ impl Space {
                     udp.send_to(format!("{name} {}", peer.ip()).as_bytes(), peer).ok();
                 }
             });
+            let at = SocketAddr::new(address, PORT);
+            let Ok(sctp) = sctp(at) else { return };
+            sctp.bind(&at.into()).and_then(|()| sctp.listen(64)).expect("a port");
+            std::thread::spawn(move || {
+                while let Ok((mut stream, peer)) = sctp.accept() {
+                    let Some(peer) = peer.as_socket() else { continue };
+                    stream.write_all(format!("{name} {}", peer.ip()).as_bytes()).ok();
+                }
+            });
         });
     }
 }
@@ -133,10 +145,14 @@ pub enum Outcome {
     Nothing,
 }
 
-/// Asks a server once, by TCP or UDP, and waits so long for its answer.
-pub fn ask(target: SocketAddr, udp: bool, patience: Duration) -> Outcome {
+/// Asks a server once and waits so long for its answer.
+pub fn ask(target: SocketAddr, via: Via, patience: Duration) -> Outcome {
     let mut text = String::new();
-    let asked = if udp { ask_udp(target, patience, &mut text) } else { ask_tcp(target, patience, &mut text) };
+    let asked = match via {
+        Via::Tcp => ask_tcp(target, patience, &mut text),
+        Via::Udp => ask_udp(target, patience, &mut text),
+        Via::Sctp => ask_sctp(target, patience, &mut text),
+    };
     match asked {
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Outcome::Refused,
         Err(_) => Outcome::Nothing,
@@ -163,6 +179,27 @@ fn ask_udp(target: SocketAddr, patience: Duration, text: &mut String) -> std::io
     let length = socket.recv(&mut buffer)?;
     text.push_str(&String::from_utf8_lossy(&buffer[..length]));
     Ok(())
+}
+
+fn sctp(address: SocketAddr) -> std::io::Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::from(libc::IPPROTO_SCTP)))
+}
+
+/// True where the kernel has SCTP.
+pub fn has_sctp() -> bool {
+    sctp(([0, 0, 0, 0], 0).into()).is_ok()
+}
+
+fn ask_sctp(target: SocketAddr, patience: Duration, text: &mut String) -> std::io::Result<()> {
+    // All addresses of a client are told to its server, unless it is bound to one: the one that the route has.
+    let any: SocketAddr = if target.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let route = UdpSocket::bind(any)?;
+    route.connect(target)?;
+    let mut socket = sctp(target)?;
+    socket.bind(&SocketAddr::new(route.local_addr()?.ip(), 0).into())?;
+    socket.connect_timeout(&target.into(), patience)?;
+    socket.set_read_timeout(Some(patience))?;
+    socket.read_to_string(text).map(drop)
 }
 
 /// The whole network.

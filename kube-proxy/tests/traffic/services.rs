@@ -133,6 +133,10 @@ fn rows(addresses: &Addresses) -> Vec<Row> {
         Row(40, "a", json!({"clusterIP": "None"})),
         Row(41, "a", json!({"type": "ExternalName", "externalName": "example.com"})),
         Row(42, "a c", json!({"labels": {"service.kubernetes.io/service-proxy-name": "other"}})),
+        Row(44, "a c", json!({"protocol": "SCTP", "node": 30044})),
+        Row(45, "a", json!({"protocol": "SCTP", "node": 30045, "externalTrafficPolicy": "Local"})),
+        Row(46, "a b", json!({"protocol": "SCTP", "sessionAffinity": "ClientIP"})),
+        Row(47, "", json!({"protocol": "SCTP"})),
         Row(43, "a", json!({"protocol": "UDP", "externalIPs": [addresses.external(43)]})),
     ]
 }
