@@ -177,9 +177,7 @@ impl Userspace {
             let rules: Vec<String> = parts.values().flat_map(|part| part[index].iter().cloned()).collect();
             batch.write(table, chain, &rules);
         }
-        self.tables.restore(&mut batch).await?;
-        self.tables.run(&["-t", "mangle", "-X", CANARY]).await.ok();
-        Ok(())
+        self.tables.restore(&mut batch).await
     }
 }
 

@@ -125,7 +125,7 @@ fn churn(mode: &'static Mode, family: Family, seed: u64, changes: u32) -> Result
             }
         }
         tokio::time::sleep(REST).await;
-        proxy.tend().await;
+        assert!(proxy.backend.tend().await, "the look at the kernel finds what is there");
         (Some(proxy), random)
     };
     let mut state = (None, Random::new(seed));
