@@ -59,6 +59,26 @@ pub fn flush(mode: &str, family: Family) {
     }
 }
 
+/// Removes a part of the rules as somebody else may do it.
+pub fn flush_some(mode: &str, family: Family) {
+    let v4 = family == Family::V4;
+    let tool = if v4 { "iptables" } else { "ip6tables" };
+    let ip = if v4 { "ip" } else { "ip6" };
+    let commands: &[&[&str]] = match mode {
+        "nftables" => &[
+            &["nft", "flush", "chain", ip, "kube-proxy", "services"],
+            &["nft", "flush", "map", ip, "kube-proxy", "service-ips"],
+        ],
+        "ipvs" => &[&[tool, "-t", "nat", "-F", "KUBE-SERVICES"], &["ipset", "flush"]],
+        "userspace" => &[&[tool, "-t", "nat", "-F", "KUBE-PORTALS-HOST"]],
+        _ => &[&[tool, "-t", "nat", "-F", "KUBE-SERVICES"], &[tool, "-t", "nat", "-D", "PREROUTING", "1"]],
+    };
+    for command in commands {
+        // There may be nothing yet.
+        Command::new(command[0]).args(&command[1..]).output().ok();
+    }
+}
+
 /// Chains of ours and the kernel's with their rules, table by table.
 fn iptables(family: Family) -> Dump {
     let tool = if family == Family::V4 { "iptables-save" } else { "ip6tables-save" };
