@@ -57,8 +57,6 @@ pub enum SyncError {
 /// One proxy mode for one IP family.
 #[async_trait]
 pub trait Backend: Send {
-    /// The mode's name.
-    fn name(&self) -> &'static str;
     /// Fails where the machine lacks what the mode needs for this family.
     async fn check_support(&self) -> Result<(), SyncError>;
     /// Brings the kernel to the desired state. `changed` are the ports that differ from the last call; without a good last

@@ -156,6 +156,7 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     tasks.spawn("conntrack", reconciler.run(shutdown.clone()));
     let proxier = Proxier {
         flows,
+        mode: settings.mode,
         families: families.iter().map(of_family).collect(),
         stores: Stores {
             services: services.store(),

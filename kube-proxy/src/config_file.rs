@@ -1,12 +1,10 @@
 //! The file of `--config`: a proxy whose configuration changed ends, to be started with the new one.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use notify::Watcher as _;
-use tokio::sync::Notify;
+use shared::folder_watch::FolderWatch;
 
 /// Period of looking at a file whose folder cannot be watched.
 const LOOK: Duration = Duration::from_secs(60);
@@ -16,20 +14,18 @@ const LOOK: Duration = Duration::from_secs(60);
 /// # Errors
 /// Always: the change ends the process, as upstream's `options.eventHandler` does.
 pub async fn changed(path: &str) -> Result<()> {
-    let notify = Arc::new(Notify::new());
-    let waker = Arc::clone(&notify);
-    let mut watcher = notify::recommended_watcher(move |_: notify::Result<notify::Event>| waker.notify_one()).ok();
+    let mut watch = FolderWatch::default();
     // The folder, since editors and config maps put another file in the place of this one.
-    if let (Some(watcher), Some(folder)) = (&mut watcher, Path::new(path).parent()) {
+    if let Some(folder) = Path::new(path).parent() {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        if let Err(error) = watcher.watch(folder, notify::RecursiveMode::NonRecursive) {
+        if let Err(error) = watch.watch(folder) {
             tracing::warn!(path, %error, "Failed to watch the configuration file, looking at it now and then");
         }
     }
     let before = tokio::fs::read(path).await;
     loop {
         tokio::select! {
-            () = notify.notified() => {}
+            () = watch.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
         let now = tokio::fs::read(path).await;

@@ -21,6 +21,7 @@ use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
 use crate::metrics;
+use crate::mode::Mode;
 use crate::plan::{Delta, Desired, Family, NodeFacts, service_of};
 
 /// Pause after a failed sync; it doubles up to the sync period.
@@ -68,6 +69,8 @@ pub fn index(slices: &shared::informer::Informer<EndpointSlice>) {
 
 /// Keeps the kernel as the cluster wants it.
 pub struct Proxier {
+    /// The mode of all families.
+    pub mode: &'static Mode,
     /// By family.
     pub families: Vec<FamilyProxy>,
     /// What the cluster wants.
@@ -150,7 +153,7 @@ impl Proxier {
                 }
                 Err(error) => {
                     complete = false;
-                    metrics::failed(proxy.backend.name(), proxy.family, proxy.is_written);
+                    metrics::failed(self.mode.name, proxy.family, proxy.is_written);
                     proxy.is_written = false;
                     tracing::error!(family = proxy.family.address_type(), %error, "Failed to sync proxy rules");
                 }

@@ -14,6 +14,7 @@ pub mod csi;
 pub mod events;
 pub mod flags;
 pub mod fnv;
+pub mod folder_watch;
 pub mod grpc;
 pub mod host_port;
 pub mod informer;

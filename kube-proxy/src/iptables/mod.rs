@@ -248,10 +248,6 @@ impl Iptables {
 
 #[async_trait]
 impl Backend for Iptables {
-    fn name(&self) -> &'static str {
-        "iptables"
-    }
-
     async fn check_support(&self) -> Result<(), SyncError> {
         self.tables.check_support().await
     }

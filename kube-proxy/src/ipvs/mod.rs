@@ -358,10 +358,6 @@ impl IpvsProxy {
 
 #[async_trait]
 impl Backend for IpvsProxy {
-    fn name(&self) -> &'static str {
-        MODE.name
-    }
-
     async fn check_support(&self) -> Result<(), SyncError> {
         self.tables.check_support().await?;
         output("ipset", &["--version"], "").await?;

@@ -270,10 +270,6 @@ async fn blocking<T: Send + 'static>(
 
 #[async_trait]
 impl Backend for Nftables {
-    fn name(&self) -> &'static str {
-        "nftables"
-    }
-
     async fn check_support(&self) -> Result<(), SyncError> {
         requirements::check()?;
         let family = self.options.family;

@@ -234,10 +234,6 @@ fn raise_file_limit() {
 
 #[async_trait]
 impl Backend for Userspace {
-    fn name(&self) -> &'static str {
-        MODE.name
-    }
-
     async fn check_support(&self) -> Result<(), SyncError> {
         self.tables.check_support().await
     }

@@ -3,12 +3,11 @@
 use super::manifest;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use notify::Watcher;
+use shared::folder_watch::FolderWatch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Largest manifest that is read.
@@ -77,15 +76,13 @@ pub async fn watch(
     sender: mpsc::Sender<super::SourceSet>,
     shutdown: CancellationToken,
 ) {
-    let changed = Arc::new(Notify::new());
-    let waker = Arc::clone(&changed);
-    let mut watcher = notify::recommended_watcher(move |_: notify::Result<notify::Event>| waker.notify_one()).ok();
+    let mut changes = FolderWatch::default();
     let mut watching = false;
     let mut seen = BTreeMap::new();
     let mut last: Option<Vec<Pod>> = None;
     loop {
-        if !watching && let Some(watcher) = &mut watcher {
-            watching = watcher.watch(&path, notify::RecursiveMode::NonRecursive).is_ok();
+        if !watching {
+            watching = changes.watch(&path).is_ok();
         }
         let (folder, node) = (path.clone(), node_name.clone());
         let read = tokio::task::spawn_blocking(move || read(&folder, &node, Timestamp::now())).await;
@@ -104,7 +101,7 @@ pub async fn watch(
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = changed.notified() => {
+            () = changes.changed() => {
                 // Editors write in several steps: let them finish.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
