@@ -1,4 +1,4 @@
-//! What it costs to write rules: the back ends of the modes alone, in a network namespace, no API server.
+//! Cost of writing rules: the back ends of the modes alone, in a network namespace, no API server.
 //!
 //! `cargo run --release -p ironclad-kube-proxy --example sync [MODE SERVICES ENDPOINTS]` prints one JSON line a run; without
 //! arguments it runs every mode at the sizes that have limits. Beside each first sync stands what the mode's tool needs for

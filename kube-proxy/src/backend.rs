@@ -112,7 +112,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Those of a cluster about which nothing is known.
+    /// Options for a cluster about which nothing is known.
     #[must_use]
     pub fn new(family: Family) -> Self {
         Self {
@@ -127,6 +127,13 @@ impl Options {
             counters: Counters::default(),
             dry_run: None,
         }
+    }
+
+    /// Takes in what changed; true when node ports answer on other addresses than before.
+    pub(crate) fn moves_node_ports(&mut self, environment: &Environment) -> bool {
+        let moved = self.environment.node_ports != environment.node_ports;
+        self.environment.clone_from(environment);
+        moved
     }
 }
 
@@ -185,9 +192,6 @@ pub enum NodePorts {
     Addresses(BTreeSet<IpAddr>),
 }
 
-/// Services whose rules go into one transaction when there are many: the tools' cost grows faster than a batch.
-pub const CHUNK: usize = 250;
-
 /// Chains of one port as they were written, with a number for the text of each instead of the text.
 #[derive(Debug, Default)]
 pub struct WrittenChains(Vec<(String, u64)>);
@@ -216,6 +220,14 @@ fn fingerprint(rules: &[impl Hash]) -> u64 {
     let mut hasher = DefaultHasher::new();
     rules.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Runs what waits for the kernel on a thread that may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
+) -> Result<T, SyncError> {
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| Err(SyncError::Kernel { what: "a thread", error: std::io::Error::other(error) }))
 }
 
 impl SyncError {

@@ -31,7 +31,7 @@ use crate::http::{Handler, Page, bind, by_path, serve};
 use crate::kernel;
 use crate::metrics;
 use crate::mode::{MODES, Mode};
-use crate::plan::Family;
+use crate::plan::{Family, NodeFacts};
 use crate::proxier::{self, FamilyProxy, Proxier, Stores};
 use crate::settings::{LocalMode, Settings, from_flags, parse};
 
@@ -381,9 +381,7 @@ fn follow<K: Object>(
 }
 
 fn watch_node(nodes: &Informer<Node>, changes: &Arc<Changes>, health: &Health) {
-    const ZONE: &str = "topology.kubernetes.io/zone";
     let (changes, health) = (Arc::clone(changes), health.clone());
-    let zone = |node: &Node| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE).cloned());
     nodes.add_handler(move |event| {
         let node = event.object();
         // Of a node that was deleted the last state counts, as upstream's.
@@ -392,7 +390,7 @@ fn watch_node(nodes: &Informer<Node>, changes: &Arc<Changes>, health: &Health) {
             || taints.into_iter().any(|taint| taint.key == "ToBeDeletedByClusterAutoscaler");
         health.set_eligible(!going);
         let moved = match event {
-            Event::Updated { old, new } => zone(old) != zone(new),
+            Event::Updated { old, new } => NodeFacts::of(old) != NodeFacts::of(new),
             Event::Added(_) | Event::Deleted(_) => true,
         };
         if moved {

@@ -79,7 +79,7 @@ fn unserved(service: &Service) -> &'static str {
     }
 }
 
-/// One port of a service in one family.
+/// Answer about a port of a service in one family.
 #[derive(Debug)]
 struct PortExplanation {
     name: PortName,

@@ -24,11 +24,6 @@ const NESTED: u16 = 1 << 15;
 
 /// Longest wait for the answer to a batch.
 const BATCH_LIMIT: Duration = Duration::from_secs(60);
-/// Kind of a message that is an acknowledgement or a refusal.
-const ERROR: u16 = 2;
-/// Bytes of a message before its content.
-const HEADER: usize = 16;
-
 /// Refusal of a message of a batch, which is undone with it.
 #[derive(Debug)]
 pub(crate) struct Refusal {
@@ -65,7 +60,7 @@ impl<M: NetlinkSerializable + NetlinkDeserializable + Debug> Kernel<M> {
     }
 
     /// Receives the next part of an answer.
-    pub(crate) fn receive(&self) -> io::Result<Vec<NetlinkPayload<M>>> {
+    pub(crate) fn receive(&self) -> io::Result<Vec<NetlinkMessage<M>>> {
         let mut buffer = Vec::with_capacity(BUFFER);
         let length = self.socket.recv(&mut buffer, 0)?;
         let mut rest = &buffer[..length.min(buffer.len())];
@@ -73,7 +68,7 @@ impl<M: NetlinkSerializable + NetlinkDeserializable + Debug> Kernel<M> {
         while !rest.is_empty() {
             let packet = NetlinkMessage::<M>::deserialize(rest).map_err(io::Error::other)?;
             let length = packet.header.length as usize;
-            found.push(packet.payload);
+            found.push(packet);
             rest = rest.get(length.max(1).next_multiple_of(4)..).unwrap_or_default();
         }
         Ok(found)
@@ -82,8 +77,8 @@ impl<M: NetlinkSerializable + NetlinkDeserializable + Debug> Kernel<M> {
     /// Receives an answer of several messages, to its end or to the acknowledgement behind it.
     pub(crate) fn receive_all(&self, mut each: impl FnMut(M)) -> io::Result<()> {
         loop {
-            for payload in self.receive()? {
-                match payload {
+            for packet in self.receive()? {
+                match packet.payload {
                     NetlinkPayload::Done(_) => return Ok(()),
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
@@ -97,7 +92,8 @@ impl<M: NetlinkSerializable + NetlinkDeserializable + Debug> Kernel<M> {
     /// Receives the acknowledgement of a request; false when it was about something that is not there.
     pub(crate) fn acknowledged(&self) -> io::Result<bool> {
         // What was asked for comes before its acknowledgement.
-        let Some(NetlinkPayload::Error(error)) = self.receive()?.into_iter().next() else { return Ok(true) };
+        let first = self.receive()?.into_iter().next().map(|packet| packet.payload);
+        let Some(NetlinkPayload::Error(error)) = first else { return Ok(true) };
         match error.to_io() {
             _ if error.code.is_none() => Ok(true),
             absent if absent.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -127,32 +123,18 @@ impl Batches {
         setsockopt(socket, sockopt::SndBufForce, &(bytes.len() + BUFFER)).map_err(|error| failed(error.into()))?;
         socket.send(bytes, 0).map_err(failed)?;
         loop {
-            let mut buffer = Vec::with_capacity(BUFFER);
-            socket.recv(&mut buffer, 0).map_err(failed)?;
-            for (sequence, code) in answers(&buffer) {
-                match code {
-                    0 if sequence == last => return Ok(()),
-                    0 => {}
-                    code => return Err(Refusal { sequence, error: io::Error::from_raw_os_error(-code) }),
+            for packet in self.0.receive().map_err(failed)? {
+                let sequence = packet.header.sequence_number;
+                match packet.payload {
+                    NetlinkPayload::Error(error) if error.code.is_some() => {
+                        return Err(Refusal { sequence, error: error.to_io() });
+                    }
+                    NetlinkPayload::Error(_) if sequence == last => return Ok(()),
+                    _ => {}
                 }
             }
         }
     }
-}
-
-/// Numbers of messages with the kernel's answers: zero or a negative error.
-fn answers(mut bytes: &[u8]) -> Vec<(u32, i32)> {
-    let mut found = Vec::new();
-    let number = |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    while let Some(length) = number(bytes, 0) {
-        let kind = bytes.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
-        if let (Some(ERROR), Some(sequence), Some(code)) = (kind, number(bytes, 8), number(bytes, HEADER)) {
-            found.push((sequence, code.cast_signed()));
-        }
-        let length = (length as usize).max(HEADER).next_multiple_of(4);
-        bytes = bytes.get(length..).unwrap_or_default();
-    }
-    found
 }
 
 /// Connection to the netfilter subsystems (connection tracking and nftables), for one family of addresses.
@@ -318,7 +300,6 @@ mod tests {
         #[test]
         fn bytes_that_are_no_attributes_are_read_without_a_panic(bytes: Vec<u8>, kind: u16) {
             find(&bytes, kind);
-            answers(&bytes);
         }
     }
 

@@ -12,7 +12,7 @@ pub(crate) use batch::Batch;
 use render::{FIREWALL, Part, SHARED, fixed, guards_localnet, part};
 pub(crate) use tables::{Jump, Tables};
 
-use crate::backend::{Backend, CHUNK, Counters, Environment, Options, SyncError, Written, WrittenChains};
+use crate::backend::{Backend, Counters, Environment, Options, SyncError, Written, WrittenChains};
 use crate::metrics;
 use crate::mode::Mode;
 use crate::plan::{Desired, PortName};
@@ -33,6 +33,9 @@ pub const MODE: Mode = Mode {
 
 /// A chain in the table `mangle` that only this proxy makes: when it is gone, somebody has flushed the rules.
 pub(crate) const CANARY: &str = "KUBE-PROXY-CANARY";
+
+/// Services whose rules go into one restore when there are many: the tool's cost grows faster than a batch.
+const CHUNK: usize = 250;
 
 /// Jumps from the kernel's chains.
 const JUMPS: [Jump; 12] = [
@@ -268,10 +271,9 @@ impl Backend for Iptables {
     }
 
     fn set_environment(&mut self, environment: &Environment) {
-        if self.options.environment.node_ports != environment.node_ports {
+        if self.options.moves_node_ports(environment) {
             self.forget();
         }
-        self.options.environment.clone_from(environment);
     }
 
     async fn tend(&mut self) -> bool {

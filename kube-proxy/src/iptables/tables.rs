@@ -130,4 +130,19 @@ impl Tables {
             while self.run(&jump.arguments("-D")).await.is_ok() {}
         }
     }
+
+    /// Removes those of these chains that are there; no other chain may jump to them.
+    pub(crate) async fn remove_chains(
+        &self,
+        wanted: impl Iterator<Item = (&'static str, &'static str)>,
+    ) -> Result<(), SyncError> {
+        let there = [("nat", self.chains("nat").await?), ("filter", self.chains("filter").await?)];
+        let mut batch = Batch::default();
+        for (table, chain) in wanted {
+            if there.iter().any(|(of, chains)| *of == table && chains.contains(chain)) {
+                batch.remove(table, chain.to_owned());
+            }
+        }
+        self.restore(&mut batch).await
+    }
 }

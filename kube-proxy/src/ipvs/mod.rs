@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use async_trait::async_trait;
 use ipnet::IpNet;
 
-use crate::backend::{Backend, Environment, NodePorts, Options, SyncError, Written, output};
+use crate::backend::{Backend, Environment, NodePorts, Options, SyncError, Written, blocking, output};
 use crate::iptables::{Batch, Tables};
 use crate::kernel;
 use crate::mode::Mode;
@@ -148,16 +148,6 @@ fn kernel_error(what: &'static str) -> impl Fn(io::Error) -> SyncError {
     move |error| SyncError::Kernel { what, error }
 }
 
-/// Runs what waits for the kernel beside the runtime.
-async fn beside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
-) -> Result<T, SyncError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome,
-        Err(error) => Err(SyncError::Kernel { what: "a thread", error: io::Error::other(error) }),
-    }
-}
-
 /// Carries steps out. All of them are tried; the first error is returned.
 fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<(), SyncError> {
     if steps.is_empty() {
@@ -229,7 +219,8 @@ impl IpvsProxy {
         }
         kernel::tune_ipvs(self.config.strict_arp);
         let timeouts = self.config.timeouts;
-        beside(move || Ipvs::open().and_then(|ipvs| ipvs.set_timeouts(timeouts)).map_err(kernel_error("ipvs"))).await?;
+        blocking(move || Ipvs::open().and_then(|ipvs| ipvs.set_timeouts(timeouts)).map_err(kernel_error("ipvs")))
+            .await?;
         self.is_prepared = true;
         Ok(())
     }
@@ -256,7 +247,7 @@ impl IpvsProxy {
             });
             return Ok(());
         }
-        beside(move || carry_out(changes.steps, &scheduler, family)).await
+        blocking(move || carry_out(changes.steps, &scheduler, family)).await
     }
 
     async fn write_rules(&self, filled: &BTreeSet<Set>, with_jumps: bool) -> Result<(), SyncError> {
@@ -274,7 +265,7 @@ impl IpvsProxy {
         let family = self.options.family;
         let (found, drained) = match self.options.dry_run {
             Some(_) => Default::default(),
-            None => beside(move || read_kernel(family)).await?,
+            None => blocking(move || read_kernel(family)).await?,
         };
         let mut applied = Applied { node: self.node(), ..Applied::default() };
         let mut draining = Draining::default();
@@ -324,7 +315,7 @@ impl IpvsProxy {
         if servers.is_empty() {
             return;
         }
-        let read = beside(move || {
+        let read = blocking(move || {
             let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
             Ok(servers.into_iter().filter_map(|key| Some((ipvs.reals(&key).ok()?, key))).collect::<Vec<_>>())
         });
@@ -340,7 +331,7 @@ impl IpvsProxy {
         }
         let (scheduler, family) = (self.config.scheduler.clone(), self.options.family);
         // One that is left behind by a failure is found by the next full sync.
-        beside(move || carry_out(steps, &scheduler, family)).await.ok();
+        blocking(move || carry_out(steps, &scheduler, family)).await.ok();
     }
 
     /// Tries the scheduler with a virtual server for documentation's addresses, as upstream's `CanUseIPVSProxier`.
@@ -362,7 +353,7 @@ impl Backend for IpvsProxy {
         self.tables.check_support().await?;
         output("ipset", &["--version"], "").await?;
         let (family, scheduler) = (self.options.family, self.config.scheduler.clone());
-        beside(move || Self::try_scheduler(family, &scheduler)).await
+        blocking(move || Self::try_scheduler(family, &scheduler)).await
     }
 
     async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
@@ -400,7 +391,9 @@ impl Backend for IpvsProxy {
         self.drain().await;
         let some = self.applied.as_ref().and_then(|applied| applied.servers.keys().next().cloned());
         let has_servers = match some {
-            Some(key) => beside(move || Ok(Ipvs::open().and_then(|ipvs| ipvs.has_service(&key)).unwrap_or(true))).await,
+            Some(key) => {
+                blocking(move || Ok(Ipvs::open().and_then(|ipvs| ipvs.has_service(&key)).unwrap_or(true))).await
+            }
             None => Ok(true),
         };
         has_servers.unwrap_or(true) && device::is_present() && self.tables.has_chain("filter", "KUBE-IPVS-FILTER").await
@@ -413,7 +406,7 @@ impl Backend for IpvsProxy {
     async fn clean_up(&mut self) -> Result<(), SyncError> {
         self.applied = None;
         let family = self.options.family;
-        let servers = beside(move || {
+        let servers = blocking(move || {
             let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
             for key in ipvs.services(family).map_err(kernel_error("ipvs"))?.keys() {
                 ipvs.delete_service(key).map_err(kernel_error("ipvs"))?;
@@ -426,14 +419,7 @@ impl Backend for IpvsProxy {
             outcome => outcome?,
         }
         self.tables.remove_jumps(&JUMPS).await;
-        let mut batch = Batch::default();
-        let there = [("nat", self.tables.chains("nat").await?), ("filter", self.tables.chains("filter").await?)];
-        for (table, chain) in chains(&BTreeSet::new(), &self.options).into_keys() {
-            if there.iter().any(|(of, chains)| *of == table && chains.contains(chain)) {
-                batch.remove(table, chain.to_owned());
-            }
-        }
-        self.tables.restore(&mut batch).await?;
+        self.tables.remove_chains(chains(&BTreeSet::new(), &self.options).into_keys()).await?;
         sets::destroy(family).await
     }
 }

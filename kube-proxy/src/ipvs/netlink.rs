@@ -199,14 +199,6 @@ fn message(family: u16, command: u8, attributes: &[DefaultNla]) -> RawMessage {
     RawMessage { kind: family, bytes: [vec![command, 1, 0, 0], encode(attributes)].concat() }
 }
 
-fn protocol_number(protocol: Protocol) -> u16 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
-}
-
 fn family_number(address: IpAddr) -> u16 {
     if address.is_ipv4() { 2 } else { 10 }
 }
@@ -225,7 +217,7 @@ fn address_bytes(address: IpAddr) -> [u8; 16] {
 fn named(key: &VirtualServer) -> Vec<DefaultNla> {
     vec![
         attribute(SVC_FAMILY, family_number(key.address).to_ne_bytes()),
-        attribute(SVC_PROTOCOL, protocol_number(key.protocol).to_ne_bytes()),
+        attribute(SVC_PROTOCOL, u16::from(key.protocol.number()).to_ne_bytes()),
         attribute(SVC_ADDRESS, address_bytes(key.address)),
         attribute(SVC_PORT, key.port.to_be_bytes()),
     ]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use ipnet::IpNet;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
 
 use super::rule::{Addresses, Element, InterfaceName, Is, Key, Rule, Side, Statement, Verdict};
 use super::transaction::{Operation, SetType, TABLE, TABLE_COMMENT, Transaction};
@@ -30,14 +31,6 @@ mod kind {
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
-
-/// `NLM_F_*`.
-mod flag {
-    pub(super) const REQUEST: u16 = 1;
-    pub(super) const ACKNOWLEDGE: u16 = 4;
-    pub(super) const CREATE: u16 = 0x400;
-    pub(super) const APPEND: u16 = 0x800;
-}
 
 /// The name of what a message is about comes behind the name of its table, as attributes of these numbers; a chain's is 3.
 const TABLE_NAME: u16 = 1;
@@ -125,7 +118,7 @@ struct Encoder {
     family: Family,
     out: Writer,
     sequence: u32,
-    /// Where the last message begins.
+    /// Offset of the last message.
     last: usize,
     /// Sets without a name so far; their numbers hold within the batch.
     sets: u32,
@@ -135,7 +128,7 @@ impl Encoder {
     fn message(&mut self, kind: u8, flags: u16, inside: impl FnOnce(&mut Writer)) {
         let family = family_number(self.family);
         self.last = self.out.len();
-        self.out.message(SUBSYSTEM << 8 | u16::from(kind), flag::REQUEST | flags, self.sequence, |out| {
+        self.out.message(SUBSYSTEM << 8 | u16::from(kind), NLM_F_REQUEST | flags, self.sequence, |out| {
             out.bytes(&[family, 0, 0, 0]);
             out.text(TABLE_NAME, TABLE);
             inside(out);
@@ -143,7 +136,7 @@ impl Encoder {
     }
 
     fn control(&mut self, kind: u16) {
-        self.out.message(kind, flag::REQUEST, self.sequence, |out| {
+        self.out.message(kind, NLM_F_REQUEST, self.sequence, |out| {
             out.bytes(&[0, 0]);
             out.bytes(&SUBSYSTEM.to_be_bytes());
         });
@@ -151,17 +144,17 @@ impl Encoder {
 
     /// An answer to the last message tells that all before it were taken, too.
     fn acknowledge_last(&mut self) {
-        self.out.add_flags(self.last, flag::ACKNOWLEDGE);
+        self.out.add_flags(self.last, NLM_F_ACK);
     }
 
     fn operation(&mut self, operation: &Operation) {
         match operation {
-            Operation::AddTable => self.message(kind::NEW_TABLE, flag::CREATE, |out| {
+            Operation::AddTable => self.message(kind::NEW_TABLE, NLM_F_CREATE, |out| {
                 out.attribute(2, &0_u32.to_be_bytes());
                 out.attribute(6, &note(TABLE_COMMENT));
             }),
             Operation::DeleteTable => self.message(kind::DELETE_TABLE, 0, |_| {}),
-            Operation::AddBaseChain(chain) => self.message(kind::NEW_CHAIN, flag::CREATE, |out| {
+            Operation::AddBaseChain(chain) => self.message(kind::NEW_CHAIN, NLM_F_CREATE, |out| {
                 out.text(CHAIN_NAME, chain.name);
                 out.nest(4, |out| {
                     out.attribute(1, &(chain.hook as u32).to_be_bytes());
@@ -170,7 +163,7 @@ impl Encoder {
                 out.text(7, chain.kind);
             }),
             Operation::AddChain(name) => {
-                self.message(kind::NEW_CHAIN, flag::CREATE, |out| out.text(CHAIN_NAME, name));
+                self.message(kind::NEW_CHAIN, NLM_F_CREATE, |out| out.text(CHAIN_NAME, name));
             }
             Operation::FlushChain(name) => self.message(kind::DELETE_RULE, 0, |out| out.text(NAME, name)),
             Operation::DeleteChain(name) => self.message(kind::DELETE_CHAIN, 0, |out| out.text(CHAIN_NAME, name)),
@@ -190,7 +183,7 @@ impl Encoder {
     }
 
     fn element(&mut self, kind: u8, set: &str, key: &[u8], verdict: Option<&Verdict>) {
-        let flags = if kind == kind::NEW_ELEMENT { flag::CREATE } else { 0 };
+        let flags = if kind == kind::NEW_ELEMENT { NLM_F_CREATE } else { 0 };
         self.message(kind, flags, |out| {
             out.text(NAME, set);
             out.nest(3, |out| element(out, key, verdict, 0));
@@ -215,7 +208,7 @@ impl Encoder {
         };
         self.sets += 1;
         let id = self.sets;
-        self.message(kind::NEW_SET, flag::CREATE, |out| {
+        self.message(kind::NEW_SET, NLM_F_CREATE, |out| {
             set(out, (name, id), (key, length), flags, None, order);
             if let SetType::Clients(seconds) = of {
                 out.attribute(11, &(u64::from(seconds) * 1000).to_be_bytes());
@@ -234,7 +227,7 @@ impl Encoder {
         }
         let mut own = own.into_iter();
         let family = self.family;
-        self.message(kind::NEW_RULE, flag::CREATE | flag::APPEND, |out| {
+        self.message(kind::NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, |out| {
             out.text(NAME, chain);
             out.nest(4, |out| {
                 let mut expressions = Expressions { family, out };
@@ -254,11 +247,11 @@ impl Encoder {
         let id = self.sets;
         let name = own_name();
         let count = u32::try_from(bounds.len()).ok();
-        self.message(kind::NEW_SET, flag::CREATE, |out| {
+        self.message(kind::NEW_SET, NLM_F_CREATE, |out| {
             set(out, (&name, id), (key, length), ANONYMOUS | CONSTANT | INTERVAL, count, BIG);
         });
         for bounds in bounds.chunks(PART) {
-            self.message(kind::NEW_ELEMENT, flag::CREATE, |out| {
+            self.message(kind::NEW_ELEMENT, NLM_F_CREATE, |out| {
                 out.text(NAME, &name);
                 out.attribute(4, &id.to_be_bytes());
                 out.nest(3, |out| {
@@ -277,12 +270,12 @@ impl Encoder {
         let id = self.sets;
         let name = own_name();
         let count = u32::try_from(chains.len()).ok();
-        self.message(kind::NEW_SET, flag::CREATE, |out| {
+        self.message(kind::NEW_SET, NLM_F_CREATE, |out| {
             set(out, (&name, id), (datatype::INTEGER, 4), ANONYMOUS | CONSTANT | MAP, count, HOST);
         });
         for (part, chains) in chains.chunks(PART).enumerate() {
             let first = part * PART;
-            self.message(kind::NEW_ELEMENT, flag::CREATE, |out| {
+            self.message(kind::NEW_ELEMENT, NLM_F_CREATE, |out| {
                 out.text(NAME, &name);
                 out.attribute(4, &id.to_be_bytes());
                 out.nest(3, |out| {
@@ -398,19 +391,11 @@ fn address_bytes(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn protocol_number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
-}
-
 /// Fields of a key are filled up to four bytes.
 fn key_bytes(key: &Element) -> Vec<u8> {
     let [high, low] = key.port.to_be_bytes();
     let mut bytes = key.address.map(address_bytes).unwrap_or_default();
-    bytes.extend([protocol_number(key.protocol), 0, 0, 0, high, low, 0, 0]);
+    bytes.extend([key.protocol.number(), 0, 0, 0, high, low, 0, 0]);
     bytes
 }
 
@@ -558,7 +543,7 @@ impl Expressions<'_> {
 
     fn protocol(&mut self, protocol: Protocol) {
         self.load_meta(FIRST, TRANSPORT);
-        self.compare(Is::Equal, &[protocol_number(protocol)]);
+        self.compare(Is::Equal, &[protocol.number()]);
     }
 
     fn mark(&mut self, kept: u32, flipped: u32) {
@@ -627,17 +612,12 @@ impl Expressions<'_> {
 
     fn interface(&mut self, is: Is, name: &InterfaceName) {
         self.load_meta(FIRST, INPUT_NAME);
-        match name {
-            InterfaceName::Whole(name) => {
-                let mut bytes: Vec<u8> = name.bytes().take(NAME_LENGTH - 1).collect();
-                bytes.resize(NAME_LENGTH, 0);
-                self.compare(is, &bytes);
-            }
-            InterfaceName::Prefix(name) => {
-                let bytes: Vec<u8> = name.bytes().take(NAME_LENGTH - 1).collect();
-                self.compare(is, &bytes);
-            }
+        let (InterfaceName::Whole(text) | InterfaceName::Prefix(text)) = name;
+        let mut bytes: Vec<u8> = text.bytes().take(NAME_LENGTH - 1).collect();
+        if let InterfaceName::Whole(_) = name {
+            bytes.resize(NAME_LENGTH, 0);
         }
+        self.compare(is, &bytes);
     }
 
     fn look_up(&mut self, key: Key, map: &str) {

@@ -15,7 +15,7 @@ mod table;
 mod tests;
 mod transaction;
 
-use crate::backend::{Backend, DryRun, Environment, Options, SyncError, Written, WrittenChains};
+use crate::backend::{Backend, DryRun, Environment, Options, SyncError, Written, WrittenChains, blocking};
 use crate::metrics;
 use crate::mode::Mode;
 use crate::netlink::{Batches, Refusal};
@@ -260,14 +260,6 @@ fn refused(error: io::Error) -> SyncError {
     SyncError::Kernel { what: "nftables", error }
 }
 
-/// Runs what waits for the kernel on a thread that may.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
-) -> Result<T, SyncError> {
-    let ended = tokio::task::spawn_blocking(work).await;
-    ended.unwrap_or_else(|error| Err(refused(io::Error::other(error))))
-}
-
 #[async_trait]
 impl Backend for Nftables {
     async fn check_support(&self) -> Result<(), SyncError> {
@@ -306,8 +298,7 @@ impl Backend for Nftables {
     /// A look that fails tells nothing.
     async fn is_present(&self) -> bool {
         let family = self.options.family;
-        let looked = tokio::task::spawn_blocking(move || table::is_there(family, TABLE)).await;
-        !matches!(looked, Ok(Ok(false)))
+        !matches!(blocking(move || table::is_there(family, TABLE).map_err(refused)).await, Ok(false))
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {

@@ -64,9 +64,9 @@ pub(super) enum Statement {
 /// End of a packet that an address is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
-    /// Where it comes from.
+    /// Sender.
     Source,
-    /// Where it goes.
+    /// Receiver.
     Destination,
 }
 
@@ -108,9 +108,9 @@ impl From<Vec<IpNet>> for Addresses {
 /// Name of an interface to compare with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum InterfaceName {
-    /// All of it.
+    /// The name as a whole.
     Whole(String),
-    /// Its beginning.
+    /// Beginning of the name.
     Prefix(String),
 }
 

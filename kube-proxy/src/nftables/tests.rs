@@ -179,7 +179,7 @@ fn nft(arguments: &[&str], input: &str) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// What the kernel has after a transaction that came as text through the tool, and after the same one as messages.
+/// The kernel's table after a transaction that came as text through the tool, and after the same one as messages.
 fn both_ways(family: Family) -> Option<(String, String)> {
     let transaction = everything(family);
     std::thread::spawn(move || {

@@ -67,6 +67,16 @@ impl Protocol {
         }
     }
 
+    /// Number in the headers of IP.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
     fn parse(name: &str) -> Option<Self> {
         match name {
             "" | "TCP" => Some(Self::Tcp),

@@ -28,7 +28,7 @@ use crate::iptables::{Batch, CANARY, Tables};
 use crate::mode::Mode;
 use crate::plan::{Desired, Family, Policy, PortName, Protocol, ServicePort};
 use balancer::Balancer;
-use rules::{CHAINS, JUMPS, Listening, Part, is_served, part};
+use rules::{CHAINS, JUMPS, Listening, Part, part};
 
 /// The mode.
 pub const MODE: Mode = Mode {
@@ -122,11 +122,7 @@ impl Userspace {
     }
 
     /// Brings the listeners of a service port to its endpoints, and tells where they are.
-    async fn listen(&mut self, name: &PortName, port: Option<&ServicePort>) -> Result<Listening, SyncError> {
-        let Some(port) = port.filter(|port| is_served(name, self.options.family, port)) else {
-            self.listeners.remove(name);
-            return Ok(Listening::default());
-        };
+    async fn listen(&mut self, name: &PortName, port: &ServicePort) -> Result<Listening, SyncError> {
         let mut listeners = self.listeners.remove(name).unwrap_or_default();
         for (policy, listener) in [(Policy::Cluster, &mut listeners.cluster), (Policy::Local, &mut listeners.local)] {
             let endpoints = port.endpoints(policy);
@@ -162,17 +158,22 @@ impl Userspace {
     }
 
     async fn render(&mut self, name: &PortName, port: Option<&ServicePort>) -> Result<Option<Part>, SyncError> {
+        // There are no listeners of SCTP.
+        let Some(port) = port.filter(|_| name.protocol != Protocol::Sctp) else {
+            self.listeners.remove(name);
+            return Ok(None);
+        };
         let listening = self.listen(name, port).await?;
-        let served = port.filter(|port| is_served(name, self.options.family, port));
-        Ok(served.map(|port| part(name, port, listening, &self.options)))
+        Ok(Some(part(name, port, listening, &self.options)))
     }
 
-    /// Writes these chains, each out of the rules of all ports.
-    async fn write(&self, parts: &BTreeMap<PortName, Part>, touched: [bool; CHAINS.len()]) -> Result<(), SyncError> {
-        let mut batch = Batch::default();
-        if touched == [true; CHAINS.len()] {
-            batch.write("mangle", CANARY, &[]);
-        }
+    /// Writes these chains, each out of the rules of all ports, with what is in the batch already.
+    async fn write(
+        &self,
+        mut batch: Batch,
+        parts: &BTreeMap<PortName, Part>,
+        touched: [bool; CHAINS.len()],
+    ) -> Result<(), SyncError> {
         for (index, (table, chain)) in CHAINS.iter().enumerate().filter(|(index, _)| touched[*index]) {
             let rules: Vec<String> = parts.values().flat_map(|part| part[index].iter().cloned()).collect();
             batch.write(table, chain, &rules);
@@ -248,7 +249,9 @@ impl Backend for Userspace {
                 }
             }
             self.listeners.retain(|name, _| desired.ports.contains_key(name));
-            self.write(&parts, [true; CHAINS.len()]).await?;
+            let mut batch = Batch::default();
+            batch.write("mangle", CANARY, &[]);
+            self.write(batch, &parts, [true; CHAINS.len()]).await?;
             self.tables.ensure_jumps(JUMPS.iter()).await?;
             self.applied = Some(parts);
             return Ok(Written::Everything);
@@ -263,7 +266,7 @@ impl Backend for Userspace {
                 parts.insert(name.clone(), part);
             }
         }
-        self.write(&parts, touched).await?;
+        self.write(Batch::default(), &parts, touched).await?;
         self.applied = Some(parts);
         Ok(if changed.is_empty() { Written::Nothing } else { Written::Changes })
     }
@@ -273,10 +276,9 @@ impl Backend for Userspace {
     }
 
     fn set_environment(&mut self, environment: &Environment) {
-        if self.options.environment.node_ports != environment.node_ports {
+        if self.options.moves_node_ports(environment) {
             self.forget();
         }
-        self.options.environment.clone_from(environment);
     }
 
     async fn tend(&mut self) -> bool {
@@ -284,21 +286,15 @@ impl Backend for Userspace {
     }
 
     async fn is_present(&self) -> bool {
-        self.tables.chains(OURS.0).await.is_ok_and(|chains| chains.contains(OURS.1))
+        // Each start of another mode asks: a list of all chains would be long.
+        self.tables.run(&["-t", OURS.0, "-S", OURS.1]).await.is_ok()
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
         self.applied = None;
         self.listeners.clear();
         self.tables.remove_jumps(&JUMPS).await;
-        let mut batch = Batch::default();
-        let there = [("nat", self.tables.chains("nat").await?), ("filter", self.tables.chains("filter").await?)];
-        for (table, chain) in CHAINS {
-            if there.iter().any(|(of, chains)| *of == table && chains.contains(chain)) {
-                batch.remove(table, chain.to_owned());
-            }
-        }
-        self.tables.restore(&mut batch).await?;
+        self.tables.remove_chains(CHAINS.into_iter()).await?;
         self.tables.run(&["-t", "mangle", "-X", CANARY]).await.ok();
         Ok(())
     }

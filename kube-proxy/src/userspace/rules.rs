@@ -1,9 +1,13 @@
 //! The iptables rules that lead packets for service ports to the proxy's listeners. Pure. Chains are those of upstream's
 //! `pkg/proxy/userspace`, as it was up to v1.25, and one more for what is refused.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use crate::backend::{NodePorts, Options};
 use crate::iptables::Jump;
-use crate::plan::{Family, Policy, PortName, ServicePort};
+use crate::plan::{Policy, PortName, ServicePort};
 
 /// Chains: table and name.
 pub(super) const CHAINS: [(&str, &str); 6] = [
@@ -89,10 +93,9 @@ struct Portal {
 impl Renderer<'_> {
     fn render(&mut self) {
         let number = self.port.port;
-        let host = |address: &std::net::IpAddr| if address.is_ipv4() { 32 } else { 128 };
-        let portal = |address: &std::net::IpAddr, ranges: &[ipnet::IpNet]| Portal {
+        let portal = |address: &IpAddr, ranges: &[IpNet]| Portal {
             chains: [CONTAINER, HOST],
-            destination: format!("-d {address}/{}", host(address)),
+            destination: format!("-d {}", IpNet::from(*address)),
             ranges: ranges.iter().map(|range| format!("-s {range} ")).collect(),
         };
         self.lead(&portal(&self.port.cluster_ip, &[]), number, self.port.internal, false);
@@ -102,7 +105,7 @@ impl Renderer<'_> {
             // A node within the ranges that has the address as one of its own talks to it from that very one.
             let own = &self.options.node_addresses;
             if self.port.source_ranges.iter().any(|range| own.iter().any(|address| range.contains(address))) {
-                portal.ranges.push(format!("-s {address}/{} ", host(address)));
+                portal.ranges.push(format!("-s {} ", IpNet::from(*address)));
             }
             portal
         });
@@ -183,16 +186,11 @@ impl Renderer<'_> {
     }
 }
 
-/// Reports whether there are listeners for a protocol: there are none of SCTP.
-pub(super) fn is_served(name: &PortName, family: Family, port: &ServicePort) -> bool {
-    name.protocol != crate::plan::Protocol::Sctp && family.holds(port.cluster_ip)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::detect::LocalDetector;
-    use crate::plan::{Endpoint, Protocol};
+    use crate::plan::{Endpoint, Family, Protocol};
 
     fn name() -> PortName {
         PortName { namespace: "shop".into(), service: "web".into(), port: "http".into(), protocol: Protocol::Tcp }

@@ -60,7 +60,7 @@ const ALL: &str = "tnvu";
 pub enum Via {
     Tcp,
     Udp,
-    /// Where the kernel has it.
+    /// Left out on a kernel without it.
     Sctp,
 }
 

@@ -21,8 +21,8 @@ mod transport;
 pub mod typed;
 
 use anyhow::Context;
-use http::HeaderValue;
 use http::header::USER_AGENT;
+use http::{HeaderValue, Uri};
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
@@ -59,9 +59,13 @@ pub fn user_agent(component: &str) -> String {
 /// # Errors
 /// When the kubeconfig cannot be read, or names files that are missing.
 pub async fn config(options: &Options) -> anyhow::Result<Config> {
-    let mut config = if options.kubeconfig.is_empty() && !options.master.is_empty() {
+    let master = Some(&options.master).filter(|master| !master.is_empty());
+    let master = master.map(|master| master.parse::<Uri>().context("invalid --master")).transpose()?;
+    let mut config = if options.kubeconfig.is_empty()
+        && let Some(master) = &master
+    {
         // Without credentials, as client-go's `BuildConfigFromFlags`.
-        Config::new(options.master.parse().context("invalid --master")?)
+        Config::new(master.clone())
     } else if options.kubeconfig.is_empty() {
         Config::incluster().context("no --kubeconfig given, and not running in a pod")?
     } else {
@@ -69,8 +73,8 @@ pub async fn config(options: &Options) -> anyhow::Result<Config> {
         let resolved = Config::from_custom_kubeconfig(kubeconfig::read(path)?, &KubeConfigOptions::default()).await;
         resolved.with_context(|| format!("using kubeconfig {path}"))?
     };
-    if !options.master.is_empty() {
-        config.cluster_url = options.master.parse().context("invalid --master")?;
+    if let Some(master) = master {
+        config.cluster_url = master;
     }
     if !options.user_agent.is_empty() {
         config.headers.push((USER_AGENT, HeaderValue::from_str(&options.user_agent).context("user agent")?));
