@@ -23,7 +23,7 @@ bin=$CARGO_TARGET_DIR/debug
 
 echo "==> kube-proxy's modes of the kernel, in a virtual machine whose kernel has IPVS and SCTP"
 traffic=$(cargo test --locked -p ironclad-kube-proxy --test traffic --no-run --message-format=json |
-  sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+  sed -n 's/.*"executable":"\([^"]*\/traffic-[^"]*\)".*/\1/p')
 if [ "$(uname -m)" = x86_64 ]; then
   hack/vm.sh "${CACHE:-$HOME/.cache/ironclad}" env MODES=iptables,ipvs,nftables "$traffic" --nocapture
 else

@@ -1,7 +1,7 @@
 //! Connections to a service that does not change, while all others do.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kube_proxy::plan::Family;
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 
 use crate::network::Space;
 
@@ -99,18 +100,26 @@ fn ask(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut buffer)
 }
 
-fn connect(service: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&service, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
+/// Connects from the next port of all, round and round: the kernel remembers for two minutes how it led a connection that was
+/// begun while rules were away, and would lead the next one from the same port there, too.
+fn connect(service: SocketAddr, ports: &mut impl Iterator<Item = u16>) -> std::io::Result<TcpStream> {
+    let any: IpAddr = if service.is_ipv4() { [0, 0, 0, 0].into() } else { [0_u16; 8].into() };
+    let socket = Socket::new(Domain::for_address(service), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    let bound = |port: u16| socket.bind(&SocketAddr::new(any, port).into()).is_ok();
+    ports.by_ref().find(|port| bound(*port)).expect("a free port");
+    socket.connect_timeout(&service.into(), PATIENCE)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket.into())
 }
 
 /// Connects anew again and again, and asks over a connection that stays, too.
 fn ask_until(stop: &AtomicBool, service: SocketAddr, disturbance: &Disturbance) -> Result<u32, String> {
     let (mut count, mut kept) = (0, None);
+    let mut ports = (20_000..60_000).cycle();
     while !stop.load(Ordering::SeqCst) {
         let before = disturbance.now();
-        let outcome = connect(service).and_then(|mut stream| ask(&mut stream).map(|()| stream));
+        let outcome = connect(service, &mut ports).and_then(|mut stream| ask(&mut stream).map(|()| stream));
         let outcome = outcome.and_then(|stream| ask(kept.get_or_insert(stream)));
         let is_disturbed = before % 2 == 1 || disturbance.now() != before;
         match outcome {
