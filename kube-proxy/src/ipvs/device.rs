@@ -31,14 +31,14 @@ pub(super) struct Device {
     index: u32,
 }
 
-/// Reports whether the device is there.
-pub(super) fn is_present() -> bool {
-    if_nametoindex(NAME).is_ok()
+/// The device's index, if it is there.
+pub(super) fn index() -> Option<u32> {
+    if_nametoindex(NAME).ok()
 }
 
 /// Removes the device with all addresses on it.
 pub(super) fn remove() -> io::Result<()> {
-    let Ok(index) = if_nametoindex(NAME) else { return Ok(()) };
+    let Some(index) = index() else { return Ok(()) };
     let kernel = Kernel::open(NETLINK_ROUTE)?;
     kernel.send(NLM_F_REQUEST | NLM_F_ACK, RawMessage { kind: DEL_LINK, bytes: link(index) })?;
     kernel.acknowledged().map(drop)
@@ -48,7 +48,7 @@ impl Device {
     /// Opens the device and makes it first, if it is not there: of kind `dummy`, and down, as upstream's is.
     pub(super) fn open() -> io::Result<Self> {
         let kernel = Kernel::open(NETLINK_ROUTE)?;
-        if let Ok(index) = if_nametoindex(NAME) {
+        if let Some(index) = index() {
             return Ok(Self { kernel, index });
         }
         let kind = nested(LINK_INFO, &[attribute(LINK_KIND, b"dummy")]);
@@ -58,6 +58,11 @@ impl Device {
         kernel.acknowledged()?;
         let index = if_nametoindex(NAME).map_err(io::Error::from)?;
         Ok(Self { kernel, index })
+    }
+
+    /// The device's index.
+    pub(super) fn index(&self) -> u32 {
+        self.index
     }
 
     /// Puts an address on the device, or takes it away; one that is there or away already is no error.

@@ -90,6 +90,8 @@ struct Applied {
     /// Sets that had members when rules were last written.
     filled: BTreeSet<Set>,
     node: Node,
+    /// Index of the device that has the addresses: one made anew by somebody else has another.
+    device: Option<u32>,
 }
 
 /// Changes of what the kernel has.
@@ -148,11 +150,8 @@ fn kernel_error(what: &'static str) -> impl Fn(io::Error) -> SyncError {
     move |error| SyncError::Kernel { what, error }
 }
 
-/// Carries steps out. All of them are tried; the first error is returned.
-fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<(), SyncError> {
-    if steps.is_empty() {
-        return Ok(());
-    }
+/// Carries steps out: the index of the device. All of them are tried; the first error is returned.
+fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<u32, SyncError> {
     let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
     let device = Device::open().map_err(kernel_error(device::NAME))?;
     // Reading them takes longer the more addresses services have: a change of endpoints does without.
@@ -174,7 +173,7 @@ fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<(), Sy
             outcome = outcome.and(Err(SyncError::Kernel { what: "ipvs", error }));
         }
     }
-    outcome
+    outcome.map(|()| device.index())
 }
 
 /// Virtual servers that the kernel has, with those of their real servers that get connections.
@@ -247,7 +246,16 @@ impl IpvsProxy {
             });
             return Ok(());
         }
-        blocking(move || carry_out(changes.steps, &scheduler, family)).await
+        if !all && changes.steps.is_empty() {
+            return Ok(());
+        }
+        let device = blocking(move || carry_out(changes.steps, &scheduler, family)).await?;
+        if !all && applied.device != Some(device) {
+            let error = io::Error::other("the device was removed, and its addresses with it");
+            return Err(SyncError::Kernel { what: device::NAME, error });
+        }
+        applied.device = Some(device);
+        Ok(())
     }
 
     async fn write_rules(&self, filled: &BTreeSet<Set>, with_jumps: bool) -> Result<(), SyncError> {
@@ -329,6 +337,9 @@ impl IpvsProxy {
                 }
             }
         }
+        if steps.is_empty() {
+            return;
+        }
         let (scheduler, family) = (self.config.scheduler.clone(), self.options.family);
         // One that is left behind by a failure is found by the next full sync.
         blocking(move || carry_out(steps, &scheduler, family)).await.ok();
@@ -389,6 +400,7 @@ impl Backend for IpvsProxy {
 
     async fn tend(&mut self) -> bool {
         self.drain().await;
+        let device = self.applied.as_ref().and_then(|applied| applied.device);
         let some = self.applied.as_ref().and_then(|applied| applied.servers.keys().next().cloned());
         let has_servers = match some {
             Some(key) => {
@@ -396,11 +408,11 @@ impl Backend for IpvsProxy {
             }
             None => Ok(true),
         };
-        has_servers.unwrap_or(true) && device::is_present() && self.tables.has_chain("filter", "KUBE-IPVS-FILTER").await
+        has_servers.unwrap_or(true) && device::index() == device && self.tables.has_chain("filter", "KUBE-IPVS-FILTER").await
     }
 
     async fn is_present(&self) -> bool {
-        device::is_present()
+        device::index().is_some()
     }
 
     async fn clean_up(&mut self) -> Result<(), SyncError> {
