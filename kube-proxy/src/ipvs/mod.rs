@@ -408,7 +408,9 @@ impl Backend for IpvsProxy {
             }
             None => Ok(true),
         };
-        has_servers.unwrap_or(true) && device::index() == device && self.tables.has_chain("filter", "KUBE-IPVS-FILTER").await
+        has_servers.unwrap_or(true)
+            && device::index() == device
+            && self.tables.has_chain("filter", "KUBE-IPVS-FILTER").await
     }
 
     async fn is_present(&self) -> bool {
