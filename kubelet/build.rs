@@ -1,8 +1,13 @@
-//! Compiles the container runtime interface without protoc.
+//! Compiles the interfaces of runtimes and plugins without protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(["proto/cri.proto"], ["proto"])?;
-    tonic_prost_build::configure().build_server(false).btree_map(".").compile_fds(descriptors)?;
+    let runtime = protox::compile(["proto/cri.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_server(false).btree_map(".").compile_fds(runtime)?;
+    // Tests serve what plugins do.
+    for plugin in ["proto/csi.proto", "proto/pluginregistration.proto"] {
+        let plugin = protox::compile([plugin], ["proto"])?;
+        tonic_prost_build::configure().btree_map(".").compile_fds(plugin)?;
+    }
     Ok(())
 }

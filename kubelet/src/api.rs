@@ -11,8 +11,10 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::api::{Api, PostParams};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
+use serde_json::Value;
 use shared::events::{Kind, Recorder};
 use shared::informer::Informer;
 use std::collections::{HashMap, HashSet};
@@ -132,12 +134,19 @@ pub struct ApiObjects {
     config_maps: Kept<ConfigMap>,
     secrets: Kept<Secret>,
     runtime_classes: Kept<RuntimeClass>,
+    csi_drivers: Kept<CSIDriver>,
 }
 
 impl ApiObjects {
     /// Through a client.
     pub fn new(client: kube::Client) -> Self {
-        Self { client, config_maps: Kept::default(), secrets: Kept::default(), runtime_classes: Kept::default() }
+        Self {
+            client,
+            config_maps: Kept::default(),
+            secrets: Kept::default(),
+            runtime_classes: Kept::default(),
+            csi_drivers: Kept::default(),
+        }
     }
 }
 
@@ -179,8 +188,32 @@ impl ObjectSource for ApiObjects {
         once(Api::namespaced(self.client.clone(), namespace), "persistentvolumeclaims", name).await
     }
 
+    async fn patch_claim_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        Ok(timely(api.patch_status(name, &params, &patch)).await.map(Arc::new)?)
+    }
+
     async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
         once(Api::all(self.client.clone()), "persistentvolumes", name).await
+    }
+
+    async fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
+        let api: Api<CSIDriver> = Api::all(self.client.clone());
+        match self.csi_drivers.get("csidriver.storage.k8s.io", ("", name), timely(api.get_opt(name))).await {
+            Ok(driver) => Ok(Some(driver)),
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn volume_attachment(&self, name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
+        once(Api::all(self.client.clone()), "volumeattachments.storage.k8s.io", name).await
     }
 
     async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError> {

@@ -8,6 +8,8 @@ use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Why an object could not be had.
@@ -39,8 +41,25 @@ pub trait ObjectSource: Send + Sync {
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
     /// The claim `namespace/name`.
     async fn claim(&self, namespace: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError>;
+    /// Changes the status of a claim by a JSON merge patch: the claim as it is then.
+    async fn patch_claim_status(
+        &self,
+        _namespace: &str,
+        _name: &str,
+        _patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// The persistent volume of this name.
     async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError>;
+    /// The description of a CSI driver, if there is one.
+    async fn csi_driver(&self, _name: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    /// The volume attachment of this name, as it is now.
+    async fn volume_attachment(&self, _name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// The runtime class of this name.
     async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError>;
     /// Forgets the objects that none of these pods, all of the node's, refers to.

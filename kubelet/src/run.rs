@@ -4,6 +4,7 @@
 use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
 use crate::config::{self, Config, KubeletConfiguration};
 use crate::cri;
+use crate::csi::{self, Drivers};
 use crate::events::{EventSink, EventType, LogSink};
 use crate::eviction;
 use crate::facts::PodFacts;
@@ -15,6 +16,7 @@ use crate::node::object::Identity;
 use crate::node::{addresses, lease, tunables};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
+use crate::plugins;
 use crate::probes;
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
@@ -149,6 +151,7 @@ struct Kubelet {
     heard: Arc<Heard>,
     probe_updates: mpsc::Receiver<probes::ProbeUpdate>,
     workers: TaskTracker,
+    drivers: Arc<Drivers>,
 }
 
 impl Kubelet {
@@ -183,6 +186,7 @@ impl Kubelet {
             Some(client) => Arc::new(ApiObjects::new(client.clone())),
             None => Arc::new(Standalone),
         };
+        let drivers = Arc::new(Drivers::new(client.clone(), &node_name));
         let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
         let verification = kubelet.image_verification().map_err(anyhow::Error::msg)?;
         let records = config
@@ -201,7 +205,7 @@ impl Kubelet {
         let network_error = Some("network state unknown".to_owned());
         let cx = Arc::new(Context {
             images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
-            volumes: Arc::new(volumes::Manager::new(&settings.root_dir, Arc::clone(&objects))),
+            volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
             runtime: Arc::new(runtime),
@@ -240,7 +244,7 @@ impl Kubelet {
             url: AtomicBool::new(kubelet.static_pod_url.is_empty()),
             pods: factory.as_ref().map(|factory| factory.informer_in::<Pod>(here())),
         });
-        Ok(Self { config, client, factory, manager, agent, writer, health, heard, probe_updates, workers })
+        Ok(Self { config, client, factory, manager, agent, writer, health, heard, probe_updates, workers, drivers })
     }
 
     /// Starts every task; returns once the ports are open.
@@ -264,6 +268,7 @@ impl Kubelet {
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", eviction::images::run(Arc::clone(&cx), (&self.config.kubelet).into(), token.clone()));
         self.static_pods(tasks, shutdown);
+        self.plugins(tasks, shutdown);
         self.wake_workers(tasks, shutdown);
         if let Some(client) = &self.client {
             let uid = |agent: &Arc<Agent>| {
@@ -323,6 +328,15 @@ impl Kubelet {
             }
         });
         factory.start();
+    }
+
+    /// Plugins that register themselves: a type is a line.
+    fn plugins(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
+        let folder = self.manager.context().settings.root_dir.join(plugins::REGISTRY);
+        let handlers: plugins::Handlers = [(csi::KIND, Arc::clone(&self.drivers) as Arc<dyn plugins::Handler>)].into();
+        tasks.spawn("plugins", plugins::run(folder, handlers, shutdown.token().clone()));
+        let (drivers, token) = (Arc::clone(&self.drivers), shutdown.token().clone());
+        tasks.spawn("csi-node", async move { drivers.run(token).await });
     }
 
     /// Pods from files and URLs.
@@ -534,12 +548,14 @@ fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
 
 fn make_folders(settings: &Settings) -> anyhow::Result<()> {
     let pods = settings.root_dir.join("pods");
-    let folders: [&Path; 4] = [&settings.root_dir, &pods, &settings.pod_logs_dir, &settings.container_logs_dir];
+    let registry = settings.root_dir.join(plugins::REGISTRY);
+    let folders: [&Path; 5] =
+        [&settings.root_dir, &pods, &registry, &settings.pod_logs_dir, &settings.container_logs_dir];
     for folder in folders {
         std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
     }
     // What pods have is not for every user of the node. Log folders are read by collectors.
-    for folder in [&settings.root_dir, &pods] {
+    for folder in [&settings.root_dir, &pods, &registry] {
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(PRIVATE_FOLDER))
             .with_context(|| format!("failed to restrict {}", folder.display()))?;
     }

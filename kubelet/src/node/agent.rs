@@ -31,7 +31,7 @@ const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 /// How the lists of the node's status are patched; the others are atomic.
 const LISTS: [(&str, List); 2] = [("conditions", List::ByKey("type")), ("addresses", List::Replace)];
 /// Fields of the status that the kubelet owns.
-const OWNED: [&str; 9] = [
+const OWNED: [&str; 10] = [
     "addresses",
     "capacity",
     "allocatable",
@@ -41,6 +41,7 @@ const OWNED: [&str; 9] = [
     "nodeInfo",
     "runtimeHandlers",
     "features",
+    "volumesInUse",
 ];
 
 /// The node room.
@@ -112,6 +113,7 @@ impl Agent {
         }
         self.node.store(Some(Arc::clone(node)));
         self.tell_workers(|state| state.object = Some(Arc::clone(node)));
+        self.cx.volumes.observe_node(node);
         let cidr = pod_cidr(node);
         if *self.pod_cidr.lock() != cidr {
             self.wake.notify_one();
@@ -186,6 +188,7 @@ impl Agent {
             let wait = if ready { RUNTIME_PERIOD.min(self.periods.0) } else { IMPATIENT };
             tokio::select! {
                 () = self.wake.notified() => status_at = None,
+                () = self.cx.volumes.in_use_changed() => status_at = None,
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -282,7 +285,9 @@ impl Agent {
             now: Timestamp::now(),
         };
         let (conditions, events) = conditions::conditions(&previous, &inputs);
-        (object::status(&self.identity, &runtime, conditions), events)
+        let mut status = object::status(&self.identity, &runtime, conditions);
+        status.volumes_in_use = Some(self.cx.volumes.in_use()).filter(|volumes| !volumes.is_empty());
+        (status, events)
     }
 
     fn tell(&self, events: &[&str]) {

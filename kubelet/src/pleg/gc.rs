@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// What spans of it say they are from.
@@ -122,7 +123,12 @@ async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> boo
 }
 
 /// Takes down volumes, folders and cgroups of pods that neither a source nor the runtime knows.
-async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str) -> bool) {
+async fn leftovers(
+    cx: &Arc<Context>,
+    manager: &Manager,
+    present: &impl Fn(&str) -> bool,
+    volumes: &mut Option<JoinHandle<()>>,
+) {
     // What there is to take down is listed before what is known: a pod that comes meanwhile has none of it.
     let folders = cx.volumes.pods_on_disk();
     let logs = log_folders(&cx.settings.pod_logs_dir);
@@ -132,11 +138,9 @@ async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str)
     let in_runtime: HashSet<&String> = sandboxes.iter().filter_map(|s| s.labels.get(labels::POD_UID)).collect();
     // Asked for each of them: taking down the one before takes its time.
     let gone = |uid: &String| !manager.uids().contains(uid) && !in_runtime.contains(uid) && !present(uid);
-    for uid in folders.into_iter().filter(gone) {
-        match cx.volumes.unmount(&uid).await {
-            Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),
-            Err(error) => tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone"),
-        }
+    let folders: Vec<String> = folders.into_iter().filter(gone).collect();
+    if volumes.as_ref().is_none_or(JoinHandle::is_finished) {
+        *volumes = Some(tokio::spawn(take_down(Arc::clone(cx), folders)));
     }
     for (uid, folder) in logs.into_iter().filter(|(uid, _)| gone(uid)) {
         if let Err(error) = tokio::fs::remove_dir_all(&folder).await {
@@ -150,6 +154,17 @@ async fn leftovers(cx: &Arc<Context>, manager: &Manager, present: &impl Fn(&str)
             tracing::warn!(%error, "Could not remove the cgroup of a pod that is gone");
         }
     }
+}
+
+/// Takes down volumes of pods that are gone, and what no pod uses. Drivers may take their time: the others do not wait.
+async fn take_down(cx: Arc<Context>, uids: Vec<String>) {
+    for uid in uids {
+        match cx.volumes.unmount(&uid).await {
+            Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),
+            Err(error) => tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone"),
+        }
+    }
+    cx.volumes.sweep().await;
 }
 
 /// Folders of pods' logs, `<namespace>_<name>_<uid>`, with the uids of the pods.
@@ -175,6 +190,7 @@ pub async fn run(
     let cx = Arc::clone(manager.context());
     let mut since_collect = Duration::ZERO;
     let mut first = true;
+    let mut volumes = None;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -185,7 +201,7 @@ pub async fn run(
         }
         orphans(&cx, &manager, &present).await;
         if first || since_collect >= PERIOD {
-            leftovers(&cx, &manager, &present).await;
+            leftovers(&cx, &manager, &present, &mut volumes).await;
             collect(&cx, &manager.uids()).await;
             cx.objects.retain(&manager.pods());
             since_collect = Duration::ZERO;

@@ -1,20 +1,42 @@
-//! Persistent volumes: which one a pod's claim stands for, and the sources among them that lie on the node itself.
+//! Persistent volumes: which one a pod's claim stands for, and what is behind it.
 
+use crate::csi;
 use crate::objects::ObjectSource;
 use crate::pods;
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use shared::types::ephemeral_claim;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// A volume as the pod names it and as it is.
+/// What lies behind a claim.
+#[derive(Clone, Debug)]
 pub(super) struct Claimed {
-    /// The volume with the source of the persistent volume, where it is one that a pod can name, too.
-    pub(super) volume: Volume,
+    /// Name of the persistent volume.
+    pub(super) name: String,
+    pub(super) source: Source,
     /// The claim is used read-only.
     pub(super) read_only: bool,
+    pub(super) claim: Arc<PersistentVolumeClaim>,
 }
 
-/// What `volume` stands for if it is a claim.
-pub(super) async fn resolve(objects: &dyn ObjectSource, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, String> {
+/// Sources of persistent volumes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Source {
+    /// A path on the node.
+    Path(HostPathVolumeSource),
+    /// A block device of the node.
+    Device(PathBuf),
+    /// A driver's volume.
+    Csi(Box<csi::Volume>),
+}
+
+/// What `volume` stands for if it is a claim. `use_of` tells how containers use it.
+pub(super) async fn resolve(
+    objects: &dyn ObjectSource,
+    pod: &Pod,
+    volume: &Volume,
+    use_of: Use,
+) -> Result<Option<Claimed>, String> {
     let (claim, read_only) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => (source.claim_name.clone(), source.read_only.unwrap_or(false)),
         (None, Some(_)) => (ephemeral_claim(pods::name(pod), &volume.name), false),
@@ -27,8 +49,51 @@ pub(super) async fn resolve(objects: &dyn ObjectSource, pod: &Pod, volume: &Volu
     let name = bound(&found, volume.ephemeral.is_some().then_some(pod)).map_err(processing)?;
     let persistent = objects.persistent_volume(&name).await;
     let persistent = persistent.map_err(|e| format!("failed to fetch PV {name} from API server: {e}"))?;
-    let volume = source(&persistent, &found, &volume.name)?;
-    Ok(Some(Claimed { volume, read_only }))
+    use_of.check(&volume.name, persistent.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()))?;
+    let source = source(&persistent, &found, read_only)?;
+    Ok(Some(Claimed { name, source, read_only, claim: found }))
+}
+
+/// How the containers of a pod use a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Use {
+    /// By `volumeMounts`.
+    pub(super) mounted: bool,
+    /// By `volumeDevices`.
+    pub(super) mapped: bool,
+}
+
+impl Use {
+    /// How a pod uses its volume of this name.
+    pub(super) fn of(pod: &Pod, volume: &str) -> Self {
+        let Some(spec) = &pod.spec else { return Self::default() };
+        let mut found = Self::default();
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        for container in containers {
+            found.mounted |= container.volume_mounts.iter().flatten().any(|mount| mount.name == volume);
+            found.mapped |= container.volume_devices.iter().flatten().any(|device| device.name == volume);
+        }
+        for container in spec.ephemeral_containers.iter().flatten() {
+            found.mounted |= container.volume_mounts.iter().flatten().any(|mount| mount.name == volume);
+            found.mapped |= container.volume_devices.iter().flatten().any(|device| device.name == volume);
+        }
+        found
+    }
+
+    pub(super) fn is_none(self) -> bool {
+        !self.mounted && !self.mapped
+    }
+
+    /// Refuses a device that is mounted, and a file system that is mapped.
+    fn check(self, volume: &str, mode: Option<&str>) -> Result<(), String> {
+        let is_block = mode == Some("Block");
+        let wrong = |mode, field| Err(format!("volume {volume} has volumeMode {mode}, but is specified in {field}"));
+        match self {
+            Self { mounted: true, .. } if is_block => wrong("Block", "volumeMounts"),
+            Self { mapped: true, .. } if !is_block => wrong("Filesystem", "volumeDevices"),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The name of the volume that a claim is bound to; a claim made for a pod is used by that pod alone.
@@ -52,23 +117,27 @@ fn bound(claim: &PersistentVolumeClaim, made_for: Option<&Pod>) -> Result<String
     name.filter(|_| phase == Some("Bound")).ok_or_else(|| "PVC is not bound".to_owned())
 }
 
-/// The persistent volume as a volume of a pod.
-fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, name: &str) -> Result<Volume, String> {
+/// The source of a persistent volume that is bound to a claim.
+fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_only: bool) -> Result<Source, String> {
     let pv = persistent.metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = &persistent.spec else { return Err(format!("PV {pv} has no source")) };
     let claimed = spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == claim.metadata.uid);
     if !claimed {
         return Err(format!("found PV object {pv} with nil or unexpected ClaimRef.UID"));
     }
-    if spec.volume_mode.as_deref() == Some("Block") {
-        return Err(format!("PV {pv} is a block device, which this kubelet does not support"));
+    if let Some(volume) = csi::Volume::persistent(persistent, read_only) {
+        return Ok(Source::Csi(Box::new(volume)));
     }
-    let host_path = match (&spec.host_path, &spec.local) {
-        (Some(source), _) => source.clone(),
-        (None, Some(local)) => HostPathVolumeSource { path: local.path.clone(), type_: Some("Directory".to_owned()) },
-        (None, None) => return Err(format!("no volume plugin matched for PV {pv}")),
-    };
-    Ok(Volume { name: name.to_owned(), host_path: Some(host_path), ..Volume::default() })
+    let is_block = spec.volume_mode.as_deref() == Some("Block");
+    match (&spec.host_path, &spec.local) {
+        (None, Some(local)) if is_block => Ok(Source::Device(local.path.clone().into())),
+        (None, Some(local)) => {
+            let (path, type_) = (local.path.clone(), Some("Directory".to_owned()));
+            Ok(Source::Path(HostPathVolumeSource { path, type_ }))
+        }
+        (Some(source), _) if !is_block => Ok(Source::Path(source.clone())),
+        _ => Err(format!("no volume plugin matched for PV {pv}")),
+    }
 }
 
 #[cfg(test)]
@@ -113,10 +182,9 @@ mod tests {
             let spec = json!({"claimRef": {"uid": uid}, kind: source});
             serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).expect("volume")
         };
-        let path = |pv: PersistentVolume| {
-            let found = source(&pv, &claim(json!({})), "v")?;
-            let source = found.host_path.ok_or("no path")?;
-            Ok::<_, String>((source.path, source.type_))
+        let path = |pv: PersistentVolume| match source(&pv, &claim(json!({})), false)? {
+            Source::Path(source) => Ok::<_, String>((source.path, source.type_)),
+            other => Err(format!("{other:?}")),
         };
         let made = || Some("DirectoryOrCreate".to_owned());
         let host_path = json!({"path": "/x", "type": "DirectoryOrCreate"});
@@ -126,5 +194,30 @@ mod tests {
         assert_eq!(path(pv("d", "hostPath", host_path)), Err(other));
         let nfs = pv("c", "nfs", json!({"path": "/", "server": "s"}));
         assert_eq!(path(nfs), Err("no volume plugin matched for PV pv".to_owned()));
+        let mut device = pv("c", "local", json!({"path": "/dev/x"}));
+        device.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
+        assert_eq!(source(&device, &claim(json!({})), false), Ok(Source::Device("/dev/x".into())));
+    }
+
+    #[test]
+    fn devices_are_mapped_and_file_systems_are_mounted() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "containers": [{"name": "c", "volumeMounts": [{"name": "m", "mountPath": "/m"}]}],
+            "initContainers": [{"name": "i", "volumeDevices": [{"name": "d", "devicePath": "/d"}]}],
+            "ephemeralContainers": [{"name": "e", "volumeMounts": [{"name": "e", "mountPath": "/e"}]}]}}))
+        .expect("a pod");
+        let (mounted, mapped) = (Use { mounted: true, mapped: false }, Use { mounted: false, mapped: true });
+        for (volume, expected) in [("m", mounted), ("d", mapped), ("e", mounted), ("x", Use::default())] {
+            assert_eq!(Use::of(&pod, volume), expected, "{volume}");
+        }
+        let wrong = |mode, field| Err(format!("volume v has volumeMode {mode}, but is specified in {field}"));
+        for (used, mode, expected) in [
+            (mounted, None, Ok(())),
+            (mounted, Some("Block"), wrong("Block", "volumeMounts")),
+            (mapped, Some("Block"), Ok(())),
+            (mapped, Some("Filesystem"), wrong("Filesystem", "volumeDevices")),
+        ] {
+            assert_eq!(used.check("v", mode), expected);
+        }
     }
 }

@@ -62,7 +62,8 @@ impl Context<'_> {
             self.add_downward(payload, downward.items.as_deref().unwrap_or_default(), mode)?;
         }
         if let Some(token) = &source.service_account_token {
-            let text = self.tokens.get(self.objects, self.pod, token).await?;
+            let wanted = (token.audience.as_deref().unwrap_or_default(), token.expiration_seconds);
+            let text = self.tokens.get(self.objects, self.pod, wanted).await?.text;
             let owner = self.pod.spec.as_ref().and_then(common_user);
             let grouped = self.fs_group().is_some();
             let mode = if owner.is_some() || grouped { 0o600 } else { mode };

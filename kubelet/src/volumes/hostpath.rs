@@ -46,7 +46,7 @@ fn create(path: &Path, kind: &str) -> io::Result<()> {
 }
 
 fn mounted(path: &Path, is_file: bool) -> MountedVolume {
-    MountedVolume { host_path: path.to_path_buf(), read_only: false, selinux_relabel: false, is_file }
+    MountedVolume { host_path: path.to_path_buf(), read_only: false, selinux_relabel: false, is_file, is_block: false }
 }
 
 #[cfg(test)]

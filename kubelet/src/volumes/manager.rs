@@ -1,33 +1,105 @@
 //! The volume manager: sets up, refreshes and takes down the volumes of pods.
 
+use super::claims::{self, Claimed, Source, Use};
 use super::content::{Context, payload};
 use super::tokens::Tokens;
-use super::{MountedVolume, VolumeError, Volumes, claims, hostpath, mounts, writer};
+use super::{MountedVolume, VolumeError, Volumes, hostpath, mounts, writer};
+use crate::csi::{self, Csi, Drivers, Failure, Group};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
+use crate::pods;
 use crate::resources::pod_limits;
+use crate::settings::Settings;
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Node, Pod, Volume, VolumeMount};
+use parking_lot::Mutex;
 use proto::quantity::Quantity as Amount;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::RwLock;
+use tokio_util::sync::CancellationToken;
 
 /// Volumes below one kubelet's root directory.
 pub struct Manager {
+    room: Arc<Room>,
+    turns: Mutex<HashMap<String, Arc<Turn>>>,
+}
+
+/// Work on one pod's volumes: it may be begun by many, and taking down waits for all of it.
+#[derive(Default)]
+struct Turn {
+    lock: RwLock<()>,
+    /// The pod is being taken down: nothing is begun any more.
+    gone: CancellationToken,
+}
+
+/// What volumes are made with.
+struct Room {
     pods: PathBuf,
     objects: Arc<dyn ObjectSource>,
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
+    csi: Csi,
+}
+
+/// Steps of making volumes ready, as upstream's events name them.
+const SET_UP: &str = "MountVolume.SetUp";
+
+fn failed_step(failure: &Failure, is_block: bool) -> (&'static str, String) {
+    let (step, error) = match failure {
+        Failure::Attach(error) => (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error),
+        Failure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error),
+        Failure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error),
+        Failure::Expand(error) => (["MountVolume.NodeExpandVolume", "MapVolume.NodeExpandVolume"], error),
+    };
+    (step[usize::from(is_block)], error.clone())
 }
 
 impl Manager {
-    /// A manager for `<root-dir>/pods`.
-    pub fn new(root_dir: &Path, objects: Arc<dyn ObjectSource>) -> Self {
-        Self { pods: root_dir.join("pods"), objects, tokens: Tokens::default() }
+    /// A manager for `<root-dir>/pods` of the node of this name.
+    pub fn new(settings: &Settings, objects: Arc<dyn ObjectSource>, drivers: Arc<Drivers>) -> Self {
+        let tokens = Arc::new(Tokens::default());
+        let place = (settings.root_dir.as_path(), settings.node_name.as_str());
+        let by_controller = settings.enable_controller_attach_detach;
+        let csi = Csi::new(place, by_controller, Arc::clone(&objects), drivers, Arc::clone(&tokens));
+        let room = Arc::new(Room { pods: settings.root_dir.join("pods"), objects, tokens, csi });
+        Self { room, turns: Mutex::default() }
+    }
+
+    fn turn(&self, uid: &str) -> Arc<Turn> {
+        Arc::clone(self.turns.lock().entry(uid.to_owned()).or_default())
+    }
+
+    /// Does work on a pod's volumes to its end, also when nobody waits for it any more: what it mounts is to be found.
+    async fn work<T: Send + 'static, F>(
+        &self,
+        pod: &Pod,
+        work: impl FnOnce(Arc<Room>, Pod, Arc<Turn>) -> F,
+    ) -> Result<T, VolumeError>
+    where
+        F: Future<Output = Result<T, VolumeError>> + Send + 'static,
+    {
+        let turn = self.turn(pods::uid(pod));
+        let doing = work(Arc::clone(&self.room), pod.clone(), Arc::clone(&turn));
+        let task = tokio::spawn(async move {
+            let _busy = turn.lock.read().await;
+            if turn.gone.is_cancelled() {
+                return Err(VolumeError::TearDown("the pod's volumes are being taken down".to_owned()));
+            }
+            doing.await
+        });
+        task.await.unwrap_or_else(|error| Err(VolumeError::TearDown(error.to_string())))
+    }
+}
+
+impl Room {
+    /// Folder of the sub-paths that a pod's containers have.
+    fn sub_paths(&self, uid: &str) -> PathBuf {
+        self.pods.join(uid).join("volume-subpaths")
     }
 
     fn folder(&self, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
@@ -35,15 +107,112 @@ impl Manager {
         self.pods.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(volume)
     }
 
-    /// A volume of the pod, or the persistent one that it claims.
-    async fn make_ready(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, VolumeError> {
-        let name = || volume.name.clone();
-        let claimed = claims::resolve(&*self.objects, pod, volume).await;
-        let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: name(), message })?;
-        let (volume, read_only) = claimed.as_ref().map_or((volume, false), |c| (&c.volume, c.read_only));
-        let ready = self.set_up(pod, facts, volume).await;
-        let ready = ready.map_err(|message| VolumeError::SetUp { volume: name(), message })?;
-        Ok(MountedVolume { read_only: ready.read_only || read_only, ..ready })
+    /// A volume of the pod, or the persistent one that it claims; none for one of a driver that no container uses.
+    async fn make_ready(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        volume: &Volume,
+        gone: &CancellationToken,
+    ) -> Result<Option<MountedVolume>, VolumeError> {
+        let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
+        let Some(claimed) = self.claimed(pod, volume).await? else {
+            if Use::of(pod, &volume.name).is_none() && volume.csi.is_some() {
+                return Ok(None);
+            }
+            if let Some(inline) = csi::Volume::inline(pod, volume) {
+                return self.publish(pod, &inline, gone).await.map(Some);
+            }
+            let ready = self.set_up(pod, facts, volume).await;
+            return ready.map(Some).map_err(|message| set_up(&volume.name, message));
+        };
+        let ready = match claimed.source {
+            Source::Csi(_) if Use::of(pod, &volume.name).is_none() => return Ok(None),
+            Source::Csi(volume) => {
+                let ready = self.publish(pod, &volume, gone).await?;
+                let grown = self.csi.expand(pod, &volume, &claimed.claim).await;
+                grown.map_err(|failure| driver_error(&failure, &volume))?;
+                ready
+            }
+            Source::Device(path) => device(path).map_err(|message| set_up(&claimed.name, message))?,
+            Source::Path(source) => {
+                let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
+                let checked = blocking(move || hostpath::check(&path, &kind)).await;
+                checked.map_err(|message| set_up(&claimed.name, message))?
+            }
+        };
+        Ok(Some(MountedVolume { read_only: ready.read_only || claimed.read_only, ..ready }))
+    }
+
+    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, VolumeError> {
+        let claimed = claims::resolve(&*self.objects, pod, volume, Use::of(pod, &volume.name)).await;
+        claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })
+    }
+
+    /// Publishes a driver's volume for the pod.
+    async fn publish(
+        &self,
+        pod: &Pod,
+        volume: &csi::Volume,
+        gone: &CancellationToken,
+    ) -> Result<MountedVolume, VolumeError> {
+        let prepared = tokio::select! {
+            ready = self.csi.prepare(pod, volume) => ready,
+            () = gone.cancelled() => Err(Failure::Attach("the pod's volumes are being taken down".to_owned())),
+        };
+        let published = match prepared {
+            Ok(ready) => self.csi.publish(pod, volume, driver_group(pod), ready).await,
+            Err(failure) => Err(failure),
+        };
+        let host_path = published.map_err(|failure| driver_error(&failure, volume))?;
+        let (read_only, is_block) = (volume.is_read_only(), volume.is_block);
+        Ok(MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block })
+    }
+
+    async fn mount(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        gone: &CancellationToken,
+    ) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
+        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+        let made = volumes.iter().map(|volume| self.make_ready(pod, facts, volume, gone));
+        let made = futures::future::join_all(made).await;
+        let names = volumes.iter().map(|volume| volume.name.clone());
+        let ready = names.zip(made).filter_map(|(name, ready)| Some(ready.transpose()?.map(|ready| (name, ready))));
+        ready.collect()
+    }
+
+    async fn refresh(&self, pod: &Pod, facts: &PodFacts) -> Result<(), VolumeError> {
+        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+        for volume in volumes {
+            if has_content(volume) {
+                let result = self.set_up(pod, facts, volume).await;
+                let name = volume.name.clone();
+                result.map_err(|message| VolumeError::SetUp { step: SET_UP, volume: name, message })?;
+            } else if !Use::of(pod, &volume.name).is_none() {
+                self.refresh_driver(pod, volume).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes a driver's volume again, and grows it, where that is wanted.
+    async fn refresh_driver(&self, pod: &Pod, volume: &Volume) -> Result<(), VolumeError> {
+        let claimed = self.claimed(pod, volume).await?;
+        let (volume, claim) = match claimed {
+            Some(Claimed { source: Source::Csi(volume), claim, .. }) => (*volume, Some(claim)),
+            Some(_) => return Ok(()),
+            None => match csi::Volume::inline(pod, volume) {
+                Some(inline) => (inline, None),
+                None => return Ok(()),
+            },
+        };
+        let mut refreshed = self.csi.refresh(pod, &volume, driver_group(pod)).await;
+        if let (Ok(()), Some(claim)) = (&refreshed, claim) {
+            refreshed = self.csi.expand(pod, &volume, &claim).await;
+        }
+        refreshed.map_err(|failure| driver_error(&failure, &volume))
     }
 
     async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
@@ -87,29 +256,19 @@ impl Manager {
 #[async_trait]
 impl Volumes for Manager {
     async fn mount(&self, pod: &Pod, facts: &PodFacts) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-        let mut mounted = BTreeMap::new();
-        let mut failure = None;
-        for volume in volumes {
-            match self.make_ready(pod, facts, volume).await {
-                Ok(ready) => {
-                    mounted.insert(volume.name.clone(), ready);
-                }
-                Err(error) => {
-                    failure.get_or_insert(error);
-                }
-            }
-        }
-        failure.map_or(Ok(mounted), Err)
+        let facts = facts.clone();
+        self.work(pod, |room, pod, turn| async move { room.mount(&pod, &facts, &turn.gone).await }).await
     }
 
     async fn refresh(&self, pod: &Pod, facts: &PodFacts) -> Result<(), VolumeError> {
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-        for volume in volumes.iter().filter(|volume| has_content(volume)) {
-            let result = self.set_up(pod, facts, volume).await;
-            result.map_err(|message| VolumeError::SetUp { volume: volume.name.clone(), message })?;
-        }
-        Ok(())
+        let facts = facts.clone();
+        self.work(pod, |room, pod, turn| async move {
+            tokio::select! {
+                refreshed = room.refresh(&pod, &facts) => refreshed,
+                () = turn.gone.cancelled() => Ok(()),
+            }
+        })
+        .await
     }
 
     async fn mount_path(
@@ -126,8 +285,7 @@ impl Volumes for Manager {
         }
         mounts::check_sub_path(sub_path).map_err(VolumeError::SubPath)?;
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let target =
-            self.pods.join(uid).join("volume-subpaths").join(&mount.name).join(container).join(index.to_string());
+        let target = self.room.sub_paths(uid).join(&mount.name).join(container).join(index.to_string());
         let (source, sub_path, bound) = (volume.host_path.clone(), sub_path.to_owned(), target.clone());
         let name = mount.name.clone();
         blocking(move || mounts::bind_sub_path(&source, &sub_path, &bound)).await.map_err(|error| {
@@ -147,17 +305,43 @@ impl Volumes for Manager {
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
-        self.tokens.forget(pod_uid);
-        let folder = self.pods.join(pod_uid);
+        let room = &self.room;
+        room.tokens.forget(pod_uid);
+        let folder = room.pods.join(pod_uid);
         // A uid from the disk or the API is one path element, or it is not a pod of ours.
-        if matches!(pod_uid, "" | "." | "..") || folder.parent() != Some(self.pods.as_path()) {
+        if matches!(pod_uid, "" | "." | "..") || folder.parent() != Some(room.pods.as_path()) {
             return Ok(());
         }
-        blocking(move || take_down(&folder)).await.map_err(VolumeError::TearDown)
+        let turn = self.turn(pod_uid);
+        turn.gone.cancel();
+        let _alone = turn.lock.write().await;
+        // Sub-paths keep the volumes busy that they are in.
+        let sub_paths = room.sub_paths(pod_uid);
+        blocking(move || mounts::unmount_all(&sub_paths)).await.map_err(VolumeError::TearDown)?;
+        room.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
+        blocking(move || take_down(&folder)).await.map_err(VolumeError::TearDown)?;
+        self.turns.lock().remove(pod_uid);
+        Ok(())
+    }
+
+    fn in_use(&self) -> Vec<String> {
+        self.room.csi.in_use()
+    }
+
+    async fn in_use_changed(&self) {
+        self.room.csi.in_use_changed().await;
+    }
+
+    fn observe_node(&self, node: &Arc<Node>) {
+        self.room.csi.observe_node(node);
+    }
+
+    async fn sweep(&self) {
+        self.room.csi.sweep().await;
     }
 
     fn pods_on_disk(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.pods).into_iter().flatten().flatten();
+        let entries = fs::read_dir(&self.room.pods).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 }
@@ -170,7 +354,34 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 }
 
 fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
-    MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false }
+    MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block: false }
+}
+
+/// A block device of the node.
+fn device(path: PathBuf) -> Result<MountedVolume, String> {
+    let is_device = fs::metadata(&path).map(|found| found.file_type().is_block_device());
+    match is_device {
+        Ok(true) => Ok(MountedVolume {
+            host_path: path,
+            read_only: false,
+            selinux_relabel: false,
+            is_file: true,
+            is_block: true,
+        }),
+        Ok(false) => Err(format!("{} is not a block device", path.display())),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn driver_error(failure: &Failure, volume: &csi::Volume) -> VolumeError {
+    let (step, message) = failed_step(failure, volume.is_block);
+    VolumeError::SetUp { step, volume: volume.name.clone(), message }
+}
+
+/// The group that drivers' volumes are given to.
+fn driver_group(pod: &Pod) -> Option<Group> {
+    let policy = pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref();
+    Some(Group { id: fs_group(pod)?, on_root_mismatch: policy == Some("OnRootMismatch") })
 }
 
 fn has_content(volume: &Volume) -> bool {

@@ -10,17 +10,18 @@ mod claims;
 mod content;
 mod hostpath;
 mod manager;
-mod mounts;
-mod tokens;
+pub(crate) mod mounts;
+pub(crate) mod tokens;
 mod writer;
 
 pub use manager::Manager;
 
 use crate::facts::PodFacts;
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Node, Pod, VolumeMount};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A volume that is ready to be bound into containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +34,19 @@ pub struct MountedVolume {
     pub selinux_relabel: bool,
     /// A single file rather than a directory (hostPath `File`, `Socket`, devices).
     pub is_file: bool,
+    /// A block device, for `volumeDevices`: the path is its node, or a link to it.
+    pub is_block: bool,
 }
 
 /// Why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// One volume failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
-    #[error("MountVolume.SetUp failed for volume \"{volume}\" : {message}")]
+    #[error("{step} failed for volume \"{volume}\" : {message}")]
     SetUp {
-        /// The volume's name in the pod.
+        /// Upstream's name of the step: `MountVolume.SetUp`.
+        step: &'static str,
+        /// The volume's name in the pod, or that of the persistent volume.
         volume: String,
         /// The cause.
         message: String,
@@ -63,6 +68,16 @@ pub enum VolumeError {
     /// Tear-down failed.
     #[error("{0}")]
     TearDown(String),
+}
+
+impl VolumeError {
+    /// Reason of the event.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::SetUp { step, .. } if step.starts_with("MapVolume.") => "FailedMapVolume",
+            _ => "FailedMount",
+        }
+    }
 }
 
 /// The volume room's door; the worker driver calls it from many tasks at once.
@@ -95,6 +110,22 @@ pub trait Volumes: Send + Sync {
     /// Takes down everything of a pod: tmpfs and sub-path mounts, then files. Never crosses a mount point while
     /// deleting. Idempotent; also for pods that the kubelet knows only from the disk.
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;
+
+    /// Volumes that must not be detached: `status.volumesInUse` of the node, sorted.
+    fn in_use(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns when [`Self::in_use`] has changed.
+    async fn in_use_changed(&self) {
+        std::future::pending().await
+    }
+
+    /// Takes in the node as the API server has it: pods may wait for volumes to be attached to it.
+    fn observe_node(&self, _node: &Arc<Node>) {}
+
+    /// Gives back what no pod on the disk uses: an earlier kubelet died, or a plugin failed.
+    async fn sweep(&self) {}
 
     /// Uids of pods that still have a directory under the root directory (clean-up after a restart).
     fn pods_on_disk(&self) -> Vec<String>;

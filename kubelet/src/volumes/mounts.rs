@@ -18,7 +18,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 ///
 /// # Errors
 /// The table cannot be read, so nothing is known of what is mounted.
-pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     mount_points(folder, |point, folder| point.starts_with(folder))
 }
 
@@ -53,12 +53,12 @@ fn mount_point(line: &str) -> Option<PathBuf> {
     Some(point.into())
 }
 
-pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(!mount_points(path, |point, path| point == path)?.is_empty())
 }
 
 /// Mounts a tmpfs (or another memory file system) unless something is mounted there.
-pub(super) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()> {
+pub(crate) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()> {
     if is_mount_point(target)? {
         return Ok(());
     }
@@ -78,7 +78,7 @@ pub(super) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()>
 }
 
 /// Unmounts everything at and below `folder`.
-pub(super) fn unmount_all(folder: &Path) -> io::Result<()> {
+pub(crate) fn unmount_all(folder: &Path) -> io::Result<()> {
     for point in below(folder)? {
         if umount2(&point, MntFlags::UMOUNT_NOFOLLOW).is_err() {
             umount2(&point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)?;
@@ -88,7 +88,7 @@ pub(super) fn unmount_all(folder: &Path) -> io::Result<()> {
 }
 
 /// A sub-path leads down from its volume; the text is the user's.
-pub(super) fn check_sub_path(sub_path: &str) -> Result<(), String> {
+pub(crate) fn check_sub_path(sub_path: &str) -> Result<(), String> {
     if sub_path.starts_with('/') {
         return Err(format!("error SubPath `{sub_path}` must not be an absolute path"));
     }
@@ -101,7 +101,7 @@ pub(super) fn check_sub_path(sub_path: &str) -> Result<(), String> {
 /// Binds `sub_path` of `volume` to `target`. The path is resolved once, by the kernel, with
 /// every link kept below the volume, and what was found is bound by its descriptor: what
 /// the container swaps afterwards does not matter. Missing folders are made.
-pub(super) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io::Result<()> {
+pub(crate) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io::Result<()> {
     let found = open_beneath(volume, sub_path)?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     let wanted = fs::metadata(&source)?;
@@ -125,7 +125,7 @@ pub(super) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> io:
 }
 
 /// A file of a volume, none when it is not there. A container may have put anything in its place.
-pub(super) fn read_beneath(volume: &Path, path: &str) -> io::Result<Option<String>> {
+pub(crate) fn read_beneath(volume: &Path, path: &str) -> io::Result<Option<String>> {
     let root: OwnedFd = fs::File::open(volume)?.into();
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
@@ -177,11 +177,18 @@ fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
 }
 
 /// What a group may do with the files of a read-only volume that it is given.
-pub(super) const GROUP_READS: u32 = 0o440;
+pub(crate) const GROUP_READS: u32 = 0o440;
+
+/// Reports whether the root of a volume is as [`give_to_group`] leaves it, so that the rest need not be looked at.
+pub(crate) fn is_of_group(path: &Path, group: u32) -> io::Result<bool> {
+    const WANTED: u32 = 0o2770;
+    let metadata = fs::symlink_metadata(path)?;
+    Ok(metadata.gid() == group && metadata.permissions().mode() & WANTED == WANTED)
+}
 
 /// Gives a volume to a group (`fsGroup`): the group owns every file and may read it, and
 /// write it unless the volume is read-only; new files inherit the group.
-pub(super) fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
+pub(crate) fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     lchown(path, None, Some(group))?;
     if metadata.is_symlink() {

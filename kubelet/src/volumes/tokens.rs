@@ -3,7 +3,7 @@
 use crate::objects::ObjectSource;
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -18,30 +18,37 @@ struct Key {
     lifetime: i64,
 }
 
+/// A token, and when it ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    pub(crate) expires: Timestamp,
+}
+
 struct Entry {
-    token: String,
+    token: Token,
     renew_at: Timestamp,
 }
 
 /// The tokens of all pods of the node.
 #[derive(Default)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     entries: Mutex<BTreeMap<Key, Entry>>,
 }
 
 impl Tokens {
-    /// The pod's token for a projection. A token that cannot be renewed stays in use: it is
+    /// The pod's token for an audience, empty for the API server's own, and a lifetime. A token that cannot be renewed stays in use: it is
     /// valid for at least another fifth of its lifetime.
-    pub(super) async fn get(
+    pub(crate) async fn get(
         &self,
         objects: &dyn ObjectSource,
         pod: &Pod,
-        projection: &ServiceAccountTokenProjection,
-    ) -> Result<String, String> {
+        (audience, seconds): (&str, Option<i64>),
+    ) -> Result<Token, String> {
         let key = Key {
             pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
-            audience: projection.audience.clone().unwrap_or_default(),
-            lifetime: projection.expiration_seconds.unwrap_or(DEFAULT_LIFETIME_SECONDS),
+            audience: audience.to_owned(),
+            lifetime: seconds.unwrap_or(DEFAULT_LIFETIME_SECONDS),
         };
         let now = Timestamp::now();
         let known = self.entries.lock().get(&key).map(|entry| (entry.token.clone(), entry.renew_at));
@@ -52,10 +59,11 @@ impl Tokens {
         }
         match (objects.token(pod, request(pod, &key)).await, known) {
             (Ok(status), _) => {
-                let renew_at = renew_at(now, status.expiration_timestamp.0);
-                let entry = Entry { token: status.token.clone(), renew_at };
+                let expires = status.expiration_timestamp.0;
+                let token = Token { text: status.token, expires };
+                let entry = Entry { token: token.clone(), renew_at: renew_at(now, expires) };
                 self.entries.lock().insert(key, entry);
-                Ok(status.token)
+                Ok(token)
             }
             (Err(error), Some((token, _))) => {
                 tracing::warn!(%error, "Couldn't update token");
@@ -66,7 +74,7 @@ impl Tokens {
     }
 
     /// Forgets a pod's tokens.
-    pub(super) fn forget(&self, pod_uid: &str) {
+    pub(crate) fn forget(&self, pod_uid: &str) {
         self.entries.lock().retain(|key, _| key.pod_uid != pod_uid);
     }
 }

@@ -8,6 +8,7 @@ use crate::env::expand;
 use crate::pods;
 use crate::resources::{MachineInfo, container_resources};
 use crate::settings::Settings;
+use crate::volumes::MountedVolume;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::BTreeMap;
 
@@ -20,10 +21,35 @@ pub struct Prepared {
     pub env: Vec<(String, String)>,
     /// Mounts, the kubelet's own ones included.
     pub mounts: Vec<v1::Mount>,
+    /// Devices.
+    pub devices: Vec<v1::Device>,
     /// The image's id, so that the very image that was checked is run.
     pub image_id: String,
     /// Who the image runs as.
     pub image_user: ImageUser,
+}
+
+/// Devices of a container for its `volumeDevices`. Upstream's `makeBlockVolumes`.
+pub fn block_devices(
+    container: &Container,
+    volumes: &BTreeMap<String, MountedVolume>,
+) -> Result<Vec<v1::Device>, String> {
+    let devices = container.volume_devices.iter().flatten().map(|device| {
+        if !device.device_path.starts_with('/') {
+            let (path, name) = (&device.device_path, &container.name);
+            return Err(format!("error DevicePath `{path}` must be an absolute path for container {name:?}"));
+        }
+        let Some(volume) = volumes.get(&device.name).filter(|volume| volume.is_block) else {
+            return Err(format!("cannot find volume {:?} to pass into container {:?}", device.name, container.name));
+        };
+        let permissions = if volume.read_only { "r" } else { "mrw" };
+        Ok(v1::Device {
+            container_path: device.device_path.clone(),
+            host_path: volume.host_path.to_string_lossy().into_owned(),
+            permissions: permissions.to_owned(),
+        })
+    });
+    devices.collect()
 }
 
 /// Mount propagation of a volume mount.
@@ -85,7 +111,7 @@ pub fn container_config(
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: prepared.env.iter().map(|(key, value)| v1::KeyValue { key: key.clone(), value: value.clone() }).collect(),
         mounts: prepared.mounts,
-        devices: Vec::new(),
+        devices: prepared.devices,
         labels: all_labels,
         annotations: annotations(pod, container, prepared.attempt),
         log_path: format!("{}/{}.log", container.name, prepared.attempt),
@@ -204,6 +230,27 @@ pub mod tests {
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
             assert_eq!(result.err(), expected);
         }
+    }
+
+    #[test]
+    fn block_volumes_are_devices_of_their_containers() {
+        let container: Container = serde_json::from_value(json!({"name": "c", "volumeDevices": [
+            {"name": "a", "devicePath": "/dev/a"}, {"name": "b", "devicePath": "/dev/b"}]}))
+        .expect("container");
+        let volume = |read_only, is_block| MountedVolume {
+            host_path: "/link".into(),
+            read_only,
+            selinux_relabel: true,
+            is_file: false,
+            is_block,
+        };
+        let both = |second| BTreeMap::from([("a".to_owned(), volume(false, true)), ("b".to_owned(), second)]);
+        let devices = block_devices(&container, &both(volume(true, true))).expect("devices");
+        let told: Vec<(&str, &str)> =
+            devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
+        assert_eq!(told, [("/dev/a", "mrw"), ("/dev/b", "r")]);
+        let missing = Err("cannot find volume \"b\" to pass into container \"c\"".to_owned());
+        assert_eq!(block_devices(&container, &both(volume(false, false))), missing);
     }
 
     #[test]

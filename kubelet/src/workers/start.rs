@@ -1,6 +1,6 @@
 //! Starting: sandboxes and containers, with everything that has to be prepared on the host.
 
-use super::container::{Prepared, container_config, log_symlink, propagation, recursive_read_only};
+use super::container::{Prepared, block_devices, container_config, log_symlink, propagation, recursive_read_only};
 use super::context::Context;
 use super::dns::{self, Resolver};
 use super::kill::{self, HooksRun};
@@ -112,7 +112,8 @@ impl Start<'_> {
         let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
         let env = self.environment(container, &facts).await.map_err(config_error)?;
         let mounts = self.mounts(container, &facts, &env).await.map_err(config_error)?;
-        let prepared = Prepared { attempt, env, mounts, image_id, image_user };
+        let devices = block_devices(container, self.volumes).map_err(config_error)?;
+        let prepared = Prepared { attempt, env, mounts, devices, image_id, image_user };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let Some(target) = target {
             look_into(&mut config, &target.id);

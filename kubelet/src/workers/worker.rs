@@ -329,14 +329,15 @@ impl Worker {
         Duration::try_from(wake.max(SignedDuration::from_millis(50))).ok()
     }
 
-    async fn refresh(&mut self, pod: &Pod, observed: &Observed) {
+    async fn refresh(&mut self, pod: &Arc<Pod>, observed: &Observed) {
         let now = Timestamp::now();
         if now.duration_since(self.last_refresh) < SignedDuration::from_secs(30) {
             return;
         }
         self.last_refresh = now;
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-        if let Err(error) = self.cx.volumes.refresh(pod, &self.cx.facts(pod, &ips)).await {
+        let (cx, facts) = (Arc::clone(&self.cx), self.cx.facts(pod, &ips));
+        if let Some(Err(error)) = self.watch_start(pod, cx.volumes.refresh(pod, &facts)).await {
             tracing::warn!(pod = %pods::describe(pod), %error, "Could not refresh volumes");
         }
     }
@@ -389,7 +390,11 @@ impl Worker {
                         continue;
                     }
                     if volumes.is_none() {
-                        volumes = Some(self.mount(pod, observed).await?);
+                        volumes = self.mount(pod, observed).await?;
+                    }
+                    if volumes.is_none() {
+                        // The pod is to be stopped.
+                        return Ok(true);
                     }
                     let volumes = volumes.as_ref().unwrap_or(&NO_VOLUMES);
                     match self.start_container(pod, observed, volumes, (name, kind, attempt)).await {
@@ -436,20 +441,27 @@ impl Worker {
     async fn watch_start<T>(&mut self, pod: &Arc<Pod>, start: impl Future<Output = T>) -> Option<T> {
         let mailbox = Arc::clone(&self.mailbox);
         let mut start = std::pin::pin!(start);
-        loop {
+        let mut news = false;
+        let outcome = loop {
             tokio::select! {
                 biased;
-                result = &mut start => return Some(result),
+                result = &mut start => break Some(result),
                 () = mailbox.notify.notified() => {
+                    news = true;
                     if Self::must_stop(&mailbox.snapshot()) {
-                        return None;
+                        break None;
                     }
                     if let Some(observed) = self.observe().await {
                         self.publish(pod, &observed, false, false);
                     }
                 }
             }
+        };
+        if news {
+            // The next round has to look at what came.
+            mailbox.notify.notify_one();
         }
+        outcome
     }
 
     /// Keeps the crash-loop back-off: true when the container has to wait.
@@ -497,7 +509,9 @@ impl Worker {
             return Err(());
         }
         // Volumes come first: a pod whose volumes are missing has no sandbox.
-        self.mount(pod, &Observed::default()).await?;
+        if self.mount(pod, &Observed::default()).await?.is_none() {
+            return Ok(());
+        }
         for (reason, text) in super::dns::warnings(pod, &self.cx.settings, &start::host_resolver(&self.cx).await) {
             if reason == "MissingClusterDNS" {
                 self.cx.events.node(EventType::Warning, reason, super::dns::MISSING);
@@ -514,13 +528,15 @@ impl Worker {
         }
     }
 
-    async fn mount(&mut self, pod: &Pod, observed: &Observed) -> Result<Volumes, ()> {
+    /// Makes the pod's volumes ready; none when the pod has to stop meanwhile: a driver may take its time.
+    async fn mount(&mut self, pod: &Arc<Pod>, observed: &Observed) -> Result<Option<Volumes>, ()> {
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-        let result = self.cx.volumes.mount(pod, &self.cx.facts(pod, &ips)).await;
+        let (cx, facts) = (Arc::clone(&self.cx), self.cx.facts(pod, &ips));
+        let Some(result) = self.watch_start(pod, cx.volumes.mount(pod, &facts)).await else { return Ok(None) };
         if let Err(error) = &result {
-            self.cx.events.pod(pod, "", EventType::Warning, "FailedMount", &error.to_string());
+            self.cx.events.pod(pod, "", EventType::Warning, error.reason(), &error.to_string());
         }
-        keep_mounted(&mut self.mounted, result).ok_or(())
+        keep_mounted(&mut self.mounted, result).map(Some).ok_or(())
     }
 }
 
@@ -577,8 +593,13 @@ mod tests {
     #[test]
     fn what_was_mounted_serves_when_it_cannot_be_mounted_anew() {
         let volume = |path: &str| {
-            let ready =
-                MountedVolume { host_path: path.into(), read_only: true, selinux_relabel: true, is_file: false };
+            let ready = MountedVolume {
+                host_path: path.into(),
+                read_only: true,
+                selinux_relabel: true,
+                is_file: false,
+                is_block: false,
+            };
             Volumes::from([("config".to_owned(), ready)])
         };
         let mut mounted = None;

@@ -88,6 +88,13 @@ pub fn moved_on(node: &CSINode, plugin: &str) -> bool {
     notes.is_some_and(|plugins| plugins.split(',').any(|p| p == plugin))
 }
 
+/// The annotation of a node that leaves the volumes of all plugins of old to drivers: key and value.
+pub fn moved_mark() -> (&'static str, String) {
+    let mut plugins = MOVED.map(|(plugin, _)| plugin);
+    plugins.sort_unstable();
+    (MOVED_ON_NODE, plugins.join(","))
+}
+
 /// The driver that took over from a plugin.
 pub fn driver(plugin: &str) -> Option<&'static str> {
     MOVED.iter().find(|(old, _)| *old == plugin).map(|(_, driver)| *driver)

@@ -1,0 +1,586 @@
+//! Operations on volumes: each is a sequence of calls and of files, under the lock of its volume.
+
+use super::attach::Attachments;
+use super::driver::{Capability, Driver};
+use super::drivers::Drivers;
+use super::layout::{self, Key, Layout, Published, Record, Staged};
+use super::volume::{self, Lifecycle, SecretName, Volume};
+use super::{CallError, Failure, expansion, v1};
+use crate::objects::ObjectSource;
+use crate::pods;
+use crate::volumes::mounts;
+use crate::volumes::tokens::Tokens;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use parking_lot::Mutex;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Mode of folders that are made for drivers.
+const PRIVATE_FOLDER: u32 = 0o750;
+/// Key of what a driver is told of the pod's tokens.
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+
+/// The group that a pod's volumes are given to, and how eagerly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    /// `fsGroup`.
+    pub(crate) id: u32,
+    /// `fsGroupChangePolicy: OnRootMismatch`.
+    pub(crate) on_root_mismatch: bool,
+}
+
+/// Volumes of CSI drivers on one node.
+pub struct Csi {
+    layout: Layout,
+    node: String,
+    objects: Arc<dyn ObjectSource>,
+    drivers: Arc<Drivers>,
+    tokens: Arc<Tokens>,
+    attachments: Attachments,
+    locks: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    done: Mutex<Done>,
+}
+
+/// Work that this process has done and need not do again, and for whom.
+#[derive(Default)]
+struct Done {
+    staged: HashSet<Key>,
+    /// Uid and name.
+    published: HashSet<(String, String)>,
+    /// Pods that have a volume or wait for it, by uid.
+    wanted: HashSet<(String, Key)>,
+}
+
+/// What the calls for one volume of one pod are made from.
+struct Call<'a> {
+    volume: &'a Volume,
+    pod: &'a Pod,
+    group: Option<Group>,
+    driver: Driver,
+    object: Option<Arc<CSIDriver>>,
+    able: BTreeSet<Capability>,
+    /// What the attacher tells the node service.
+    context: BTreeMap<String, String>,
+}
+
+impl Call<'_> {
+    fn can(&self, capability: Capability) -> bool {
+        self.able.contains(&capability)
+    }
+
+    /// Staging is for what outlives its pod.
+    fn is_staged(&self) -> bool {
+        self.volume.lifecycle == Lifecycle::Persistent && self.can(Capability::StageUnstageVolume)
+    }
+
+    fn capability(&self) -> v1::VolumeCapability {
+        let group = self.group.filter(|_| self.can(Capability::VolumeMountGroup)).map(|group| group.id);
+        self.volume.capability(&self.able, group)
+    }
+}
+
+/// Runs what blocks.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)
+}
+
+/// Removes a mount that its driver left, and the folder with its record.
+fn remove_mount(folder: &Path, mount: &Path) -> io::Result<()> {
+    mounts::unmount_all(mount)?;
+    layout::remove(folder, mount)
+}
+
+impl Csi {
+    /// The node's volumes, with those that an earlier kubelet left below the root directory.
+    pub(crate) fn new(
+        (root, node): (&Path, &str),
+        is_attached_by_controller: bool,
+        objects: Arc<dyn ObjectSource>,
+        drivers: Arc<Drivers>,
+        tokens: Arc<Tokens>,
+    ) -> Self {
+        let layout = Layout::new(root);
+        let unique = |record: &Record| volume::unique_name(&record.driver_name, &record.volume_handle);
+        let published = layout.of_pods().into_iter().filter_map(|found| {
+            let record = found.record.filter(|record| !record.is_ephemeral())?;
+            Some((unique(&record), found.uid))
+        });
+        let staged = layout.all_staged();
+        let staged = staged.iter().map(|found| Attachments::staging(unique(&found.record)));
+        let attachments = Attachments::new(is_attached_by_controller, published.chain(staged));
+        let (locks, done) = (Mutex::default(), Mutex::default());
+        Self { layout, node: node.to_owned(), objects, drivers, tokens, attachments, locks, done }
+    }
+
+    /// Volumes that must not be detached from the node.
+    pub(crate) fn in_use(&self) -> Vec<String> {
+        self.attachments.in_use()
+    }
+
+    /// Returns when [`Self::in_use`] has changed.
+    pub(crate) async fn in_use_changed(&self) {
+        self.attachments.changed().await;
+    }
+
+    /// Takes in the node as the API server has it.
+    pub(crate) fn observe_node(&self, node: &Arc<Node>) {
+        self.attachments.observe(node);
+    }
+
+    /// Waits for the turn of a volume: calls for it do not overlap.
+    async fn turn(&self, key: &Key) -> tokio::sync::OwnedMutexGuard<()> {
+        let lock = Arc::clone(self.locks.lock().entry(key.clone()).or_default());
+        let guard = lock.lock_owned().await;
+        // Those that nobody waits for are dropped: the map has one, and whoever holds it another.
+        self.locks.lock().retain(|known, lock| known == key || Arc::strong_count(lock) > 1);
+        guard
+    }
+
+    /// Path of a volume as containers get it: a folder, or the link to a device.
+    fn path(&self, uid: &str, volume: &Volume) -> PathBuf {
+        if volume.is_block {
+            self.layout.pod_device(uid, &volume.name)
+        } else {
+            self.layout.target(uid, &volume.name, false)
+        }
+    }
+
+    fn is_published(&self, uid: &str, name: &str) -> bool {
+        self.done.lock().published.contains(&(uid.to_owned(), name.to_owned()))
+    }
+
+    /// Waits until a volume can be published: its driver lets it be, and it is attached. May be given up at any time.
+    pub(crate) async fn prepare(&self, pod: &Pod, volume: &Volume) -> Result<Ready, Failure> {
+        let uid = pods::uid(pod);
+        let publish = |error: String| Failure::Publish(error);
+        if self.is_published(uid, &volume.name) {
+            return Ok(Ready(None));
+        }
+        let object = self.objects.csi_driver(&volume.driver).await;
+        let object = object.map_err(|error| publish(format!("error getting CSIDriver {}: {error}", volume.driver)))?;
+        volume::check_lifecycle(volume, object.as_deref()).map_err(publish)?;
+        self.done.lock().wanted.insert((uid.to_owned(), volume.key()));
+        let context = self.attached(uid, volume, object.as_deref()).await.map_err(Failure::Attach)?;
+        Ok(Ready(Some(Prepared { object, context })))
+    }
+
+    /// Waits for the attachment of a volume that needs one: what the attacher tells the driver's node service.
+    async fn attached(
+        &self,
+        uid: &str,
+        volume: &Volume,
+        object: Option<&CSIDriver>,
+    ) -> Result<BTreeMap<String, String>, String> {
+        if volume.lifecycle == Lifecycle::Ephemeral || !volume::needs_attachment(object) {
+            return Ok(BTreeMap::new());
+        }
+        self.attachments.use_by(&volume.unique_name(), uid);
+        self.attachments.wait(&*self.objects, volume, &self.node).await
+    }
+
+    /// Publishes a volume for a pod, staged first where the driver does so: its path. Once begun it must be awaited.
+    pub(crate) async fn publish(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        group: Option<Group>,
+        ready: Ready,
+    ) -> Result<PathBuf, Failure> {
+        let uid = pods::uid(pod);
+        let Ready(Some(prepared)) = ready else { return Ok(self.path(uid, volume)) };
+        let key = volume.key();
+        let _turn = self.turn(&key).await;
+        if self.is_published(uid, &volume.name) {
+            return Ok(self.path(uid, volume));
+        }
+        if volume.is_of_one_pod() && self.users(&key).await?.iter().any(|user| user.uid != uid) {
+            let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            return Err(Failure::Publish(text.to_owned()));
+        }
+        let call = self.call(pod, volume, group, prepared).await?;
+        if call.is_staged() && !self.done.lock().staged.contains(&key) {
+            self.stage(&call).await.map_err(Failure::Stage)?;
+            self.done.lock().staged.insert(key);
+        }
+        self.publish_staged(&call).await.map_err(Failure::Publish)?;
+        self.done.lock().published.insert((uid.to_owned(), volume.name.clone()));
+        Ok(self.path(uid, volume))
+    }
+
+    async fn call<'a>(
+        &self,
+        pod: &'a Pod,
+        volume: &'a Volume,
+        group: Option<Group>,
+        Prepared { object, context }: Prepared,
+    ) -> Result<Call<'a>, Failure> {
+        let driver = self.drivers.get(&volume.driver).map_err(|error| match volume.lifecycle {
+            Lifecycle::Persistent => Failure::Stage(format!(
+                "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: {error}"
+            )),
+            Lifecycle::Ephemeral => {
+                Failure::Publish(format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {error}"))
+            }
+        })?;
+        let able = driver.capabilities().await.map_err(|error| Failure::Publish(error.to_string()))?;
+        Ok(Call { volume, pod, group, driver, object, able, context })
+    }
+
+    /// Volumes of pods on the disk that are the same one.
+    async fn users(&self, key: &Key) -> Result<Vec<Published>, Failure> {
+        self.users_of(key).await.map_err(Failure::Publish)
+    }
+
+    async fn users_of(&self, key: &Key) -> Result<Vec<Published>, String> {
+        let (layout, key) = (self.layout.clone(), key.clone());
+        let is_same = move |found: &Published| found.record.as_ref().is_some_and(|record| record.key() == key);
+        blocking(move || Ok(layout.of_pods().into_iter().filter(is_same).collect())).await
+    }
+
+    async fn secrets(&self, what: &str, secret: Option<&SecretName>) -> Result<BTreeMap<String, String>, String> {
+        let Some(SecretName { namespace, name }) = secret else { return Ok(BTreeMap::new()) };
+        let found = self.objects.secret(namespace, name).await;
+        let found = found.map_err(|error| format!("fetching {what} {namespace}/{name} failed: {error}"))?;
+        let data = found.data.iter().flatten();
+        Ok(data.map(|(key, value)| (key.clone(), String::from_utf8_lossy(&value.0).into_owned())).collect())
+    }
+
+    /// Text of the tokens that a driver asks for, of the pod's account. Upstream's `podServiceAccountTokenAttrs`.
+    async fn tokens(&self, call: &Call<'_>) -> Result<Option<String>, String> {
+        let requests = call.object.as_ref().and_then(|object| object.spec.token_requests.as_ref());
+        let Some(requests) = requests.filter(|requests| !requests.is_empty()) else { return Ok(None) };
+        let mut tokens = serde_json::Map::new();
+        for request in requests {
+            let wanted = (request.audience.as_str(), request.expiration_seconds);
+            let token = self.tokens.get(&*self.objects, call.pod, wanted).await?;
+            let expires = token.expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            tokens.insert(request.audience.clone(), json!({"token": token.text, "expirationTimestamp": expires}));
+        }
+        Ok(Some(serde_json::Value::Object(tokens).to_string()))
+    }
+
+    fn staging(&self, volume: &Volume) -> PathBuf {
+        self.layout.staging(&volume.driver, &volume.handle, &volume.name, volume.is_block)
+    }
+
+    async fn stage(&self, call: &Call<'_>) -> Result<(), String> {
+        let volume = call.volume;
+        let secrets = self.secrets("NodeStageSecretRef", volume.stage_secret.as_ref()).await?;
+        let staging = self.staging(volume);
+        let folder = self.layout.staged(&volume.driver, &volume.handle, &volume.name, volume.is_block);
+        let record = match volume.is_block {
+            true => Record::published(volume, &self.node),
+            false => Record::staged(volume),
+        };
+        self.attachments.stage(&volume.unique_name());
+        let target = staging.clone();
+        blocking(move || {
+            make_private(&target)?;
+            layout::write(&folder, &record)
+        })
+        .await?;
+        let request = v1::NodeStageVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: call.context.clone(),
+            staging_target_path: staging.display().to_string(),
+            volume_capability: Some(call.capability()),
+            secrets,
+            volume_context: volume.attributes.clone(),
+        };
+        let staged = call.driver.stage(request).await;
+        if let Err(CallError { is_final: true, .. }) = &staged {
+            self.forget_staged(volume).await;
+        }
+        staged.map_err(|error| error.to_string())
+    }
+
+    /// Removes the record of a volume that its driver refused to stage, unless a pod of an earlier kubelet has it.
+    async fn forget_staged(&self, volume: &Volume) {
+        let key = volume.key();
+        if self.users_of(&key).await.is_ok_and(|users| users.is_empty()) {
+            let folder = self.layout.staged(&volume.driver, &volume.handle, &volume.name, volume.is_block);
+            let staging = self.staging(volume);
+            if blocking(move || layout::remove(&folder, &staging)).await.is_ok() {
+                self.attachments.unstage(&volume.unique_name());
+            }
+        }
+    }
+
+    async fn publish_staged(&self, call: &Call<'_>) -> Result<(), String> {
+        let (volume, uid) = (call.volume, pods::uid(call.pod));
+        let request = self.publication(call).await?;
+        let folder = self.layout.published(uid, &volume.name, volume.is_block);
+        let target = PathBuf::from(&request.target_path);
+        let link = volume.is_block.then(|| self.layout.pod_device(uid, &volume.name));
+        let record = Record::published(volume, &self.node);
+        let (record_folder, published) = (folder.clone(), target.clone());
+        let is_new = blocking(move || {
+            let is_new = !record_folder.exists();
+            layout::write(&record_folder, &record)?;
+            // The target itself is the driver's to make.
+            published.parent().map_or(Ok(()), make_private)?;
+            let Some(link) = link else { return Ok(is_new) };
+            link.parent().map_or(Ok(()), make_private)?;
+            match symlink(&published, &link) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => Ok(is_new),
+            }
+        })
+        .await?;
+        if let Err(error) = call.driver.publish(request).await {
+            if error.is_final && is_new {
+                // Nothing was mounted: nothing has to be undone when the pod goes.
+                let (target, name) = (target.clone(), volume.name.clone());
+                let forgotten = self.forget_published(uid, &name, volume.is_block, target).await;
+                forgotten.unwrap_or_else(|error| tracing::warn!(volume = name, error, "Could not remove a record"));
+            }
+            return Err(error.to_string());
+        }
+        self.give_to_group(call, target).await
+    }
+
+    /// Removes the files of a volume that is not published.
+    async fn forget_published(&self, uid: &str, name: &str, is_block: bool, target: PathBuf) -> Result<(), String> {
+        let (folder, link) = (self.layout.published(uid, name, is_block), self.layout.pod_device(uid, name));
+        blocking(move || {
+            if !is_block {
+                return remove_mount(&folder, &target);
+            }
+            // The record of a device is that of its staging, which other pods may have.
+            mounts::unmount_all(&target)?;
+            layout::gone(fs::remove_file(target))?;
+            layout::gone(fs::remove_file(link))
+        })
+        .await
+    }
+
+    async fn publication(&self, call: &Call<'_>) -> Result<v1::NodePublishVolumeRequest, String> {
+        let (volume, uid) = (call.volume, pods::uid(call.pod));
+        let mut secrets = self.secrets("NodePublishSecretRef", volume.publish_secret.as_ref()).await?;
+        let mut context = volume.attributes.clone();
+        context.extend(volume::pod_info(volume, call.pod, call.object.as_deref()));
+        if let Some(tokens) = self.tokens(call).await? {
+            let spec = call.object.as_ref().map(|object| &object.spec);
+            let as_secret = spec.and_then(|spec| spec.service_account_token_in_secrets) == Some(true);
+            let place = if as_secret { &mut secrets } else { &mut context };
+            place.insert(TOKENS.to_owned(), tokens);
+        }
+        let staging = call.is_staged().then(|| self.staging(volume).display().to_string());
+        Ok(v1::NodePublishVolumeRequest {
+            volume_id: volume.handle.clone(),
+            publish_context: call.context.clone(),
+            staging_target_path: staging.unwrap_or_default(),
+            target_path: self.layout.target(uid, &volume.name, volume.is_block).display().to_string(),
+            volume_capability: Some(call.capability()),
+            readonly: volume.read_only,
+            secrets,
+            volume_context: context,
+        })
+    }
+
+    /// Gives the files to the pod's group, unless the driver does so.
+    async fn give_to_group(&self, call: &Call<'_>, target: PathBuf) -> Result<(), String> {
+        let Some(group) = call.group.filter(|_| !call.can(Capability::VolumeMountGroup)) else { return Ok(()) };
+        if !volume::gives_to_group(call.volume, call.object.as_deref()) {
+            return Ok(());
+        }
+        let handle = call.volume.handle.clone();
+        let given = blocking(move || {
+            if group.on_root_mismatch && mounts::is_of_group(&target, group.id)? {
+                return Ok(());
+            }
+            mounts::give_to_group(&target, group.id, false)
+        });
+        given.await.map_err(|error| format!("applyFSGroup failed for vol {handle}: {error}"))
+    }
+
+    /// Publishes a volume of a running pod again: for an earlier kubelet's pod, whose volumes this one has yet to know, and
+    /// where the driver asks for it because tokens and the like may have changed.
+    pub(crate) async fn refresh(&self, pod: &Pod, volume: &Volume, group: Option<Group>) -> Result<(), Failure> {
+        let uid = pods::uid(pod);
+        if !self.is_published(uid, &volume.name) {
+            let ready = self.prepare(pod, volume).await?;
+            return self.publish(pod, volume, group, ready).await.map(drop);
+        }
+        let failed = |error: String| Failure::Publish(error);
+        let object = self.objects.csi_driver(&volume.driver).await.map_err(|error| failed(error.to_string()))?;
+        if object.as_ref().is_none_or(|object| object.spec.requires_republish != Some(true)) {
+            return Ok(());
+        }
+        let context = self.attached(uid, volume, object.as_deref()).await.map_err(Failure::Attach)?;
+        let _turn = self.turn(&volume.key()).await;
+        let call = self.call(pod, volume, group, Prepared { object, context }).await?;
+        let publication = self.publication(&call).await.map_err(failed)?;
+        call.driver.publish(publication).await.map_err(|error| failed(error.to_string()))
+    }
+
+    /// Grows a published volume to the size of the persistent one, and tells the claim. Upstream's `NodeExpander`.
+    pub(crate) async fn expand(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<(), Failure> {
+        let Some(bytes) = expansion::wanted(claim, volume) else { return Ok(()) };
+        let _turn = self.turn(&volume.key()).await;
+        let call = self.call(pod, volume, None, Prepared::default()).await?;
+        if !call.can(Capability::ExpandVolume) {
+            return Ok(());
+        }
+        let failed = |error: String| Failure::Expand(error);
+        let secrets = self.secrets("NodeExpandSecretRef", volume.expand_secret.as_ref()).await.map_err(failed)?;
+        let staging = call.is_staged().then(|| self.staging(volume).display().to_string());
+        let request = v1::NodeExpandVolumeRequest {
+            volume_id: volume.handle.clone(),
+            volume_path: self.layout.target(pods::uid(pod), &volume.name, volume.is_block).display().to_string(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            staging_target_path: staging.unwrap_or_default(),
+            volume_capability: Some(call.capability()),
+            secrets,
+        };
+        let claim = self.tell(claim, expansion::begun(claim)).await.map_err(failed)?;
+        match call.driver.expand(request).await {
+            Ok(_) => {
+                let size = volume.capacity.clone().unwrap_or_default();
+                self.tell(&claim, expansion::finished(&claim, &size)).await.map(drop).map_err(failed)
+            }
+            // It is as large as it can be: the pod uses it all the same.
+            Err(error) if expansion::is_infeasible(error.code) => {
+                tracing::warn!(volume = volume.name, %error, "NodeExpandVolume failed, and is not tried again");
+                self.tell(&claim, expansion::refused(&claim)).await.map(drop).map_err(failed)
+            }
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
+    async fn tell(
+        &self,
+        claim: &PersistentVolumeClaim,
+        patch: serde_json::Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, String> {
+        let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+        let patched = self.objects.patch_claim_status(namespace.unwrap_or_default(), name.unwrap_or_default(), &patch);
+        patched.await.map_err(|error| format!("error updating PVC status: {error}"))
+    }
+
+    /// Unpublishes every volume of a pod, and unstages those that no other pod has.
+    ///
+    /// # Errors
+    /// A driver is away, or failed; what is left is on the disk, and is tried again by the next call.
+    pub(crate) async fn unpublish(&self, uid: &str) -> Result<(), String> {
+        let (layout, of) = (self.layout.clone(), uid.to_owned());
+        let mut unused = self.want_nothing(uid);
+        let mut outcome = Ok(());
+        for found in blocking(move || Ok(layout.of_pod(&of))).await? {
+            let (name, key) = (found.name.clone(), found.record.as_ref().map(Record::key));
+            let undone = self.unpublish_one(found).await;
+            unused.extend(key);
+            if let Err(error) = undone {
+                outcome = outcome.and(Err(format!("UnmountVolume.TearDown failed for volume {name:?} : {error}")));
+            }
+        }
+        if outcome.is_ok() {
+            self.attachments.forget(uid);
+        }
+        // What cannot be unstaged now is left to the sweep: the pod has nothing of it any more.
+        self.unstage_all(|record| unused.contains(&record.key())).await;
+        outcome
+    }
+
+    /// Forgets what a pod wants, and returns it.
+    fn want_nothing(&self, uid: &str) -> HashSet<Key> {
+        let mut done = self.done.lock();
+        let (own, others) = std::mem::take(&mut done.wanted).into_iter().partition(|(wanting, _)| wanting == uid);
+        done.wanted = others;
+        let own: HashSet<(String, Key)> = own;
+        own.into_iter().map(|(_, key)| key).collect()
+    }
+
+    async fn unpublish_one(&self, found: Published) -> Result<(), String> {
+        let Published { uid, name, is_block, record } = found;
+        let target = self.layout.target(&uid, &name, is_block);
+        let Some(record) = record else {
+            // A kubelet died before it asked the driver for anything.
+            return self.forget_published(&uid, &name, is_block, target).await;
+        };
+        let _turn = self.turn(&record.key()).await;
+        let unknown = |error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {error}");
+        let driver = self.drivers.get(&record.driver_name).map_err(unknown)?;
+        self.done.lock().published.remove(&(uid.clone(), name.clone()));
+        driver.unpublish(&record.volume_handle, &target).await.map_err(|error| error.to_string())?;
+        self.forget_published(&uid, &name, is_block, target).await
+    }
+
+    /// Unstages a volume that no pod has; its turn is the caller's.
+    async fn unstage_unused(&self, found: &Staged) -> Result<(), String> {
+        let Staged { record, name, is_block } = found;
+        let key = record.key();
+        let is_wanted = self.done.lock().wanted.iter().any(|(_, wanted)| *wanted == key);
+        if is_wanted || !self.users_of(&key).await?.is_empty() {
+            return Ok(());
+        }
+        let (driver, handle) = (&record.driver_name, &record.volume_handle);
+        let folder = self.layout.staged(driver, handle, name, *is_block);
+        let staging = self.layout.staging(driver, handle, name, *is_block);
+        self.done.lock().staged.remove(&key);
+        if folder.exists() {
+            let unknown =
+                |error| format!("kubernetes.io/csi: attacher.UnmountDevice failed to get CSI client: {error}");
+            let driver = self.drivers.get(driver).map_err(unknown)?;
+            let able = driver.capabilities().await.map_err(|error| error.to_string())?;
+            if able.contains(&Capability::StageUnstageVolume) {
+                driver.unstage(handle, &staging).await.map_err(|error| error.to_string())?;
+            }
+            let name = is_block.then(|| name.clone());
+            let layout = self.layout.clone();
+            blocking(move || {
+                remove_mount(&folder, &staging)?;
+                name.map_or(Ok(()), |name| layout.remove_device(&name))
+            })
+            .await?;
+        }
+        self.attachments.unstage(&volume::unique_name(&key.0, &key.1));
+        Ok(())
+    }
+
+    /// Unstages what no pod has: the node died, or a driver failed.
+    pub(crate) async fn sweep(&self) {
+        self.unstage_all(|_| true).await;
+    }
+
+    async fn unstage_all(&self, is_meant: impl Fn(&Record) -> bool) {
+        let layout = self.layout.clone();
+        let Ok(staged) = blocking(move || Ok(layout.all_staged())).await else { return };
+        for found in staged.into_iter().filter(|found| is_meant(&found.record)) {
+            let key = found.record.key();
+            let _turn = self.turn(&key).await;
+            if let Err(error) = self.unstage_unused(&found).await {
+                tracing::warn!(driver = key.0, handle = key.1, error, "UnmountDevice failed");
+            }
+        }
+    }
+}
+
+/// What a volume's publication needs to know of its driver and attachment.
+#[derive(Default)]
+struct Prepared {
+    object: Option<Arc<CSIDriver>>,
+    /// What the attacher tells the node service.
+    context: BTreeMap<String, String>,
+}
+
+/// A volume that can be published; none for one that is.
+pub(crate) struct Ready(Option<Prepared>);

@@ -1,0 +1,233 @@
+//! A driver that serves a socket, keeps what it was asked for, fails when it is told to, and knows what CSI forbids.
+
+use super::super::v1::node_server::{Node, NodeServer};
+use super::super::v1::{self, node_service_capability::rpc::Type as Capability};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Code, Request, Response, Status};
+
+/// A failure to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The call's name, as it is recorded.
+    pub call: &'static str,
+    pub code: Code,
+    /// The work is done all the same.
+    pub works: bool,
+}
+
+/// State of the driver.
+#[derive(Debug, Default)]
+pub struct State {
+    /// `stage h`, `publish h u`, `unpublish h u`, `unstage h`.
+    pub calls: Vec<String>,
+    pub faults: VecDeque<Fault>,
+    pub staged: BTreeSet<String>,
+    /// Targets by volume.
+    pub published: BTreeMap<String, BTreeSet<String>>,
+    /// Volumes that one pod alone may have.
+    pub exclusive: BTreeSet<String>,
+    pub busy: BTreeSet<String>,
+    /// What should not have been asked.
+    pub violations: Vec<String>,
+    pub last_publish: Option<v1::NodePublishVolumeRequest>,
+    pub last_stage: Option<v1::NodeStageVolumeRequest>,
+    pub last_expand: Option<v1::NodeExpandVolumeRequest>,
+}
+
+impl State {
+    pub fn take_calls(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.calls)
+    }
+
+    fn forbid(&mut self, is_forbidden: bool, what: String) {
+        if is_forbidden {
+            self.violations.push(what);
+        }
+    }
+}
+
+/// The driver.
+#[derive(Clone)]
+pub struct Fake {
+    pub state: Arc<Mutex<State>>,
+    capabilities: Vec<Capability>,
+}
+
+/// The uid of a pod in a target path.
+fn user(target: &str) -> String {
+    let mut parts = target.split('/').skip_while(|part| !matches!(*part, "pods" | "publish"));
+    match parts.next() {
+        Some("publish") => parts.nth(1),
+        _ => parts.next(),
+    }
+    .unwrap_or_default()
+    .to_owned()
+}
+
+impl Fake {
+    pub fn new(capabilities: &[Capability]) -> Self {
+        Self { state: Arc::default(), capabilities: capabilities.to_vec() }
+    }
+
+    /// Serves a socket until the task is dropped.
+    pub fn serve(&self, socket: &Path) -> tokio::task::JoinHandle<()> {
+        fs::remove_file(socket).ok();
+        let listener = UnixListener::bind(socket).expect("a socket");
+        let server = tonic::transport::Server::builder().add_service(NodeServer::new(self.clone()));
+        tokio::spawn(
+            async move { server.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("served") },
+        )
+    }
+
+    /// Records a call and does its work, unless it is to fail.
+    async fn call<T>(
+        &self,
+        name: &'static str,
+        text: String,
+        handle: &str,
+        work: impl FnOnce(&mut State),
+        answer: T,
+    ) -> Result<Response<T>, Status> {
+        {
+            let mut state = self.state.lock();
+            let overlaps = !state.busy.insert(handle.to_owned());
+            state.forbid(overlaps, format!("{text} while another call for the volume is made"));
+            state.calls.push(text);
+        }
+        tokio::task::yield_now().await;
+        let mut state = self.state.lock();
+        state.busy.remove(handle);
+        let fault = state.faults.iter().position(|fault| fault.call == name).and_then(|at| state.faults.remove(at));
+        if fault.is_none_or(|fault| fault.works) {
+            work(&mut state);
+        }
+        match fault {
+            Some(fault) => Err(Status::new(fault.code, "injected")),
+            None => Ok(Response::new(answer)),
+        }
+    }
+
+    fn can(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Node for Fake {
+    async fn node_stage_volume(
+        &self,
+        request: Request<v1::NodeStageVolumeRequest>,
+    ) -> Answer<v1::NodeStageVolumeResponse> {
+        let request = request.into_inner();
+        let handle = request.volume_id.clone();
+        let work = |state: &mut State| {
+            let is_missing = !Path::new(&request.staging_target_path).is_dir();
+            state.forbid(is_missing, format!("stage {handle} without a folder"));
+            state.staged.insert(request.volume_id.clone());
+            state.last_stage = Some(request);
+        };
+        self.call("stage", format!("stage {handle}"), &handle, work, v1::NodeStageVolumeResponse {}).await
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<v1::NodeUnstageVolumeRequest>,
+    ) -> Answer<v1::NodeUnstageVolumeResponse> {
+        let handle = request.into_inner().volume_id;
+        let work = |state: &mut State| {
+            let in_use = state.published.get(&handle).is_some_and(|targets| !targets.is_empty());
+            state.forbid(in_use, format!("unstage {handle} before the last unpublish"));
+            state.staged.remove(&handle);
+        };
+        self.call("unstage", format!("unstage {handle}"), &handle, work, v1::NodeUnstageVolumeResponse {}).await
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<v1::NodePublishVolumeRequest>,
+    ) -> Answer<v1::NodePublishVolumeResponse> {
+        let request = request.into_inner();
+        let (handle, target) = (request.volume_id.clone(), request.target_path.clone());
+        let text = format!("publish {handle} {}", user(&target));
+        let is_staged = self.can(Capability::StageUnstageVolume) && !handle.starts_with("csi-");
+        let work = |state: &mut State| {
+            let too_early = is_staged && !state.staged.contains(&handle);
+            state.forbid(too_early, format!("publish {handle} before stage"));
+            let targets = state.published.entry(handle.clone()).or_default();
+            targets.insert(target.clone());
+            let is_shared = targets.len() > 1 && state.exclusive.contains(&handle);
+            state.forbid(is_shared, format!("publish {handle} for two pods"));
+            // A device is a file.
+            if request
+                .volume_capability
+                .as_ref()
+                .is_some_and(|c| matches!(c.access_type, Some(v1::volume_capability::AccessType::Block(_))))
+            {
+                fs::write(&target, "").expect("a file");
+            } else {
+                fs::create_dir_all(&target).expect("a folder");
+            }
+            state.last_publish = Some(request);
+        };
+        self.call("publish", text, &handle, work, v1::NodePublishVolumeResponse {}).await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<v1::NodeUnpublishVolumeRequest>,
+    ) -> Answer<v1::NodeUnpublishVolumeResponse> {
+        let v1::NodeUnpublishVolumeRequest { volume_id: handle, target_path: target } = request.into_inner();
+        let text = format!("unpublish {handle} {}", user(&target));
+        let work = |state: &mut State| {
+            state.published.entry(handle.clone()).or_default().remove(&target);
+            fs::remove_dir_all(&target).ok();
+            fs::remove_file(&target).ok();
+        };
+        self.call("unpublish", text, &handle, work, v1::NodeUnpublishVolumeResponse {}).await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        _: Request<v1::NodeGetVolumeStatsRequest>,
+    ) -> Answer<v1::NodeGetVolumeStatsResponse> {
+        let unit = v1::volume_usage::Unit::Bytes.into();
+        let usage = vec![v1::VolumeUsage { available: 3, total: 10, used: 7, unit }];
+        Ok(Response::new(v1::NodeGetVolumeStatsResponse { usage, volume_condition: None }))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<v1::NodeExpandVolumeRequest>,
+    ) -> Answer<v1::NodeExpandVolumeResponse> {
+        let request = request.into_inner();
+        let handle = request.volume_id.clone();
+        let capacity_bytes = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
+        let work = |state: &mut State| state.last_expand = Some(request);
+        let answer = v1::NodeExpandVolumeResponse { capacity_bytes };
+        self.call("expand", format!("expand {handle}"), &handle, work, answer).await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<v1::NodeGetCapabilitiesRequest>,
+    ) -> Answer<v1::NodeGetCapabilitiesResponse> {
+        use v1::node_service_capability::{Rpc, Type};
+        let capability = |capability: &Capability| v1::NodeServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: (*capability).into() })),
+        };
+        let capabilities = self.capabilities.iter().map(capability).collect();
+        Ok(Response::new(v1::NodeGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn node_get_info(&self, _: Request<v1::NodeGetInfoRequest>) -> Answer<v1::NodeGetInfoResponse> {
+        Ok(Response::new(v1::NodeGetInfoResponse { node_id: "n1".to_owned(), ..Default::default() }))
+    }
+}

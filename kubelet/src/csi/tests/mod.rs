@@ -1,0 +1,482 @@
+//! Sequences of calls that drivers see, with failures at each of them.
+
+mod fake;
+
+use super::operations::{Csi, Group};
+use super::v1::node_service_capability::rpc::Type as Capability;
+use super::volume::tests::{driver, persistent};
+use super::{Drivers, Failure, Volume};
+use crate::objects::{ObjectError, ObjectSource};
+use crate::plugins::{Handler as _, Plugin};
+use crate::volumes::tokens::Tokens;
+use async_trait::async_trait;
+use fake::{Fake, Fault};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tonic::Code;
+
+/// Objects of the API server; the attachment of every volume is there.
+struct Objects {
+    driver: Option<CSIDriver>,
+    /// Patches of claims.
+    patches: Mutex<Vec<Value>>,
+}
+
+impl Objects {
+    fn new(driver: Option<CSIDriver>) -> Self {
+        Self { driver, patches: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl ObjectSource for Objects {
+    async fn config_map(&self, _: &str, _: &str) -> Result<Arc<ConfigMap>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
+        let data = BTreeMap::from([("key".to_owned(), ByteString(format!("{namespace}/{name}").into_bytes()))]);
+        Ok(Arc::new(Secret { data: Some(data), ..Secret::default() }))
+    }
+    async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn patch_claim_status(
+        &self,
+        _: &str,
+        _: &str,
+        patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        self.patches.lock().push(patch["status"].clone());
+        Ok(Arc::new(claim("1Gi")))
+    }
+    async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn runtime_class(&self, _: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
+        Ok(self.driver.clone().map(Arc::new))
+    }
+    async fn volume_attachment(&self, _: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
+        let spec = json!({"attacher": "d", "nodeName": "node", "source": {"persistentVolumeName": "pv"}});
+        let status = json!({"attached": true, "attachmentMetadata": {"lun": "7"}});
+        let attachment = json!({"metadata": {"name": "a"}, "spec": spec, "status": status});
+        Ok(Arc::new(serde_json::from_value(attachment).expect("an attachment")))
+    }
+    async fn token(&self, _: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
+        let expires = "2126-01-01T00:00:00Z".parse().expect("a time");
+        let expiration_timestamp = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(expires);
+        Ok(TokenRequestStatus { token: format!("for {:?}", spec.audiences), expiration_timestamp })
+    }
+}
+
+/// A node with a driver.
+struct Setup {
+    root: TempDir,
+    fake: Fake,
+    objects: Arc<Objects>,
+    csi: Csi,
+    drivers: Arc<Drivers>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+const ALL: [Capability; 2] = [Capability::StageUnstageVolume, Capability::ExpandVolume];
+
+fn csi(root: &TempDir, objects: &Arc<Objects>, drivers: &Arc<Drivers>) -> Csi {
+    let objects = Arc::clone(objects);
+    Csi::new((root.path(), "node"), false, objects, Arc::clone(drivers), Arc::new(Tokens::default()))
+}
+
+/// A claim whose volume has a size.
+fn claim(size: &str) -> PersistentVolumeClaim {
+    let status = json!({"capacity": {"storage": size}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
+    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "status": status});
+    serde_json::from_value(claim).expect("a claim")
+}
+
+impl Setup {
+    async fn new(capabilities: &[Capability], object: Option<Value>) -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let fake = Fake::new(capabilities);
+        let server = fake.serve(&root.path().join("csi.sock"));
+        let (drivers, objects) = (Arc::new(Drivers::new(None, "node")), Arc::new(Objects::new(object.map(driver))));
+        let csi = csi(&root, &objects, &drivers);
+        let setup = Self { root, fake, objects, csi, drivers, server };
+        setup.register().await;
+        setup
+    }
+
+    fn plugin(&self) -> Plugin {
+        let endpoint = self.root.path().join("csi.sock");
+        Plugin { name: "d".to_owned(), endpoint, versions: vec!["1.0.0".to_owned()] }
+    }
+
+    async fn register(&self) {
+        self.drivers.register(&self.plugin()).await.expect("registered");
+    }
+
+    /// Another kubelet in the place of this one.
+    async fn restart(&mut self) {
+        self.drivers = Arc::new(Drivers::new(None, "node"));
+        self.csi = csi(&self.root, &self.objects, &self.drivers);
+        self.register().await;
+    }
+
+    async fn mount(&self, uid: &str, volume: &Volume) -> Result<PathBuf, Failure> {
+        self.mount_for(&pod(uid), volume, None).await
+    }
+
+    async fn mount_for(&self, pod: &Pod, volume: &Volume, group: Option<Group>) -> Result<PathBuf, Failure> {
+        let ready = self.csi.prepare(pod, volume).await?;
+        self.csi.publish(pod, volume, group, ready).await
+    }
+
+    /// Unmounts what a pod has, as the worker does: until it succeeds.
+    async fn unmount(&self, uid: &str) {
+        let mut outcome = self.csi.unpublish(uid).await;
+        for _ in 0..20 {
+            if outcome.is_ok() {
+                return;
+            }
+            outcome = self.csi.unpublish(uid).await;
+        }
+        outcome.expect("unmounted in the end");
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.fake.state.lock().take_calls()
+    }
+
+    fn fail(&self, call: &'static str, code: Code, works: bool) {
+        self.fake.state.lock().faults.push_back(Fault { call, code, works });
+    }
+}
+
+fn pod(uid: &str) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": uid},
+        "spec": {"containers": [], "serviceAccountName": "a"}}))
+    .expect("a pod")
+}
+
+fn volume(change: Value) -> Volume {
+    Volume::persistent(&persistent(change), false).expect("a volume")
+}
+
+fn inline(pod: &Pod) -> Volume {
+    let volume = serde_json::from_value(json!({"name": "v", "csi": {"driver": "d", "volumeAttributes": {"a": "b"}}}));
+    Volume::inline(pod, &volume.expect("a volume")).expect("inline")
+}
+
+/// A step of a scenario.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The pod's volume is made ready; the text is that of the failure.
+    Mount(&'static str),
+    Fails(&'static str),
+    Unmount(&'static str),
+    UnmountFails(&'static str),
+    Fault(&'static str, Code, bool),
+    Restart,
+    Sweep,
+}
+use Step::{Fails, Fault as Inject, Mount, Restart, Sweep, Unmount, UnmountFails};
+
+async fn run(name: &str, capabilities: &[Capability], change: Value, steps: &[Step], expected: &[&str]) {
+    let mut setup = Setup::new(capabilities, None).await;
+    let volume = volume(change);
+    for step in steps {
+        match *step {
+            Mount(uid) => drop(setup.mount(uid, &volume).await.unwrap_or_else(|error| panic!("{name}: {error:?}"))),
+            Fails(uid) => drop(setup.mount(uid, &volume).await.expect_err(name)),
+            Unmount(uid) => setup.csi.unpublish(uid).await.unwrap_or_else(|error| panic!("{name}: {error}")),
+            UnmountFails(uid) => drop(setup.csi.unpublish(uid).await.expect_err(name)),
+            Inject(call, code, works) => setup.fail(call, code, works),
+            Restart => setup.restart().await,
+            Sweep => setup.csi.sweep().await,
+        }
+    }
+    assert_eq!(setup.calls(), expected, "{name}");
+    assert_eq!(setup.fake.state.lock().violations, Vec::<String>::new(), "{name}");
+}
+
+const LIFE: [&str; 4] = ["stage h", "publish h a", "unpublish h a", "unstage h"];
+
+#[tokio::test]
+async fn calls_come_in_the_order_that_csi_demands() {
+    type Scenario<'a> = (&'a str, &'a [Capability], &'a Value, &'a [Step], &'a [&'a str]);
+    let bare: [Capability; 0] = [];
+    let block = json!({"volumeMode": "Block"});
+    let away = Code::Unavailable;
+    let none = json!({});
+    #[rustfmt::skip]
+    let scenarios: &[Scenario] = &[
+        ("one pod", &ALL, &none, &[Mount("a"), Unmount("a")], &LIFE),
+        ("a container that is started again", &ALL, &none, &[Mount("a"), Mount("a"), Unmount("a")], &LIFE),
+        ("a driver that does not stage", &bare, &none, &[Mount("a"), Unmount("a")], &["publish h a", "unpublish h a"]),
+        ("two pods", &ALL, &none, &[Mount("a"), Mount("b"), Unmount("a"), Unmount("b")],
+            &["stage h", "publish h a", "publish h b", "unpublish h a", "unpublish h b", "unstage h"]),
+        ("a device", &ALL, &block, &[Mount("a"), Unmount("a")], &LIFE),
+        ("a device of two pods", &ALL, &block, &[Mount("a"), Mount("b"), Unmount("b"), Unmount("a")],
+            &["stage h", "publish h a", "publish h b", "unpublish h b", "unpublish h a", "unstage h"]),
+        ("a device of a driver that does not stage", &bare, &block, &[Mount("a"), Unmount("a")], &["publish h a", "unpublish h a"]),
+        ("unmounted twice", &ALL, &none, &[Mount("a"), Unmount("a"), Unmount("a")], &LIFE),
+        ("mounted again", &ALL, &none, &[Mount("a"), Unmount("a"), Mount("b")],
+            &["stage h", "publish h a", "unpublish h a", "unstage h", "stage h", "publish h b"]),
+        ("staging is refused", &ALL, &none, &[Inject("stage", Code::Internal, false), Fails("a"), Unmount("a"), Sweep], &["stage h"]),
+        ("staging is refused, and not again", &ALL, &none, &[Inject("stage", Code::Internal, false), Fails("a"), Mount("a")],
+            &["stage h", "stage h", "publish h a"]),
+        ("nobody knows if it was staged", &ALL, &none, &[Inject("stage", away, true), Fails("a"), Unmount("a"), Sweep], &["stage h", "unstage h"]),
+        ("a pod still waits for what may be staged", &ALL, &none, &[Inject("stage", away, true), Fails("a"), Sweep, Mount("a")],
+            &["stage h", "stage h", "publish h a"]),
+        ("publishing is refused", &ALL, &none, &[Inject("publish", Code::InvalidArgument, false), Fails("a"), Unmount("a"), Sweep],
+            &["stage h", "publish h a", "unstage h"]),
+        ("nobody knows if it was published", &ALL, &none, &[Inject("publish", away, true), Fails("a"), Unmount("a")], &LIFE),
+        ("nobody knows, and it was not", &ALL, &none, &[Inject("publish", Code::DeadlineExceeded, false), Fails("a"), Unmount("a")], &LIFE),
+        ("publishing is refused a second pod", &ALL, &none,
+            &[Mount("a"), Inject("publish", Code::Internal, false), Fails("b"), Unmount("b"), Unmount("a")],
+            &["stage h", "publish h a", "publish h b", "unpublish h a", "unstage h"]),
+        ("unpublishing fails", &ALL, &none, &[Mount("a"), Inject("unpublish", Code::Internal, false), UnmountFails("a"), Unmount("a")],
+            &["stage h", "publish h a", "unpublish h a", "unpublish h a", "unstage h"]),
+        ("nobody knows if it was unpublished", &ALL, &none, &[Mount("a"), Inject("unpublish", away, true), UnmountFails("a"), Unmount("a")],
+            &["stage h", "publish h a", "unpublish h a", "unpublish h a", "unstage h"]),
+        ("unstaging fails", &ALL, &none, &[Mount("a"), Inject("unstage", Code::Internal, false), Unmount("a"), Sweep],
+            &["stage h", "publish h a", "unpublish h a", "unstage h", "unstage h"]),
+        ("unstaging fails, and a pod comes", &ALL, &none, &[Mount("a"), Inject("unstage", away, true), Unmount("a"), Mount("b")],
+            &["stage h", "publish h a", "unpublish h a", "unstage h", "stage h", "publish h b"]),
+        ("the kubelet dies", &ALL, &none, &[Mount("a"), Restart, Unmount("a")], &LIFE),
+        ("the kubelet dies, and the pod runs on", &ALL, &none, &[Mount("a"), Restart, Mount("a"), Unmount("a")],
+            &["stage h", "publish h a", "stage h", "publish h a", "unpublish h a", "unstage h"]),
+        ("the kubelet dies with two pods", &ALL, &none, &[Mount("a"), Mount("b"), Restart, Unmount("a"), Sweep, Unmount("b")],
+            &["stage h", "publish h a", "publish h b", "unpublish h a", "unpublish h b", "unstage h"]),
+        ("the kubelet dies when it may be staged", &ALL, &none, &[Inject("stage", away, true), Fails("a"), Restart, Sweep], &["stage h", "unstage h"]),
+        ("the kubelet dies when it may be published", &ALL, &none, &[Inject("publish", away, true), Fails("a"), Restart, Sweep, Unmount("a")], &LIFE),
+        ("the kubelet dies when it may be unpublished", &ALL, &none,
+            &[Mount("a"), Inject("unpublish", away, true), UnmountFails("a"), Restart, Sweep, Unmount("a")],
+            &["stage h", "publish h a", "unpublish h a", "unpublish h a", "unstage h"]),
+        ("the kubelet dies when it may be unstaged", &ALL, &none, &[Mount("a"), Inject("unstage", away, true), Unmount("a"), Restart, Sweep, Sweep],
+            &["stage h", "publish h a", "unpublish h a", "unstage h", "unstage h"]),
+        ("the kubelet dies with a device", &ALL, &block, &[Mount("a"), Restart, Sweep, Unmount("a"), Sweep], &LIFE),
+        ("a sweep leaves what is used", &ALL, &none, &[Mount("a"), Sweep, Mount("b"), Sweep], &["stage h", "publish h a", "publish h b"]),
+        ("one pod alone", &ALL, &json!({"accessModes": ["ReadWriteOncePod"]}), &[Mount("a"), Fails("b"), Unmount("a"), Mount("b")],
+            &["stage h", "publish h a", "unpublish h a", "publish h b"]),
+    ];
+    for (name, capabilities, change, steps, expected) in scenarios {
+        run(name, capabilities, (*change).clone(), steps, expected).await;
+    }
+}
+
+#[tokio::test]
+async fn drivers_are_told_what_they_ask_for() {
+    let object = json!({"podInfoOnMount": true, "tokenRequests": [{"audience": "x"}], "requiresRepublish": true});
+    let setup = Setup::new(&ALL, Some(object)).await;
+    let change = json!({"csi": {"driver": "d", "volumeHandle": "h", "fsType": "ext4", "volumeAttributes": {"k": "v"},
+        "nodeStageSecretRef": {"name": "s", "namespace": "t"}, "nodePublishSecretRef": {"name": "p", "namespace": "t"}},
+        "mountOptions": ["noatime"]});
+    let volume = volume(change);
+    let path = setup.mount("a", &volume).await.expect("mounted");
+    assert!(path.ends_with("pods/a/volumes/kubernetes.io~csi/pv/mount"), "{path:?}");
+    let stage = setup.fake.state.lock().last_stage.clone().expect("staged");
+    let staging = setup.root.path().join("plugins/kubernetes.io/csi/d").join(super::volume::digest("h"));
+    assert_eq!(stage.staging_target_path, staging.join("globalmount").display().to_string());
+    assert_eq!(stage.publish_context["lun"], "7");
+    assert_eq!(stage.secrets["key"], "t/s");
+    assert_eq!(stage.volume_context.len(), 1, "the pod is not the staging's business");
+    let publish = setup.fake.state.lock().last_publish.clone().expect("published");
+    assert_eq!(publish.staging_target_path, stage.staging_target_path);
+    assert_eq!(publish.secrets["key"], "t/p");
+    assert_eq!(publish.volume_context["csi.storage.k8s.io/pod.name"], "p");
+    let tokens = "{\"x\":{\"expirationTimestamp\":\"2126-01-01T00:00:00Z\",\"token\":\"for [\\\"x\\\"]\"}}";
+    assert_eq!(publish.volume_context["csi.storage.k8s.io/serviceAccount.tokens"], tokens);
+    assert_eq!(publish.volume_capability, stage.volume_capability);
+    let capability = serde_json::json!(format!("{:?}", publish.volume_capability));
+    assert!(capability.to_string().contains("noatime") && capability.to_string().contains("ext4"), "{capability}");
+    setup.calls();
+    setup.csi.refresh(&pod("a"), &volume, None).await.expect("refreshed");
+    assert_eq!(setup.calls(), ["publish h a"], "it asked for it");
+}
+
+#[tokio::test]
+async fn tokens_may_be_secrets() {
+    let object = json!({"tokenRequests": [{"audience": ""}], "serviceAccountTokenInSecrets": true});
+    let setup = Setup::new(&ALL, Some(object)).await;
+    setup.mount("a", &volume(json!({}))).await.expect("mounted");
+    let publish = setup.fake.state.lock().last_publish.clone().expect("published");
+    assert!(publish.secrets.contains_key("csi.storage.k8s.io/serviceAccount.tokens"));
+    assert!(publish.volume_context.is_empty());
+}
+
+#[tokio::test]
+async fn inline_volumes_live_and_die_with_their_pod() {
+    let setup = Setup::new(&ALL, Some(json!({"volumeLifecycleModes": ["Ephemeral"], "attachRequired": true}))).await;
+    let volume = inline(&pod("a"));
+    setup.mount("a", &volume).await.expect("mounted");
+    setup.unmount("a").await;
+    let handle = &volume.handle;
+    assert_eq!(setup.calls(), [format!("publish {handle} a"), format!("unpublish {handle} a")]);
+    assert_eq!(setup.csi.in_use(), Vec::<String>::new());
+    let refused = Setup::new(&ALL, None).await;
+    let failure = refused.mount("a", &volume).await.expect_err("refused");
+    let text = "volume mode \"Ephemeral\" not supported by driver d (no CSIDriver object)";
+    assert_eq!(failure, Failure::Publish(text.to_owned()));
+}
+
+#[tokio::test]
+async fn a_group_gets_the_files_or_the_driver_gives_them() {
+    const GROUP: Group = Group { id: 4_711, on_root_mismatch: true };
+    let change = json!({"csi": {"driver": "d", "volumeHandle": "h", "fsType": "ext4"}});
+    let setup = Setup::new(&ALL, None).await;
+    let path = setup.mount_for(&pod("a"), &volume(change.clone()), Some(GROUP)).await.expect("mounted");
+    let found = std::fs::metadata(path).expect("a folder");
+    assert_eq!((found.gid(), found.mode() & 0o7070), (4_711, 0o2070));
+    let setup = Setup::new(&[Capability::VolumeMountGroup], None).await;
+    let path = setup.mount_for(&pod("a"), &volume(change), Some(GROUP)).await.expect("mounted");
+    assert_ne!(std::fs::metadata(path).expect("a folder").gid(), 4_711);
+    let publish = setup.fake.state.lock().last_publish.clone().expect("published");
+    assert!(format!("{:?}", publish.volume_capability).contains("4711"));
+}
+
+#[tokio::test]
+async fn volumes_grow_and_claims_tell_it() {
+    let setup = Setup::new(&ALL, None).await;
+    let volume = volume(json!({"capacity": {"storage": "2Gi"}}));
+    setup.mount("a", &volume).await.expect("mounted");
+    setup.calls();
+    setup.csi.expand(&pod("a"), &volume, &claim("2Gi")).await.expect("nothing to do");
+    setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect("grown");
+    assert_eq!(setup.calls(), ["expand h"]);
+    let asked = setup.fake.state.lock().last_expand.clone().expect("a request");
+    assert_eq!(asked.capacity_range.map(|range| range.required_bytes), Some(2 << 30));
+    assert!(asked.volume_path.ends_with("/pv/mount") && asked.staging_target_path.ends_with("/globalmount"));
+    let states = |setup: &Setup| -> Vec<Value> {
+        let patches = std::mem::take(&mut *setup.objects.patches.lock());
+        patches.iter().map(|patch| patch["allocatedResourceStatuses"]["storage"].clone()).collect()
+    };
+    assert_eq!(states(&setup), [json!("NodeResizeInProgress"), Value::Null]);
+    setup.fail("expand", Code::OutOfRange, false);
+    setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect("the pod has what there is");
+    assert_eq!(states(&setup), ["NodeResizeInProgress", "NodeResizeInfeasible"]);
+    setup.fail("expand", Code::Unavailable, false);
+    let failure = setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect_err("tried again");
+    assert_eq!(failure, Failure::Expand("rpc error: code = Unavailable desc = injected".to_owned()));
+}
+
+#[tokio::test]
+async fn a_driver_that_is_away_is_named() {
+    let setup = Setup::new(&ALL, None).await;
+    let volume = volume(json!({}));
+    setup.mount("a", &volume).await.expect("mounted");
+    setup.drivers.deregister(&setup.plugin()).await.expect("deregistered");
+    let missing = "driver name d not found in the list of registered CSI drivers";
+    let failure = setup.mount("b", &volume).await.expect_err("no driver");
+    let text = format!("kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: {missing}");
+    assert_eq!(failure, Failure::Stage(text));
+    let failure = setup.csi.unpublish("a").await.expect_err("no driver");
+    assert!(failure.ends_with(missing), "{failure}");
+    setup.register().await;
+    setup.unmount("a").await;
+    setup.unmount("b").await;
+    assert_eq!(setup.calls(), LIFE);
+    setup.server.abort();
+}
+
+#[tokio::test]
+async fn what_an_earlier_kubelet_mounted_is_in_use() {
+    let mut setup = Setup::new(&ALL, None).await;
+    setup.mount("a", &volume(json!({}))).await.expect("mounted");
+    setup.restart().await;
+    assert_eq!(setup.csi.in_use(), ["kubernetes.io/csi/d^h"]);
+    setup.unmount("a").await;
+    assert_eq!(setup.csi.in_use(), Vec::<String>::new());
+    let left = std::fs::read_dir(setup.root.path().join("plugins/kubernetes.io/csi/d")).expect("a folder").count();
+    assert_eq!(left, 0, "nothing is left of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_waits_until_the_node_says_that_it_is_attached() {
+    let root = tempfile::tempdir().expect("a folder");
+    let drivers = Arc::new(Drivers::new(None, "node"));
+    let objects = Arc::new(Objects::new(None));
+    let csi = Csi::new((root.path(), "node"), true, objects, drivers, Arc::new(Tokens::default()));
+    let (pod, volume) = (pod("a"), volume(json!({})));
+    let failure = csi.prepare(&pod, &volume).await.err();
+    assert_eq!(failure, Some(Failure::Attach("timed out waiting for the condition".to_owned())));
+    assert_eq!(csi.in_use(), ["kubernetes.io/csi/d^h"]);
+    let status =
+        json!({"volumesInUse": csi.in_use(), "volumesAttached": [{"name": csi.in_use()[0], "devicePath": ""}]});
+    let node: Node = serde_json::from_value(json!({"status": status})).expect("a node");
+    let observe = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        csi.observe_node(&Arc::new(node));
+    };
+    let (ready, ()) = tokio::join!(csi.prepare(&pod, &volume), observe);
+    assert!(ready.is_ok());
+    csi.unpublish("a").await.expect("nothing was mounted");
+    assert_eq!(csi.in_use(), Vec::<String>::new(), "the pod has given up");
+}
+
+/// A little generator: the sequence of a seed is always the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("a number") % bound
+    }
+}
+
+#[tokio::test]
+async fn no_seed_leads_to_a_forbidden_call_or_leaves_anything() {
+    const CODES: [Code; 5] = [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::NotFound];
+    /// Codes after which the work may have been done.
+    const UNKNOWN: [Code; 3] = [Code::Unavailable, Code::DeadlineExceeded, Code::Aborted];
+    const CALLS: [&str; 4] = ["stage", "publish", "unpublish", "unstage"];
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let mut setup = Setup::new(&ALL, None).await;
+        let change = |index: usize| {
+            let csi = json!({"driver": "d", "volumeHandle": format!("h{index}")});
+            let mode = if index == 1 { "ReadWriteOncePod" } else { "ReadWriteMany" };
+            json!({"csi": csi, "accessModes": [mode], "volumeMode": if index == 2 { "Block" } else { "Filesystem" }})
+        };
+        let volumes: Vec<Volume> =
+            (0..3).map(|index| Volume { name: format!("pv{index}"), ..volume(change(index)) }).collect();
+        setup.fake.state.lock().exclusive.insert("h1".to_owned());
+        let uids = ["a", "b", "c"];
+        for _ in 0..60 {
+            let (uid, other) = (uids[random.below(3)], uids[random.below(3)]);
+            let (one, two) = (&volumes[random.below(3)], &volumes[random.below(3)]);
+            match random.below(10) {
+                0 => setup.restart().await,
+                1 => setup.csi.sweep().await,
+                2 => setup.fail(CALLS[random.below(4)], CODES[random.below(5)], false),
+                3 => setup.fail(CALLS[random.below(4)], UNKNOWN[random.below(3)], true),
+                4 | 5 => drop(setup.csi.unpublish(uid).await),
+                6 => drop(tokio::join!(setup.mount(uid, one), setup.mount(other, two), setup.csi.sweep())),
+                _ => drop(setup.mount(uid, one).await),
+            }
+        }
+        setup.fake.state.lock().faults.clear();
+        for uid in uids {
+            setup.unmount(uid).await;
+        }
+        setup.csi.sweep().await;
+        let state = setup.fake.state.lock();
+        assert_eq!(state.violations, Vec::<String>::new(), "seed {seed}");
+        assert!(state.staged.is_empty(), "seed {seed}: {:?}", state.staged);
+        assert!(state.published.values().all(|targets| targets.is_empty()), "seed {seed}: {:?}", state.published);
+        drop(state);
+        assert_eq!(setup.csi.in_use(), Vec::<String>::new(), "seed {seed}");
+    }
+}

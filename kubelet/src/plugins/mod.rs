@@ -1,0 +1,62 @@
+//! Plugins of a node: programs that serve a socket below `<root-dir>/plugins_registry`, register there and are used by the room
+//! of their type. Answers for upstream's `pkg/kubelet/pluginmanager`.
+//!
+//! In: sockets that come and go. Out: calls of a [`Handler`]. A type of plugins is one handler and one line in [`Handlers`].
+
+mod registration;
+mod watcher;
+
+pub use watcher::run;
+
+use async_trait::async_trait;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::transport::{Channel, Endpoint};
+
+/// The folder of sockets, below the root directory.
+pub const REGISTRY: &str = "plugins_registry";
+
+/// Upstream's wait for a plugin's socket.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A plugin as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plugin {
+    /// Name of the driver or resource.
+    pub name: String,
+    /// Socket that it serves.
+    pub endpoint: PathBuf,
+    /// Versions of its protocol that it speaks.
+    pub versions: Vec<String>,
+}
+
+/// Uses the plugins of one type.
+#[async_trait]
+pub trait Handler: Send + Sync {
+    /// Refuses what cannot be used, before anything is done with it.
+    fn validate(&self, plugin: &Plugin) -> Result<(), String>;
+    /// Takes a plugin in; an error is told to it, and the registration is tried again later.
+    async fn register(&self, plugin: &Plugin) -> Result<(), String>;
+    /// Forgets a plugin whose socket is gone, unless another socket has taken over its name; tried again after an error.
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), String>;
+}
+
+/// Handlers by the type that plugins give: `CSIPlugin`, `DRAPlugin`, `DevicePlugin`.
+pub type Handlers = BTreeMap<&'static str, Arc<dyn Handler>>;
+
+/// A channel to a socket, connected when it is first used.
+///
+/// # Errors
+/// The path is no address.
+pub fn channel(socket: &Path) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
+    let endpoint = endpoint.map_err(|error| format!("invalid socket {}: {error}", socket.display()))?;
+    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy())
+}
+
+/// Text of a failed call, as gRPC for Go writes it.
+pub fn call_error(status: &tonic::Status) -> String {
+    format!("rpc error: code = {} desc = {}", shared::grpc::name(status.code()), status.message())
+}
