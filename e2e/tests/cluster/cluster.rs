@@ -203,6 +203,12 @@ impl Cluster {
         text.trim().to_owned()
     }
 
+    /// What a process of a machine has logged.
+    pub fn log(&self, machine: &str, process: &str) -> String {
+        let path = self.run.join("machines").join(machine).join(format!("{process}.log"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
     /// Copies the logs of all machines next to the target directory, for whoever looks into a failure.
     pub fn keep_logs(&self) {
         let kept = std::env::temp_dir().join("ironclad-e2e-logs");

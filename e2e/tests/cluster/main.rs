@@ -12,6 +12,7 @@ mod joining;
 mod kubectl;
 mod node;
 mod static_pods;
+mod storage;
 mod streams;
 mod two_tier;
 
@@ -39,6 +40,7 @@ fn a_real_cluster_stands() {
     kubectl::run_and_talk(&cluster);
     streams::stay_open(&cluster);
     node::keeps_and_resizes(&cluster);
+    storage::of_drivers(&cluster);
     injection::by_webhook(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);

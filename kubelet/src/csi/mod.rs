@@ -19,7 +19,7 @@ pub(crate) use operations::{Csi, Group};
 pub use volume::Volume;
 
 /// The interface's messages.
-pub(crate) mod v1 {
+pub mod v1 {
     #![allow(clippy::pedantic, clippy::all, missing_docs)]
     tonic::include_proto!("csi.v1");
 }

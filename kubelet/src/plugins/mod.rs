@@ -6,6 +6,7 @@
 mod registration;
 mod watcher;
 
+pub use registration::v1;
 pub use watcher::run;
 
 use async_trait::async_trait;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tonic::Request;
 use v1::registration_client::RegistrationClient;
 
-pub(super) mod v1 {
+/// The interface's messages.
+pub mod v1 {
     #![allow(clippy::pedantic, clippy::all, missing_docs)]
     tonic::include_proto!("pluginregistration");
 }
