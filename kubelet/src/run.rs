@@ -5,6 +5,7 @@ use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
 use crate::config::{self, Config, KubeletConfiguration};
 use crate::cri;
 use crate::csi::{self, Drivers};
+use crate::devices::{self, DeviceHandler, Devices};
 use crate::events::{EventSink, EventType, LogSink};
 use crate::eviction;
 use crate::facts::PodFacts;
@@ -17,6 +18,7 @@ use crate::node::{addresses, lease, tunables};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::plugins;
+use crate::pod_resources;
 use crate::probes;
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
@@ -206,6 +208,7 @@ impl Kubelet {
         let cx = Arc::new(Context {
             images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
             volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
+            devices: Devices::new(&settings.root_dir),
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
             runtime: Arc::new(runtime),
@@ -333,10 +336,21 @@ impl Kubelet {
     /// Plugins that register themselves: a type is a line.
     fn plugins(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
         let folder = self.manager.context().settings.root_dir.join(plugins::REGISTRY);
-        let handlers: plugins::Handlers = [(csi::KIND, Arc::clone(&self.drivers) as Arc<dyn plugins::Handler>)].into();
+        let devices = Arc::clone(&self.manager.context().devices);
+        let handlers: [(_, Arc<dyn plugins::Handler>); 2] = [
+            (csi::KIND, Arc::clone(&self.drivers) as _),
+            (devices::KIND, Arc::new(DeviceHandler(Arc::clone(&devices)))),
+        ];
+        let handlers: plugins::Handlers = handlers.into();
         tasks.spawn("plugins", plugins::run(folder, handlers, shutdown.token().clone()));
         let (drivers, token) = (Arc::clone(&self.drivers), shutdown.token().clone());
         tasks.spawn("csi-node", async move { drivers.run(token).await });
+        tasks.spawn("devices", Arc::clone(&devices).run(shutdown.token().clone()));
+        let (manager, token) = (Arc::clone(&self.manager), shutdown.token().clone());
+        tasks.spawn("pod-resources", async move {
+            let root = manager.context().settings.root_dir.clone();
+            pod_resources::run(&root, manager, devices, token).await;
+        });
     }
 
     /// Pods from files and URLs.

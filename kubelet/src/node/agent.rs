@@ -189,6 +189,7 @@ impl Agent {
             tokio::select! {
                 () = self.wake.notified() => status_at = None,
                 () = self.cx.volumes.in_use_changed() => status_at = None,
+                () = self.cx.devices.changed() => status_at = None,
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -354,6 +355,7 @@ impl Agent {
         if let Some(found) = &found.status {
             object::keep_foreign_resources(&mut status, found);
         }
+        object::set_devices(&mut status, &self.cx.devices.counts());
         let document = |status: &NodeStatus| serde_json::to_value(status).unwrap_or_else(|_| json!({}));
         let old = found.status.as_ref().map_or_else(|| json!({}), document);
         let new = document(&status);

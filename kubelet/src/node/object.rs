@@ -1,6 +1,7 @@
 //! The node object as this kubelet wants it. Pure.
 
 use crate::cri::v1;
+use crate::devices::Count;
 use crate::resources::MachineInfo;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
@@ -83,6 +84,15 @@ pub fn keep_foreign_resources(status: &mut NodeStatus, found: &NodeStatus) {
     for (name, quantity) in found.capacity.iter().flatten().filter(|(name, _)| !is_own(name)) {
         status.capacity.get_or_insert_default().insert(name.clone(), quantity.clone());
         status.allocatable.get_or_insert_default().insert(name.clone(), quantity.clone());
+    }
+}
+
+/// Counts the devices of plugins among the node's resources.
+pub fn set_devices(status: &mut NodeStatus, counts: &BTreeMap<String, Count>) {
+    for (name, count) in counts {
+        let quantity = |number: usize| Quantity(number.to_string());
+        status.capacity.get_or_insert_default().insert(name.clone(), quantity(count.capacity));
+        status.allocatable.get_or_insert_default().insert(name.clone(), quantity(count.allocatable));
     }
 }
 

@@ -138,6 +138,7 @@ async fn leftovers(
     let in_runtime: HashSet<&String> = sandboxes.iter().filter_map(|s| s.labels.get(labels::POD_UID)).collect();
     // Asked for each of them: taking down the one before takes its time.
     let gone = |uid: &String| !manager.uids().contains(uid) && !in_runtime.contains(uid) && !present(uid);
+    cx.devices.retain(|uid| !gone(&uid.to_owned()));
     let folders: Vec<String> = folders.into_iter().filter(gone).collect();
     if volumes.as_ref().is_none_or(JoinHandle::is_finished) {
         *volumes = Some(tokio::spawn(take_down(Arc::clone(cx), folders)));

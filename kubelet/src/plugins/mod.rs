@@ -9,11 +9,17 @@ mod watcher;
 pub use registration::v1;
 pub use watcher::run;
 
+use crate::settings::PRIVATE_FOLDER;
 use async_trait::async_trait;
 use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint};
 
 /// The folder of sockets, below the root directory.
@@ -46,6 +52,25 @@ pub trait Handler: Send + Sync {
 
 /// Handlers by the type that plugins give: `CSIPlugin`, `DRAPlugin`, `DevicePlugin`.
 pub type Handlers = BTreeMap<&'static str, Arc<dyn Handler>>;
+
+/// Serves a socket of the kubelet's own until shutdown.
+pub async fn serve(socket: &Path, router: Router, shutdown: CancellationToken) {
+    if let Err(error) = listen(socket, router, shutdown).await {
+        tracing::error!(socket = %socket.display(), %error, "Failed to serve");
+    }
+}
+
+async fn listen(socket: &Path, router: Router, shutdown: CancellationToken) -> anyhow::Result<()> {
+    if let Some(folder) = socket.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
+    }
+    std::fs::remove_file(socket).or_else(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })?;
+    let connections = UnixListenerStream::new(UnixListener::bind(socket)?);
+    Ok(router.serve_with_incoming_shutdown(connections, shutdown.cancelled_owned()).await?)
+}
 
 /// A channel to a socket, connected when it is first used.
 ///

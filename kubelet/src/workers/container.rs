@@ -4,6 +4,7 @@ use super::plan::container_hash;
 use super::sandbox::{pod_labels, seccomp_root};
 use super::security::{self, ImageUser};
 use crate::cri::{labels, v1};
+use crate::devices::v1beta1::{self as plugin, ContainerAllocateResponse};
 use crate::env::expand;
 use crate::pods;
 use crate::resources::{MachineInfo, container_resources};
@@ -23,10 +24,22 @@ pub struct Prepared {
     pub mounts: Vec<v1::Mount>,
     /// Devices.
     pub devices: Vec<v1::Device>,
+    /// What plugins say that the container needs for their devices.
+    pub plugins: Vec<ContainerAllocateResponse>,
     /// The image's id, so that the very image that was checked is run.
     pub image_id: String,
     /// Who the image runs as.
     pub image_user: ImageUser,
+}
+
+fn plugin_mount(mount: plugin::Mount) -> v1::Mount {
+    let plugin::Mount { container_path, host_path, read_only } = mount;
+    v1::Mount { container_path, host_path, readonly: read_only, ..v1::Mount::default() }
+}
+
+fn plugin_device(device: plugin::DeviceSpec) -> v1::Device {
+    let plugin::DeviceSpec { container_path, host_path, permissions } = device;
+    v1::Device { container_path, host_path, permissions }
 }
 
 /// Devices of a container for its `volumeDevices`. Upstream's `makeBlockVolumes`.
@@ -89,10 +102,18 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
 pub fn container_config(
     pod: &Pod,
     container: &Container,
-    prepared: Prepared,
+    mut prepared: Prepared,
     machine: &MachineInfo,
     settings: &Settings,
 ) -> Result<v1::ContainerConfig, String> {
+    let mut annotations = annotations(pod, container, prepared.attempt);
+    let mut cdi_devices = Vec::new();
+    for answer in std::mem::take(&mut prepared.plugins) {
+        prepared.mounts.extend(answer.mounts.into_iter().map(plugin_mount));
+        prepared.devices.extend(answer.devices.into_iter().map(plugin_device));
+        annotations.extend(answer.annotations);
+        cdi_devices.extend(answer.cdi_devices.into_iter().map(|device| v1::CdiDevice { name: device.name }));
+    }
     let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|s| expand(s, &prepared.env)).collect();
     let root = seccomp_root(settings);
     let context = security::container(pod, container, &prepared.image_user, &root, settings.seccomp_default)?;
@@ -113,7 +134,7 @@ pub fn container_config(
         mounts: prepared.mounts,
         devices: prepared.devices,
         labels: all_labels,
-        annotations: annotations(pod, container, prepared.attempt),
+        annotations,
         log_path: format!("{}/{}.log", container.name, prepared.attempt),
         stdin,
         stdin_once: container.stdin_once.unwrap_or(false),
@@ -122,7 +143,7 @@ pub fn container_config(
             resources: Some(container_resources(pod, container, machine, &settings.resources)),
             security_context: Some(context),
         }),
-        cdi_devices: Vec::new(),
+        cdi_devices,
     })
 }
 

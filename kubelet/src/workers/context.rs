@@ -1,6 +1,7 @@
 //! What every worker needs: the doors of the other rooms.
 
 use crate::cri::Runtime;
+use crate::devices::Devices;
 use crate::events::EventSink;
 use crate::facts::PodFacts;
 use crate::hooks::Hooks;
@@ -76,6 +77,8 @@ pub struct Context {
     pub images: Images,
     /// Volumes.
     pub volumes: Arc<dyn Volumes>,
+    /// Devices of plugins.
+    pub devices: Arc<Devices>,
     /// Probes.
     pub probes: Arc<dyn Probes>,
     /// Hooks.

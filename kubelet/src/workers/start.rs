@@ -110,10 +110,13 @@ impl Start<'_> {
         let log_dir = cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod)).join(name);
         let attempt = attempt.max(next_log(&log_dir));
         let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
-        let env = self.environment(container, &facts).await.map_err(config_error)?;
+        let plugins = cx.devices.options(pod, name).await.map_err(config_error)?;
+        // What the container says itself counts more than what plugins say.
+        let mut env: Vec<(String, String)> = plugins.iter().flat_map(|answer| answer.envs.clone()).collect();
+        env.extend(self.environment(container, &facts).await.map_err(config_error)?);
         let mounts = self.mounts(container, &facts, &env).await.map_err(config_error)?;
         let devices = block_devices(container, self.volumes).map_err(config_error)?;
-        let prepared = Prepared { attempt, env, mounts, devices, image_id, image_user };
+        let prepared = Prepared { attempt, env, mounts, devices, plugins, image_id, image_user };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let Some(target) = target {
             look_into(&mut config, &target.id);

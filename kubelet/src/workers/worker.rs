@@ -508,6 +508,9 @@ impl Worker {
             self.cx.events.pod(pod, "", EventType::Warning, "FailedCreatePodContainer", &text);
             return Err(());
         }
+        if self.allocate_devices(pod).await.is_none() {
+            return Ok(());
+        }
         // Volumes come first: a pod whose volumes are missing has no sandbox.
         if self.mount(pod, &Observed::default()).await?.is_none() {
             return Ok(());
@@ -524,6 +527,20 @@ impl Worker {
                 let text = format!("Failed to create pod sandbox: {error}");
                 self.cx.events.pod(pod, "", EventType::Warning, "FailedCreatePodSandBox", &text);
                 Err(())
+            }
+        }
+    }
+
+    /// Gets the pod its devices; none when it has to stop: also because there are not enough, for which it fails.
+    async fn allocate_devices(&mut self, pod: &Arc<Pod>) -> Option<()> {
+        let cx = Arc::clone(&self.cx);
+        match self.watch_start(pod, cx.devices.allocate(pod)).await? {
+            Ok(()) => Some(()),
+            Err(error) => {
+                let text = format!("Allocate failed due to {error}, which is unexpected");
+                self.cx.events.pod(pod, "", EventType::Warning, "UnexpectedAdmissionError", &text);
+                self.mailbox.fail("UnexpectedAdmissionError", &format!("Pod was rejected: {text}"), None);
+                None
             }
         }
     }

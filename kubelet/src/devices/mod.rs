@@ -1,0 +1,298 @@
+//! Devices of plugins: what the node has of them, which containers get which, and what a container needs to use its own.
+//! Answers for upstream's `pkg/kubelet/cm/devicemanager`.
+//!
+//! In: registrations on `<root-dir>/device-plugins/kubelet.sock` or in the plugin registry, plugins' lists, pods. Out:
+//! resources of the node, parts of container configurations, the checkpoint. A plugin that is away or slow keeps nobody
+//! waiting but the pods that want its devices.
+
+mod checkpoint;
+mod plugin;
+mod registration;
+mod state;
+
+pub use state::Count;
+
+use crate::plugins::{Handler, Plugin};
+use crate::pods;
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use plugin::Endpoint;
+use shared::types::is_extended_resource;
+use state::{Device, Owner, State};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use v1beta1::ContainerAllocateResponse;
+
+/// The interface's messages.
+pub mod v1beta1 {
+    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    tonic::include_proto!("v1beta1");
+}
+
+/// Type that device plugins register as.
+pub const KIND: &str = "DevicePlugin";
+/// Folder of sockets and of the checkpoint, below the root directory.
+pub const FOLDER: &str = "device-plugins";
+/// Version of the interface.
+const VERSION: &str = "v1beta1";
+/// Upstream's `endpointStopGracePeriod`: a plugin that is away for longer has no devices.
+const GRACE: Duration = Duration::from_secs(5 * 60);
+
+/// A device as a container, and whoever asks, sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Resource that it counts as.
+    pub resource: String,
+    /// The plugin's name of it.
+    pub id: String,
+    /// NUMA nodes that it is near.
+    pub nodes: Vec<i64>,
+}
+
+/// Devices of one node.
+pub struct Devices {
+    folder: PathBuf,
+    state: Mutex<State>,
+    endpoints: Mutex<HashMap<String, Endpoint>>,
+    changed: Notify,
+}
+
+impl Devices {
+    /// The node's devices as an earlier kubelet left them, below its root directory.
+    pub fn new(root: &Path) -> Arc<Self> {
+        let folder = root.join(FOLDER);
+        let state = Mutex::new(checkpoint::read(&folder));
+        Arc::new(Self { folder, state, endpoints: Mutex::default(), changed: Notify::new() })
+    }
+
+    /// Numbers of devices by resource; none of a resource that is gone.
+    pub fn counts(&self) -> BTreeMap<String, Count> {
+        self.state.lock().counts()
+    }
+
+    /// Returns when [`Self::counts`] has changed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Serves registrations until shutdown.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        registration::run(self, shutdown).await;
+    }
+
+    /// Writes the checkpoint; a failure is logged: what runs goes on.
+    fn save(&self) {
+        let state = self.state.lock();
+        if let Err(error) = checkpoint::write(&self.folder, &state) {
+            tracing::error!(%error, "Writing checkpoint encountered");
+        }
+    }
+
+    /// Takes a plugin in the place of the one that had its resource.
+    fn add(self: &Arc<Self>, resource: &str, socket: &Path, options: Option<v1beta1::DevicePluginOptions>) {
+        match Endpoint::new(socket, options) {
+            Ok(endpoint) => {
+                tracing::info!(resource, socket = %socket.display(), "Registered device plugin");
+                let (gone, id) = (endpoint.gone.clone(), endpoint.id);
+                if let Some(before) = self.endpoints.lock().insert(resource.to_owned(), endpoint.clone()) {
+                    before.gone.cancel();
+                }
+                let (devices, resource) = (Arc::clone(self), resource.to_owned());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = gone.cancelled() => {}
+                        () = endpoint.follow(|list| devices.update(&resource, id, list)) => devices.fail(&resource, id).await,
+                    }
+                });
+            }
+            Err(error) => tracing::error!(resource, error, "Failed to dial device plugin"),
+        }
+    }
+
+    fn is_current(&self, resource: &str, id: u64) -> bool {
+        self.endpoints.lock().get(resource).is_some_and(|endpoint| endpoint.id == id)
+    }
+
+    /// Takes in a plugin's list.
+    fn update(&self, resource: &str, id: u64, list: BTreeMap<String, Device>) {
+        if !self.is_current(resource, id) {
+            return;
+        }
+        if self.state.lock().update(resource, list) {
+            self.changed.notify_one();
+        }
+        self.save();
+    }
+
+    /// A plugin is away: its devices are ill, and gone when it does not come back.
+    async fn fail(&self, resource: &str, id: u64) {
+        if !self.is_current(resource, id) {
+            return;
+        }
+        tracing::warn!(resource, "Device plugin is away, its devices are marked unhealthy");
+        self.state.lock().fail(resource);
+        self.changed.notify_one();
+        self.save();
+        tokio::time::sleep(GRACE).await;
+        let is_current = self.is_current(resource, id);
+        if is_current {
+            self.endpoints.lock().remove(resource);
+            self.state.lock().update(resource, BTreeMap::new());
+            self.changed.notify_one();
+            self.save();
+        }
+    }
+
+    /// Gives a pod's containers the devices that they want and do not have.
+    ///
+    /// # Errors
+    /// There are not enough, or a plugin refused: the pod cannot run here.
+    pub async fn allocate(&self, pod: &Pod) -> Result<(), String> {
+        let wanted = self.state.lock().wanted(pod);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut taken = Vec::new();
+        for (container, resource, number) in wanted {
+            let owner: Owner = (pods::uid(pod).to_owned(), container, resource);
+            taken.push(owner.clone());
+            if let Err(error) = self.allocate_one(pod, &owner, number).await {
+                let mut state = self.state.lock();
+                taken.iter().for_each(|owner| drop(state.allocations.remove(owner)));
+                return Err(error);
+            }
+        }
+        self.save();
+        Ok(())
+    }
+
+    async fn allocate_one(&self, pod: &Pod, owner: &Owner, number: usize) -> Result<(), String> {
+        let (_, container, resource) = owner;
+        let endpoint = self.endpoint(resource);
+        let wanted = (container.as_str(), resource.as_str(), number);
+        let choices = self.state.lock().choices(pod, wanted)?;
+        let preferred = match &endpoint {
+            Some(endpoint) if choices.needed > 0 => endpoint.preferred(&choices).await,
+            _ => Vec::new(),
+        };
+        let ids = {
+            let mut state = self.state.lock();
+            // Another pod may have taken some while the plugin was asked.
+            let ids = state.choices(pod, wanted)?.pick(&preferred);
+            state.take(owner, &ids);
+            ids
+        };
+        let endpoint = endpoint.ok_or_else(|| format!("unknown Device Plugin {resource}"))?;
+        let response = endpoint.allocate(&ids).await?;
+        if let Some(allocation) = self.state.lock().allocations.get_mut(owner) {
+            allocation.response = Some(response);
+        }
+        Ok(())
+    }
+
+    /// Frees the devices of pods that are not there any more.
+    pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        let is_changed = self.state.lock().retain(is_there);
+        if is_changed {
+            self.save();
+        }
+    }
+
+    fn endpoint(&self, resource: &str) -> Option<Endpoint> {
+        self.endpoints.lock().get(resource).cloned()
+    }
+
+    /// What a container needs to use its devices: the plugins' answers, after their preparations for its start.
+    ///
+    /// # Errors
+    /// A plugin is away, or failed.
+    pub async fn options(&self, pod: &Pod, container: &str) -> Result<Vec<ContainerAllocateResponse>, String> {
+        let allocations: Vec<(String, Vec<String>, Option<ContainerAllocateResponse>)> = {
+            let state = self.state.lock();
+            let own = state.of_container(pods::uid(pod), container);
+            own.map(|(resource, allocation)| {
+                let ids = allocation.ids().into_iter().cloned().collect();
+                (resource.to_owned(), ids, allocation.response.clone())
+            })
+            .collect()
+        };
+        let mut answers = Vec::new();
+        for (resource, ids, response) in allocations {
+            let missing = || format!("endpoint not found in cache for a registered resource: {resource}");
+            let endpoint = self.endpoint(&resource).ok_or_else(missing)?;
+            endpoint.prepare(&ids).await?;
+            answers.extend(response);
+        }
+        Ok(answers)
+    }
+
+    /// Devices of a container.
+    pub fn of_container(&self, uid: &str, container: &str) -> Vec<Granted> {
+        let state = self.state.lock();
+        let granted = state.of_container(uid, container).flat_map(|(resource, allocation)| {
+            let known = state.devices.get(resource);
+            allocation.ids().into_iter().map(move |id| Granted {
+                resource: resource.to_owned(),
+                id: id.clone(),
+                nodes: known.and_then(|devices| devices.get(id)).map(|device| device.nodes.clone()).unwrap_or_default(),
+            })
+        });
+        granted.collect()
+    }
+
+    /// Devices that pods can have, whoever has them.
+    pub fn healthy(&self) -> Vec<Granted> {
+        let state = self.state.lock();
+        let all = state.devices.iter().flat_map(|(resource, devices)| {
+            let healthy = devices.iter().filter(|(_, device)| device.is_healthy);
+            healthy.map(|(id, device)| Granted {
+                resource: resource.clone(),
+                id: id.clone(),
+                nodes: device.nodes.clone(),
+            })
+        });
+        all.collect()
+    }
+}
+
+#[async_trait]
+impl Handler for DeviceHandler {
+    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+        if !plugin.versions.iter().any(|version| version == VERSION) {
+            let versions = &plugin.versions;
+            return Err(format!("manager version, {VERSION}, is not among plugin supported versions {versions:?}"));
+        }
+        if !is_extended_resource(&plugin.name) {
+            return Err(format!("invalid name of device plugin socket: the ResourceName {:?} is invalid", plugin.name));
+        }
+        Ok(())
+    }
+
+    async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+        self.0.add(&plugin.name, &plugin.endpoint, None);
+        Ok(())
+    }
+
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), String> {
+        let gone = {
+            let endpoints = self.0.endpoints.lock();
+            endpoints.get(&plugin.name).filter(|endpoint| endpoint.socket == plugin.endpoint).map(|found| found.id)
+        };
+        if let Some(id) = gone {
+            let (devices, name) = (Arc::clone(&self.0), plugin.name.clone());
+            tokio::spawn(async move { devices.fail(&name, id).await });
+        }
+        Ok(())
+    }
+}
+
+/// Takes in device plugins from the plugin registry.
+pub struct DeviceHandler(pub Arc<Devices>);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The podresources service: which resources the node's pods have, for monitors and operators, on
+//! `<root-dir>/pod-resources/kubelet.sock`. Upstream's `pkg/kubelet/apis/podresources`, v1.
+
+use crate::devices::{Devices, Granted};
+use crate::plugins;
+use crate::pods;
+use crate::workers::manager::Manager;
+use k8s_openapi::api::core::v1::Pod;
+use shared::types::{is_pod_terminal, is_sidecar};
+use std::path::Path;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+
+/// The interface's messages.
+pub mod v1 {
+    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    tonic::include_proto!("v1");
+}
+
+/// Folder of the socket, below the root directory.
+const FOLDER: &str = "pod-resources";
+const SOCKET: &str = "kubelet.sock";
+
+struct Service {
+    manager: Arc<Manager>,
+    devices: Arc<Devices>,
+}
+
+/// A device, one entry each, as upstream writes them.
+fn device(granted: Granted) -> v1::ContainerDevices {
+    let nodes: Vec<v1::NumaNode> = granted.nodes.into_iter().map(|id| v1::NumaNode { id }).collect();
+    v1::ContainerDevices {
+        resource_name: granted.resource,
+        device_ids: vec![granted.id],
+        topology: (!nodes.is_empty()).then_some(v1::TopologyInfo { nodes }),
+    }
+}
+
+/// Resources of a pod, by the containers that hold them as long as it runs.
+fn resources(pod: &Pod, of_container: impl Fn(&str) -> Vec<Granted>) -> v1::PodResources {
+    let spec = pod.spec.iter();
+    let lasting = spec.flat_map(|spec| {
+        let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
+        sidecars.chain(&spec.containers)
+    });
+    let containers = lasting.map(|container| v1::ContainerResources {
+        name: container.name.clone(),
+        devices: of_container(&container.name).into_iter().map(device).collect(),
+        ..v1::ContainerResources::default()
+    });
+    v1::PodResources {
+        name: pods::name(pod).to_owned(),
+        namespace: pods::namespace(pod).to_owned(),
+        containers: containers.collect(),
+    }
+}
+
+impl Service {
+    fn of(&self, pod: &Pod) -> v1::PodResources {
+        resources(pod, |container| self.devices.of_container(pods::uid(pod), container))
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Service {
+    async fn list(
+        &self,
+        _: Request<v1::ListPodResourcesRequest>,
+    ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
+        let pods = self.manager.pods();
+        let active = pods.iter().filter(|pod| !is_pod_terminal(pod));
+        let pod_resources = active.map(|pod| self.of(pod)).collect();
+        Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<v1::AllocatableResourcesRequest>,
+    ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
+        let devices = self.devices.healthy().into_iter().map(device).collect();
+        Ok(Response::new(v1::AllocatableResourcesResponse { devices, ..Default::default() }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<v1::GetPodResourcesRequest>,
+    ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
+        let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
+        let pods = self.manager.pods();
+        let found = pods.iter().find(|pod| pods::name(pod) == pod_name && pods::namespace(pod) == pod_namespace);
+        let missing = || Status::unknown(format!("pod {pod_name} in namespace {pod_namespace} not found"));
+        let pod_resources = Some(self.of(found.ok_or_else(missing)?));
+        Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))
+    }
+}
+
+/// Serves the socket until shutdown.
+pub async fn run(root: &Path, manager: Arc<Manager>, devices: Arc<Devices>, shutdown: CancellationToken) {
+    let service = PodResourcesListerServer::new(Service { manager, devices });
+    let socket = root.join(FOLDER).join(SOCKET);
+    plugins::serve(&socket, tonic::transport::Server::builder().add_service(service), shutdown).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_are_told_with_the_containers_that_last() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {
+            "initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always"}],
+            "containers": [{"name": "main"}]}}))
+        .expect("a pod");
+        let granted = |container: &str| match container {
+            "main" => vec![Granted { resource: "r.io/d".to_owned(), id: "a".to_owned(), nodes: vec![1] }],
+            _ => Vec::new(),
+        };
+        let told = resources(&pod, granted);
+        let names: Vec<&str> = told.containers.iter().map(|container| container.name.as_str()).collect();
+        assert_eq!((told.name.as_str(), told.namespace.as_str(), names.as_slice()), ("p", "n", &["side", "main"][..]));
+        let devices = &told.containers[1].devices;
+        assert_eq!(devices[0].device_ids, ["a"]);
+        assert_eq!(devices[0].topology.as_ref().map(|topology| topology.nodes[0].id), Some(1));
+        assert!(told.containers[0].devices.is_empty());
+    }
+}
