@@ -4,6 +4,7 @@
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
 mod cluster;
+mod devices;
 mod dns;
 mod dual_stack;
 mod failures;
@@ -41,6 +42,7 @@ fn a_real_cluster_stands() {
     streams::stay_open(&cluster);
     node::keeps_and_resizes(&cluster);
     storage::of_drivers(&cluster);
+    devices::of_plugins(&cluster);
     injection::by_webhook(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);

@@ -191,8 +191,11 @@ pub fn of_drivers(cluster: &Cluster) {
         // A pod stays as long as its driver cannot take its volumes down.
         let found = cluster.json("get pod writer");
         let log = cluster.log(NODE, "kubelet");
-        let missing = format!("driver name {DRIVER} not found");
-        if log.contains(&missing) { Ok(()) } else { Err(found["status"].to_string()) }
+        if log.contains("UnmountVolume.TearDown failed for volume \\\"precious\\\"") {
+            Ok(())
+        } else {
+            Err(found["status"].to_string())
+        }
     });
     cluster.kubectl("get pod writer");
     let driver = Driver::start(cluster);

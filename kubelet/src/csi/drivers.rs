@@ -25,7 +25,7 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// No drivers yet, of the node of this name.
+    /// Creates a registry without drivers for the node of this name.
     pub fn new(client: Option<kube::Client>, node: &str) -> Self {
         Self {
             known: Mutex::default(),

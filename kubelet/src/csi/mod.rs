@@ -15,7 +15,7 @@ mod operations;
 mod volume;
 
 pub use drivers::{Drivers, KIND};
-pub(crate) use operations::{Csi, Group};
+pub(crate) use operations::{Csi, Group, Ready};
 pub use volume::Volume;
 
 /// The interface's messages.

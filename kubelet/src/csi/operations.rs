@@ -140,8 +140,8 @@ impl Csi {
         self.attachments.observe(node);
     }
 
-    /// Waits for the turn of a volume: calls for it do not overlap.
-    async fn turn(&self, key: &Key) -> tokio::sync::OwnedMutexGuard<()> {
+    /// Locks a volume: calls for it do not overlap.
+    async fn lock(&self, key: &Key) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = Arc::clone(self.locks.lock().entry(key.clone()).or_default());
         let guard = lock.lock_owned().await;
         // Those that nobody waits for are dropped: the map has one, and whoever holds it another.
@@ -167,14 +167,14 @@ impl Csi {
         let uid = pods::uid(pod);
         let publish = |error: String| Failure::Publish(error);
         if self.is_published(uid, &volume.name) {
-            return Ok(Ready(None));
+            return Ok(Ready::Published);
         }
         let object = self.objects.csi_driver(&volume.driver).await;
         let object = object.map_err(|error| publish(format!("error getting CSIDriver {}: {error}", volume.driver)))?;
         volume::check_lifecycle(volume, object.as_deref()).map_err(publish)?;
         self.done.lock().wanted.insert((uid.to_owned(), volume.key()));
         let context = self.attached(uid, volume, object.as_deref()).await.map_err(Failure::Attach)?;
-        Ok(Ready(Some(Prepared { object, context })))
+        Ok(Ready::Unpublished(Prepared { object, context }))
     }
 
     /// Waits for the attachment of a volume that needs one: what the attacher tells the driver's node service.
@@ -200,10 +200,14 @@ impl Csi {
         ready: Ready,
     ) -> Result<PathBuf, Failure> {
         let uid = pods::uid(pod);
-        let Ready(Some(prepared)) = ready else { return Ok(self.path(uid, volume)) };
+        let (prepared, is_again) = match ready {
+            Ready::Published => return Ok(self.path(uid, volume)),
+            Ready::Unpublished(prepared) => (prepared, false),
+            Ready::Again(prepared) => (prepared, true),
+        };
         let key = volume.key();
-        let _turn = self.turn(&key).await;
-        if self.is_published(uid, &volume.name) {
+        let _guard = self.lock(&key).await;
+        if self.is_published(uid, &volume.name) && !is_again {
             return Ok(self.path(uid, volume));
         }
         if volume.is_of_one_pod() && self.users(&key).await?.iter().any(|user| user.uid != uid) {
@@ -215,7 +219,7 @@ impl Csi {
             self.stage(&call).await.map_err(Failure::Stage)?;
             self.done.lock().staged.insert(key);
         }
-        self.publish_staged(&call).await.map_err(Failure::Publish)?;
+        self.publish_staged(&call, is_again).await.map_err(Failure::Publish)?;
         self.done.lock().published.insert((uid.to_owned(), volume.name.clone()));
         Ok(self.path(uid, volume))
     }
@@ -319,7 +323,7 @@ impl Csi {
         }
     }
 
-    async fn publish_staged(&self, call: &Call<'_>) -> Result<(), String> {
+    async fn publish_staged(&self, call: &Call<'_>, is_again: bool) -> Result<(), String> {
         let (volume, uid) = (call.volume, pods::uid(call.pod));
         let request = self.publication(call).await?;
         let folder = self.layout.published(uid, &volume.name, volume.is_block);
@@ -349,7 +353,8 @@ impl Csi {
             }
             return Err(error.to_string());
         }
-        self.give_to_group(call, target).await
+        // The files of a volume that is published again have their group.
+        if is_again { Ok(()) } else { self.give_to_group(call, target).await }
     }
 
     /// Removes the files of a volume that is not published.
@@ -407,24 +412,20 @@ impl Csi {
         given.await.map_err(|error| format!("applyFSGroup failed for vol {handle}: {error}"))
     }
 
-    /// Publishes a volume of a running pod again: for an earlier kubelet's pod, whose volumes this one has yet to know, and
-    /// where the driver asks for it because tokens and the like may have changed.
-    pub(crate) async fn refresh(&self, pod: &Pod, volume: &Volume, group: Option<Group>) -> Result<(), Failure> {
+    /// Waits until a volume of a running pod can be published again: for an earlier kubelet's pod, whose volumes this one has
+    /// yet to know, and where the driver asks for it because tokens and the like may have changed. May be given up.
+    pub(crate) async fn prepare_again(&self, pod: &Pod, volume: &Volume) -> Result<Ready, Failure> {
         let uid = pods::uid(pod);
         if !self.is_published(uid, &volume.name) {
-            let ready = self.prepare(pod, volume).await?;
-            return self.publish(pod, volume, group, ready).await.map(drop);
+            return self.prepare(pod, volume).await;
         }
-        let failed = |error: String| Failure::Publish(error);
-        let object = self.objects.csi_driver(&volume.driver).await.map_err(|error| failed(error.to_string()))?;
+        let object = self.objects.csi_driver(&volume.driver).await;
+        let object = object.map_err(|error| Failure::Publish(error.to_string()))?;
         if object.as_ref().is_none_or(|object| object.spec.requires_republish != Some(true)) {
-            return Ok(());
+            return Ok(Ready::Published);
         }
         let context = self.attached(uid, volume, object.as_deref()).await.map_err(Failure::Attach)?;
-        let _turn = self.turn(&volume.key()).await;
-        let call = self.call(pod, volume, group, Prepared { object, context }).await?;
-        let publication = self.publication(&call).await.map_err(failed)?;
-        call.driver.publish(publication).await.map_err(|error| failed(error.to_string()))
+        Ok(Ready::Again(Prepared { object, context }))
     }
 
     /// Grows a published volume to the size of the persistent one, and tells the claim. Upstream's `NodeExpander`.
@@ -435,7 +436,7 @@ impl Csi {
         claim: &PersistentVolumeClaim,
     ) -> Result<(), Failure> {
         let Some(bytes) = expansion::wanted(claim, volume) else { return Ok(()) };
-        let _turn = self.turn(&volume.key()).await;
+        let _guard = self.lock(&volume.key()).await;
         let call = self.call(pod, volume, None, Prepared::default()).await?;
         if !call.can(Capability::ExpandVolume) {
             return Ok(());
@@ -516,7 +517,7 @@ impl Csi {
             // A kubelet died before it asked the driver for anything.
             return self.forget_published(&uid, &name, is_block, target).await;
         };
-        let _turn = self.turn(&record.key()).await;
+        let _guard = self.lock(&record.key()).await;
         let unknown = |error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {error}");
         let driver = self.drivers.get(&record.driver_name).map_err(unknown)?;
         self.done.lock().published.remove(&(uid.clone(), name.clone()));
@@ -524,7 +525,7 @@ impl Csi {
         self.forget_published(&uid, &name, is_block, target).await
     }
 
-    /// Unstages a volume that no pod has; its turn is the caller's.
+    /// Unstages a volume that no pod has, and that the caller has locked.
     async fn unstage_unused(&self, found: &Staged) -> Result<(), String> {
         let Staged { record, name, is_block } = found;
         let key = record.key();
@@ -566,7 +567,7 @@ impl Csi {
         let Ok(staged) = blocking(move || Ok(layout.all_staged())).await else { return };
         for found in staged.into_iter().filter(|found| is_meant(&found.record)) {
             let key = found.record.key();
-            let _turn = self.turn(&key).await;
+            let _guard = self.lock(&key).await;
             if let Err(error) = self.unstage_unused(&found).await {
                 tracing::warn!(driver = key.0, handle = key.1, error, "UnmountDevice failed");
             }
@@ -576,11 +577,17 @@ impl Csi {
 
 /// What a volume's publication needs to know of its driver and attachment.
 #[derive(Default)]
-struct Prepared {
+pub(crate) struct Prepared {
     object: Option<Arc<CSIDriver>>,
     /// What the attacher tells the node service.
     context: BTreeMap<String, String>,
 }
 
-/// A volume that can be published; none for one that is.
-pub(crate) struct Ready(Option<Prepared>);
+/// A volume that can be published.
+pub(crate) enum Ready {
+    /// It is, and its driver wants no more.
+    Published,
+    Unpublished(Prepared),
+    /// It is, and its driver wants it again.
+    Again(Prepared),
+}

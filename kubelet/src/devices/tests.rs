@@ -1,4 +1,4 @@
-//! A plugin that serves a socket, and a kubelet's room for it.
+//! A plugin that serves a socket, and a kubelet's devices.
 
 use super::v1beta1::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use super::v1beta1::registration_client::RegistrationClient;

@@ -1,4 +1,4 @@
-//! Plugins of a node: programs that serve a socket below `<root-dir>/plugins_registry`, register there and are used by the room
+//! Plugins of a node: programs that serve a socket below `<root-dir>/plugins_registry`, register there and are used by the module
 //! of their type. Answers for upstream's `pkg/kubelet/pluginmanager`.
 //!
 //! In: sockets that come and go. Out: calls of a [`Handler`]. A type of plugins is one handler and one line in [`Handlers`].

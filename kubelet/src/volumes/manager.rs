@@ -4,7 +4,7 @@ use super::claims::{self, Claimed, Source, Use};
 use super::content::{Context, payload};
 use super::tokens::Tokens;
 use super::{MountedVolume, VolumeError, Volumes, hostpath, mounts, writer};
-use crate::csi::{self, Csi, Drivers, Failure, Group};
+use crate::csi::{self, Csi, Drivers, Failure, Group, Ready};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -26,20 +26,20 @@ use tokio_util::sync::CancellationToken;
 
 /// Volumes below one kubelet's root directory.
 pub struct Manager {
-    room: Arc<Room>,
-    turns: Mutex<HashMap<String, Arc<Turn>>>,
+    inner: Arc<Inner>,
+    locks: Mutex<HashMap<String, Arc<PodLock>>>,
 }
 
 /// Work on one pod's volumes: it may be begun by many, and taking down waits for all of it.
 #[derive(Default)]
-struct Turn {
-    lock: RwLock<()>,
+struct PodLock {
+    busy: RwLock<()>,
     /// The pod is being taken down: nothing is begun any more.
     gone: CancellationToken,
 }
 
 /// What volumes are made with.
-struct Room {
+struct Inner {
     pods: PathBuf,
     objects: Arc<dyn ObjectSource>,
     tokens: Arc<Tokens>,
@@ -66,28 +66,28 @@ impl Manager {
         let place = (settings.root_dir.as_path(), settings.node_name.as_str());
         let by_controller = settings.enable_controller_attach_detach;
         let csi = Csi::new(place, by_controller, Arc::clone(&objects), drivers, Arc::clone(&tokens));
-        let room = Arc::new(Room { pods: settings.root_dir.join("pods"), objects, tokens, csi });
-        Self { room, turns: Mutex::default() }
+        let inner = Arc::new(Inner { pods: settings.root_dir.join("pods"), objects, tokens, csi });
+        Self { inner, locks: Mutex::default() }
     }
 
-    fn turn(&self, uid: &str) -> Arc<Turn> {
-        Arc::clone(self.turns.lock().entry(uid.to_owned()).or_default())
+    fn lock(&self, uid: &str) -> Arc<PodLock> {
+        Arc::clone(self.locks.lock().entry(uid.to_owned()).or_default())
     }
 
     /// Does work on a pod's volumes to its end, also when nobody waits for it any more: what it mounts is to be found.
     async fn work<T: Send + 'static, F>(
         &self,
         pod: &Pod,
-        work: impl FnOnce(Arc<Room>, Pod, Arc<Turn>) -> F,
+        work: impl FnOnce(Arc<Inner>, Pod, Arc<PodLock>) -> F,
     ) -> Result<T, VolumeError>
     where
         F: Future<Output = Result<T, VolumeError>> + Send + 'static,
     {
-        let turn = self.turn(pods::uid(pod));
-        let doing = work(Arc::clone(&self.room), pod.clone(), Arc::clone(&turn));
+        let lock = self.lock(pods::uid(pod));
+        let doing = work(Arc::clone(&self.inner), pod.clone(), Arc::clone(&lock));
         let task = tokio::spawn(async move {
-            let _busy = turn.lock.read().await;
-            if turn.gone.is_cancelled() {
+            let _busy = lock.busy.read().await;
+            if lock.gone.is_cancelled() {
                 return Err(VolumeError::TearDown("the pod's volumes are being taken down".to_owned()));
             }
             doing.await
@@ -96,7 +96,7 @@ impl Manager {
     }
 }
 
-impl Room {
+impl Inner {
     /// Folder of the sub-paths that a pod's containers have.
     fn sub_paths(&self, uid: &str) -> PathBuf {
         self.pods.join(uid).join("volume-subpaths")
@@ -156,17 +156,27 @@ impl Room {
         volume: &csi::Volume,
         gone: &CancellationToken,
     ) -> Result<MountedVolume, VolumeError> {
-        let prepared = tokio::select! {
-            ready = self.csi.prepare(pod, volume) => ready,
-            () = gone.cancelled() => Err(Failure::Attach("the pod's volumes are being taken down".to_owned())),
-        };
-        let published = match prepared {
-            Ok(ready) => self.csi.publish(pod, volume, driver_group(pod), ready).await,
-            Err(failure) => Err(failure),
-        };
+        let published = self.publish_when(self.csi.prepare(pod, volume), pod, volume, gone).await;
         let host_path = published.map_err(|failure| driver_error(&failure, volume))?;
         let (read_only, is_block) = (volume.is_read_only(), volume.is_block);
         Ok(MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block })
+    }
+
+    /// Publishes a volume once it is ready. The wait is given up when the pod goes, and the calls never are.
+    async fn publish_when(
+        &self,
+        ready: impl Future<Output = Result<Ready, Failure>>,
+        pod: &Pod,
+        volume: &csi::Volume,
+        gone: &CancellationToken,
+    ) -> Result<PathBuf, Failure> {
+        let ready = tokio::select! {
+            ready = ready => ready?,
+            () = gone.cancelled() => {
+                return Err(Failure::Attach("the pod's volumes are being taken down".to_owned()));
+            }
+        };
+        self.csi.publish(pod, volume, driver_group(pod), ready).await
     }
 
     async fn mount(
@@ -183,7 +193,7 @@ impl Room {
         ready.collect()
     }
 
-    async fn refresh(&self, pod: &Pod, facts: &PodFacts) -> Result<(), VolumeError> {
+    async fn refresh(&self, pod: &Pod, facts: &PodFacts, gone: &CancellationToken) -> Result<(), VolumeError> {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
         for volume in volumes {
             if has_content(volume) {
@@ -191,14 +201,14 @@ impl Room {
                 let name = volume.name.clone();
                 result.map_err(|message| VolumeError::SetUp { step: SET_UP, volume: name, message })?;
             } else if !Use::of(pod, &volume.name).is_none() {
-                self.refresh_driver(pod, volume).await?;
+                self.refresh_driver(pod, volume, gone).await?;
             }
         }
         Ok(())
     }
 
     /// Publishes a driver's volume again, and grows it, where that is wanted.
-    async fn refresh_driver(&self, pod: &Pod, volume: &Volume) -> Result<(), VolumeError> {
+    async fn refresh_driver(&self, pod: &Pod, volume: &Volume, gone: &CancellationToken) -> Result<(), VolumeError> {
         let claimed = self.claimed(pod, volume).await?;
         let (volume, claim) = match claimed {
             Some(Claimed { source: Source::Csi(volume), claim, .. }) => (*volume, Some(claim)),
@@ -208,7 +218,8 @@ impl Room {
                 None => return Ok(()),
             },
         };
-        let mut refreshed = self.csi.refresh(pod, &volume, driver_group(pod)).await;
+        let ready = self.csi.prepare_again(pod, &volume);
+        let mut refreshed = self.publish_when(ready, pod, &volume, gone).await.map(drop);
         if let (Ok(()), Some(claim)) = (&refreshed, claim) {
             refreshed = self.csi.expand(pod, &volume, &claim).await;
         }
@@ -257,18 +268,12 @@ impl Room {
 impl Volumes for Manager {
     async fn mount(&self, pod: &Pod, facts: &PodFacts) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
         let facts = facts.clone();
-        self.work(pod, |room, pod, turn| async move { room.mount(&pod, &facts, &turn.gone).await }).await
+        self.work(pod, |inner, pod, lock| async move { inner.mount(&pod, &facts, &lock.gone).await }).await
     }
 
     async fn refresh(&self, pod: &Pod, facts: &PodFacts) -> Result<(), VolumeError> {
         let facts = facts.clone();
-        self.work(pod, |room, pod, turn| async move {
-            tokio::select! {
-                refreshed = room.refresh(&pod, &facts) => refreshed,
-                () = turn.gone.cancelled() => Ok(()),
-            }
-        })
-        .await
+        self.work(pod, |inner, pod, lock| async move { inner.refresh(&pod, &facts, &lock.gone).await }).await
     }
 
     async fn mount_path(
@@ -285,7 +290,7 @@ impl Volumes for Manager {
         }
         mounts::check_sub_path(sub_path).map_err(VolumeError::SubPath)?;
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let target = self.room.sub_paths(uid).join(&mount.name).join(container).join(index.to_string());
+        let target = self.inner.sub_paths(uid).join(&mount.name).join(container).join(index.to_string());
         let (source, sub_path, bound) = (volume.host_path.clone(), sub_path.to_owned(), target.clone());
         let name = mount.name.clone();
         blocking(move || mounts::bind_sub_path(&source, &sub_path, &bound)).await.map_err(|error| {
@@ -305,43 +310,43 @@ impl Volumes for Manager {
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
-        let room = &self.room;
-        room.tokens.forget(pod_uid);
-        let folder = room.pods.join(pod_uid);
+        let inner = &self.inner;
+        inner.tokens.forget(pod_uid);
+        let folder = inner.pods.join(pod_uid);
         // A uid from the disk or the API is one path element, or it is not a pod of ours.
-        if matches!(pod_uid, "" | "." | "..") || folder.parent() != Some(room.pods.as_path()) {
+        if matches!(pod_uid, "" | "." | "..") || folder.parent() != Some(inner.pods.as_path()) {
             return Ok(());
         }
-        let turn = self.turn(pod_uid);
-        turn.gone.cancel();
-        let _alone = turn.lock.write().await;
+        let lock = self.lock(pod_uid);
+        lock.gone.cancel();
+        let _alone = lock.busy.write().await;
         // Sub-paths keep the volumes busy that they are in.
-        let sub_paths = room.sub_paths(pod_uid);
+        let sub_paths = inner.sub_paths(pod_uid);
         blocking(move || mounts::unmount_all(&sub_paths)).await.map_err(VolumeError::TearDown)?;
-        room.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
+        inner.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
         blocking(move || take_down(&folder)).await.map_err(VolumeError::TearDown)?;
-        self.turns.lock().remove(pod_uid);
+        self.locks.lock().remove(pod_uid);
         Ok(())
     }
 
     fn in_use(&self) -> Vec<String> {
-        self.room.csi.in_use()
+        self.inner.csi.in_use()
     }
 
     async fn in_use_changed(&self) {
-        self.room.csi.in_use_changed().await;
+        self.inner.csi.in_use_changed().await;
     }
 
     fn observe_node(&self, node: &Arc<Node>) {
-        self.room.csi.observe_node(node);
+        self.inner.csi.observe_node(node);
     }
 
     async fn sweep(&self) {
-        self.room.csi.sweep().await;
+        self.inner.csi.sweep().await;
     }
 
     fn pods_on_disk(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.room.pods).into_iter().flatten().flatten();
+        let entries = fs::read_dir(&self.inner.pods).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 }

@@ -303,7 +303,8 @@ async fn drivers_are_told_what_they_ask_for() {
     let capability = serde_json::json!(format!("{:?}", publish.volume_capability));
     assert!(capability.to_string().contains("noatime") && capability.to_string().contains("ext4"), "{capability}");
     setup.calls();
-    setup.csi.refresh(&pod("a"), &volume, None).await.expect("refreshed");
+    let ready = setup.csi.prepare_again(&pod("a"), &volume).await.expect("ready");
+    setup.csi.publish(&pod("a"), &volume, None, ready).await.expect("refreshed");
     assert_eq!(setup.calls(), ["publish h a"], "it asked for it");
 }
 
