@@ -178,6 +178,7 @@ pub fn of_drivers(cluster: &Cluster) {
 
     growth(cluster);
     block_device(cluster);
+    numbers(cluster);
 
     // The kubelet dies: the pod runs on, and the next one takes it down.
     let pid = cluster.pid(NODE, "kubelet");
@@ -233,6 +234,20 @@ fn growth(cluster: &Cluster) {
         if size == "2Mi" { Ok(()) } else { Err(size) }
     });
     assert!(file(cluster, "calls.log").contains("expand precious 2097152"));
+}
+
+/// The node tells how full volumes are.
+fn numbers(cluster: &Cluster) {
+    let answer = cluster.kubectl("get --raw /api/v1/nodes/node-1/proxy/stats/summary");
+    let summary: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    let pods = summary["pods"].as_array().into_iter().flatten();
+    let volumes = pods.filter(|pod| text(pod, "/podRef/name") == "writer").flat_map(|pod| pod["volume"].as_array());
+    let of_claim = volumes.flatten().find(|volume| text(volume, "/pvcRef/name") == "precious");
+    let of_claim = of_claim.unwrap_or_else(|| panic!("no numbers of the claim: {summary}"));
+    assert_eq!((of_claim["capacityBytes"].as_u64(), text(of_claim, "/name")), (Some(1 << 20), "precious"));
+    let metrics = cluster.kubectl("get --raw /api/v1/nodes/node-1/proxy/metrics");
+    let used = "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"precious\"} 1024";
+    assert!(metrics.contains(used), "{metrics}");
 }
 
 /// A device is written through, and given back.

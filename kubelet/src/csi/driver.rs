@@ -82,6 +82,13 @@ impl Driver {
         Ok(())
     }
 
+    pub(super) async fn stats(
+        &self,
+        call: v1::NodeGetVolumeStatsRequest,
+    ) -> Result<v1::NodeGetVolumeStatsResponse, CallError> {
+        Ok(self.client.clone().node_get_volume_stats(request(call)).await?.into_inner())
+    }
+
     pub(super) async fn expand(&self, call: v1::NodeExpandVolumeRequest) -> Result<i64, CallError> {
         Ok(self.client.clone().node_expand_volume(request(call)).await?.into_inner().capacity_bytes)
     }

@@ -8,8 +8,8 @@ use super::volume::{self, Lifecycle, SecretName, Volume};
 use super::{CallError, Failure, expansion, v1};
 use crate::objects::ObjectSource;
 use crate::pods;
-use crate::volumes::mounts;
 use crate::volumes::tokens::Tokens;
+use crate::volumes::{Usage, mounts};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
@@ -465,6 +465,26 @@ impl Csi {
             }
             Err(error) => Err(failed(error.to_string())),
         }
+    }
+
+    /// Asks a volume's driver for its numbers; none where it does not know them. Upstream's `metricsCsi`.
+    pub(crate) async fn usage(&self, uid: &str, volume: &Volume) -> Option<Usage> {
+        let driver = self.drivers.get(&volume.driver).ok()?;
+        let able = driver.capabilities().await.ok()?;
+        if !able.contains(&Capability::GetVolumeStats) || !self.is_published(uid, &volume.name) {
+            return None;
+        }
+        let is_staged = volume.lifecycle == Lifecycle::Persistent && able.contains(&Capability::StageUnstageVolume);
+        let staging = is_staged.then(|| self.staging(volume).display().to_string());
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: volume.handle.clone(),
+            volume_path: self.layout.target(uid, &volume.name, volume.is_block).display().to_string(),
+            staging_target_path: staging.unwrap_or_default(),
+        };
+        let answer = driver.stats(request).await;
+        let answer =
+            answer.inspect_err(|error| tracing::warn!(volume = volume.name, %error, "NodeGetVolumeStats failed"));
+        answer.ok().as_ref().map(Usage::of_driver)
     }
 
     async fn tell(

@@ -221,7 +221,7 @@ impl Server {
             (&Method::GET, ["stats"] | ["stats", "summary"]) => {
                 answer::json(&self.stats.summary(query::flag(&request, "only_cpu_and_memory")).await)
             }
-            (&Method::GET, ["metrics"]) => answer::metrics(self.stats.kubelet()),
+            (&Method::GET, ["metrics"]) => answer::metrics(self.stats.kubelet().await),
             (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
             (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
             (&Method::GET, ["metrics", "probes" | "slis"]) => answer::metrics(String::new()),

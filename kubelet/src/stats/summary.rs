@@ -2,10 +2,12 @@
 
 use super::{ContainerUsage, Stats, machine};
 use crate::pods;
+use crate::volumes::{Usage, VolumeUsage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn time(nanoseconds: i64) -> Value {
     let stamp = Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -36,6 +38,30 @@ fn disk(at: i64, disk: &machine::Disk) -> Value {
     })
 }
 
+fn of_volume(volume: &VolumeUsage, namespace: &str) -> Value {
+    let Usage { available, capacity, used, inodes, inodes_free, inodes_used, is_abnormal } = volume.usage;
+    let mut answer = json!({"time": time(now()), "name": volume.volume});
+    for (name, number) in [
+        ("availableBytes", available),
+        ("capacityBytes", capacity),
+        ("usedBytes", used),
+        ("inodesFree", inodes_free),
+        ("inodes", inodes),
+        ("inodesUsed", inodes_used),
+    ] {
+        if let Some(number) = number {
+            answer[name] = json!(number);
+        }
+    }
+    if let Some(claim) = &volume.claim {
+        answer["pvcRef"] = json!({"name": claim, "namespace": namespace});
+    }
+    if let Some(abnormal) = is_abnormal {
+        answer["volumeHealthStats"] = json!({"abnormal": abnormal});
+    }
+    answer
+}
+
 impl Stats {
     /// The whole answer; without disks and networks when only CPU and memory are asked for.
     pub async fn summary(&self, short: bool) -> Value {
@@ -46,10 +72,17 @@ impl Stats {
         }
         let usage = self.pod_usage(self.parents()).await;
         let mut list = Vec::new();
-        for pod in self.manager.pods() {
+        let all = self.manager.pods();
+        let with_volumes =
+            if short { all.into_iter().map(|pod| (pod, Arc::default())).collect() } else { self.volumes(all).await };
+        for (pod, volumes) in with_volumes {
             let uid = pods::uid(&pod);
             let Some(containers) = by_pod.get(uid) else { continue };
-            list.push(self.pod(&pod, containers, usage.get(uid), short));
+            let mut answer = self.pod(&pod, containers, usage.get(uid), short);
+            if !volumes.is_empty() {
+                answer["volume"] = volumes.iter().map(|volume| of_volume(volume, pods::namespace(&pod))).collect();
+            }
+            list.push(answer);
         }
         json!({"node": self.node(short).await, "pods": list})
     }

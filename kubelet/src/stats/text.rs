@@ -3,7 +3,9 @@
 use super::{ContainerUsage, Stats, machine};
 use crate::pods;
 use crate::resources::Usage;
+use crate::volumes::Usage as VolumeUse;
 use shared::types::is_pod_terminal;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Writes families of the text format.
@@ -98,9 +100,45 @@ const OF_CADVISOR: [Metric<ContainerUsage>; 6] = [
     ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", started),
 ];
 
+/// A metric of claims' volumes: end of its name, help, value.
+type OfClaim = (&'static str, &'static str, fn(&VolumeUse) -> Option<u64>);
+
+/// Of each claim in `/metrics`.
+const OF_CLAIMS: [OfClaim; 7] = [
+    ("capacity_bytes", "Capacity in bytes of the volume", |u| u.capacity),
+    ("available_bytes", "Number of available bytes in the volume", |u| u.available),
+    ("used_bytes", "Number of used bytes in the volume", |u| u.used),
+    ("inodes", "Maximum number of inodes in the volume", |u| u.inodes),
+    ("inodes_free", "Number of free inodes in the volume", |u| u.inodes_free),
+    ("inodes_used", "Number of used inodes in the volume", |u| u.inodes_used),
+    (
+        "health_status_abnormal",
+        "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates \
+         volume is healthy",
+        |u| u.is_abnormal.map(u64::from),
+    ),
+];
+
+/// Families of claims' volumes, by namespace and claim.
+fn of_claims(usage: &BTreeMap<(String, String), VolumeUse>) -> String {
+    let mut out = Families(String::new());
+    for (name, help, of) in OF_CLAIMS {
+        let name = format!("kubelet_volume_stats_{name}");
+        let mut samples = usage.iter().filter_map(|(claim, usage)| Some((claim, of(usage)?))).peekable();
+        if samples.peek().is_some() {
+            out.family(&name, "gauge", &format!("[ALPHA] {help}"));
+        }
+        for ((namespace, claim), value) in samples {
+            let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim.as_str())];
+            out.sample(&name, &labels, float(value), None);
+        }
+    }
+    out.0
+}
+
 impl Stats {
-    /// `/metrics`: everything that is registered in this process.
-    pub fn kubelet(&self) -> String {
+    /// `/metrics`: everything that is registered in this process, and the volumes of claims.
+    pub async fn kubelet(&self) -> String {
         let all = self.manager.pods();
         let running = all.iter().filter(|pod| !is_pod_terminal(pod)).count();
         let gauge = |name: &'static str, help: &'static str, labels: &[&'static str]| {
@@ -114,7 +152,14 @@ impl Stats {
         gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", &["node"])
             .with_label_values(&[name.as_str()])
             .set(1.0);
-        shared::metrics::gather()
+        let mut claims = BTreeMap::new();
+        for (pod, volumes) in self.volumes(all).await {
+            for volume in volumes.iter() {
+                let Some(claim) = &volume.claim else { continue };
+                claims.insert((pods::namespace(&pod).to_owned(), claim.clone()), volume.usage);
+            }
+        }
+        shared::metrics::gather() + &of_claims(&claims)
     }
 
     /// `/metrics/resource`.
@@ -197,5 +242,26 @@ impl Stats {
         out.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
         out.sample("machine_memory_bytes", &labels, float(machine.memory), None);
         out.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_have_the_families_that_their_kind_knows() {
+        let key = |claim: &str| ("n".to_owned(), claim.to_owned());
+        let full = VolumeUse { capacity: Some(10), is_abnormal: Some(true), ..VolumeUse::default() };
+        let text =
+            of_claims(&[(key("a"), full), (key("b"), VolumeUse { capacity: Some(5), ..VolumeUse::default() })].into());
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "kubelet_volume_stats_capacity_bytes{namespace=\"n\",persistentvolumeclaim=\"a\"} 10",
+            "kubelet_volume_stats_capacity_bytes{namespace=\"n\",persistentvolumeclaim=\"b\"} 5",
+            "kubelet_volume_stats_health_status_abnormal{namespace=\"n\",persistentvolumeclaim=\"a\"} 1",
+        ];
+        assert_eq!(samples, expected);
+        assert_eq!(of_claims(&BTreeMap::new()), "");
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Claimed {
 pub(super) enum Source {
     /// A path on the node.
     Path(HostPathVolumeSource),
+    /// A folder that is a disk of the node.
+    Local(PathBuf),
     /// A block device of the node.
     Device(PathBuf),
     /// A driver's volume.
@@ -131,10 +133,7 @@ fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_onl
     let is_block = spec.volume_mode.as_deref() == Some("Block");
     match (&spec.host_path, &spec.local) {
         (None, Some(local)) if is_block => Ok(Source::Device(local.path.clone().into())),
-        (None, Some(local)) => {
-            let (path, type_) = (local.path.clone(), Some("Directory".to_owned()));
-            Ok(Source::Path(HostPathVolumeSource { path, type_ }))
-        }
+        (None, Some(local)) => Ok(Source::Local(local.path.clone().into())),
         (Some(source), _) if !is_block => Ok(Source::Path(source.clone())),
         _ => Err(format!("no volume plugin matched for PV {pv}")),
     }
@@ -184,6 +183,7 @@ mod tests {
         };
         let path = |pv: PersistentVolume| match source(&pv, &claim(json!({})), false)? {
             Source::Path(source) => Ok::<_, String>((source.path, source.type_)),
+            Source::Local(path) => Ok((path.display().to_string(), Some("Directory".to_owned()))),
             other => Err(format!("{other:?}")),
         };
         let made = || Some("DirectoryOrCreate".to_owned());

@@ -3,6 +3,7 @@
 use super::claims::{self, Claimed, Source, Use};
 use super::content::{Context, payload};
 use super::tokens::Tokens;
+use super::usage::{Known, Usage, VolumeUsage};
 use super::{MountedVolume, VolumeError, Volumes, hostpath, mounts, writer};
 use crate::csi::{self, Csi, Drivers, Failure, Group, Ready};
 use crate::facts::PodFacts;
@@ -21,6 +22,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +46,13 @@ struct Inner {
     objects: Arc<dyn ObjectSource>,
     tokens: Arc<Tokens>,
     csi: Csi,
+    /// Claims of pods as they were last made ready, by uid and volume.
+    claims: Mutex<HashMap<(String, String), (String, Source)>>,
+    usage: Mutex<Known>,
 }
+
+/// Longest wait for a look at a pod's volumes.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Steps of making volumes ready, as upstream's events name them.
 const SET_UP: &str = "MountVolume.SetUp";
@@ -66,7 +74,8 @@ impl Manager {
         let place = (settings.root_dir.as_path(), settings.node_name.as_str());
         let by_controller = settings.enable_controller_attach_detach;
         let csi = Csi::new(place, by_controller, Arc::clone(&objects), drivers, Arc::clone(&tokens));
-        let inner = Arc::new(Inner { pods: settings.root_dir.join("pods"), objects, tokens, csi });
+        let (claims, usage) = (Mutex::default(), Mutex::default());
+        let inner = Arc::new(Inner { pods: settings.root_dir.join("pods"), objects, tokens, csi, claims, usage });
         Self { inner, locks: Mutex::default() }
     }
 
@@ -135,6 +144,10 @@ impl Inner {
                 ready
             }
             Source::Device(path) => device(path).map_err(|message| set_up(&claimed.name, message))?,
+            Source::Local(path) => {
+                let checked = blocking(move || hostpath::check(&path, "Directory")).await;
+                checked.map_err(|message| set_up(&claimed.name, message))?
+            }
             Source::Path(source) => {
                 let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
                 let checked = blocking(move || hostpath::check(&path, &kind)).await;
@@ -146,7 +159,43 @@ impl Inner {
 
     async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, VolumeError> {
         let claimed = claims::resolve(&*self.objects, pod, volume, Use::of(pod, &volume.name)).await;
-        claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })
+        let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
+        if let Some(claimed) = &claimed {
+            let key = (pods::uid(pod).to_owned(), volume.name.clone());
+            let name = claimed.claim.metadata.name.clone().unwrap_or_default();
+            self.claims.lock().insert(key, (name, claimed.source.clone()));
+        }
+        Ok(claimed)
+    }
+
+    /// Numbers of a pod's volumes.
+    async fn usage(&self, pod: &Pod) -> Vec<VolumeUsage> {
+        let mut found = Vec::new();
+        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            let claimed = self.claims.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned();
+            let (claim, source) = claimed.unzip();
+            if let Some(usage) = self.usage_of(pod, volume, source).await {
+                found.push(VolumeUsage { volume: volume.name.clone(), claim, usage });
+            }
+        }
+        found
+    }
+
+    /// Numbers of a volume; none for kinds that have none: a path of the node is not the pod's.
+    async fn usage_of(&self, pod: &Pod, volume: &Volume, claimed: Option<Source>) -> Option<Usage> {
+        let is_own = has_content(volume) || volume.empty_dir.is_some();
+        let plugin = if volume.empty_dir.is_some() { "empty-dir" } else { content_plugin(volume).0 };
+        let folder = self.folder(pod, plugin, &volume.name);
+        let read = |work: fn(&Path) -> Option<Usage>, path: PathBuf| async move {
+            blocking(move || Ok(work(&path))).await.ok().flatten()
+        };
+        match claimed {
+            Some(Source::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
+            Some(Source::Local(path)) => read(Usage::of_file_system, path).await,
+            Some(Source::Path(_) | Source::Device(_)) => None,
+            None if is_own => read(Usage::of_folder, folder).await,
+            None => self.csi.usage(pods::uid(pod), &csi::Volume::inline(pod, volume)?).await,
+        }
     }
 
     /// Publishes a driver's volume for the pod.
@@ -326,6 +375,8 @@ impl Volumes for Manager {
         inner.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
         blocking(move || take_down(&folder)).await.map_err(VolumeError::TearDown)?;
         self.locks.lock().remove(pod_uid);
+        inner.usage.lock().forget(pod_uid);
+        inner.claims.lock().retain(|(uid, _), _| uid != pod_uid);
         Ok(())
     }
 
@@ -339,6 +390,22 @@ impl Volumes for Manager {
 
     fn observe_node(&self, node: &Arc<Node>) {
         self.inner.csi.observe_node(node);
+    }
+
+    async fn usage(&self, pod: &Pod) -> Arc<Vec<VolumeUsage>> {
+        let uid = pods::uid(pod);
+        let (last, is_due) = self.inner.usage.lock().ask(uid, Instant::now());
+        if !is_due {
+            return last;
+        }
+        let (inner, pod) = (Arc::clone(&self.inner), pod.clone());
+        let look = tokio::spawn(async move {
+            let found = Arc::new(inner.usage(&pod).await);
+            inner.usage.lock().keep(pods::uid(&pod), Instant::now(), Arc::clone(&found));
+            found
+        });
+        // Whoever asks next has the numbers of one that takes its time.
+        tokio::time::timeout(USAGE_TIMEOUT, look).await.ok().and_then(Result::ok).unwrap_or(last)
     }
 
     async fn sweep(&self) {

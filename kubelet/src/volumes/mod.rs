@@ -12,9 +12,11 @@ mod hostpath;
 mod manager;
 pub(crate) mod mounts;
 pub(crate) mod tokens;
+mod usage;
 mod writer;
 
 pub use manager::Manager;
+pub use usage::{Usage, VolumeUsage};
 
 use crate::facts::PodFacts;
 use async_trait::async_trait;
@@ -123,6 +125,11 @@ pub trait Volumes: Send + Sync {
 
     /// Takes in the node as the API server has it: pods may wait for volumes to be attached to it.
     fn observe_node(&self, _node: &Arc<Node>) {}
+
+    /// Numbers of the pod's volumes, at most a minute old. Those of a driver that does not answer are left out.
+    async fn usage(&self, _pod: &Pod) -> Arc<Vec<VolumeUsage>> {
+        Arc::default()
+    }
 
     /// Gives back what no pod on the disk uses: an earlier kubelet died, or a plugin failed.
     async fn sweep(&self) {}
