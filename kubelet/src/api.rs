@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
@@ -210,6 +211,10 @@ impl ObjectSource for ApiObjects {
             Err(ObjectError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    async fn resource_claim(&self, namespace: &str, name: &str) -> Result<Arc<ResourceClaim>, ObjectError> {
+        once(Api::namespaced(self.client.clone(), namespace), "resourceclaims.resource.k8s.io", name).await
     }
 
     async fn volume_attachment(&self, name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::Value;
 use std::sync::Arc;
@@ -58,6 +59,10 @@ pub trait ObjectSource: Send + Sync {
     }
     /// The volume attachment of this name, as it is now.
     async fn volume_attachment(&self, _name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    /// The resource claim `namespace/name`, as it is now.
+    async fn resource_claim(&self, _namespace: &str, _name: &str) -> Result<Arc<ResourceClaim>, ObjectError> {
         Err(ObjectError::NoApiServer)
     }
     /// The runtime class of this name.

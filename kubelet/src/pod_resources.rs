@@ -4,8 +4,9 @@
 use crate::devices::{Devices, Granted};
 use crate::plugins;
 use crate::pods;
+use crate::resource_claims;
 use crate::workers::manager::Manager;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use shared::types::{is_pod_terminal, is_sidecar};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,8 +39,29 @@ fn device(granted: Granted) -> v1::ContainerDevices {
     }
 }
 
+/// A device of a claim.
+fn dynamic(pod: &Pod, granted: resource_claims::Granted) -> v1::DynamicResource {
+    let device = granted.device;
+    let resource = v1::ClaimResource {
+        cdi_devices: device.cdi_device_ids.into_iter().map(|name| v1::CdiDevice { name }).collect(),
+        driver_name: granted.driver,
+        pool_name: device.pool_name,
+        device_name: device.device_name,
+        share_id: device.share_id,
+    };
+    v1::DynamicResource {
+        claim_name: granted.claim,
+        claim_namespace: pods::namespace(pod).to_owned(),
+        claim_resources: vec![resource],
+    }
+}
+
 /// Resources of a pod, by the containers that hold them as long as it runs.
-fn resources(pod: &Pod, of_container: impl Fn(&str) -> Vec<Granted>) -> v1::PodResources {
+fn resources(
+    pod: &Pod,
+    of_container: impl Fn(&str) -> Vec<Granted>,
+    claimed: impl Fn(&Container) -> Vec<resource_claims::Granted>,
+) -> v1::PodResources {
     let spec = pod.spec.iter();
     let lasting = spec.flat_map(|spec| {
         let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
@@ -48,6 +70,7 @@ fn resources(pod: &Pod, of_container: impl Fn(&str) -> Vec<Granted>) -> v1::PodR
     let containers = lasting.map(|container| v1::ContainerResources {
         name: container.name.clone(),
         devices: of_container(&container.name).into_iter().map(device).collect(),
+        dynamic_resources: claimed(container).into_iter().map(|granted| dynamic(pod, granted)).collect(),
         ..v1::ContainerResources::default()
     });
     v1::PodResources {
@@ -59,7 +82,10 @@ fn resources(pod: &Pod, of_container: impl Fn(&str) -> Vec<Granted>) -> v1::PodR
 
 impl Service {
     fn of(&self, pod: &Pod) -> v1::PodResources {
-        resources(pod, |container| self.devices.of_container(pods::uid(pod), container))
+        let of_container = |container: &str| self.devices.of_container(pods::uid(pod), container);
+        let claims = &self.manager.context().claims;
+        // A claim that is not prepared has no devices yet.
+        resources(pod, of_container, |container| claims.of_container(pod, container).unwrap_or_default())
     }
 }
 
@@ -118,7 +144,15 @@ mod tests {
             "main" => vec![Granted { resource: "r.io/d".to_owned(), id: "a".to_owned(), nodes: vec![1] }],
             _ => Vec::new(),
         };
-        let told = resources(&pod, granted);
+        let claimed = |container: &Container| {
+            let device = resource_claims::Device { device_name: "x".to_owned(), ..Default::default() };
+            let (claim, driver) = ("c".to_owned(), "driver.test".to_owned());
+            if container.name == "side" { vec![resource_claims::Granted { claim, driver, device }] } else { Vec::new() }
+        };
+        let told = resources(&pod, granted, claimed);
+        let dynamic = &told.containers[0].dynamic_resources;
+        assert_eq!((dynamic[0].claim_name.as_str(), dynamic[0].claim_namespace.as_str()), ("c", "n"));
+        assert_eq!(dynamic[0].claim_resources[0].device_name, "x");
         let names: Vec<&str> = told.containers.iter().map(|container| container.name.as_str()).collect();
         assert_eq!((told.name.as_str(), told.namespace.as_str(), names.as_slice()), ("p", "n", &["side", "main"][..]));
         let devices = &told.containers[1].devices;

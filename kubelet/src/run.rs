@@ -20,6 +20,7 @@ use crate::pleg;
 use crate::plugins;
 use crate::pod_resources;
 use crate::probes;
+use crate::resource_claims::{self, ClaimHandler, ResourceClaims};
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
 use crate::server::{Port, Server};
@@ -208,6 +209,7 @@ impl Kubelet {
         let cx = Arc::new(Context {
             images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
             volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
+            claims: ResourceClaims::new((&settings.root_dir, &node_name), Arc::clone(&objects), client.clone()),
             devices: Devices::new(&settings.root_dir),
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
@@ -337,14 +339,17 @@ impl Kubelet {
     fn plugins(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
         let folder = self.manager.context().settings.root_dir.join(plugins::REGISTRY);
         let devices = Arc::clone(&self.manager.context().devices);
-        let handlers: [(_, Arc<dyn plugins::Handler>); 2] = [
+        let claims = Arc::clone(&self.manager.context().claims);
+        let handlers: [(_, Arc<dyn plugins::Handler>); 3] = [
             (csi::KIND, Arc::clone(&self.drivers) as _),
             (devices::KIND, Arc::new(DeviceHandler(Arc::clone(&devices)))),
+            (resource_claims::KIND, Arc::new(ClaimHandler(Arc::clone(&claims)))),
         ];
         let handlers: plugins::Handlers = handlers.into();
         tasks.spawn("plugins", plugins::run(folder, handlers, shutdown.token().clone()));
         let (drivers, token) = (Arc::clone(&self.drivers), shutdown.token().clone());
         tasks.spawn("csi-node", async move { drivers.run(token).await });
+        tasks.spawn("resource-claims", claims.run(shutdown.token().clone()));
         tasks.spawn("devices", Arc::clone(&devices).run(shutdown.token().clone()));
         let (manager, token) = (Arc::clone(&self.manager), shutdown.token().clone());
         tasks.spawn("pod-resources", async move {

@@ -6,6 +6,7 @@ use super::drivers::Drivers;
 use super::layout::{self, Key, Layout, Published, Record, Staged};
 use super::volume::{self, Lifecycle, SecretName, Volume};
 use super::{CallError, Failure, expansion, v1};
+use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::pods;
 use crate::volumes::tokens::Tokens;
@@ -14,7 +15,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
@@ -43,7 +44,7 @@ pub struct Csi {
     drivers: Arc<Drivers>,
     tokens: Arc<Tokens>,
     attachments: Attachments,
-    locks: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    locks: KeyedLocks<Key>,
     done: Mutex<Done>,
 }
 
@@ -121,7 +122,7 @@ impl Csi {
         let staged = layout.all_staged();
         let staged = staged.iter().map(|found| Attachments::staging(unique(&found.record)));
         let attachments = Attachments::new(is_attached_by_controller, published.chain(staged));
-        let (locks, done) = (Mutex::default(), Mutex::default());
+        let (locks, done) = (KeyedLocks::default(), Mutex::default());
         Self { layout, node: node.to_owned(), objects, drivers, tokens, attachments, locks, done }
     }
 
@@ -138,15 +139,6 @@ impl Csi {
     /// Takes in the node as the API server has it.
     pub(crate) fn observe_node(&self, node: &Arc<Node>) {
         self.attachments.observe(node);
-    }
-
-    /// Locks a volume: calls for it do not overlap.
-    async fn lock(&self, key: &Key) -> tokio::sync::OwnedMutexGuard<()> {
-        let lock = Arc::clone(self.locks.lock().entry(key.clone()).or_default());
-        let guard = lock.lock_owned().await;
-        // Those that nobody waits for are dropped: the map has one, and whoever holds it another.
-        self.locks.lock().retain(|known, lock| known == key || Arc::strong_count(lock) > 1);
-        guard
     }
 
     /// Path of a volume as containers get it: a folder, or the link to a device.
@@ -206,7 +198,7 @@ impl Csi {
             Ready::Again(prepared) => (prepared, true),
         };
         let key = volume.key();
-        let _guard = self.lock(&key).await;
+        let _guard = self.locks.lock(&key).await;
         if self.is_published(uid, &volume.name) && !is_again {
             return Ok(self.path(uid, volume));
         }
@@ -436,7 +428,7 @@ impl Csi {
         claim: &PersistentVolumeClaim,
     ) -> Result<(), Failure> {
         let Some(bytes) = expansion::wanted(claim, volume) else { return Ok(()) };
-        let _guard = self.lock(&volume.key()).await;
+        let _guard = self.locks.lock(&volume.key()).await;
         let call = self.call(pod, volume, None, Prepared::default()).await?;
         if !call.can(Capability::ExpandVolume) {
             return Ok(());
@@ -537,7 +529,7 @@ impl Csi {
             // A kubelet died before it asked the driver for anything.
             return self.forget_published(&uid, &name, is_block, target).await;
         };
-        let _guard = self.lock(&record.key()).await;
+        let _guard = self.locks.lock(&record.key()).await;
         let unknown = |error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {error}");
         let driver = self.drivers.get(&record.driver_name).map_err(unknown)?;
         self.done.lock().published.remove(&(uid.clone(), name.clone()));
@@ -587,7 +579,7 @@ impl Csi {
         let Ok(staged) = blocking(move || Ok(layout.all_staged())).await else { return };
         for found in staged.into_iter().filter(|found| is_meant(&found.record)) {
             let key = found.record.key();
-            let _guard = self.lock(&key).await;
+            let _guard = self.locks.lock(&key).await;
             if let Err(error) = self.unstage_unused(&found).await {
                 tracing::warn!(driver = key.0, handle = key.1, error, "UnmountDevice failed");
             }

@@ -141,7 +141,8 @@ async fn leftovers(
     cx.devices.retain(|uid| !gone(&uid.to_owned()));
     let folders: Vec<String> = folders.into_iter().filter(gone).collect();
     if volumes.as_ref().is_none_or(JoinHandle::is_finished) {
-        *volumes = Some(tokio::spawn(take_down(Arc::clone(cx), folders)));
+        let claims = cx.claims.pods().into_iter().filter(gone).collect();
+        *volumes = Some(tokio::spawn(take_down(Arc::clone(cx), folders, claims)));
     }
     for (uid, folder) in logs.into_iter().filter(|(uid, _)| gone(uid)) {
         if let Err(error) = tokio::fs::remove_dir_all(&folder).await {
@@ -157,8 +158,14 @@ async fn leftovers(
     }
 }
 
-/// Takes down volumes of pods that are gone, and what no pod uses. Drivers may take their time: the others do not wait.
-async fn take_down(cx: Arc<Context>, uids: Vec<String>) {
+/// Takes down volumes and claims of pods that are gone, and volumes that no pod uses. Drivers may take their time: the others
+/// do not wait.
+async fn take_down(cx: Arc<Context>, uids: Vec<String>, with_claims: Vec<String>) {
+    for uid in with_claims {
+        if let Err(error) = cx.claims.unprepare(&uid).await {
+            tracing::warn!(pod_uid = uid, error, "Could not give back the resource claims of a pod that is gone");
+        }
+    }
     for uid in uids {
         match cx.volumes.unmount(&uid).await {
             Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),

@@ -26,6 +26,8 @@ pub struct Prepared {
     pub devices: Vec<v1::Device>,
     /// What plugins say that the container needs for their devices.
     pub plugins: Vec<ContainerAllocateResponse>,
+    /// CDI names of the devices of its claims.
+    pub claimed: Vec<String>,
     /// The image's id, so that the very image that was checked is run.
     pub image_id: String,
     /// Who the image runs as.
@@ -107,12 +109,13 @@ pub fn container_config(
     settings: &Settings,
 ) -> Result<v1::ContainerConfig, String> {
     let mut annotations = annotations(pod, container, prepared.attempt);
-    let mut cdi_devices = Vec::new();
+    let cdi = |name: String| v1::CdiDevice { name };
+    let mut cdi_devices: Vec<v1::CdiDevice> = std::mem::take(&mut prepared.claimed).into_iter().map(cdi).collect();
     for answer in std::mem::take(&mut prepared.plugins) {
         prepared.mounts.extend(answer.mounts.into_iter().map(plugin_mount));
         prepared.devices.extend(answer.devices.into_iter().map(plugin_device));
         annotations.extend(answer.annotations);
-        cdi_devices.extend(answer.cdi_devices.into_iter().map(|device| v1::CdiDevice { name: device.name }));
+        cdi_devices.extend(answer.cdi_devices.into_iter().map(|device| cdi(device.name)));
     }
     let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|s| expand(s, &prepared.env)).collect();
     let root = seccomp_root(settings);

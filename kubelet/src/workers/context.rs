@@ -8,6 +8,7 @@ use crate::hooks::Hooks;
 use crate::images::Images;
 use crate::objects::ObjectSource;
 use crate::probes::Probes;
+use crate::resource_claims::ResourceClaims;
 use crate::resources::{Cgroups, MachineInfo};
 use crate::settings::Settings;
 use crate::volumes::Volumes;
@@ -77,6 +78,8 @@ pub struct Context {
     pub images: Images,
     /// Volumes.
     pub volumes: Arc<dyn Volumes>,
+    /// Claims of dynamic resources.
+    pub claims: Arc<ResourceClaims>,
     /// Devices of plugins.
     pub devices: Arc<Devices>,
     /// Probes.

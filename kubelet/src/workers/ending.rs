@@ -58,11 +58,12 @@ impl Worker {
         self.cx.probes.remove(&self.uid);
         let mut failures = 0u32;
         loop {
+            let claims = self.cx.claims.unprepare(&self.uid).await;
             let volumes = self.cx.volumes.unmount(&self.uid).await.map_err(|e| e.to_string());
             let (cx, uid) = (Arc::clone(&self.cx), self.uid.clone());
             let cgroup = tokio::task::spawn_blocking(move || cx.cgroups.remove_pod(&uid)).await;
             let cgroup = cgroup.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
-            match volumes.and(cgroup) {
+            match claims.and(volumes).and(cgroup) {
                 Ok(()) => break,
                 Err(error) => {
                     tracing::warn!(pod_uid = %self.uid, error, "Could not give back everything of the pod");

@@ -115,8 +115,10 @@ impl Start<'_> {
         let mut env: Vec<(String, String)> = plugins.iter().flat_map(|answer| answer.envs.clone()).collect();
         env.extend(self.environment(container, &facts).await.map_err(config_error)?);
         let mounts = self.mounts(container, &facts, &env).await.map_err(config_error)?;
+        let granted = cx.claims.of_container(pod, container).map_err(config_error)?;
+        let claimed = granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect();
         let devices = block_devices(container, self.volumes).map_err(config_error)?;
-        let prepared = Prepared { attempt, env, mounts, devices, plugins, image_id, image_user };
+        let prepared = Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let Some(target) = target {
             look_into(&mut config, &target.id);

@@ -515,6 +515,16 @@ impl Worker {
         if self.mount(pod, &Observed::default()).await?.is_none() {
             return Ok(());
         }
+        let cx = Arc::clone(&self.cx);
+        match self.watch_start(pod, cx.claims.prepare(pod)).await {
+            None => return Ok(()),
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                let text = format!("Failed to prepare dynamic resources: {error}");
+                self.cx.events.pod(pod, "", EventType::Warning, "FailedPrepareDynamicResources", &text);
+                return Err(());
+            }
+        }
         for (reason, text) in super::dns::warnings(pod, &self.cx.settings, &start::host_resolver(&self.cx).await) {
             if reason == "MissingClusterDNS" {
                 self.cx.events.node(EventType::Warning, reason, super::dns::MISSING);

@@ -1,0 +1,238 @@
+//! Dynamic resources of pods: claims are prepared by their drivers before a pod starts, and given back after it has ended.
+//! Answers for upstream's `pkg/kubelet/cm/dra`.
+//!
+//! In: pods, their claims from the API server, registrations of drivers. Out: calls of drivers, names of devices for the
+//! runtime (CDI), the checkpoint. A claim is written down before its drivers are asked, so that it is given back after any
+//! death. Calls for one claim never overlap.
+
+mod plugin;
+mod state;
+
+pub use state::Device;
+
+use crate::keyed_lock::KeyedLocks;
+use crate::objects::ObjectSource;
+use crate::plugins::{Handler, Plugin};
+use crate::pods;
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::{Api, DeleteParams, ListParams};
+use parking_lot::Mutex;
+use plugin::{Driver, Drivers};
+use state::{Claim, State};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// The interface's messages.
+pub mod v1 {
+    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// Type that drivers register as.
+pub const KIND: &str = "DRAPlugin";
+/// The checkpoint, below the root directory.
+const FILE: &str = "dra_manager_state";
+/// Upstream's `defaultWipingDelay`: a driver that is away for longer has no devices on the node.
+const WIPING_DELAY: Duration = Duration::from_secs(30);
+/// How often deleting slices is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A device of a container, with the claim and the driver that it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The claim's name.
+    pub claim: String,
+    /// The driver.
+    pub driver: String,
+    /// The device.
+    pub device: Device,
+}
+
+/// Claims of the pods of one node.
+pub struct ResourceClaims {
+    file: PathBuf,
+    node: String,
+    objects: Arc<dyn ObjectSource>,
+    /// None without an API server.
+    client: Option<kube::Client>,
+    drivers: Drivers,
+    state: Mutex<State>,
+    locks: KeyedLocks<String>,
+}
+
+impl ResourceClaims {
+    /// The node's claims as an earlier kubelet left them, below its root directory.
+    pub fn new((root, node): (&Path, &str), objects: Arc<dyn ObjectSource>, client: Option<kube::Client>) -> Arc<Self> {
+        let file = root.join(FILE);
+        let state = State::read(&file).unwrap_or_else(|error| {
+            tracing::error!(file = %file.display(), error, "Could not read the checkpoint of resource claims, starting without");
+            State::default()
+        });
+        let (drivers, locks) = (Drivers::default(), KeyedLocks::default());
+        Arc::new(Self { file, node: node.to_owned(), objects, client, drivers, state: Mutex::new(state), locks })
+    }
+
+    fn save(&self) -> Result<(), String> {
+        let written = self.state.lock().write(&self.file);
+        written.map_err(|error| format!("checkpoint ResourceClaim state: {error}"))
+    }
+
+    /// Prepares a pod's claims; those that are prepared already are left.
+    ///
+    /// # Errors
+    /// A claim is not there, not allocated or not the pod's, or a driver is away or failed. To be tried again.
+    pub async fn prepare(&self, pod: &Pod) -> Result<(), String> {
+        let prepared = async {
+            for reference in state::references(pod)? {
+                self.prepare_one(pod, &reference).await?;
+            }
+            Ok::<(), String>(())
+        };
+        prepared.await.map_err(|error| format!("prepare dynamic resources: {error}"))
+    }
+
+    async fn prepare_one(&self, pod: &Pod, reference: &state::Reference) -> Result<(), String> {
+        let name = &reference.claim;
+        let found = self.objects.resource_claim(pods::namespace(pod), name).await;
+        let found = found.map_err(|error| format!("fetch ResourceClaim {name}: {error}"))?;
+        state::check(pod, &found, reference.is_generated)?;
+        let claim = Claim::new(&found)?;
+        // A pod whose driver is away has nothing that would have to be given back.
+        for driver in claim.drivers.keys() {
+            self.drivers.get(driver)?;
+        }
+        let _guard = self.locks.lock(&claim.uid).await;
+        let claim = self.state.lock().add(claim, pods::uid(pod))?;
+        self.save()?;
+        if claim.is_prepared {
+            return Ok(());
+        }
+        for name in claim.drivers.keys() {
+            let devices = self.drivers.get(name)?.prepare(claim.message()).await?;
+            self.state.lock().prepared(&claim, name, devices.into_iter().map(Device::from).collect());
+        }
+        self.save()
+    }
+
+    /// Gives back a pod's claims: those that no other pod has are unprepared.
+    ///
+    /// # Errors
+    /// A driver is away or failed; what is left is tried again by the next call.
+    pub async fn unprepare(&self, uid: &str) -> Result<(), String> {
+        let claims = self.state.lock().of_pod(uid);
+        let mut outcome = Ok(());
+        for claim in claims {
+            if let Err(error) = self.unprepare_one(&claim, uid).await {
+                outcome = outcome.and(Err(format!("unprepare dynamic resources: {error}")));
+            }
+        }
+        outcome
+    }
+
+    async fn unprepare_one(&self, claim: &Claim, uid: &str) -> Result<(), String> {
+        let _guard = self.locks.lock(&claim.uid).await;
+        if self.state.lock().is_last(claim, uid) {
+            for name in claim.drivers.keys() {
+                self.drivers.get(name)?.unprepare(claim.message()).await?;
+            }
+            self.state.lock().remove(claim);
+        }
+        self.save()
+    }
+
+    /// Uids of all pods that have claims.
+    pub fn pods(&self) -> Vec<String> {
+        self.state.lock().pods().into_iter().collect()
+    }
+
+    /// Devices of a container.
+    ///
+    /// # Errors
+    /// A claim is not prepared: the container must not start.
+    pub fn of_container(&self, pod: &Pod, container: &Container) -> Result<Vec<Granted>, String> {
+        let found = self.state.lock().of_container(pod, container)?;
+        let granted = |(claim, driver, device): (Claim, String, Device)| Granted { claim: claim.name, driver, device };
+        Ok(found.into_iter().map(granted).collect())
+    }
+
+    /// Deletes the devices of drivers that have not come back after a restart of the kubelet.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let wipe = async {
+            tokio::time::sleep(WIPING_DELAY).await;
+            self.wipe(|driver, known| !known.contains(driver)).await;
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = wipe => {}
+        }
+    }
+
+    /// Deletes the node's slices of the drivers that are `gone`, given those that are registered; tried until it succeeds.
+    async fn wipe(&self, is_gone: impl Fn(&String, &[String]) -> bool) {
+        let Some(client) = &self.client else { return };
+        let api: Api<ResourceSlice> = Api::all(client.clone());
+        loop {
+            match self.wipe_once(&api, &is_gone).await {
+                Ok(()) => return,
+                Err(kube::Error::Api(status)) if status.code == 404 => return,
+                Err(error) => tracing::warn!(%error, "Could not delete the resource slices of drivers that are away"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn wipe_once(
+        &self,
+        api: &Api<ResourceSlice>,
+        is_gone: &impl Fn(&String, &[String]) -> bool,
+    ) -> kube::Result<()> {
+        let own = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        for slice in api.list(&own).await? {
+            if is_gone(&slice.spec.driver, &self.drivers.names())
+                && let Some(name) = &slice.metadata.name
+            {
+                match api.delete(name, &DeleteParams::default()).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    other => drop(other?),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes in drivers from the plugin registry.
+pub struct ClaimHandler(pub Arc<ResourceClaims>);
+
+#[async_trait]
+impl Handler for ClaimHandler {
+    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+        plugin::service(&plugin.versions).map(drop).map_err(|error| {
+            let (name, endpoint) = (&plugin.name, plugin.endpoint.display());
+            format!("invalid supported gRPC versions of DRA driver plugin {name} at endpoint {endpoint}: {error}")
+        })
+    }
+
+    async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+        self.0.drivers.add(&plugin.name, Driver::new(plugin)?);
+        Ok(())
+    }
+
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), String> {
+        if self.0.drivers.remove(plugin) {
+            let (claims, name) = (Arc::clone(&self.0), plugin.name.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(WIPING_DELAY).await;
+                claims.wipe(|driver, known| *driver == name && !known.contains(driver)).await;
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

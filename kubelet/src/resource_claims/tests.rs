@@ -1,0 +1,193 @@
+//! A driver that serves a socket, and the claims of a kubelet.
+
+use super::state::tests::{claim, pod};
+use super::v1::dra_plugin_server::{DraPlugin, DraPluginServer};
+use super::*;
+use crate::objects::ObjectError;
+use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+struct Objects;
+
+#[async_trait]
+impl ObjectSource for Objects {
+    async fn config_map(&self, _: &str, _: &str) -> Result<Arc<ConfigMap>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn secret(&self, _: &str, _: &str) -> Result<Arc<Secret>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn runtime_class(&self, _: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    async fn resource_claim(&self, _: &str, _: &str) -> Result<Arc<ResourceClaim>, ObjectError> {
+        Ok(Arc::new(claim(json!({}))))
+    }
+    async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+}
+
+/// A driver, and the calls that all of them have seen.
+#[derive(Clone)]
+struct Fake {
+    name: &'static str,
+    calls: Arc<Mutex<Vec<String>>>,
+    /// Errors to come.
+    errors: Arc<Mutex<Vec<&'static str>>>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl DraPlugin for Fake {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<v1::NodePrepareResourcesRequest>,
+    ) -> Answer<v1::NodePrepareResourcesResponse> {
+        let claim = request.into_inner().claims.remove(0);
+        self.calls.lock().push(format!("prepare {} {}", self.name, claim.name));
+        let error = self.errors.lock().pop().unwrap_or_default().to_owned();
+        let device = v1::Device {
+            device_name: "d".to_owned(),
+            cdi_device_ids: vec![format!("{}/x=d", self.name)],
+            ..v1::Device::default()
+        };
+        let answer = v1::NodePrepareResourceResponse { devices: vec![device], error };
+        Ok(Response::new(v1::NodePrepareResourcesResponse { claims: [(claim.uid, answer)].into() }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<v1::NodeUnprepareResourcesRequest>,
+    ) -> Answer<v1::NodeUnprepareResourcesResponse> {
+        let claim = request.into_inner().claims.remove(0);
+        self.calls.lock().push(format!("unprepare {} {}", self.name, claim.name));
+        let error = self.errors.lock().pop().unwrap_or_default().to_owned();
+        let answer = v1::NodeUnprepareResourceResponse { error };
+        Ok(Response::new(v1::NodeUnprepareResourcesResponse { claims: [(claim.uid, answer)].into() }))
+    }
+}
+
+struct Setup {
+    root: TempDir,
+    fakes: [Fake; 2],
+    claims: Arc<ResourceClaims>,
+}
+
+impl Setup {
+    async fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let calls = Arc::new(Mutex::default());
+        let fake = |name| Fake { name, calls: Arc::clone(&calls), errors: Arc::default() };
+        let fakes = [fake("one.test"), fake("two.test")];
+        for fake in &fakes {
+            let listener = UnixListener::bind(root.path().join(fake.name)).expect("a socket");
+            let server = tonic::transport::Server::builder().add_service(DraPluginServer::new(fake.clone()));
+            tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+        }
+        let claims = ResourceClaims::new((root.path(), "node"), Arc::new(Objects), None);
+        Self { root, fakes, claims }
+    }
+
+    fn plugin(&self, name: &str) -> Plugin {
+        let versions = vec!["v1.DRAPlugin".to_owned()];
+        Plugin { name: name.to_owned(), endpoint: self.root.path().join(name), versions }
+    }
+
+    async fn register(&self) {
+        for fake in &self.fakes {
+            let handler = ClaimHandler(Arc::clone(&self.claims));
+            handler.register(&self.plugin(fake.name)).await.expect("registered");
+        }
+    }
+
+    async fn restart(&mut self) {
+        self.claims = ResourceClaims::new((self.root.path(), "node"), Arc::new(Objects), None);
+        self.register().await;
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.fakes[0].calls.lock())
+    }
+
+    fn devices(&self, uid: &str) -> Result<Vec<String>, String> {
+        let pod = pod(uid);
+        let granted = self.claims.of_container(&pod, &pod.spec.as_ref().expect("spec").containers[0])?;
+        Ok(granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect())
+    }
+}
+
+#[tokio::test]
+async fn claims_are_prepared_for_the_first_pod_and_given_back_after_the_last() {
+    let mut setup = Setup::new().await;
+    let failure = setup.claims.prepare(&pod("u")).await.expect_err("no driver");
+    assert_eq!(failure, "prepare dynamic resources: DRA driver one.test is not registered");
+    setup.claims.unprepare("u").await.expect("nothing to give back");
+    setup.register().await;
+    setup.claims.prepare(&pod("u")).await.expect("prepared");
+    setup.claims.prepare(&pod("u")).await.expect("it is");
+    setup.claims.prepare(&pod("v")).await.expect("it is");
+    assert_eq!(setup.calls(), ["prepare one.test c", "prepare two.test c"]);
+    assert_eq!(setup.devices("u").expect("devices"), ["one.test/x=d", "two.test/x=d"]);
+    setup.claims.unprepare("u").await.expect("the other has it");
+    assert_eq!(setup.calls(), Vec::<String>::new());
+
+    // Another kubelet: it gives back what this one prepared.
+    setup.restart().await;
+    assert_eq!(setup.devices("v").expect("devices").len(), 2, "known from the checkpoint");
+    assert_eq!(setup.claims.pods(), ["v"]);
+    setup.claims.unprepare("v").await.expect("given back");
+    assert_eq!(setup.calls(), ["unprepare one.test c", "unprepare two.test c"]);
+    setup.devices("v").expect_err("it is given back");
+    let failure = setup.claims.prepare(&pod("w")).await.expect_err("not reserved for it");
+    assert_eq!(failure, "prepare dynamic resources: pod p (w) is not allowed to use ResourceClaim c (claim)");
+}
+
+#[tokio::test]
+async fn failures_are_tried_again_and_nothing_is_forgotten() {
+    let mut setup = Setup::new().await;
+    setup.register().await;
+    setup.fakes[1].errors.lock().push("busy");
+    let failure = setup.claims.prepare(&pod("u")).await.expect_err("the second fails");
+    assert_eq!(failure, "prepare dynamic resources: NodePrepareResources failed for ResourceClaim c: busy");
+    setup.calls();
+    // The pod is deleted before it ever ran, and the kubelet dies, too.
+    setup.restart().await;
+    setup.fakes[0].errors.lock().push("busy");
+    let failure = setup.claims.unprepare("u").await.expect_err("the first fails");
+    assert_eq!(failure, "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim c: busy");
+    setup.claims.unprepare("u").await.expect("given back");
+    setup.claims.unprepare("u").await.expect("it is");
+    assert_eq!(setup.calls(), ["unprepare one.test c", "unprepare one.test c", "unprepare two.test c"]);
+    setup.claims.prepare(&pod("u")).await.expect("prepared anew");
+}
+
+#[tokio::test]
+async fn a_driver_stays_while_one_of_its_processes_does() {
+    let setup = Setup::new().await;
+    setup.register().await;
+    let handler = ClaimHandler(Arc::clone(&setup.claims));
+    let old = setup.plugin("one.test");
+    let new = Plugin { endpoint: setup.root.path().join("two.test"), ..old.clone() };
+    handler.register(&new).await.expect("registered");
+    handler.deregister(&old).await.expect("deregistered");
+    setup.claims.prepare(&pod("u")).await.expect("the new one answers");
+    assert_eq!(setup.calls()[0], "prepare two.test c");
+    handler.deregister(&new).await.expect("deregistered");
+    let failure = setup.claims.unprepare("u").await.expect_err("nobody is left");
+    assert_eq!(failure, "unprepare dynamic resources: DRA driver one.test is not registered");
+}
