@@ -3,6 +3,7 @@
 
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
+mod claims;
 mod cluster;
 mod devices;
 mod dns;
@@ -43,6 +44,7 @@ fn a_real_cluster_stands() {
     node::keeps_and_resizes(&cluster);
     storage::of_drivers(&cluster);
     devices::of_plugins(&cluster);
+    claims::of_drivers(&cluster);
     injection::by_webhook(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);
