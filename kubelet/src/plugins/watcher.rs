@@ -74,17 +74,14 @@ pub async fn run(folder: PathBuf, handlers: Handlers, shutdown: CancellationToke
             .for_each(|(_, t)| t.gone.cancel());
         for (path, identity) in sockets {
             let before = tasks.remove(&path);
-            if let Some(task) = before {
-                if task.identity == identity {
-                    tasks.insert(path, task);
-                    continue;
-                }
-                tasks.insert(path.clone(), follow(path, identity, Some(task.handle), &handlers, &shutdown));
-                continue;
-            }
-            tasks.insert(path.clone(), follow(path, identity, None, &handlers, &shutdown));
+            let task = match before {
+                Some(task) if task.identity == identity && !task.gone.is_cancelled() => task,
+                before => follow(path.clone(), identity, before.map(|task| task.handle), &handlers, &shutdown),
+            };
+            tasks.insert(path, task);
         }
-        tasks.retain(|_, task| !task.gone.is_cancelled());
+        // One that has yet to forget its plugin is waited for by the next socket of its path.
+        tasks.retain(|_, task| !task.gone.is_cancelled() || !task.handle.is_finished());
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = watch.changed() => {}
