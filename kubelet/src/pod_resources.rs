@@ -80,6 +80,12 @@ fn resources(
     }
 }
 
+/// Counts a question, and answers it.
+fn counted<T>(question: &str, outcome: Result<T, Status>) -> Result<Response<T>, Status> {
+    plugins::metrics::pod_resources(question, &outcome);
+    outcome.map(Response::new)
+}
+
 impl Service {
     fn of(&self, pod: &Pod) -> v1::PodResources {
         let of_container = |container: &str| self.devices.of_container(pods::uid(pod), container);
@@ -98,7 +104,7 @@ impl PodResourcesLister for Service {
         let pods = self.manager.pods();
         let active = pods.iter().filter(|pod| !is_pod_terminal(pod));
         let pod_resources = active.map(|pod| self.of(pod)).collect();
-        Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
+        counted("list", Ok(v1::ListPodResourcesResponse { pod_resources }))
     }
 
     async fn get_allocatable_resources(
@@ -106,7 +112,7 @@ impl PodResourcesLister for Service {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         let devices = self.devices.healthy().into_iter().map(device).collect();
-        Ok(Response::new(v1::AllocatableResourcesResponse { devices, ..Default::default() }))
+        counted("get_allocatable", Ok(v1::AllocatableResourcesResponse { devices, ..Default::default() }))
     }
 
     async fn get(
@@ -117,8 +123,8 @@ impl PodResourcesLister for Service {
         let pods = self.manager.pods();
         let found = pods.iter().find(|pod| pods::name(pod) == pod_name && pods::namespace(pod) == pod_namespace);
         let missing = || Status::unknown(format!("pod {pod_name} in namespace {pod_namespace} not found"));
-        let pod_resources = Some(self.of(found.ok_or_else(missing)?));
-        Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))
+        let pod_resources = found.map(|pod| Some(self.of(pod))).ok_or_else(missing);
+        counted("get", pod_resources.map(|pod_resources| v1::GetPodResourcesResponse { pod_resources }))
     }
 }
 

@@ -3,12 +3,12 @@
 use super::v1::node_client::NodeClient;
 use super::v1::node_service_capability::{Type, rpc};
 use super::{CallError, v1};
-use crate::plugins::channel;
+use crate::plugins::{channel, metrics};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// Upstream's `csiTimeout`: longest time of a call.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,48 +48,64 @@ impl Driver {
         Ok(Self { name: name.to_owned(), endpoint: endpoint.to_path_buf(), client })
     }
 
+    /// Counts a call.
+    async fn timed<A>(
+        &self,
+        method: &str,
+        call: impl Future<Output = Result<Response<A>, Status>>,
+    ) -> Result<A, CallError> {
+        let begun = Instant::now();
+        let outcome = call.await;
+        metrics::csi_call(&self.name, &format!("/csi.v1.Node/{method}"), begun, &outcome);
+        Ok(outcome?.into_inner())
+    }
+
     pub(super) async fn info(&self) -> Result<v1::NodeGetInfoResponse, CallError> {
-        Ok(self.client.clone().node_get_info(request(v1::NodeGetInfoRequest {})).await?.into_inner())
+        let mut client = self.client.clone();
+        self.timed("NodeGetInfo", client.node_get_info(request(v1::NodeGetInfoRequest {}))).await
     }
 
     pub(super) async fn capabilities(&self) -> Result<BTreeSet<Capability>, CallError> {
-        let answer = self.client.clone().node_get_capabilities(request(v1::NodeGetCapabilitiesRequest {})).await?;
-        let capabilities = answer.into_inner().capabilities.into_iter();
+        let mut client = self.client.clone();
+        let call = client.node_get_capabilities(request(v1::NodeGetCapabilitiesRequest {}));
+        let capabilities = self.timed("NodeGetCapabilities", call).await?.capabilities.into_iter();
         Ok(capabilities.filter_map(|capability| capability.r#type.map(|Type::Rpc(rpc)| rpc.r#type())).collect())
     }
 
     pub(super) async fn stage(&self, call: v1::NodeStageVolumeRequest) -> Result<(), CallError> {
-        self.client.clone().node_stage_volume(request(call)).await?;
-        Ok(())
+        let mut client = self.client.clone();
+        self.timed("NodeStageVolume", client.node_stage_volume(request(call))).await.map(drop)
     }
 
     pub(super) async fn unstage(&self, volume_id: &str, staging: &Path) -> Result<(), CallError> {
         let staging_target_path = staging.display().to_string();
         let call = v1::NodeUnstageVolumeRequest { volume_id: volume_id.to_owned(), staging_target_path };
-        self.client.clone().node_unstage_volume(request(call)).await?;
-        Ok(())
+        let mut client = self.client.clone();
+        self.timed("NodeUnstageVolume", client.node_unstage_volume(request(call))).await.map(drop)
     }
 
     pub(super) async fn publish(&self, call: v1::NodePublishVolumeRequest) -> Result<(), CallError> {
-        self.client.clone().node_publish_volume(request(call)).await?;
-        Ok(())
+        let mut client = self.client.clone();
+        self.timed("NodePublishVolume", client.node_publish_volume(request(call))).await.map(drop)
     }
 
     pub(super) async fn unpublish(&self, volume_id: &str, target: &Path) -> Result<(), CallError> {
         let target_path = target.display().to_string();
         let call = v1::NodeUnpublishVolumeRequest { volume_id: volume_id.to_owned(), target_path };
-        self.client.clone().node_unpublish_volume(request(call)).await?;
-        Ok(())
+        let mut client = self.client.clone();
+        self.timed("NodeUnpublishVolume", client.node_unpublish_volume(request(call))).await.map(drop)
     }
 
     pub(super) async fn stats(
         &self,
         call: v1::NodeGetVolumeStatsRequest,
     ) -> Result<v1::NodeGetVolumeStatsResponse, CallError> {
-        Ok(self.client.clone().node_get_volume_stats(request(call)).await?.into_inner())
+        let mut client = self.client.clone();
+        self.timed("NodeGetVolumeStats", client.node_get_volume_stats(request(call))).await
     }
 
     pub(super) async fn expand(&self, call: v1::NodeExpandVolumeRequest) -> Result<i64, CallError> {
-        Ok(self.client.clone().node_expand_volume(request(call)).await?.into_inner().capacity_bytes)
+        let mut client = self.client.clone();
+        Ok(self.timed("NodeExpandVolume", client.node_expand_volume(request(call))).await?.capacity_bytes)
     }
 }

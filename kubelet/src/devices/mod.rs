@@ -12,7 +12,7 @@ mod state;
 
 pub use state::Count;
 
-use crate::plugins::{Handler, Plugin};
+use crate::plugins::{Handler, Plugin, metrics};
 use crate::pods;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,7 +23,7 @@ use state::{Device, Owner, State};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use v1beta1::ContainerAllocateResponse;
@@ -98,6 +98,7 @@ impl Devices {
         match Endpoint::new(socket, options) {
             Ok(endpoint) => {
                 tracing::info!(resource, socket = %socket.display(), "Registered device plugin");
+                metrics::device_registration(resource);
                 let (gone, id) = (endpoint.gone.clone(), endpoint.id);
                 if let Some(before) = self.endpoints.lock().insert(resource.to_owned(), endpoint.clone()) {
                     before.gone.cancel();
@@ -188,7 +189,10 @@ impl Devices {
             ids
         };
         let endpoint = endpoint.ok_or_else(|| format!("unknown Device Plugin {resource}"))?;
-        let response = endpoint.allocate(&ids).await?;
+        let begun = Instant::now();
+        let response = endpoint.allocate(&ids).await;
+        metrics::device_allocation(resource, begun);
+        let response = response?;
         if let Some(allocation) = self.state.lock().allocations.get_mut(owner) {
             allocation.response = Some(response);
         }

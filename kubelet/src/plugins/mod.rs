@@ -3,6 +3,7 @@
 //!
 //! In: sockets that come and go. Out: calls of a [`Handler`]. A type of plugins is one handler and one line in [`Handlers`].
 
+pub mod metrics;
 mod registration;
 mod watcher;
 

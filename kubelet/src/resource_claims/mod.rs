@@ -12,7 +12,7 @@ pub use state::Device;
 
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
-use crate::plugins::{Handler, Plugin};
+use crate::plugins::{Handler, Plugin, metrics};
 use crate::pods;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -23,7 +23,7 @@ use plugin::{Driver, Drivers};
 use state::{Claim, State};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// The interface's messages.
@@ -86,13 +86,19 @@ impl ResourceClaims {
     /// # Errors
     /// A claim is not there, not allocated or not the pod's, or a driver is away or failed. To be tried again.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), String> {
+        if pod.spec.as_ref().is_none_or(|spec| spec.resource_claims.is_none()) {
+            return Ok(());
+        }
         let prepared = async {
             for reference in state::references(pod)? {
                 self.prepare_one(pod, &reference).await?;
             }
             Ok::<(), String>(())
         };
-        prepared.await.map_err(|error| format!("prepare dynamic resources: {error}"))
+        let begun = Instant::now();
+        let outcome = prepared.await;
+        metrics::claims("PrepareResources", begun, &outcome);
+        outcome.map_err(|error| format!("prepare dynamic resources: {error}"))
     }
 
     async fn prepare_one(&self, pod: &Pod, reference: &state::Reference) -> Result<(), String> {
@@ -123,13 +129,17 @@ impl ResourceClaims {
     /// # Errors
     /// A driver is away or failed; what is left is tried again by the next call.
     pub async fn unprepare(&self, uid: &str) -> Result<(), String> {
-        let claims = self.state.lock().of_pod(uid);
+        let (begun, claims) = (Instant::now(), self.state.lock().of_pod(uid));
+        if claims.is_empty() {
+            return Ok(());
+        }
         let mut outcome = Ok(());
         for claim in claims {
             if let Err(error) = self.unprepare_one(&claim, uid).await {
                 outcome = outcome.and(Err(format!("unprepare dynamic resources: {error}")));
             }
         }
+        metrics::claims("UnprepareResources", begun, &outcome);
         outcome
     }
 

@@ -1,13 +1,13 @@
 //! Drivers of dynamic resources: which have registered, and their calls. Upstream's `pkg/kubelet/cm/dra/plugin`.
 
 use super::v1;
-use crate::plugins::{Plugin, call_error, channel};
+use crate::plugins::{Plugin, call_error, channel, metrics};
 use http::uri::PathAndQuery;
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::Request;
 use tonic::transport::Channel;
 
@@ -24,6 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(45);
 /// A driver that has registered.
 #[derive(Clone, Debug)]
 pub(super) struct Driver {
+    name: String,
     endpoint: PathBuf,
     channel: Channel,
     service: &'static str,
@@ -46,7 +47,7 @@ pub(super) fn service(versions: &[String]) -> Result<&'static str, String> {
 impl Driver {
     pub(super) fn new(plugin: &Plugin) -> Result<Self, String> {
         let (channel, service) = (channel(&plugin.endpoint)?, service(&plugin.versions)?);
-        Ok(Self { endpoint: plugin.endpoint.clone(), channel, service })
+        Ok(Self { name: plugin.name.clone(), endpoint: plugin.endpoint.clone(), channel, service })
     }
 
     async fn call<Q, A>(&self, method: &'static str, message: Q) -> Result<A, String>
@@ -61,7 +62,9 @@ impl Driver {
         client.ready().await.map_err(|error| failed(error.to_string()))?;
         let mut request = Request::new(message);
         request.set_timeout(TIMEOUT);
+        let begun = Instant::now();
         let answer = client.unary(request, path, tonic_prost::ProstCodec::default()).await;
+        metrics::claim_call(&self.name, &format!("/{}/{method}", self.service), begun, &answer);
         Ok(answer.map_err(|status| failed(call_error(&status)))?.into_inner())
     }
 
