@@ -3,17 +3,16 @@
 //! `csi-driver ROOT NAME NODE` registers with the kubelet whose root directory ROOT is, as NODE. What it is asked for is
 //! written to `calls.log` beside the volumes, a line a call.
 
+#[path = "../registration/mod.rs"]
+mod registration;
+
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kubelet::csi::v1;
-use kubelet::plugins::v1 as registration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use registration::registration_server::{Registration, RegistrationServer};
-use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use registration::{Plugin, listen};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use v1::identity_server::{Identity, IdentityServer};
@@ -30,9 +29,8 @@ type Answer<T> = Result<Response<T>, Status>;
 
 #[derive(Clone)]
 struct Driver {
-    name: String,
+    plugin: Plugin,
     node: String,
-    folder: PathBuf,
 }
 
 fn failed(error: impl std::fmt::Display) -> Status {
@@ -68,17 +66,11 @@ fn is_block(capability: Option<&v1::VolumeCapability>) -> bool {
 }
 
 impl Driver {
-    fn log(&self, line: &str) {
-        let path = self.folder.join("calls.log");
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{line}")).expect("a log");
-    }
-
     fn volume(&self, handle: &str) -> Result<PathBuf, Status> {
         if handle.is_empty() || handle.contains('/') {
             return Err(Status::invalid_argument("no volume id"));
         }
-        let folder = self.folder.join("volumes").join(handle);
+        let folder = self.plugin.folder.join("volumes").join(handle);
         fs::create_dir_all(&folder).map_err(failed)?;
         Ok(folder)
     }
@@ -100,7 +92,7 @@ impl Driver {
     }
 
     fn detach(&self, handle: &str) {
-        let image = self.folder.join("volumes").join(handle).join("image");
+        let image = self.plugin.folder.join("volumes").join(handle).join("image");
         let image = image.display().to_string();
         let output =
             Command::new("losetup").args(["--noheadings", "--output", "NAME", "--associated", &image]).output();
@@ -114,7 +106,7 @@ impl Driver {
 #[tonic::async_trait]
 impl Identity for Driver {
     async fn get_plugin_info(&self, _: Request<v1::GetPluginInfoRequest>) -> Answer<v1::GetPluginInfoResponse> {
-        let (name, vendor_version) = (self.name.clone(), "1".to_owned());
+        let (name, vendor_version) = (self.plugin.name.clone(), "1".to_owned());
         Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version, ..Default::default() }))
     }
 
@@ -142,7 +134,7 @@ impl Node for Driver {
         if staging.is_empty() || request.volume_capability.is_none() {
             return Err(Status::invalid_argument("no staging path, or no capability"));
         }
-        self.log(&format!("stage {handle} {:?}", request.publish_context));
+        self.plugin.log(&format!("stage {handle} {:?}", request.publish_context));
         if is_block(request.volume_capability.as_ref()) {
             self.device(handle)?;
         } else {
@@ -159,7 +151,7 @@ impl Node for Driver {
         if volume_id.is_empty() || staging_target_path.is_empty() {
             return Err(Status::invalid_argument("no volume id, or no staging path"));
         }
-        self.log(&format!("unstage {volume_id}"));
+        self.plugin.log(&format!("unstage {volume_id}"));
         unbind(&staging_target_path)?;
         self.detach(&volume_id);
         Ok(Response::new(v1::NodeUnstageVolumeResponse {}))
@@ -175,7 +167,7 @@ impl Node for Driver {
             return Err(Status::invalid_argument("no target path, or no capability"));
         }
         let pod = request.volume_context.get("csi.storage.k8s.io/pod.name").cloned().unwrap_or_default();
-        self.log(&format!("publish {handle} {pod}"));
+        self.plugin.log(&format!("publish {handle} {pod}"));
         if is_block(request.volume_capability.as_ref()) {
             fs::File::create(target).map_err(failed)?;
             bind(&self.device(handle)?, target, false)?;
@@ -196,12 +188,12 @@ impl Node for Driver {
         if volume_id.is_empty() || target_path.is_empty() {
             return Err(Status::invalid_argument("no volume id, or no target path"));
         }
-        self.log(&format!("unpublish {volume_id}"));
+        self.plugin.log(&format!("unpublish {volume_id}"));
         unbind(&target_path)?;
         fs::remove_dir(&target_path).or_else(|_| fs::remove_file(&target_path)).ok();
         if volume_id.starts_with("csi-") {
             // It was made for its pod.
-            fs::remove_dir_all(self.folder.join("volumes").join(&volume_id)).ok();
+            fs::remove_dir_all(self.plugin.folder.join("volumes").join(&volume_id)).ok();
         }
         Ok(Response::new(v1::NodeUnpublishVolumeResponse {}))
     }
@@ -239,7 +231,7 @@ impl Node for Driver {
             return Err(Status::invalid_argument("no volume id, or no path"));
         }
         let capacity_bytes = request.capacity_range.map_or(0, |range| range.required_bytes);
-        self.log(&format!("expand {} {capacity_bytes}", request.volume_id));
+        self.plugin.log(&format!("expand {} {capacity_bytes}", request.volume_id));
         Ok(Response::new(v1::NodeExpandVolumeResponse { capacity_bytes }))
     }
 
@@ -264,46 +256,18 @@ impl Node for Driver {
     }
 }
 
-#[tonic::async_trait]
-impl Registration for Driver {
-    async fn get_info(&self, _: Request<registration::InfoRequest>) -> Answer<registration::PluginInfo> {
-        Ok(Response::new(registration::PluginInfo {
-            r#type: "CSIPlugin".to_owned(),
-            name: self.name.clone(),
-            endpoint: self.folder.join("csi.sock").display().to_string(),
-            supported_versions: vec!["1.0.0".to_owned()],
-        }))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        status: Request<registration::RegistrationStatus>,
-    ) -> Answer<registration::RegistrationStatusResponse> {
-        let status = status.into_inner();
-        self.log(&format!("registered {} {}", status.plugin_registered, status.error));
-        Ok(Response::new(registration::RegistrationStatusResponse {}))
-    }
-}
-
-fn listen(socket: &Path) -> anyhow::Result<UnixListenerStream> {
-    fs::remove_file(socket).ok();
-    Ok(UnixListenerStream::new(UnixListener::bind(socket)?))
-}
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [root, name, node] = arguments.as_slice() else { anyhow::bail!("usage: csi-driver ROOT NAME NODE") };
-    let folder = Path::new(root).join("plugins").join(name);
-    fs::create_dir_all(folder.join("volumes"))?;
-    let driver = Driver { name: name.clone(), node: node.clone(), folder: folder.clone() };
+    let root = Path::new(root);
+    let plugin = Plugin::new(root, "CSIPlugin", name, &["1.0.0"])?;
+    fs::create_dir_all(plugin.folder.join("volumes"))?;
+    let driver = Driver { plugin: plugin.clone(), node: node.clone() };
     let service = Server::builder()
         .add_service(IdentityServer::new(driver.clone()))
-        .add_service(NodeServer::new(driver.clone()))
-        .serve_with_incoming(listen(&folder.join("csi.sock"))?);
-    let socket = Path::new(root).join("plugins_registry").join(format!("{name}-reg.sock"));
-    let registration =
-        Server::builder().add_service(RegistrationServer::new(driver)).serve_with_incoming(listen(&socket)?);
-    tokio::try_join!(service, registration)?;
+        .add_service(NodeServer::new(driver))
+        .serve_with_incoming(listen(&plugin.socket())?);
+    tokio::try_join!(async { Ok(service.await?) }, plugin.register(root))?;
     Ok(())
 }
