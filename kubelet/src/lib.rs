@@ -1,6 +1,7 @@
 //! The kubelet: runs the pods of one node through a container runtime.
 
 pub mod api;
+mod blocking;
 pub mod certs;
 pub mod config;
 pub mod cri;

@@ -33,15 +33,21 @@ pub enum ObjectError {
 }
 
 /// Getter for objects that pods refer to. Cached by the implementation, which answers with what it read last while the API
-/// server cannot be asked; calls may block on the network.
+/// server cannot be asked; calls may block on the network. Without an API server there is nothing.
 #[async_trait]
 pub trait ObjectSource: Send + Sync {
     /// The config map `namespace/name`.
-    async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError>;
+    async fn config_map(&self, _namespace: &str, _name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// The secret `namespace/name`.
-    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
+    async fn secret(&self, _namespace: &str, _name: &str) -> Result<Arc<Secret>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// The claim `namespace/name`.
-    async fn claim(&self, namespace: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError>;
+    async fn claim(&self, _namespace: &str, _name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// Changes the status of a claim by a JSON merge patch: the claim as it is then.
     async fn patch_claim_status(
         &self,
@@ -52,7 +58,9 @@ pub trait ObjectSource: Send + Sync {
         Err(ObjectError::NoApiServer)
     }
     /// The persistent volume of this name.
-    async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError>;
+    async fn persistent_volume(&self, _name: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// The description of a CSI driver, if there is one.
     async fn csi_driver(&self, _name: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
         Err(ObjectError::NoApiServer)
@@ -66,36 +74,20 @@ pub trait ObjectSource: Send + Sync {
         Err(ObjectError::NoApiServer)
     }
     /// The runtime class of this name.
-    async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError>;
+    async fn runtime_class(&self, _name: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
     /// Forgets the objects that none of these pods, all of the node's, refers to.
     fn retain(&self, _pods: &[Arc<Pod>]) {}
     /// Asks for a token of the pod's service account. Not cached: the volume manager decides when to renew
     /// (at 80 % of the lifetime or after 24 h). `spec.boundObjectRef` is filled in by the caller.
-    async fn token(&self, pod: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError>;
+    async fn token(&self, _pod: &Pod, _spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
 }
 
 /// For a kubelet without an API server.
 #[derive(Debug, Default)]
 pub struct Standalone;
 
-#[async_trait]
-impl ObjectSource for Standalone {
-    async fn config_map(&self, _: &str, _: &str) -> Result<Arc<ConfigMap>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn secret(&self, _: &str, _: &str) -> Result<Arc<Secret>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn runtime_class(&self, _: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-}
+impl ObjectSource for Standalone {}

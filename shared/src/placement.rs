@@ -1,7 +1,9 @@
 //! Whether a pod may be on a node: what it asks of the node's labels, and what it tolerates of its taints. The scheduler,
 //! which asks this of every node for every pod, has it compiled.
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration, VolumeNodeAffinity,
+};
 
 /// Whether a toleration covers a taint.
 #[must_use]
@@ -45,6 +47,13 @@ pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
     selected && required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term_matches(t, node)))
+}
+
+/// Whether a persistent volume can be used on a node.
+#[must_use]
+pub fn volume_allows(affinity: &VolumeNodeAffinity, node: &Node) -> bool {
+    let required = affinity.required.as_ref();
+    required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term_matches(t, node)))
 }
 
 fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {

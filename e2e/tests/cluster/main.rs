@@ -43,6 +43,7 @@ fn a_real_cluster_stands() {
     streams::stay_open(&cluster);
     node::keeps_and_resizes(&cluster);
     storage::of_drivers(&cluster);
+    storage::of_mounts(&cluster);
     devices::of_plugins(&cluster);
     claims::of_drivers(&cluster);
     injection::by_webhook(&cluster);

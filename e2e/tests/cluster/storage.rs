@@ -236,6 +236,76 @@ fn growth(cluster: &Cluster) {
     assert!(file(cluster, "calls.log").contains("expand precious 2097152"));
 }
 
+const DISK: &str = r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Mi}
+  storageClassName: by-hand
+  persistentVolumeReclaimPolicy: Retain
+  claimRef: {namespace: default, name: disk}
+  local: {path: /var/lib/kubelet/disk}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node-1]}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: by-hand
+  volumeName: disk
+  resources: {requests: {storage: 1Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: grouped}
+spec:
+  terminationGracePeriodSeconds: 1
+  securityContext: {fsGroup: 4712}
+  containers:
+  - name: main
+    image: busybox:1.36
+    command: [sleep, '10000']
+    volumeMounts: [{name: disk, mountPath: /disk}]
+  volumes: [{name: disk, persistentVolumeClaim: {claimName: disk}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: waiting}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: busybox:1.36
+    command: [sleep, '10000']
+    volumeMounts: [{name: share, mountPath: /share}]
+  volumes: [{name: share, nfs: {server: 127.0.0.1, path: /nothing}}]
+"#;
+
+/// A local volume is the group's and outlives its pod; an export that cannot be mounted is told with the helper's words.
+pub fn of_mounts(cluster: &Cluster) {
+    cluster.on_node(NODE, &["mkdir", "/var/lib/kubelet/disk"]);
+    cluster.on_node(NODE, &["touch", "/var/lib/kubelet/disk/old"]);
+    cluster.feed("create -f -", DISK);
+    cluster.kubectl("wait --for=condition=Ready pod/grouped --timeout=60s");
+    assert_eq!(cluster.kubectl("exec grouped -- stat -c %g /disk/old").trim(), "4712");
+    cluster.until("the mount's failure is told", 60, || {
+        let line = "get events --field-selector involvedObject.name=waiting,reason=FailedMount -o jsonpath={.items[*].message}";
+        let told = cluster.kubectl(line);
+        let is_told = told.contains("MountVolume.SetUp failed for volume \"share\" : mount failed: exit status");
+        if is_told && told.contains("-t nfs 127.0.0.1:/nothing") { Ok(()) } else { Err(told) }
+    });
+    cluster.kubectl("delete pod grouped waiting");
+    cluster.on_node(NODE, &["ls", "/var/lib/kubelet/disk/old"]);
+    let mounts = cluster.on_node(NODE, &["cat", "/proc/mounts"]);
+    assert!(!mounts.contains("local-volume"), "{mounts}");
+}
+
 /// The node tells how full volumes are.
 fn numbers(cluster: &Cluster) {
     let answer = cluster.kubectl("get --raw /api/v1/nodes/node-1/proxy/stats/summary");

@@ -6,6 +6,7 @@ use super::drivers::Drivers;
 use super::layout::{self, Key, Layout, Published, Record, Staged};
 use super::volume::{self, Lifecycle, SecretName, Volume};
 use super::{CallError, Failure, expansion, v1};
+use crate::blocking::blocking;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -83,14 +84,6 @@ impl Call<'_> {
     fn capability(&self) -> v1::VolumeCapability {
         let group = self.group.filter(|_| self.can(Capability::VolumeMountGroup)).map(|group| group.id);
         self.volume.capability(&self.able, group)
-    }
-}
-
-/// Runs what blocks.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
     }
 }
 

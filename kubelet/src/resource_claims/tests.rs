@@ -4,9 +4,6 @@ use super::state::tests::{claim, pod};
 use super::v1::dra_plugin_server::{DraPlugin, DraPluginServer};
 use super::*;
 use crate::objects::ObjectError;
-use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
-use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::json;
 use tempfile::TempDir;
@@ -18,26 +15,8 @@ struct Objects;
 
 #[async_trait]
 impl ObjectSource for Objects {
-    async fn config_map(&self, _: &str, _: &str) -> Result<Arc<ConfigMap>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn secret(&self, _: &str, _: &str) -> Result<Arc<Secret>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn runtime_class(&self, _: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
     async fn resource_claim(&self, _: &str, _: &str) -> Result<Arc<ResourceClaim>, ObjectError> {
         Ok(Arc::new(claim(json!({}))))
-    }
-    async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
-        Err(ObjectError::NoApiServer)
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::csi;
 use crate::objects::ObjectSource;
 use crate::pods;
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{
+    HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume, VolumeNodeAffinity,
+};
 use shared::types::ephemeral_claim;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +19,10 @@ pub(super) struct Claimed {
     /// The claim is used read-only.
     pub(super) read_only: bool,
     pub(super) claim: Arc<PersistentVolumeClaim>,
+    /// `mountOptions`.
+    pub(super) options: Vec<String>,
+    /// Nodes that it can be used on.
+    pub(super) affinity: Option<VolumeNodeAffinity>,
 }
 
 /// Sources of persistent volumes.
@@ -26,6 +32,8 @@ pub(super) enum Source {
     Path(HostPathVolumeSource),
     /// A folder that is a disk of the node.
     Local(PathBuf),
+    /// An export of an NFS server.
+    Nfs(NFSVolumeSource),
     /// A block device of the node.
     Device(PathBuf),
     /// A driver's volume.
@@ -53,7 +61,10 @@ pub(super) async fn resolve(
     let persistent = persistent.map_err(|e| format!("failed to fetch PV {name} from API server: {e}"))?;
     use_of.check(&volume.name, persistent.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()))?;
     let source = source(&persistent, &found, read_only)?;
-    Ok(Some(Claimed { name, source, read_only, claim: found }))
+    let spec = persistent.spec.as_ref();
+    let options = spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default();
+    let affinity = spec.and_then(|spec| spec.node_affinity.clone());
+    Ok(Some(Claimed { name, source, read_only, claim: found, options, affinity }))
 }
 
 /// How the containers of a pod use a volume.
@@ -131,6 +142,9 @@ fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_onl
         return Ok(Source::Csi(Box::new(volume)));
     }
     let is_block = spec.volume_mode.as_deref() == Some("Block");
+    if let Some(nfs) = spec.nfs.as_ref().filter(|_| !is_block) {
+        return Ok(Source::Nfs(nfs.clone()));
+    }
     match (&spec.host_path, &spec.local) {
         (None, Some(local)) if is_block => Ok(Source::Device(local.path.clone().into())),
         (None, Some(local)) => Ok(Source::Local(local.path.clone().into())),
@@ -192,8 +206,10 @@ mod tests {
         assert_eq!(path(pv("c", "local", json!({"path": "/y"}))), Ok(("/y".to_owned(), Some("Directory".to_owned()))));
         let other = "found PV object pv with nil or unexpected ClaimRef.UID".to_owned();
         assert_eq!(path(pv("d", "hostPath", host_path)), Err(other));
-        let nfs = pv("c", "nfs", json!({"path": "/", "server": "s"}));
-        assert_eq!(path(nfs), Err("no volume plugin matched for PV pv".to_owned()));
+        let nfs = source(&pv("c", "nfs", json!({"path": "/", "server": "s"})), &claim(json!({})), false);
+        assert!(matches!(nfs, Ok(Source::Nfs(_))), "{nfs:?}");
+        let none = pv("c", "flexVolume", json!({"driver": "d"}));
+        assert_eq!(path(none), Err("no volume plugin matched for PV pv".to_owned()));
         let mut device = pv("c", "local", json!({"path": "/dev/x"}));
         device.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
         assert_eq!(source(&device, &claim(json!({})), false), Ok(Source::Device("/dev/x".into())));

@@ -2,20 +2,24 @@
 
 use super::claims::{self, Claimed, Source, Use};
 use super::content::{Context, payload};
+use super::helper::{self, Request};
 use super::tokens::Tokens;
 use super::usage::{Known, Usage, VolumeUsage};
 use super::{MountedVolume, VolumeError, Volumes, hostpath, mounts, writer};
+use crate::blocking::blocking;
 use crate::csi::{self, Csi, Drivers, Failure, Group, Ready};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
 use crate::resources::pod_limits;
 use crate::settings::Settings;
+use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Node, Pod, Volume, VolumeMount};
 use parking_lot::Mutex;
 use proto::quantity::Quantity as Amount;
+use shared::placement;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
@@ -49,6 +53,8 @@ struct Inner {
     /// Claims of pods as they were last made ready, by uid and volume.
     claims: Mutex<HashMap<(String, String), (String, Source)>>,
     usage: Mutex<Known>,
+    /// The node as the API server has it.
+    node: ArcSwapOption<Node>,
 }
 
 /// Longest wait for a look at a pod's volumes.
@@ -75,7 +81,8 @@ impl Manager {
         let by_controller = settings.enable_controller_attach_detach;
         let csi = Csi::new(place, by_controller, Arc::clone(&objects), drivers, Arc::clone(&tokens));
         let (claims, usage) = (Mutex::default(), Mutex::default());
-        let inner = Arc::new(Inner { pods: settings.root_dir.join("pods"), objects, tokens, csi, claims, usage });
+        let (pods, node) = (settings.root_dir.join("pods"), ArcSwapOption::empty());
+        let inner = Arc::new(Inner { pods, objects, tokens, csi, claims, usage, node });
         Self { inner, locks: Mutex::default() }
     }
 
@@ -126,7 +133,8 @@ impl Inner {
     ) -> Result<Option<MountedVolume>, VolumeError> {
         let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
         let Some(claimed) = self.claimed(pod, volume).await? else {
-            if Use::of(pod, &volume.name).is_none() && volume.csi.is_some() {
+            // The runtime mounts images itself.
+            if volume.image.is_some() || (volume.csi.is_some() && Use::of(pod, &volume.name).is_none()) {
                 return Ok(None);
             }
             if let Some(inline) = csi::Volume::inline(pod, volume) {
@@ -145,8 +153,13 @@ impl Inner {
             }
             Source::Device(path) => device(path).map_err(|message| set_up(&claimed.name, message))?,
             Source::Local(path) => {
-                let checked = blocking(move || hostpath::check(&path, "Directory")).await;
-                checked.map_err(|message| set_up(&claimed.name, message))?
+                let bound = self.bind(pod, &claimed.name, path, (claimed.read_only, &claimed.options)).await;
+                bound.map_err(|message| set_up(&claimed.name, message))?
+            }
+            Source::Nfs(source) => {
+                let request = Request::nfs(&source, claimed.read_only, &claimed.options);
+                let mounted = self.help(pod, "nfs", &claimed.name, &request).await;
+                mounted.map_err(|message| set_up(&claimed.name, message))?.0
             }
             Source::Path(source) => {
                 let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
@@ -161,11 +174,65 @@ impl Inner {
         let claimed = claims::resolve(&*self.objects, pod, volume, Use::of(pod, &volume.name)).await;
         let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
         if let Some(claimed) = &claimed {
+            self.check_node(claimed)?;
             let key = (pods::uid(pod).to_owned(), volume.name.clone());
             let name = claimed.claim.metadata.name.clone().unwrap_or_default();
             self.claims.lock().insert(key, (name, claimed.source.clone()));
         }
         Ok(claimed)
+    }
+
+    /// Refuses a volume that cannot be used on this node, if the node is known. Upstream's `checkNodeAffinity`.
+    fn check_node(&self, claimed: &Claimed) -> Result<(), VolumeError> {
+        let node = self.node.load();
+        let (Some(affinity), Some(node)) = (&claimed.affinity, node.as_ref()) else { return Ok(()) };
+        if placement::volume_allows(affinity, node) {
+            return Ok(());
+        }
+        let (volume, message) = (claimed.name.clone(), "no matching NodeSelectorTerms".to_owned());
+        Err(VolumeError::SetUp { step: "MountVolume.NodeAffinity check", volume, message })
+    }
+
+    /// Mounts something by the distribution's helpers. Reports whether it was mounted now.
+    async fn help(
+        &self,
+        pod: &Pod,
+        plugin: &str,
+        name: &str,
+        request: &Request,
+    ) -> Result<(MountedVolume, bool), String> {
+        let folder = self.folder(pod, plugin, name);
+        let is_new = request.mount(helper::MOUNT, &folder).await?;
+        Ok((ready(folder, false), is_new))
+    }
+
+    /// Binds a local volume, and gives it to the pod's group if no other pod has it.
+    async fn bind(
+        &self,
+        pod: &Pod,
+        name: &str,
+        path: PathBuf,
+        (read_only, options): (bool, &[String]),
+    ) -> Result<MountedVolume, String> {
+        const PLUGIN: &str = "local-volume";
+        let request = Request::bind(&path, read_only, options);
+        blocking(move || hostpath::check(&path, "Directory")).await?;
+        let (mounted, is_new) = self.help(pod, PLUGIN, name, &request).await?;
+        let Some(group) = driver_group(pod).filter(|_| is_new && !read_only) else { return Ok(mounted) };
+        let own = self.folder(pod, PLUGIN, name);
+        let suffix = Path::new(&format!("kubernetes.io~{PLUGIN}")).join(name);
+        let own_suffix = Path::new(pods::uid(pod)).join("volumes").join(&suffix);
+        let pods = self.pods.clone();
+        blocking(move || {
+            let others =
+                mounts::below(&pods)?.into_iter().filter(|at| at.ends_with(&suffix) && !at.ends_with(&own_suffix));
+            if others.count() > 0 || (group.on_root_mismatch && mounts::is_of_group(&own, group.id)?) {
+                return Ok(());
+            }
+            mounts::give_to_group(&own, group.id, false)
+        })
+        .await?;
+        Ok(mounted)
     }
 
     /// Numbers of a pod's volumes.
@@ -192,7 +259,8 @@ impl Inner {
         match claimed {
             Some(Source::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
             Some(Source::Local(path)) => read(Usage::of_file_system, path).await,
-            Some(Source::Path(_) | Source::Device(_)) => None,
+            // To ask a server that is away may take for ever.
+            Some(Source::Path(_) | Source::Device(_) | Source::Nfs(_)) => None,
             None if is_own => read(Usage::of_folder, folder).await,
             None => self.csi.usage(pods::uid(pod), &csi::Volume::inline(pod, volume)?).await,
         }
@@ -285,6 +353,10 @@ impl Inner {
             let (size, medium) = (memory_size(pod, facts, source), source.medium.clone().unwrap_or_default());
             let group = fs_group(pod);
             return blocking(move || empty_dir(&folder, &medium, size, group).map(|()| ready(folder, false))).await;
+        }
+        if let Some(source) = &volume.nfs {
+            let request = Request::nfs(source, source.read_only.unwrap_or(false), &[]);
+            return Ok(self.help(pod, "nfs", &volume.name, &request).await?.0);
         }
         let context = Context { pod, facts, objects: &*self.objects, tokens: &self.tokens };
         let Some(mut payload) = payload(&context, volume).await? else {
@@ -389,6 +461,7 @@ impl Volumes for Manager {
     }
 
     fn observe_node(&self, node: &Arc<Node>) {
+        self.inner.node.store(Some(Arc::clone(node)));
         self.inner.csi.observe_node(node);
     }
 
@@ -415,13 +488,6 @@ impl Volumes for Manager {
     fn pods_on_disk(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.inner.pods).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
-    }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -532,8 +598,77 @@ fn take_down(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::ObjectError;
+    use crate::workers::container::tests::settings;
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use k8s_openapi::api::storage::v1::CSIDriver;
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::json;
+
+    /// A claim `c` that is bound to a volume of a driver.
+    struct Objects;
+
+    #[async_trait]
+    impl ObjectSource for Objects {
+        async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+            let claim = json!({"metadata": {"name": "c", "uid": "claim"}, "spec": {"volumeName": "pv"},
+                "status": {"phase": "Bound"}});
+            Ok(Arc::new(serde_json::from_value(claim).expect("a claim")))
+        }
+        async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+            let terms = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]);
+            let spec = json!({"claimRef": {"uid": "claim"}, "csi": {"driver": "d", "volumeHandle": "h"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
+            let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
+            Ok(Arc::new(serde_json::from_value(volume).expect("a volume")))
+        }
+        async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
+            Ok(None)
+        }
+    }
+
+    fn claimant() -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {
+            "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}))
+        .expect("a pod")
+    }
+
+    fn manager(root: &Path) -> Arc<Manager> {
+        let settings = Settings { root_dir: root.to_path_buf(), ..settings() };
+        Arc::new(Manager::new(&settings, Arc::new(Objects), Arc::new(Drivers::new(None, "node"))))
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_waits_for_its_volume_is_taken_down() {
+        let root = tempfile::tempdir().expect("a folder");
+        let manager = manager(root.path());
+        let waiting = Arc::clone(&manager);
+        // Nobody attaches the volume.
+        let mount = tokio::spawn(async move { waiting.mount(&claimant(), &PodFacts::default()).await });
+        while manager.in_use().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let begun = Instant::now();
+        manager.unmount("u").await.expect("taken down");
+        let failure = mount.await.expect("ended").expect_err("given up");
+        let text = "MountVolume.WaitForAttach failed for volume \"pv\" : the pod's volumes are being taken down";
+        assert_eq!(failure.to_string(), text);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        assert_eq!(manager.in_use(), Vec::<String>::new(), "it may be detached");
+    }
+
+    #[tokio::test]
+    async fn volumes_of_other_nodes_are_refused() {
+        let root = tempfile::tempdir().expect("a folder");
+        let manager = manager(root.path());
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "node", "labels": {"zone": "b"}}})).expect("a node");
+        manager.observe_node(&Arc::new(node));
+        let failure = manager.mount(&claimant(), &PodFacts::default()).await.expect_err("another zone");
+        let text = "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms";
+        assert_eq!((failure.to_string().as_str(), failure.reason()), (text, "FailedMount"));
+    }
 
     #[test]
     fn a_volume_in_memory_is_as_large_as_its_pod_may_be() {

@@ -8,6 +8,7 @@
 
 mod claims;
 mod content;
+mod helper;
 mod hostpath;
 mod manager;
 pub(crate) mod mounts;

@@ -44,6 +44,41 @@ fn plugin_device(device: plugin::DeviceSpec) -> v1::Device {
     v1::Device { container_path, host_path, permissions }
 }
 
+/// The path of a mount in a container.
+pub fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+/// Images that are volumes of a container, by volume, in the form in which containers name images.
+pub fn image_volumes(pod: &Pod, container: &Container) -> Vec<(String, Container)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let is_mounted = |name: &String| container.volume_mounts.iter().flatten().any(|mount| mount.name == *name);
+    let images = volumes.filter(|volume| is_mounted(&volume.name)).filter_map(|volume| {
+        let source = volume.image.as_ref()?;
+        let image = Container {
+            name: container.name.clone(),
+            image: source.reference.clone(),
+            image_pull_policy: source.pull_policy.clone(),
+            ..Container::default()
+        };
+        Some((volume.name.clone(), image))
+    });
+    images.collect()
+}
+
+/// The mount of an image, which the runtime makes: always read-only.
+pub fn image_mount(mount: &VolumeMount, image: v1::ImageSpec, sub_path: String) -> v1::Mount {
+    v1::Mount {
+        container_path: absolute(&mount.mount_path),
+        readonly: true,
+        selinux_relabel: true,
+        propagation: propagation(mount.mount_propagation.as_deref()).into(),
+        image: Some(image),
+        image_sub_path: sub_path,
+        ..v1::Mount::default()
+    }
+}
+
 /// Devices of a container for its `volumeDevices`. Upstream's `makeBlockVolumes`.
 pub fn block_devices(
     container: &Container,
@@ -254,6 +289,27 @@ pub mod tests {
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
             assert_eq!(result.err(), expected);
         }
+    }
+
+    #[test]
+    fn images_are_volumes_that_the_runtime_mounts() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "volumes": [
+            {"name": "model", "image": {"reference": "registry.test/model:1", "pullPolicy": "Always"}},
+            {"name": "unused", "image": {"reference": "registry.test/other:1"}},
+            {"name": "scratch", "emptyDir": {}}]}}))
+        .expect("pod");
+        let container: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": [
+            {"name": "model", "mountPath": "models"}, {"name": "scratch", "mountPath": "/s"}]}))
+        .expect("container");
+        let images = image_volumes(&pod, &container);
+        let [(volume, image)] = images.as_slice() else { panic!("{images:?}") };
+        assert_eq!((volume.as_str(), image.image.as_deref()), ("model", Some("registry.test/model:1")));
+        assert_eq!(image.image_pull_policy.as_deref(), Some("Always"));
+        let spec = v1::ImageSpec { image: "sha256:1".to_owned(), ..v1::ImageSpec::default() };
+        let mount = image_mount(&container.volume_mounts.expect("mounts")[0], spec, "v1".to_owned());
+        let told = (mount.container_path.as_str(), mount.image_sub_path.as_str(), mount.host_path.as_str());
+        assert_eq!(told, ("/models", "v1", ""));
+        assert!(mount.readonly && mount.image.is_some_and(|image| image.image == "sha256:1"));
     }
 
     #[test]

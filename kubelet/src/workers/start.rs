@@ -1,6 +1,9 @@
 //! Starting: sandboxes and containers, with everything that has to be prepared on the host.
 
-use super::container::{Prepared, block_devices, container_config, log_symlink, propagation, recursive_read_only};
+use super::container::{
+    self, Prepared, absolute, block_devices, container_config, image_mount, log_symlink, propagation,
+    recursive_read_only,
+};
 use super::context::Context;
 use super::dns::{self, Resolver};
 use super::kill::{self, HooksRun};
@@ -114,7 +117,10 @@ impl Start<'_> {
         // What the container says itself counts more than what plugins say.
         let mut env: Vec<(String, String)> = plugins.iter().flat_map(|answer| answer.envs.clone()).collect();
         env.extend(self.environment(container, &facts).await.map_err(config_error)?);
-        let mounts = self.mounts(container, &facts, &env).await.map_err(config_error)?;
+        let images = self.image_volumes(container, &sandbox_config).await.inspect_err(|wait| {
+            self.event(name, EventType::Warning, "Failed", &format!("Error: {}", wait.0));
+        })?;
+        let mounts = self.mounts(container, &facts, &env, &images).await.map_err(config_error)?;
         let granted = cx.claims.of_container(pod, container).map_err(config_error)?;
         let claimed = granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect();
         let devices = block_devices(container, self.volumes).map_err(config_error)?;
@@ -209,41 +215,58 @@ impl Start<'_> {
         env::container_env(pod, container, &services, &sources, facts).map_err(|e| e.to_string())
     }
 
+    /// Pulls the images that are volumes of a container: what the runtime is to mount, by volume.
+    async fn image_volumes(
+        &self,
+        container: &Container,
+        sandbox: &v1::PodSandboxConfig,
+    ) -> Result<BTreeMap<String, v1::ImageSpec>, Wait> {
+        let (cx, pod) = (self.cx, self.pod);
+        let mut found = BTreeMap::new();
+        for (volume, wanted) in container::image_volumes(pod, container) {
+            let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
+            let (image, _) = cx.images.ensure(runtime, objects, events, pod, &wanted, sandbox.clone()).await?;
+            let user_specified_image = wanted.image.unwrap_or_default();
+            found.insert(volume, v1::ImageSpec { image, user_specified_image, ..v1::ImageSpec::default() });
+        }
+        Ok(found)
+    }
+
     async fn mounts(
         &self,
         container: &Container,
         facts: &PodFacts,
         env: &[(String, String)],
+        images: &BTreeMap<String, v1::ImageSpec>,
     ) -> Result<Vec<v1::Mount>, String> {
         let (cx, pod) = (self.cx, self.pod);
         let mut mounts = Vec::new();
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+            let sub_path = match (&mount.sub_path_expr, &mount.sub_path) {
+                (Some(expression), _) if !expression.is_empty() => env::expand_sub_path(expression, env)?,
+                (_, Some(path)) => path.clone(),
+                _ => String::new(),
+            };
+            if let Some(image) = images.get(&mount.name) {
+                mounts.push(image_mount(mount, image.clone(), sub_path));
+                continue;
+            }
             let Some(volume) = self.volumes.get(&mount.name) else {
                 return Err(format!(
                     "cannot find volume \"{}\" to mount into container \"{}\"",
                     mount.name, container.name
                 ));
             };
-            let sub_path = match (&mount.sub_path_expr, &mount.sub_path) {
-                (Some(expression), _) if !expression.is_empty() => env::expand_sub_path(expression, env)?,
-                (_, Some(path)) => path.clone(),
-                _ => String::new(),
-            };
             let path = cx
                 .volumes
                 .mount_path(pod, &container.name, index, volume, mount, &sub_path)
                 .await
                 .map_err(|e| e.to_string())?;
-            let container_path = if mount.mount_path.starts_with('/') {
-                mount.mount_path.clone()
-            } else {
-                format!("/{}", mount.mount_path)
-            };
             let able = cx.node.load().recursive_read_only.contains(&self.sandbox.handler);
             let recursive_read_only = recursive_read_only(mount, able)
                 .map_err(|error| format!("failed to resolve recursive read-only mode: {error}"))?;
             mounts.push(v1::Mount {
-                container_path,
+                container_path: absolute(&mount.mount_path),
                 recursive_read_only,
                 host_path: path.to_string_lossy().into_owned(),
                 readonly: volume.read_only || mount.read_only.unwrap_or(false),

@@ -13,8 +13,7 @@ use async_trait::async_trait;
 use fake::{Fake, Fault};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
-use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -41,15 +40,9 @@ impl Objects {
 
 #[async_trait]
 impl ObjectSource for Objects {
-    async fn config_map(&self, _: &str, _: &str) -> Result<Arc<ConfigMap>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let data = BTreeMap::from([("key".to_owned(), ByteString(format!("{namespace}/{name}").into_bytes()))]);
         Ok(Arc::new(Secret { data: Some(data), ..Secret::default() }))
-    }
-    async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
-        Err(ObjectError::NoApiServer)
     }
     async fn patch_claim_status(
         &self,
@@ -59,12 +52,6 @@ impl ObjectSource for Objects {
     ) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
         self.patches.lock().push(patch["status"].clone());
         Ok(Arc::new(claim("1Gi")))
-    }
-    async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
-        Err(ObjectError::NoApiServer)
-    }
-    async fn runtime_class(&self, _: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
-        Err(ObjectError::NoApiServer)
     }
     async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
         Ok(self.driver.clone().map(Arc::new))

@@ -1,0 +1,158 @@
+//! File systems that the distribution's `mount` and its helpers mount, called as upstream calls them: NFS, and binds with
+//! options.
+
+use super::mounts;
+use crate::blocking::blocking;
+use k8s_openapi::api::core::v1::NFSVolumeSource;
+use nix::mount::{MntFlags, umount2};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::Ipv6Addr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use tokio::process::Command;
+
+/// The program.
+pub(super) const MOUNT: &str = "mount";
+/// Longest time of a mount: a server may be away for ever.
+const TIMEOUT: Duration = Duration::from_secs(120);
+const MODE: u32 = 0o750;
+
+/// Something to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    source: String,
+    /// The file system's type; none for a bind.
+    kind: Option<&'static str>,
+    /// Sorted, each once, as upstream's `JoinMountOptions` has them.
+    options: BTreeSet<String>,
+}
+
+fn options(own: &[&str], read_only: bool, more: &[String]) -> BTreeSet<String> {
+    let own = own.iter().copied().chain(read_only.then_some("ro")).map(str::to_owned);
+    own.chain(more.iter().cloned()).collect()
+}
+
+impl Request {
+    /// An export of an NFS server.
+    pub(super) fn nfs(source: &NFSVolumeSource, read_only: bool, more: &[String]) -> Self {
+        let is_v6 = source.server.parse::<Ipv6Addr>().is_ok();
+        let server = if is_v6 { format!("[{}]", source.server) } else { source.server.clone() };
+        let source = format!("{server}:{}", source.path);
+        Self { source, kind: Some("nfs"), options: options(&[], read_only, more) }
+    }
+
+    /// A folder of the node.
+    pub(super) fn bind(path: &Path, read_only: bool, more: &[String]) -> Self {
+        Self { source: path.display().to_string(), kind: None, options: options(&["bind"], read_only, more) }
+    }
+
+    fn arguments(&self, target: &Path) -> Vec<String> {
+        let mut arguments: Vec<String> = self.kind.iter().flat_map(|kind| ["-t", kind]).map(str::to_owned).collect();
+        if !self.options.is_empty() {
+            let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+            arguments.extend(["-o".to_owned(), options.join(",")]);
+        }
+        arguments.extend([self.source.clone(), target.display().to_string()]);
+        arguments
+    }
+
+    /// Mounts it by `program`, unless something is mounted at `target`. Reports whether it was mounted now.
+    pub(super) async fn mount(&self, program: &str, target: &Path) -> Result<bool, String> {
+        // A pod's author names the server: the helper must not read it as an option.
+        if self.source.starts_with('-') {
+            return Err(format!("invalid source {:?}", self.source));
+        }
+        let place = target.to_path_buf();
+        if blocking(move || prepare(&place)).await? {
+            return Ok(false);
+        }
+        let arguments = self.arguments(target);
+        let mut command = Command::new(program);
+        command.args(&arguments).stdin(Stdio::null()).kill_on_drop(true);
+        let failure = match tokio::time::timeout(TIMEOUT, command.output()).await {
+            Ok(Ok(output)) if output.status.success() => return Ok(true),
+            Ok(Ok(output)) => failure(program, &arguments, &output),
+            Ok(Err(error)) => format!("mount failed: {error}"),
+            Err(_) => format!("mount failed: {program} did not end within {} s", TIMEOUT.as_secs()),
+        };
+        let place = target.to_path_buf();
+        if let Err(error) = blocking(move || clean(&place)).await {
+            tracing::warn!(target = %target.display(), error, "Could not clean up after a mount that failed");
+        }
+        Err(failure)
+    }
+}
+
+/// Makes the folder to mount at. Reports whether something is mounted there.
+fn prepare(target: &Path) -> io::Result<bool> {
+    fs::DirBuilder::new().recursive(true).mode(MODE).create(target)?;
+    mounts::is_mount_point(target)
+}
+
+fn clean(target: &PathBuf) -> io::Result<()> {
+    if mounts::is_mount_point(target)? {
+        umount2(target, MntFlags::UMOUNT_NOFOLLOW)?;
+    }
+    fs::remove_dir(target)
+}
+
+/// Upstream's text of a mount that failed.
+fn failure(program: &str, arguments: &[String], output: &Output) -> String {
+    let status = match (output.status.code(), output.status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, signal) => format!("signal: {}", signal.unwrap_or_default()),
+    };
+    let arguments = arguments.join(" ");
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&text);
+    format!("mount failed: {status}\nMounting command: {program}\nMounting arguments: {arguments}\nOutput: {text}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(server: &str) -> NFSVolumeSource {
+        NFSVolumeSource { path: "/export".to_owned(), read_only: None, server: server.to_owned() }
+    }
+
+    #[test]
+    fn helpers_are_called_as_upstream_calls_them() {
+        let more = ["nfsvers=4.1".to_owned(), "hard".to_owned()];
+        let folder = Path::new("/disk");
+        for (request, expected) in [
+            (Request::nfs(&export("server"), false, &[]), "-t nfs server:/export /t"),
+            (Request::nfs(&export("server"), true, &more), "-t nfs -o hard,nfsvers=4.1,ro server:/export /t"),
+            (Request::nfs(&export("fd00::1"), false, &[]), "-t nfs [fd00::1]:/export /t"),
+            (Request::bind(folder, false, &[]), "-o bind /disk /t"),
+            (Request::bind(folder, true, &["bind".to_owned()]), "-o bind,ro /disk /t"),
+        ] {
+            assert_eq!(request.arguments(Path::new("/t")).join(" "), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mount_that_fails_leaves_nothing_and_says_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("pod/volume");
+        let request = Request::nfs(&export("server"), false, &[]);
+        let failure = request.mount("false", &target).await.expect_err("it fails");
+        let at = target.display();
+        let expected = format!(
+            "mount failed: exit status 1\nMounting command: false\nMounting arguments: -t nfs server:/export {at}\nOutput: \n"
+        );
+        assert_eq!(failure, expected);
+        assert!(!target.exists());
+        assert!(request.mount("no-such-program", &target).await.is_err());
+        let option = Request::nfs(&export("-osuid"), false, &[]).mount("true", &target).await;
+        assert_eq!(option, Err("invalid source \"-osuid:/export\"".to_owned()));
+        assert_eq!(request.mount("true", &target).await, Ok(true));
+        // Where something is mounted, nothing is mounted again.
+        assert_eq!(request.mount("false", Path::new("/proc")).await, Ok(false));
+    }
+}
