@@ -4,6 +4,7 @@ pub mod api;
 mod blocking;
 pub mod certs;
 pub mod config;
+pub mod cpus;
 pub mod cri;
 pub mod csi;
 pub mod devices;

@@ -1,6 +1,7 @@
 //! The podresources service: which resources the node's pods have, for monitors and operators, on
 //! `<root-dir>/pod-resources/kubelet.sock`. Upstream's `pkg/kubelet/apis/podresources`, v1.
 
+use crate::cpus::CpuSet;
 use crate::devices::{Devices, Granted};
 use crate::plugins;
 use crate::pods;
@@ -61,6 +62,7 @@ fn resources(
     pod: &Pod,
     of_container: impl Fn(&str) -> Vec<Granted>,
     claimed: impl Fn(&Container) -> Vec<resource_claims::Granted>,
+    cpus: impl Fn(&str) -> Vec<i64>,
 ) -> v1::PodResources {
     let spec = pod.spec.iter();
     let lasting = spec.flat_map(|spec| {
@@ -70,6 +72,7 @@ fn resources(
     let containers = lasting.map(|container| v1::ContainerResources {
         name: container.name.clone(),
         devices: of_container(&container.name).into_iter().map(device).collect(),
+        cpu_ids: cpus(&container.name),
         dynamic_resources: claimed(container).into_iter().map(|granted| dynamic(pod, granted)).collect(),
         ..v1::ContainerResources::default()
     });
@@ -89,9 +92,10 @@ fn counted<T>(question: &str, outcome: Result<T, Status>) -> Result<Response<T>,
 impl Service {
     fn of(&self, pod: &Pod) -> v1::PodResources {
         let of_container = |container: &str| self.devices.of_container(pods::uid(pod), container);
-        let claims = &self.manager.context().claims;
+        let cx = self.manager.context();
+        let (claims, cpus) = (&cx.claims, |container: &str| cx.cpus.ids(pod, container));
         // A claim that is not prepared has no devices yet.
-        resources(pod, of_container, |container| claims.of_container(pod, container).unwrap_or_default())
+        resources(pod, of_container, |container| claims.of_container(pod, container).unwrap_or_default(), cpus)
     }
 }
 
@@ -112,7 +116,9 @@ impl PodResourcesLister for Service {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         let devices = self.devices.healthy().into_iter().map(device).collect();
-        counted("get_allocatable", Ok(v1::AllocatableResourcesResponse { devices, ..Default::default() }))
+        let cpus = self.manager.context().cpus.allocatable();
+        let cpu_ids = cpus.iter().flat_map(CpuSet::ids).map(i64::from).collect();
+        counted("get_allocatable", Ok(v1::AllocatableResourcesResponse { devices, cpu_ids, ..Default::default() }))
     }
 
     async fn get(
@@ -155,7 +161,9 @@ mod tests {
             let (claim, driver) = ("c".to_owned(), "driver.test".to_owned());
             if container.name == "side" { vec![resource_claims::Granted { claim, driver, device }] } else { Vec::new() }
         };
-        let told = resources(&pod, granted, claimed);
+        let told =
+            resources(&pod, granted, claimed, |container| if container == "main" { vec![2, 3] } else { Vec::new() });
+        assert_eq!((told.containers[0].cpu_ids.len(), told.containers[1].cpu_ids.as_slice()), (0, &[2, 3][..]));
         let dynamic = &told.containers[0].dynamic_resources;
         assert_eq!((dynamic[0].claim_name.as_str(), dynamic[0].claim_namespace.as_str()), ("c", "n"));
         assert_eq!(dynamic[0].claim_resources[0].device_name, "x");

@@ -3,6 +3,7 @@
 
 use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
 use crate::config::{self, Config, KubeletConfiguration};
+use crate::cpus::Cpus;
 use crate::cri;
 use crate::csi::{self, Drivers};
 use crate::devices::{self, DeviceHandler, Devices};
@@ -183,6 +184,8 @@ impl Kubelet {
         let cgroups = cgroups(&config)?;
         limit_pods(kubelet, &cgroups, &allocatable).await?;
 
+        let cpus = Cpus::new(&settings.root_dir, Path::new("/sys/devices/system"), &kubelet.cpus())
+            .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: start cpu manager error: {e}"))?;
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
         let events = events(client.as_ref(), tasks, shutdown, &node_name);
         let objects: Arc<dyn ObjectSource> = match &client {
@@ -209,6 +212,7 @@ impl Kubelet {
         let cx = Arc::new(Context {
             images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
             volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
+            cpus,
             claims: ResourceClaims::new((&settings.root_dir, &node_name), Arc::clone(&objects), client.clone()),
             devices: Devices::new(&settings.root_dir),
             probes: Arc::new(prober),
@@ -349,6 +353,8 @@ impl Kubelet {
         tasks.spawn("plugins", plugins::run(folder, handlers, shutdown.token().clone()));
         let (drivers, token) = (Arc::clone(&self.drivers), shutdown.token().clone());
         tasks.spawn("csi-node", async move { drivers.run(token).await });
+        let cx = self.manager.context();
+        tasks.spawn("cpus", Arc::clone(&cx.cpus).run(Arc::clone(&cx.runtime), shutdown.token().clone()));
         tasks.spawn("resource-claims", claims.run(shutdown.token().clone()));
         tasks.spawn("devices", Arc::clone(&devices).run(shutdown.token().clone()));
         let (manager, token) = (Arc::clone(&self.manager), shutdown.token().clone());

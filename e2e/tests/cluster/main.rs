@@ -13,6 +13,7 @@ mod injection;
 mod joining;
 mod kubectl;
 mod node;
+mod processors;
 mod static_pods;
 mod storage;
 mod streams;
@@ -46,6 +47,7 @@ fn a_real_cluster_stands() {
     storage::of_mounts(&cluster);
     devices::of_plugins(&cluster);
     claims::of_drivers(&cluster);
+    processors::are_exclusive(&cluster);
     injection::by_webhook(&cluster);
     kubectl::roll_out(&cluster);
     kubectl::delete(&cluster);

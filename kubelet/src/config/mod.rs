@@ -5,6 +5,7 @@
 
 mod duration;
 
+use crate::cpus::{CpuConfig, CpuSet};
 use crate::images::pulled::Verification;
 use crate::resources::ResourceConfig;
 use crate::settings::Settings;
@@ -88,6 +89,11 @@ pub struct KubeletConfiguration {
     #[serde(rename = "cgroupsPerQOS")]
     pub cgroups_per_qos: bool,
     pub cgroup_driver: String,
+    pub cpu_manager_policy: String,
+    pub cpu_manager_policy_options: BTreeMap<String, String>,
+    pub cpu_manager_reconcile_period: GoDuration,
+    #[serde(rename = "reservedSystemCPUs")]
+    pub reserved_system_cpus: String,
     pub runtime_request_timeout: GoDuration,
     pub max_pods: i64,
     #[serde(rename = "podCIDR")]
@@ -252,6 +258,7 @@ fn typed(document: Value) -> anyhow::Result<KubeletConfiguration> {
     let mut kubelet: KubeletConfiguration =
         serde_json::from_value(document).map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
     eviction_defaults(&mut kubelet);
+    reserve_named(&mut kubelet)?;
     check(&kubelet)?;
     Ok(kubelet)
 }
@@ -282,6 +289,19 @@ fn eviction_defaults(kubelet: &mut KubeletConfiguration) {
             kubelet.eviction_hard.entry(signal.to_owned()).or_insert_with(|| "0%".to_owned());
         }
     }
+}
+
+/// Reserves as many processors as are named: amounts count no more then.
+fn reserve_named(kubelet: &mut KubeletConfiguration) -> anyhow::Result<()> {
+    if kubelet.reserved_system_cpus.is_empty() {
+        return Ok(());
+    }
+    let named = kubelet.reserved_system_cpus.parse::<CpuSet>();
+    let named =
+        named.map_err(|error| anyhow::anyhow!("unable to parse reservedSystemCPUs (--reserved-cpus): {error}"))?;
+    kubelet.kube_reserved.remove("cpu");
+    kubelet.system_reserved.insert("cpu".to_owned(), named.ids().count().to_string());
+    Ok(())
 }
 
 /// The checks that keep a kubelet from doing harm.
@@ -338,6 +358,17 @@ impl KubeletConfiguration {
     /// One that there is not.
     pub fn tls_options(&self) -> Result<TlsOptions, OptionError> {
         TlsOptions::new(&self.tls_min_version, &self.tls_cipher_suites)
+    }
+
+    /// What is said of processors.
+    pub fn cpus(&self) -> CpuConfig {
+        CpuConfig {
+            policy: self.cpu_manager_policy.clone(),
+            options: self.cpu_manager_policy_options.clone(),
+            reserved: self.reserved_system_cpus.clone(),
+            amounts: [self.kube_reserved.clone(), self.system_reserved.clone()],
+            period: self.cpu_manager_reconcile_period.0.max(Duration::from_secs(1)),
+        }
     }
 
     /// Policy for images that are there.
@@ -428,11 +459,21 @@ mod tests {
     }
 
     #[test]
+    fn processors_that_are_named_are_reserved() {
+        let reserved = json!({"cpu": "3", "memory": "1Gi"});
+        let changes = json!({"reservedSystemCPUs": "0,4-5", "kubeReserved": reserved, "systemReserved": reserved});
+        let kubelet = with(changes).expect("loads");
+        assert_eq!((kubelet.kube_reserved.get("cpu"), kubelet.system_reserved["cpu"].as_str()), (None, "3"));
+        assert_eq!(kubelet.kube_reserved["memory"], "1Gi");
+    }
+
+    #[test]
     fn bad_values_are_refused() {
         for (changes, part) in [
             (json!({"port": 0}), "port (--port) 0 must be between 1 and 65535"),
             (json!({"syncFrequency": "banana"}), "banana"),
             (json!({"containerLogMaxFiles": 1}), "containerLogMaxFiles"),
+            (json!({"reservedSystemCPUs": "3-1"}), "reservedSystemCPUs"),
         ] {
             let error = with(changes).expect_err("refused").to_string();
             assert!(error.contains(part), "{error}");

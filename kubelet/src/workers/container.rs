@@ -3,6 +3,7 @@
 use super::plan::container_hash;
 use super::sandbox::{pod_labels, seccomp_root};
 use super::security::{self, ImageUser};
+use crate::cpus::CpuSet;
 use crate::cri::{labels, v1};
 use crate::devices::v1beta1::{self as plugin, ContainerAllocateResponse};
 use crate::env::expand;
@@ -42,6 +43,15 @@ fn plugin_mount(mount: plugin::Mount) -> v1::Mount {
 fn plugin_device(device: plugin::DeviceSpec) -> v1::Device {
     let plugin::DeviceSpec { container_path, host_path, permissions } = device;
     v1::Device { container_path, host_path, permissions }
+}
+
+/// Keeps a container on processors. One that has them to itself needs no quota: upstream's
+/// `DisableCPUQuotaWithExclusiveCPUs`.
+pub fn pin(resources: &mut v1::LinuxContainerResources, cpus: &CpuSet, is_exclusive: bool) {
+    resources.cpuset_cpus = cpus.to_string();
+    if is_exclusive {
+        resources.cpu_quota = -1;
+    }
 }
 
 /// The path of a mount in a container.
@@ -288,6 +298,15 @@ pub mod tests {
             let prepared = Prepared { image_user: image, ..Prepared::default() };
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
             assert_eq!(result.err(), expected);
+        }
+    }
+
+    #[test]
+    fn processors_of_its_own_need_no_quota() {
+        for (is_exclusive, expected) in [(true, -1), (false, 50_000)] {
+            let mut resources = v1::LinuxContainerResources { cpu_quota: 50_000, ..Default::default() };
+            pin(&mut resources, &"2-3".parse().expect("a set"), is_exclusive);
+            assert_eq!((resources.cpuset_cpus.as_str(), resources.cpu_quota), ("2-3", expected));
         }
     }
 

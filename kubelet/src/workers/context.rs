@@ -1,5 +1,6 @@
 //! What every worker needs: the doors of the other rooms.
 
+use crate::cpus::Cpus;
 use crate::cri::Runtime;
 use crate::devices::Devices;
 use crate::events::EventSink;
@@ -78,6 +79,8 @@ pub struct Context {
     pub images: Images,
     /// Volumes.
     pub volumes: Arc<dyn Volumes>,
+    /// Processors.
+    pub cpus: Arc<Cpus>,
     /// Claims of dynamic resources.
     pub claims: Arc<ResourceClaims>,
     /// Devices of plugins.

@@ -126,6 +126,10 @@ impl Start<'_> {
         let devices = block_devices(container, self.volumes).map_err(config_error)?;
         let prepared = Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
+        if let (Some(cpus), Some(linux)) = (cx.cpus.of_container(pods::uid(pod), name), config.linux.as_mut()) {
+            let is_exclusive = cx.cpus.exclusive(pods::uid(pod), name).is_some();
+            container::pin(linux.resources.get_or_insert_default(), &cpus, is_exclusive);
+        }
         if let Some(target) = target {
             look_into(&mut config, &target.id);
         }

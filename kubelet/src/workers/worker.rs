@@ -541,18 +541,19 @@ impl Worker {
         }
     }
 
-    /// Gets the pod its devices; none when it has to stop: also because there are not enough, for which it fails.
+    /// Gets the pod its devices and processors; none when it has to stop: also because there are not enough, for which it fails.
     async fn allocate_devices(&mut self, pod: &Arc<Pod>) -> Option<()> {
         let cx = Arc::clone(&self.cx);
-        match self.watch_start(pod, cx.devices.allocate(pod)).await? {
-            Ok(()) => Some(()),
+        let refusal = match self.watch_start(pod, cx.devices.allocate(pod)).await? {
+            Ok(()) => cx.cpus.allocate(pod).err().map(|refusal| (refusal.reason, refusal.message)),
             Err(error) => {
-                let text = format!("Allocate failed due to {error}, which is unexpected");
-                self.cx.events.pod(pod, "", EventType::Warning, "UnexpectedAdmissionError", &text);
-                self.mailbox.fail("UnexpectedAdmissionError", &format!("Pod was rejected: {text}"), None);
-                None
+                Some(("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected")))
             }
-        }
+        };
+        let Some((reason, text)) = refusal else { return Some(()) };
+        self.cx.events.pod(pod, "", EventType::Warning, reason, &text);
+        self.mailbox.fail(reason, &format!("Pod was rejected: {text}"), None);
+        None
     }
 
     /// Makes the pod's volumes ready; none when the pod has to stop meanwhile: a driver may take its time.

@@ -1,0 +1,251 @@
+//! Processors of the node: which containers have some to themselves, and on which all others run. Answers for upstream's
+//! `pkg/kubelet/cm/cpumanager`.
+//!
+//! In: the policy, the machine's topology, pods. Out: sets of processors for container configurations, updates of running
+//! containers, the checkpoint. Without a policy it only says so in the checkpoint.
+
+mod assignment;
+mod policy;
+mod set;
+mod state;
+mod topology;
+
+pub use policy::Refusal;
+pub use set::CpuSet;
+
+use crate::cri::{Runtime, labels, v1};
+use crate::pods;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use policy::{Options, Policy};
+use proto::quantity::Quantity;
+use state::State;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use topology::Topology;
+
+/// The checkpoint, below the root directory.
+const FILE: &str = "cpu_manager_state";
+const NONE: &str = "none";
+const STATIC: &str = "static";
+
+/// What the configuration says of processors.
+#[derive(Clone, Debug, Default)]
+pub struct CpuConfig {
+    /// `cpuManagerPolicy`.
+    pub policy: String,
+    /// `cpuManagerPolicyOptions`.
+    pub options: BTreeMap<String, String>,
+    /// `reservedSystemCPUs`; empty for as many as are reserved by amount.
+    pub reserved: String,
+    /// `kubeReserved` and `systemReserved`.
+    pub amounts: [BTreeMap<String, String>; 2],
+    /// `cpuManagerReconcilePeriod`.
+    pub period: Duration,
+}
+
+/// Processors of one node.
+pub struct Cpus {
+    /// None where the policy is `none`.
+    policy: Option<Policy>,
+    state: Mutex<State>,
+    file: PathBuf,
+    period: Duration,
+}
+
+/// Processors that are reserved by their amounts, rounded up.
+fn reserved_number(amounts: &[BTreeMap<String, String>]) -> usize {
+    let cpu = amounts.iter().filter_map(|list| list.get("cpu")).filter_map(|text| text.parse::<Quantity>().ok());
+    let millis: i64 = cpu.map(|amount| amount.milli_value().max(0)).fold(0, i64::saturating_add);
+    usize::try_from(millis.saturating_add(999) / 1000).unwrap_or(usize::MAX)
+}
+
+fn static_policy(config: &CpuConfig, topology: Topology) -> Result<Policy, String> {
+    let options = Options::parse(&config.options)?;
+    let number = reserved_number(&config.amounts);
+    let reserved: CpuSet = match config.reserved.as_str() {
+        "" if number == 0 => {
+            let text = "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero";
+            return Err(format!("[cpumanager] {text}"));
+        }
+        "" => assignment::take(&topology, &topology.all(), number)?,
+        named => named.parse()?,
+    };
+    if !topology.all().is_superset(&reserved) {
+        let all = topology.all();
+        return Err(format!("[cpumanager] unable to reserve the required CPUs ({reserved} are not all among {all})"));
+    }
+    Ok(Policy { topology, reserved, options })
+}
+
+impl Cpus {
+    /// The node's processors as an earlier kubelet left them, below its root directory; `system` is `/sys/devices/system`.
+    ///
+    /// # Errors
+    /// The policy is not usable here, or another one left its state: pods would keep what they have.
+    pub fn new(root: &Path, system: &Path, config: &CpuConfig) -> Result<Arc<Self>, String> {
+        let file = root.join(FILE);
+        let policy = match config.policy.as_str() {
+            "" | NONE => None,
+            STATIC => {
+                let topology =
+                    Topology::read(system).map_err(|error| format!("failed to detect the topology: {error}"))?;
+                Some(static_policy(config, topology)?)
+            }
+            other => return Err(format!("unknown policy: {other:?}")),
+        };
+        let name = if policy.is_some() { STATIC } else { NONE };
+        let left = State::read(&file, name).map_err(|error| {
+            format!(
+                "could not restore state from checkpoint: {error}, please drain this node and delete the CPU manager \
+                 checkpoint file {:?} before restarting Kubelet",
+                file.display().to_string()
+            )
+        })?;
+        let state = match &policy {
+            Some(policy) => policy.start(left)?,
+            None => State::default(),
+        };
+        let cpus = Self { policy, state: Mutex::new(state), file, period: config.period };
+        cpus.save();
+        Ok(Arc::new(cpus))
+    }
+
+    /// Writes the checkpoint; a failure is logged: what runs goes on.
+    fn save(&self) {
+        let name = if self.policy.is_some() { STATIC } else { NONE };
+        if let Err(error) = self.state.lock().write(&self.file, name) {
+            tracing::error!(file = %self.file.display(), %error, "Failed to save the state of processors");
+        }
+    }
+
+    /// Gives a pod's containers their processors; those that have some keep them.
+    ///
+    /// # Errors
+    /// The pod cannot run here.
+    pub fn allocate(&self, pod: &Pod) -> Result<(), Refusal> {
+        let Some(policy) = &self.policy else { return Ok(()) };
+        let mut state = self.state.lock();
+        let mut wanted = state.clone();
+        policy.allocate(&mut wanted, pod)?;
+        let is_changed = *state != wanted;
+        *state = wanted;
+        drop(state);
+        if is_changed {
+            self.save();
+        }
+        Ok(())
+    }
+
+    /// Gives back what pods have that are not there any more.
+    pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        let is_changed = self.state.lock().retain(is_there);
+        if is_changed {
+            self.save();
+        }
+    }
+
+    /// Processors of a container; none where it runs on any.
+    pub fn of_container(&self, uid: &str, container: &str) -> Option<CpuSet> {
+        self.policy.as_ref()?;
+        let state = self.state.lock();
+        Some(state.of(&(uid.to_owned(), container.to_owned())).clone()).filter(|cpus| !cpus.is_empty())
+    }
+
+    /// Processors that a container has to itself.
+    pub fn exclusive(&self, uid: &str, container: &str) -> Option<CpuSet> {
+        self.state.lock().exclusive.get(&(uid.to_owned(), container.to_owned())).cloned()
+    }
+
+    /// Processors that containers can be given to themselves, whoever has them.
+    pub fn allocatable(&self) -> Option<CpuSet> {
+        let policy = self.policy.as_ref()?;
+        Some(policy.topology.all().difference(&policy.reserved))
+    }
+
+    /// Keeps running containers on their processors until shutdown: those of the others become fewer and more.
+    pub async fn run(self: Arc<Self>, runtime: Arc<dyn Runtime>, shutdown: CancellationToken) {
+        if self.policy.is_none() {
+            return;
+        }
+        let mut known = HashMap::new();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(self.period) => {}
+            }
+            if let Ok(containers) = runtime.list_containers(None).await {
+                known = self.reconcile(runtime.as_ref(), &containers, known).await;
+            }
+        }
+    }
+
+    /// Tells the runtime of containers whose processors are others by now: what it knows then, by container.
+    async fn reconcile(
+        &self,
+        runtime: &dyn Runtime,
+        containers: &[v1::Container],
+        mut known: HashMap<String, CpuSet>,
+    ) -> HashMap<String, CpuSet> {
+        let mut now = HashMap::new();
+        for container in containers.iter().filter(|found| found.state() == v1::ContainerState::ContainerRunning) {
+            let label = |key: &str| container.labels.get(key).map(String::as_str).unwrap_or_default();
+            let Some(wanted) = self.of_container(label(labels::POD_UID), label(labels::CONTAINER_NAME)) else {
+                continue;
+            };
+            if known.remove(&container.id).as_ref() != Some(&wanted) {
+                let resources = v1::LinuxContainerResources { cpuset_cpus: wanted.to_string(), ..Default::default() };
+                if let Err(error) = runtime.update_container(&container.id, resources).await {
+                    tracing::error!(id = container.id, %error, "Failed to update the processors of a container");
+                    continue;
+                }
+            }
+            now.insert(container.id.clone(), wanted);
+        }
+        now
+    }
+
+    /// Describes a pod's processors for podresources: those that a container has to itself.
+    pub fn ids(&self, pod: &Pod, container: &str) -> Vec<i64> {
+        self.exclusive(pods::uid(pod), container).iter().flat_map(CpuSet::ids).map(i64::from).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_rounded_up_to_processors() {
+        let cpu = |text: &str| BTreeMap::from([("cpu".to_owned(), text.to_owned())]);
+        for (kube, system, expected) in [("500m", "600m", 2), ("1", "0", 1), ("1m", "0", 1), ("x", "0", 0)] {
+            assert_eq!(reserved_number(&[cpu(kube), cpu(system)]), expected, "{kube} {system}");
+        }
+        assert_eq!(reserved_number(&[]), 0);
+    }
+
+    #[test]
+    fn policies_are_known_and_usable() {
+        let root = tempfile::tempdir().expect("a folder");
+        let config = |policy: &str| CpuConfig { policy: policy.to_owned(), ..CpuConfig::default() };
+        let failure = |policy: &str| Cpus::new(root.path(), Path::new("/nonexistent"), &config(policy)).err();
+        assert_eq!(failure("magic").as_deref(), Some("unknown policy: \"magic\""));
+        assert!(failure("static").is_some_and(|error| error.starts_with("failed to detect the topology")));
+        let none = Cpus::new(root.path(), Path::new("/nonexistent"), &config("none")).expect("no policy");
+        assert_eq!(none.of_container("u", "c"), None);
+        let written = std::fs::read_to_string(root.path().join(FILE)).expect("a checkpoint");
+        assert_eq!(written, "{\"policyName\":\"none\",\"defaultCpuSet\":\"\",\"checksum\":1353318690}");
+        let topology = topology::tests::machine(1, 1, 2, 2);
+        let needs = static_policy(&config("static"), topology.clone()).expect_err("nothing is reserved");
+        let text =
+            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero";
+        assert_eq!(needs, text);
+        let named = CpuConfig { reserved: "0-9".to_owned(), ..config("static") };
+        static_policy(&named, topology.clone()).expect_err("there are four");
+        let named = CpuConfig { reserved: "2".to_owned(), ..config("static") };
+        assert_eq!(static_policy(&named, topology).expect("a policy").reserved.to_string(), "2");
+    }
+}
