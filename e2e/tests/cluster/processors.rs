@@ -10,10 +10,10 @@ use crate::cluster::Cluster;
 const NODE: &str = "node-1";
 const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 
-fn pod(name: &str, cpu: &str) -> String {
-    let amounts = json!({"cpu": cpu, "memory": "20Mi"});
+/// A pod with these limits.
+fn pod(name: &str, limits: &Value) -> String {
     let container = json!({"name": "main", "image": "busybox:1.36", "command": ["sleep", "10000"],
-        "resources": {"requests": amounts, "limits": amounts}});
+        "resources": {"limits": limits}});
     let spec = json!({"terminationGracePeriodSeconds": 1, "nodeSelector": {"kubernetes.io/hostname": NODE},
         "containers": [container]});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
@@ -63,10 +63,10 @@ pub fn are_exclusive(cluster: &Cluster) {
     config["reservedSystemCPUs"] = json!("0");
     restart(cluster, &path, &config);
 
-    cluster.feed("create -f -", &pod("shares", "100m"));
+    cluster.feed("create -f -", &pod("shares", &json!({})));
     cluster.kubectl("wait --for=condition=Ready pod/shares --timeout=60s");
     let all = allowed(cluster, "shares");
-    cluster.feed("create -f -", &pod("owns", "1"));
+    cluster.feed("create -f -", &pod("owns", &json!({"cpu": "1", "memory": "20Mi"})));
     cluster.kubectl("wait --for=condition=Ready pod/owns --timeout=60s");
     let own = allowed(cluster, "owns");
     let number: u32 = own.parse().unwrap_or_else(|_| panic!("one processor, not {own}"));
