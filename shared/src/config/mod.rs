@@ -250,7 +250,10 @@ fn ignored(value: &Value, default: &Value, read: &Value, path: &str, out: &mut V
         }
         match read.get(key) {
             None => out.push(path),
-            Some(inner) if inner.is_object() && default.is_object() => ignored(value, default, inner, &path, out),
+            // An empty one is a map, whose keys are all read.
+            Some(Value::Object(inner)) if !inner.is_empty() && default.is_object() => {
+                ignored(value, default, &read[key], &path, out);
+            }
             Some(_) => {}
         }
     }

@@ -212,8 +212,8 @@ fn gates_of_file_and_flags() {
 
 #[test]
 fn ignored_fields_are_named() {
-    let text = "maxPods: 5\ncpuManagerPolicy: static\nauthentication:\n  x509:\n    clientCAFile: /ca\n  webhook:\n    cacheTTL: 1s\n";
+    let text = "maxPods: 5\ncpuManagerPolicy: static\nevictionHard:\n  nodefs.available: 0%\nauthentication:\n  x509:\n    clientCAFile: /ca\n  webhook:\n    cacheTTL: 1s\n";
     let settings = kubelet_text(text).expect("settings");
-    let read = json!({"maxPods": 0, "authentication": {"webhook": {"cacheTTL": 0}}});
+    let read = json!({"maxPods": 0, "evictionHard": {}, "authentication": {"webhook": {"cacheTTL": 0}}});
     assert_eq!(settings.ignored(&read), ["authentication.x509", "cpuManagerPolicy"]);
 }
