@@ -49,7 +49,7 @@ pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
     selected && required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term_matches(t, node)))
 }
 
-/// Whether a persistent volume can be used on a node.
+/// Reports whether a persistent volume can be used on a node.
 #[must_use]
 pub fn volume_allows(affinity: &VolumeNodeAffinity, node: &Node) -> bool {
     let required = affinity.required.as_ref();

@@ -203,7 +203,7 @@ impl Cluster {
         text.trim().to_owned()
     }
 
-    /// What a process of a machine has logged.
+    /// The log of a process of a machine.
     pub fn log(&self, machine: &str, process: &str) -> String {
         let path = self.run.join("machines").join(machine).join(format!("{process}.log"));
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

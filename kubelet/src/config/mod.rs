@@ -360,7 +360,7 @@ impl KubeletConfiguration {
         TlsOptions::new(&self.tls_min_version, &self.tls_cipher_suites)
     }
 
-    /// What is said of processors.
+    /// Settings of processors.
     pub fn cpus(&self) -> CpuConfig {
         CpuConfig {
             policy: self.cpu_manager_policy.clone(),

@@ -32,7 +32,7 @@ const FILE: &str = "cpu_manager_state";
 const NONE: &str = "none";
 const STATIC: &str = "static";
 
-/// What the configuration says of processors.
+/// Settings of processors in the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct CpuConfig {
     /// `cpuManagerPolicy`.

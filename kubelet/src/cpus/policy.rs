@@ -189,7 +189,7 @@ impl Policy {
         Ok(own.union(&more))
     }
 
-    /// Those of some processors whose cores are free as a whole.
+    /// Filters processors whose cores are free as a whole.
     fn whole_cores(&self, free: &CpuSet) -> CpuSet {
         let is_whole = |cpu: &u32| {
             let Some(place) = self.topology.0.get(cpu) else { return false };

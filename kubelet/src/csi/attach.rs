@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 
 /// Longest wait of a pod for one volume, upstream's.
 const TIMEOUT: Duration = Duration::from_secs(123);
-/// How often an attachment that is not there yet is asked for.
+/// Period of asking for an attachment that is not there yet.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Stands among the users of a volume for its staging on the node.
@@ -29,7 +29,7 @@ pub(super) struct Attachments {
     is_managed: bool,
 }
 
-/// What a volume waits for.
+/// Progress of attaching a volume.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// The API server has to know that the volume is in use, or the controller manager has to attach it.

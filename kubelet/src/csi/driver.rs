@@ -13,7 +13,7 @@ use tonic::{Code, Request, Response, Status};
 /// Upstream's `csiTimeout`: longest time of a call.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Something that the node service of a driver can do.
+/// A capability of a driver's node service.
 pub(super) use rpc::Type as Capability;
 
 /// A driver that has registered.

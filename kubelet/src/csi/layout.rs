@@ -22,7 +22,7 @@ const PLUGIN: &str = "kubernetes.io~csi";
 /// Identity of a volume, as far as calls for the same one must not overlap.
 pub(super) type Key = (String, String);
 
-/// What is known of a volume on the disk: upstream's `vol_data.json`.
+/// Record of a volume on the disk: upstream's `vol_data.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Record {
@@ -68,7 +68,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Published {
     pub(super) uid: String,
-    /// Its name: the record may be gone.
+    /// Name of the volume: the record may be gone.
     pub(super) name: String,
     pub(super) is_block: bool,
     /// None where it is not there, or cannot be read.

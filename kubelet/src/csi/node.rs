@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Annotation with the drivers' names of the node: a JSON object.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
-/// Nothing waits longer for the API server.
+/// Longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Attempts to change an object that others change, too.
 const ATTEMPTS: usize = 5;

@@ -59,7 +59,7 @@ struct Done {
     wanted: HashSet<(String, Key)>,
 }
 
-/// What the calls for one volume of one pod are made from.
+/// Inputs of the calls for one volume of one pod.
 struct Call<'a> {
     volume: &'a Volume,
     pod: &'a Pod,
@@ -67,7 +67,7 @@ struct Call<'a> {
     driver: Driver,
     object: Option<Arc<CSIDriver>>,
     able: BTreeSet<Capability>,
-    /// What the attacher tells the node service.
+    /// Words of the attacher to the node service.
     context: BTreeMap<String, String>,
 }
 
@@ -580,19 +580,19 @@ impl Csi {
     }
 }
 
-/// What a volume's publication needs to know of its driver and attachment.
+/// Facts of a volume's driver and attachment that its publication needs.
 #[derive(Default)]
 pub(crate) struct Prepared {
     object: Option<Arc<CSIDriver>>,
-    /// What the attacher tells the node service.
+    /// Words of the attacher to the node service.
     context: BTreeMap<String, String>,
 }
 
 /// A volume that can be published.
 pub(crate) enum Ready {
-    /// It is, and its driver wants no more.
+    /// A volume that is published, and stays as it is.
     Published,
     Unpublished(Prepared),
-    /// It is, and its driver wants it again.
+    /// A volume that is published, and that its driver wants to be published again.
     Again(Prepared),
 }

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const ONE_POD: &str = "ReadWriteOncePod";
 const ONE_NODE: &str = "ReadWriteOnce";
 
-/// How long a volume lives; upstream's names.
+/// Lives of volumes; upstream's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifecycle {
-    /// It is a persistent volume's.
+    /// Life of a persistent volume.
     Persistent,
-    /// It is made for a pod, by its driver, when it is published.
+    /// Life of a pod: the driver makes the volume when it is published.
     Ephemeral,
 }
 
@@ -122,7 +122,7 @@ impl Volume {
         })
     }
 
-    /// Its identity among all drivers' volumes.
+    /// Identity among all drivers' volumes.
     pub(super) fn key(&self) -> super::layout::Key {
         (self.driver.clone(), self.handle.clone())
     }
@@ -219,7 +219,7 @@ pub(super) fn gives_to_group(volume: &Volume, driver: Option<&CSIDriver>) -> boo
     }
 }
 
-/// What a driver that asks for it is told of the pod. Upstream's `getPodInfoAttrs`.
+/// Facts of the pod for a driver that asks for them. Upstream's `getPodInfoAttrs`.
 pub(super) fn pod_info(volume: &Volume, pod: &Pod, driver: Option<&CSIDriver>) -> BTreeMap<String, String> {
     if driver.and_then(|driver| driver.spec.pod_info_on_mount) != Some(true) {
         return BTreeMap::new();

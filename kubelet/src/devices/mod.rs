@@ -211,7 +211,7 @@ impl Devices {
         self.endpoints.lock().get(resource).cloned()
     }
 
-    /// What a container needs to use its devices: the plugins' answers, after their preparations for its start.
+    /// Answers of plugins that a container needs to use its devices, after their preparations for its start.
     ///
     /// # Errors
     /// A plugin is away, or failed.

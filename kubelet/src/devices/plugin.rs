@@ -1,4 +1,4 @@
-//! One device plugin: its calls. Upstream's `endpoint.go`.
+//! Calls of one device plugin. Upstream's `endpoint.go`.
 
 use super::state::{Choices, Device};
 use super::v1beta1::device_plugin_client::DevicePluginClient;
@@ -26,7 +26,7 @@ pub(super) struct Endpoint {
     /// Another one has taken its place.
     pub(super) gone: CancellationToken,
     client: DevicePluginClient<Channel>,
-    /// What it said at its registration; none where it has to be asked.
+    /// Options of its registration; none where it has to be asked.
     options: Option<api::DevicePluginOptions>,
 }
 

@@ -43,7 +43,7 @@ impl Allocation {
 /// Whose devices: pod's uid, container, resource.
 pub(super) type Owner = (String, String, String);
 
-/// All devices, and all allocations.
+/// Devices and allocations of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct State {
     /// Devices by resource. A resource that is gone is kept without devices: the node says that it has none.
@@ -54,7 +54,7 @@ pub(super) struct State {
 /// Numbers of devices: all, and those that pods can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// All devices.
+    /// Number of devices, healthy or not.
     pub capacity: usize,
     /// Healthy devices.
     pub allocatable: usize,

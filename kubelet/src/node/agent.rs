@@ -24,7 +24,7 @@ const IMPATIENT: Duration = Duration::from_millis(250);
 const RUNTIME_PERIOD: Duration = Duration::from_secs(5);
 /// Longest pause between two attempts to register.
 const LONGEST_RETRY: Duration = Duration::from_secs(7);
-/// Nothing waits longer for the API server.
+/// Longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Images change seldom, and listing them costs.
 const IMAGES_PERIOD: Duration = Duration::from_secs(60);

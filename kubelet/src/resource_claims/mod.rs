@@ -38,7 +38,7 @@ pub const KIND: &str = "DRAPlugin";
 const FILE: &str = "dra_manager_state";
 /// Upstream's `defaultWipingDelay`: a driver that is away for longer has no devices on the node.
 const WIPING_DELAY: Duration = Duration::from_secs(30);
-/// How often deleting slices is tried again.
+/// Pause before slices are deleted again.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A device of a container, with the claim and the driver that it is of.

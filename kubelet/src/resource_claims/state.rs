@@ -19,7 +19,7 @@ const VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 pub struct Device {
     /// The pool that it is of.
     pub pool_name: String,
-    /// Its name in the pool.
+    /// Name in the pool.
     pub device_name: String,
     /// The share of it, where it is shared.
     #[serde(rename = "ShareID")]

@@ -10,7 +10,7 @@ use shared::types::ephemeral_claim;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What lies behind a claim.
+/// The persistent volume behind a claim.
 #[derive(Clone, Debug)]
 pub(super) struct Claimed {
     /// Name of the persistent volume.
@@ -40,7 +40,7 @@ pub(super) enum Source {
     Csi(Box<csi::Volume>),
 }
 
-/// What `volume` stands for if it is a claim. `use_of` tells how containers use it.
+/// Resolves `volume` if it is a claim. `use_of` tells how containers use it.
 pub(super) async fn resolve(
     objects: &dyn ObjectSource,
     pod: &Pod,
@@ -67,7 +67,7 @@ pub(super) async fn resolve(
     Ok(Some(Claimed { name, source, read_only, claim: found, options, affinity }))
 }
 
-/// How the containers of a pod use a volume.
+/// Use of a volume by the containers of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
     /// By `volumeMounts`.
@@ -77,7 +77,7 @@ pub(super) struct Use {
 }
 
 impl Use {
-    /// How a pod uses its volume of this name.
+    /// Use of the volume of this name by a pod.
     pub(super) fn of(pod: &Pod, volume: &str) -> Self {
         let Some(spec) = &pod.spec else { return Self::default() };
         let mut found = Self::default();

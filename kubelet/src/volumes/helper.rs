@@ -22,7 +22,7 @@ pub(super) const MOUNT: &str = "mount";
 const TIMEOUT: Duration = Duration::from_secs(120);
 const MODE: u32 = 0o750;
 
-/// Something to mount.
+/// A file system to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     source: String,

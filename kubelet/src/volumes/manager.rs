@@ -44,7 +44,7 @@ struct PodLock {
     gone: CancellationToken,
 }
 
-/// What volumes are made with.
+/// State and sources that volumes are made with.
 struct Inner {
     pods: PathBuf,
     objects: Arc<dyn ObjectSource>,

@@ -34,7 +34,7 @@ pub struct Usage {
 /// A volume of a pod with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeUsage {
-    /// Its name in the pod.
+    /// Name in the pod.
     pub volume: String,
     /// The claim that it is of.
     pub claim: Option<String>,

@@ -25,7 +25,7 @@ pub struct Prepared {
     pub mounts: Vec<v1::Mount>,
     /// Devices.
     pub devices: Vec<v1::Device>,
-    /// What plugins say that the container needs for their devices.
+    /// Answers of plugins: needs of the container for their devices.
     pub plugins: Vec<ContainerAllocateResponse>,
     /// CDI names of the devices of its claims.
     pub claimed: Vec<String>,

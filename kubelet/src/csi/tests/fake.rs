@@ -33,7 +33,7 @@ pub struct State {
     /// Volumes that one pod alone may have.
     pub exclusive: BTreeSet<String>,
     pub busy: BTreeSet<String>,
-    /// What should not have been asked.
+    /// Calls that CSI forbids.
     pub violations: Vec<String>,
     pub last_publish: Option<v1::NodePublishVolumeRequest>,
     pub last_stage: Option<v1::NodeStageVolumeRequest>,
