@@ -60,7 +60,8 @@ pub fn are_exclusive(cluster: &Cluster) {
     let mut config = before.clone();
     config["cpuManagerPolicy"] = json!("static");
     config["cpuManagerReconcilePeriod"] = json!("1s");
-    config["reservedSystemCPUs"] = json!("0");
+    // One processor for the policy, and a tenth of one for the scheduler: the node may have two, and pods of its own.
+    config["kubeReserved"] = json!({"cpu": "100m"});
     restart(cluster, &path, &config);
 
     cluster.feed("create -f -", &pod("shares", &json!({})));
