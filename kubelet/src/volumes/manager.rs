@@ -312,16 +312,23 @@ impl Inner {
 
     async fn refresh(&self, pod: &Pod, facts: &PodFacts, gone: &CancellationToken) -> Result<(), VolumeError> {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-        for volume in volumes {
-            if has_content(volume) {
-                let result = self.set_up(pod, facts, volume).await;
-                let name = volume.name.clone();
-                result.map_err(|message| VolumeError::SetUp { step: SET_UP, volume: name, message })?;
-            } else if !Use::of(pod, &volume.name).is_none() {
-                self.refresh_driver(pod, volume, gone).await?;
-            }
+        // A token is renewed whatever a driver does: none waits for another, and none is left out for another's failure.
+        let refreshed = volumes.iter().map(|volume| self.refresh_one(pod, facts, volume, gone));
+        futures::future::join_all(refreshed).await.into_iter().collect()
+    }
+
+    async fn refresh_one(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        volume: &Volume,
+        gone: &CancellationToken,
+    ) -> Result<(), VolumeError> {
+        if has_content(volume) {
+            let failed = |message| VolumeError::SetUp { step: SET_UP, volume: volume.name.clone(), message };
+            return self.set_up(pod, facts, volume).await.map(drop).map_err(failed);
         }
-        Ok(())
+        if Use::of(pod, &volume.name).is_none() { Ok(()) } else { self.refresh_driver(pod, volume, gone).await }
     }
 
     /// Publishes a driver's volume again, and grows it, where that is wanted.
@@ -668,6 +675,26 @@ mod tests {
         let failure = manager.mount(&claimant(), &PodFacts::default()).await.expect_err("another zone");
         let text = "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms";
         assert_eq!((failure.to_string().as_str(), failure.reason()), (text, "FailedMount"));
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_fails_does_not_keep_others_from_being_refreshed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let manager = manager(root.path());
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "node", "labels": {"zone": "b"}}})).expect("a node");
+        manager.observe_node(&Arc::new(node));
+        let mut pod = claimant();
+        let labels = json!({"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]});
+        let last = serde_json::from_value(json!({"name": "last", "configMap": {"name": "c"}})).expect("a volume");
+        let more = serde_json::from_value(json!({"name": "more", "projected": {"sources": [{"downwardAPI": labels}]}}));
+        let volumes = pod.spec.as_mut().and_then(|spec| spec.volumes.as_mut()).expect("volumes");
+        volumes.extend([last, more.expect("a volume")]);
+        let failure = manager.refresh(&pod, &PodFacts::default()).await.expect_err("the first fails");
+        assert!(failure.to_string().starts_with("MountVolume.NodeAffinity check failed"), "{failure}");
+        let written = root.path().join("pods/u/volumes/kubernetes.io~projected/more/name");
+        assert_eq!(std::fs::read_to_string(written).expect("written"), "p");
+        manager.unmount("u").await.expect("taken down");
     }
 
     #[test]
