@@ -1,7 +1,5 @@
 //! Dynamic resources: the scheduler allocates a device to a claim, and a real driver beside the kubelet prepares it.
 
-use std::process::{Child, Command, Stdio};
-
 use crate::cluster::{Cluster, is_ready, text};
 
 const DRIVER: &str = "zero.test.ironclad";
@@ -45,26 +43,6 @@ spec:
     resources: {claims: [{name: zero}]}
 "#;
 
-/// The driver's process on the node.
-struct Driver(Child);
-
-impl Driver {
-    fn start(cluster: &Cluster) -> Self {
-        let program = cluster.layout().binaries.join("examples/dra-driver").display().to_string();
-        let pid = cluster.pid(NODE, "supervisor");
-        let arguments = ["--target", &pid, "--mount", "--net", &program, ROOT, DRIVER];
-        let child = Command::new("nsenter").args(arguments).stdin(Stdio::null()).spawn();
-        Self(child.expect("the driver starts"))
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 /// Calls that the driver has seen, each kind once.
 fn calls(cluster: &Cluster) -> Vec<String> {
     let log = cluster.try_on_node(NODE, &["cat", &format!("{ROOT}/plugins/{DRIVER}/calls.log")]).out;
@@ -90,18 +68,14 @@ pub fn of_drivers(cluster: &Cluster) {
     let refuse = format!("{ROOT}/plugins/{DRIVER}/refuse");
     cluster.on_node(NODE, &["mkdir", "-p", &format!("{ROOT}/plugins/{DRIVER}")]);
     cluster.on_node(NODE, &["touch", &refuse]);
-    let driver = Driver::start(cluster);
+    let driver = cluster.start_on_node(NODE, "dra-driver", &[ROOT, DRIVER]);
     until_told(cluster, "the device is busy");
     cluster.on_node(NODE, &["rm", &refuse]);
     cluster.kubectl("wait --for=condition=Ready pod/claimant --timeout=60s");
     assert_eq!(text(&cluster.json("get pod claimant"), "/spec/nodeName"), NODE);
     assert_eq!(calls(cluster), ["registered", "prepare"]);
 
-    let pid = cluster.pid(NODE, "kubelet");
-    Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
-    cluster.until("the kubelet is back", 30, || {
-        if cluster.pid(NODE, "kubelet") == pid { Err("not yet".to_owned()) } else { Ok(()) }
-    });
+    cluster.kill(NODE, "kubelet");
     cluster.kubectl("delete pod claimant");
     assert_eq!(calls(cluster).last().map(String::as_str), Some("unprepare"), "before the pod is gone");
     cluster.until("the claim is gone", 60, || {

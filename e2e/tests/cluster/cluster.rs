@@ -15,6 +15,17 @@ pub struct Cluster {
     dns: bool,
 }
 
+/// A program in a node's namespaces, which ends when it is dropped.
+pub struct OnNode(std::process::Child);
+
+impl Drop for OnNode {
+    fn drop(&mut self) {
+        // One that has ended needs no killing.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 /// What a program said and how it ended.
 pub struct Said {
     pub ok: bool,
@@ -194,6 +205,31 @@ impl Cluster {
         let said = self.try_on_node(node, command);
         assert!(said.ok, "{command:?} on {node}: {}", said.err);
         said.out
+    }
+
+    /// Starts one of the examples in a node's namespaces.
+    pub fn start_on_node(&self, node: &str, example: &str, arguments: &[&str]) -> OnNode {
+        let program = self.example(example);
+        let pid = self.pid(node, "supervisor");
+        let mut command = Command::new("nsenter");
+        command.args(["--target", pid.as_str(), "--mount", "--net", program.as_str()]).args(arguments);
+        OnNode(command.stdin(Stdio::null()).spawn().expect("the example starts"))
+    }
+
+    /// The path of one of the examples.
+    pub fn example(&self, name: &str) -> String {
+        self.binaries.join("examples").join(name).display().to_string()
+    }
+
+    /// Kills a process of a machine hard, and waits until its supervisor has started it anew.
+    pub fn kill(&self, machine: &str, process: &str) {
+        let pid = self.pid(machine, process);
+        let said = Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
+        assert!(said.success(), "{process} of {machine} was running");
+        self.until(&format!("{process} of {machine} is back"), 30, || {
+            let now = self.pid(machine, process);
+            if now == pid { Err(now) } else { Ok(()) }
+        });
     }
 
     /// The pid of a process of a machine.

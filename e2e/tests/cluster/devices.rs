@@ -1,36 +1,10 @@
 //! Devices of a plugin: a real one, beside the kubelet.
 
-use std::process::{Child, Command, Stdio};
-
 use crate::cluster::{Cluster, text};
 
 const RESOURCE: &str = "vendor.test/zero";
 const NODE: &str = "node-1";
 const ROOT: &str = "/var/lib/kubelet";
-
-/// The plugin's process on the node.
-struct Plugin(Child);
-
-impl Plugin {
-    fn start(cluster: &Cluster) -> Self {
-        let pid = cluster.pid(NODE, "supervisor");
-        let program = program(cluster);
-        let arguments = ["--target", &pid, "--mount", "--net", &program, ROOT, RESOURCE];
-        let child = Command::new("nsenter").args(arguments).stdin(Stdio::null()).spawn();
-        Self(child.expect("the plugin starts"))
-    }
-}
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-fn program(cluster: &Cluster) -> String {
-    cluster.layout().binaries.join("examples/device-plugin").display().to_string()
-}
 
 fn pod(name: &str, number: u32) -> String {
     format!(
@@ -53,7 +27,7 @@ fn until_counted(cluster: &Cluster, capacity: &str, allocatable: &str) {
 
 /// Pods get devices, each its own, and the node keeps count of them while plugin and kubelet die.
 pub fn of_plugins(cluster: &Cluster) {
-    let plugin = Plugin::start(cluster);
+    let plugin = cluster.start_on_node(NODE, "device-plugin", &[ROOT, RESOURCE]);
     until_counted(cluster, "2", "2");
     cluster.feed("create -f -", &pod("owner", 1));
     cluster.kubectl("wait --for=condition=Ready pod/owner --timeout=60s");
@@ -77,15 +51,11 @@ pub fn of_plugins(cluster: &Cluster) {
     assert!(why.contains(&format!("Insufficient {RESOURCE}")), "{why}");
     cluster.kubectl("delete pod greedy --now");
 
-    let owners = || cluster.on_node(NODE, &[&program(cluster), ROOT]);
+    let owners = || cluster.on_node(NODE, &[&cluster.example("device-plugin"), ROOT]);
     assert_eq!(owners(), "owner main one\n");
-    let pid = cluster.pid(NODE, "kubelet");
-    Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
-    cluster.until("the kubelet is back", 30, || {
-        if cluster.pid(NODE, "kubelet") == pid { Err("not yet") } else { Ok(()) }.map_err(str::to_owned)
-    });
+    cluster.kill(NODE, "kubelet");
     cluster.until("the kubelet answers", 30, || {
-        let said = cluster.try_on_node(NODE, &[&program(cluster), ROOT]);
+        let said = cluster.try_on_node(NODE, &[&cluster.example("device-plugin"), ROOT]);
         if said.out == "owner main one\n" { Ok(()) } else { Err(said.out + &said.err) }
     });
     until_counted(cluster, "2", "2");

@@ -50,13 +50,7 @@ pub fn every_component_comes_back(cluster: &Cluster) {
         killed.extend([(node, "kubelet"), (node, "kube-proxy")]);
     }
     for (machine, process) in killed {
-        let pid = cluster.pid(machine, process);
-        let said = std::process::Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
-        assert!(said.success(), "{process} of {machine} was running");
-        cluster.until(&format!("{process} of {machine} is back"), 30, || {
-            let now = cluster.pid(machine, process);
-            if now == pid { Err(now) } else { Ok(()) }
-        });
+        cluster.kill(machine, process);
         cluster.until(&format!("the API answers after {process} was killed"), 60, || {
             let said = cluster.try_kubectl(&["get", "--raw", "/readyz"], None);
             if said.ok { Ok(()) } else { Err(said.err) }

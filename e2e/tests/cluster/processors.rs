@@ -1,7 +1,6 @@
 //! Processors that containers have to themselves, on a node with the static policy.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -36,12 +35,8 @@ fn has(list: &str, number: u32) -> bool {
 /// Starts the node's kubelet anew with a configuration, and without the state of another policy.
 fn restart(cluster: &Cluster, path: &PathBuf, config: &Value) {
     std::fs::write(path, config.to_string()).expect("the configuration is written");
-    let pid = cluster.pid(NODE, "kubelet");
     cluster.on_node(NODE, &["rm", "-f", STATE]);
-    Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
-    cluster.until("the kubelet is back", 30, || {
-        if cluster.pid(NODE, "kubelet") == pid { Err(pid.clone()) } else { Ok(()) }
-    });
+    cluster.kill(NODE, "kubelet");
     cluster.until("the kubelet has its policy", 30, || {
         let said = cluster.try_on_node(NODE, &["cat", STATE]);
         if said.ok { Ok(()) } else { Err(said.err) }

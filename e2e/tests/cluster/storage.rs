@@ -1,8 +1,6 @@
 //! Volumes of a CSI driver: a real one, beside the kubelet, whose calls are looked at.
 
-use std::process::{Child, Command, Stdio};
-
-use crate::cluster::{Cluster, text};
+use crate::cluster::{Cluster, OnNode, text};
 
 const DRIVER: &str = "folders.test.ironclad";
 const NODE: &str = "node-1";
@@ -100,24 +98,9 @@ spec:
   volumes: [{name: device, persistentVolumeClaim: {claimName: device}}]
 "#;
 
-/// The driver's process on the node.
-struct Driver(Child);
-
-impl Driver {
-    fn start(cluster: &Cluster) -> Self {
-        let program = cluster.layout().binaries.join("examples/csi-driver").display().to_string();
-        let pid = cluster.pid(NODE, "supervisor");
-        let arguments = ["--target", &pid, "--mount", "--net", &program, "/var/lib/kubelet", DRIVER, NODE];
-        let child = Command::new("nsenter").args(arguments).stdin(Stdio::null()).spawn();
-        Self(child.expect("the driver starts"))
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
+/// Starts the driver.
+fn start(cluster: &Cluster) -> OnNode {
+    cluster.start_on_node(NODE, "csi-driver", &["/var/lib/kubelet", DRIVER, NODE])
 }
 
 fn file(cluster: &Cluster, path: &str) -> String {
@@ -157,7 +140,7 @@ fn in_use(cluster: &Cluster) -> String {
 
 /// Volumes live through the deaths of everything around them, and no byte of them is lost.
 pub fn of_drivers(cluster: &Cluster) {
-    let driver = Driver::start(cluster);
+    let driver = start(cluster);
     cluster.until("the driver is known", 30, || {
         let found = cluster.json("get csinode node-1");
         let entry = &found["spec"]["drivers"][0];
@@ -181,11 +164,7 @@ pub fn of_drivers(cluster: &Cluster) {
     numbers(cluster);
 
     // The kubelet dies: the pod runs on, and the next one takes it down.
-    let pid = cluster.pid(NODE, "kubelet");
-    Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
-    cluster.until("the kubelet is back", 30, || {
-        if cluster.pid(NODE, "kubelet") == pid { Err(pid.clone()) } else { Ok(()) }
-    });
+    cluster.kill(NODE, "kubelet");
     drop(driver);
     cluster.kubectl("delete pod writer --wait=false");
     cluster.until("the kubelet asks for the driver", 30, || {
@@ -199,7 +178,7 @@ pub fn of_drivers(cluster: &Cluster) {
         }
     });
     cluster.kubectl("get pod writer");
-    let driver = Driver::start(cluster);
+    let driver = start(cluster);
     cluster.kubectl("wait --for=delete pod/writer --timeout=90s");
     let ended = cluster.until("the volume is unstaged", 30, || {
         let calls = calls(cluster, "precious");
