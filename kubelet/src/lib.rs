@@ -12,6 +12,7 @@ pub mod env;
 pub mod events;
 pub mod eviction;
 pub mod facts;
+mod files;
 pub mod hooks;
 pub mod images;
 pub mod keyed_lock;

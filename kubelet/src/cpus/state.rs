@@ -1,6 +1,7 @@
 //! Processors that containers have to themselves, and their checkpoint in upstream's form, `cpu_manager_state`.
 
 use super::set::CpuSet;
+use crate::files;
 use serde::{Deserialize, Serialize};
 use shared::fnv::Fnv32;
 use std::collections::BTreeMap;
@@ -83,9 +84,7 @@ impl State {
         let (policy_name, default_cpu_set) = (policy.to_owned(), self.shared.to_string());
         let mut checkpoint = Checkpoint { policy_name, default_cpu_set, entries, checksum: 0 };
         checkpoint.checksum = checkpoint.checksum();
-        let partial = file.with_extension("partial");
-        fs::write(&partial, serde_json::to_vec(&checkpoint)?)?;
-        fs::rename(partial, file)
+        files::write_json(file, &checkpoint)
     }
 
     /// Reads the checkpoint of a policy; none where there is none.

@@ -11,6 +11,7 @@
 //! | `pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>` | link to the published device |
 
 use super::volume::{Volume, digest};
+use crate::files;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -103,9 +104,7 @@ fn read(folder: &Path) -> Option<Record> {
 /// Writes a record, whole or not at all.
 pub(super) fn write(folder: &Path, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let partial = folder.join(format!(".{RECORD}"));
-    fs::write(&partial, serde_json::to_vec(record)?)?;
-    fs::rename(partial, folder.join(RECORD))
+    files::write_json(&folder.join(RECORD), record)
 }
 
 /// Lets a removal succeed of what is not there.
@@ -123,8 +122,9 @@ pub(super) fn remove(folder: &Path, mount: &Path) -> io::Result<()> {
         Ok(_) => gone(fs::remove_file(mount))?,
         Err(_) => {}
     }
-    gone(fs::remove_file(folder.join(format!(".{RECORD}"))))?;
-    gone(fs::remove_file(folder.join(RECORD)))?;
+    let record = folder.join(RECORD);
+    gone(fs::remove_file(files::draft(&record)))?;
+    gone(fs::remove_file(record))?;
     gone(fs::remove_dir(folder))
 }
 

@@ -7,6 +7,7 @@ use super::layout::{self, Key, Layout, Published, Record, Staged};
 use super::volume::{self, Lifecycle, SecretName, Volume};
 use super::{CallError, Failure, expansion, v1};
 use crate::blocking::blocking;
+use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -19,12 +20,10 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Mode of folders that are made for drivers.
-const PRIVATE_FOLDER: u32 = 0o750;
 /// Key of what a driver is told of the pod's tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
@@ -85,10 +84,6 @@ impl Call<'_> {
         let group = self.group.filter(|_| self.can(Capability::VolumeMountGroup)).map(|group| group.id);
         self.volume.capability(&self.able, group)
     }
-}
-
-fn make_private(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)
 }
 
 /// Removes a mount that its driver left, and the folder with its record.

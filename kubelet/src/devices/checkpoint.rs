@@ -2,6 +2,7 @@
 //! from it.
 
 use super::state::{Allocation, Device, State};
+use crate::files;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use prost::Message as _;
@@ -98,9 +99,7 @@ pub(super) fn write(folder: &Path, state: &State) -> io::Result<()> {
     let registered_devices = state.devices.iter().map(|(resource, of)| (resource.clone(), healthy(of))).collect();
     let data = Data { pod_device_entries: allocated.collect(), registered_devices };
     let checkpoint = Checkpoint { checksum: data.checksum(), data };
-    let partial = folder.join(format!(".{FILE}"));
-    fs::write(&partial, serde_json::to_vec(&checkpoint)?)?;
-    fs::rename(partial, folder.join(FILE))
+    files::write_json(&folder.join(FILE), &checkpoint)
 }
 
 /// Reads the checkpoint; nothing where there is none, or where it cannot be read. Devices are ill until their plugin comes.

@@ -1,10 +1,10 @@
 //! Pods that use more of the node's disk than they may: volumes, containers and pods have limits of their own, whatever
 //! is left on the node. Answers for upstream's `localStorageEviction`.
 
+use crate::files::visit_below;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::quantity::Quantity;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 const RESOURCE: &str = "ephemeral-storage";
@@ -77,16 +77,10 @@ pub fn exceeded(pod: &Pod, used: &Use) -> Option<String> {
 pub fn size(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            sum += metadata.blocks() * 512;
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
+    visit_below(folder, |metadata| {
+        sum += metadata.blocks() * 512;
+        true
+    });
     sum
 }
 
@@ -94,6 +88,7 @@ pub fn size(folder: &Path) -> u64 {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     #[test]
     fn volumes_containers_and_pods_have_limits() {

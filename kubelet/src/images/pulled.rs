@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::keyring::Credentials;
+use crate::files;
 
 /// Secrets remembered for each image (upstream: 100).
 const SECRETS: usize = 100;
@@ -282,11 +283,7 @@ impl PulledImages {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let draft = path.with_extension("tmp");
-        let mut file = fs::File::create(&draft)?;
-        file.write_all(&serde_json::to_vec(value)?)?;
-        file.sync_all()?;
-        fs::rename(&draft, &path)
+        files::write_json(&path, value)
     }
 }
 

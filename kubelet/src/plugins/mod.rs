@@ -10,10 +10,9 @@ mod watcher;
 pub use registration::v1;
 pub use watcher::run;
 
-use crate::settings::PRIVATE_FOLDER;
+use crate::files::make_private;
 use async_trait::async_trait;
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +62,7 @@ pub async fn serve(socket: &Path, router: Router, shutdown: CancellationToken) {
 
 async fn listen(socket: &Path, router: Router, shutdown: CancellationToken) -> anyhow::Result<()> {
     if let Some(folder) = socket.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
+        make_private(folder)?;
     }
     std::fs::remove_file(socket).or_else(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Ok(()),

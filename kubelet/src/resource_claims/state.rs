@@ -2,6 +2,7 @@
 //! `dra_manager_state`. Pure but for the file.
 
 use super::v1;
+use crate::files;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, Serialize};
@@ -271,9 +272,7 @@ impl State {
         let data = Data { kind: KIND.to_owned(), api_version: VERSION.to_owned(), claims };
         let data = serde_json::to_string(&data)?;
         let checkpoint = Checkpoint { checksum: crc32fast::hash(data.as_bytes()), data };
-        let partial = file.with_extension("partial");
-        fs::write(&partial, serde_json::to_vec(&checkpoint)?)?;
-        fs::rename(partial, file)
+        files::write_json(file, &checkpoint)
     }
 
     /// Reads the checkpoint: nothing where there is none.

@@ -3,13 +3,13 @@
 
 use super::mounts;
 use crate::blocking::blocking;
+use crate::files::make_private;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 use nix::mount::{MntFlags, umount2};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::Ipv6Addr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -20,7 +20,6 @@ use tokio::process::Command;
 pub(super) const MOUNT: &str = "mount";
 /// Longest time of a mount: a server may be away for ever.
 const TIMEOUT: Duration = Duration::from_secs(120);
-const MODE: u32 = 0o750;
 
 /// A file system to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +89,7 @@ impl Request {
 
 /// Makes the folder to mount at. Reports whether something is mounted there.
 fn prepare(target: &Path) -> io::Result<bool> {
-    fs::DirBuilder::new().recursive(true).mode(MODE).create(target)?;
+    make_private(target)?;
     mounts::is_mount_point(target)
 }
 

@@ -1,6 +1,7 @@
 //! Use of volumes: bytes and files, as `/stats/summary` and the metrics tell them. Upstream's `volume_stat_calculator.go`.
 
 use crate::csi::v1::{NodeGetVolumeStatsResponse, volume_usage::Unit};
+use crate::files::visit_below;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -85,20 +86,14 @@ impl Usage {
 fn measure(folder: &Path) -> io::Result<(u64, u64)> {
     let root = fs::symlink_metadata(folder)?;
     let (mut bytes, mut files) = (root.blocks() * 512, 1);
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.dev() != root.dev() {
-                continue;
-            }
+    visit_below(folder, |metadata| {
+        let is_own = metadata.dev() == root.dev();
+        if is_own {
             bytes += metadata.blocks() * 512;
             files += 1;
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            }
         }
-    }
+        is_own
+    });
     Ok((bytes, files))
 }
 

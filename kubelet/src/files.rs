@@ -1,0 +1,64 @@
+//! Files and folders below the root directory.
+
+use crate::settings::PRIVATE_FOLDER;
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+/// Makes a folder, with those that it is in, which is not for every user of the node.
+pub fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)
+}
+
+/// Path of what is not yet a file: what a death in between leaves.
+pub fn draft(path: &Path) -> PathBuf {
+    path.with_extension("tmp")
+}
+
+/// Writes a document whole or not at all, as far as the disk holds what it says it does.
+pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let draft = draft(path);
+    let mut file = fs::File::create(&draft)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    file.sync_all()?;
+    fs::rename(draft, path)
+}
+
+/// Visits everything below a folder but the folder itself; `visit` tells whether to look into one. What cannot be read is left
+/// out.
+pub fn visit_below(folder: &Path, mut visit: impl FnMut(&fs::Metadata) -> bool) {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if visit(&metadata) && metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn documents_replace_what_was_there_and_leave_no_draft() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("a/b");
+        make_private(&folder).expect("made");
+        make_private(&folder).expect("it is there");
+        let mode = fs::metadata(&folder).expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o007, 0, "{mode:o}");
+        let path = folder.join("document");
+        for number in [1, 2] {
+            write_json(&path, &number).expect("written");
+            assert_eq!(fs::read_to_string(&path).expect("read"), number.to_string());
+        }
+        assert!(!draft(&path).exists());
+        write_json(&folder.join("none/document"), &1).expect_err("no folder");
+    }
+}
