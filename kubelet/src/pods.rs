@@ -1,7 +1,8 @@
 //! Short questions about pod objects.
 
 use crate::sources::annotations;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use shared::types::is_sidecar;
 
 /// The pod's uid; static pods carry their hash, mirror pods their own.
 pub fn uid(pod: &Pod) -> &str {
@@ -56,6 +57,15 @@ pub fn grace(pod: &Pod) -> i64 {
         .and(pod.metadata.deletion_grace_period_seconds)
         .or_else(|| pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds))
         .unwrap_or(30)
+}
+
+/// Containers of a pod in the order in which they get what they have to themselves, with whether it passes that on: an init
+/// container that ends before the next one starts.
+pub fn by_start(pod: &Pod) -> impl Iterator<Item = (&Container, bool)> {
+    pod.spec.iter().flat_map(|spec| {
+        let first = spec.init_containers.iter().flatten().map(|container| (container, !is_sidecar(container)));
+        first.chain(spec.containers.iter().map(|container| (container, false)))
+    })
 }
 
 /// Status of a container in the pod object, where it is of the container with this runtime id.

@@ -9,7 +9,7 @@ use crate::pods;
 use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::quantity::Quantity;
-use shared::types::is_sidecar;
+use shared::flags::parse_bool;
 use std::collections::BTreeMap;
 
 /// Options of the policy that this kubelet has.
@@ -29,15 +29,7 @@ impl Options {
     pub(super) fn parse(options: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut found = Self::default();
         for (name, value) in options {
-            let is_on = match value.as_str() {
-                "true" | "1" | "t" | "T" | "TRUE" | "True" => true,
-                "false" | "0" | "f" | "F" | "FALSE" | "False" => false,
-                _ => {
-                    return Err(format!(
-                        "bad value for option {name:?}: strconv.ParseBool: parsing {value:?}: invalid syntax"
-                    ));
-                }
-            };
+            let is_on = parse_bool(value).map_err(|error| format!("bad value for option {name:?}: {error}"))?;
             match name.as_str() {
                 "full-pcpus-only" => found.whole_cores = is_on,
                 "strict-cpu-reservation" => found.strict_reservation = is_on,
@@ -139,13 +131,8 @@ impl Policy {
     /// There are not enough, or they are not whole cores.
     pub(super) fn allocate(&self, state: &mut State, pod: &Pod) -> Result<(), Refusal> {
         let uid = pods::uid(pod);
-        let spec = pod.spec.iter();
-        let containers = spec.flat_map(|spec| {
-            let first = spec.init_containers.iter().flatten().map(|container| (container, !is_sidecar(container)));
-            first.chain(spec.containers.iter().map(|container| (container, false)))
-        });
         let mut reusable = CpuSet::default();
-        for (container, is_passed_on) in containers {
+        for (container, is_passed_on) in pods::by_start(pod) {
             let owner: Owner = (uid.to_owned(), container.name.clone());
             let Some(number) = exclusive(pod, container) else { continue };
             if !state.exclusive.contains_key(&owner) {
@@ -205,7 +192,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// One socket of four cores with two threads, the first core reserved.
+    /// A policy for one socket of four cores with two threads, the first core reserved.
     fn policy(options: Options) -> Policy {
         Policy { topology: machine(1, 1, 4, 2), reserved: "0,4".parse().expect("a set"), options }
     }

@@ -75,11 +75,6 @@ impl Call<'_> {
         self.able.contains(&capability)
     }
 
-    /// Staging is for what outlives its pod.
-    fn is_staged(&self) -> bool {
-        self.volume.lifecycle == Lifecycle::Persistent && self.can(Capability::StageUnstageVolume)
-    }
-
     fn capability(&self) -> v1::VolumeCapability {
         let group = self.group.filter(|_| self.can(Capability::VolumeMountGroup)).map(|group| group.id);
         self.volume.capability(&self.able, group)
@@ -190,12 +185,15 @@ impl Csi {
         if self.is_published(uid, &volume.name) && !is_again {
             return Ok(self.path(uid, volume));
         }
-        if volume.is_of_one_pod() && self.users(&key).await?.iter().any(|user| user.uid != uid) {
-            let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-            return Err(Failure::Publish(text.to_owned()));
+        if volume.is_of_one_pod() {
+            let users = self.users_of(&key).await.map_err(Failure::Publish)?;
+            if users.iter().any(|user| user.uid != uid) {
+                let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+                return Err(Failure::Publish(text.to_owned()));
+            }
         }
         let call = self.call(pod, volume, group, prepared).await?;
-        if call.is_staged() && !self.done.lock().staged.contains(&key) {
+        if volume.is_staged(&call.able) && !self.done.lock().staged.contains(&key) {
             self.stage(&call).await.map_err(Failure::Stage)?;
             self.done.lock().staged.insert(key);
         }
@@ -224,10 +222,6 @@ impl Csi {
     }
 
     /// Volumes of pods on the disk that are the same one.
-    async fn users(&self, key: &Key) -> Result<Vec<Published>, Failure> {
-        self.users_of(key).await.map_err(Failure::Publish)
-    }
-
     async fn users_of(&self, key: &Key) -> Result<Vec<Published>, String> {
         let (layout, key) = (self.layout.clone(), key.clone());
         let is_same = move |found: &Published| found.record.as_ref().is_some_and(|record| record.key() == key);
@@ -258,6 +252,11 @@ impl Csi {
 
     fn staging(&self, volume: &Volume) -> PathBuf {
         self.layout.staging(&volume.driver, &volume.handle, &volume.name, volume.is_block)
+    }
+
+    /// The staging path as calls name it: empty for a volume that is not staged.
+    fn staging_text(&self, volume: &Volume, able: &BTreeSet<Capability>) -> String {
+        if volume.is_staged(able) { self.staging(volume).display().to_string() } else { String::new() }
     }
 
     async fn stage(&self, call: &Call<'_>) -> Result<(), String> {
@@ -363,11 +362,10 @@ impl Csi {
             let place = if as_secret { &mut secrets } else { &mut context };
             place.insert(TOKENS.to_owned(), tokens);
         }
-        let staging = call.is_staged().then(|| self.staging(volume).display().to_string());
         Ok(v1::NodePublishVolumeRequest {
             volume_id: volume.handle.clone(),
             publish_context: call.context.clone(),
-            staging_target_path: staging.unwrap_or_default(),
+            staging_target_path: self.staging_text(volume, &call.able),
             target_path: self.layout.target(uid, &volume.name, volume.is_block).display().to_string(),
             volume_capability: Some(call.capability()),
             readonly: volume.read_only,
@@ -423,12 +421,11 @@ impl Csi {
         }
         let failed = |error: String| Failure::Expand(error);
         let secrets = self.secrets("NodeExpandSecretRef", volume.expand_secret.as_ref()).await.map_err(failed)?;
-        let staging = call.is_staged().then(|| self.staging(volume).display().to_string());
         let request = v1::NodeExpandVolumeRequest {
             volume_id: volume.handle.clone(),
             volume_path: self.layout.target(pods::uid(pod), &volume.name, volume.is_block).display().to_string(),
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
-            staging_target_path: staging.unwrap_or_default(),
+            staging_target_path: self.staging_text(volume, &call.able),
             volume_capability: Some(call.capability()),
             secrets,
         };
@@ -449,17 +446,18 @@ impl Csi {
 
     /// Asks a volume's driver for its numbers; none where it does not know them. Upstream's `metricsCsi`.
     pub(crate) async fn usage(&self, uid: &str, volume: &Volume) -> Option<Usage> {
-        let driver = self.drivers.get(&volume.driver).ok()?;
-        let able = driver.capabilities().await.ok()?;
-        if !able.contains(&Capability::GetVolumeStats) || !self.is_published(uid, &volume.name) {
+        if !self.is_published(uid, &volume.name) {
             return None;
         }
-        let is_staged = volume.lifecycle == Lifecycle::Persistent && able.contains(&Capability::StageUnstageVolume);
-        let staging = is_staged.then(|| self.staging(volume).display().to_string());
+        let driver = self.drivers.get(&volume.driver).ok()?;
+        let able = driver.capabilities().await.ok()?;
+        if !able.contains(&Capability::GetVolumeStats) {
+            return None;
+        }
         let request = v1::NodeGetVolumeStatsRequest {
             volume_id: volume.handle.clone(),
             volume_path: self.layout.target(uid, &volume.name, volume.is_block).display().to_string(),
-            staging_target_path: staging.unwrap_or_default(),
+            staging_target_path: self.staging_text(volume, &able),
         };
         let answer = driver.stats(request).await;
         let answer =

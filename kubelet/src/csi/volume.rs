@@ -142,6 +142,11 @@ impl Volume {
         self.read_only
     }
 
+    /// Reports whether a driver that is able to stages it: staging is for what outlives its pod.
+    pub(super) fn is_staged(&self, able: &BTreeSet<Capability>) -> bool {
+        self.lifecycle == Lifecycle::Persistent && able.contains(&Capability::StageUnstageVolume)
+    }
+
     /// Reports whether one pod alone may use it.
     pub(super) fn is_of_one_pod(&self) -> bool {
         self.access_mode == ONE_POD

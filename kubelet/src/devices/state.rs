@@ -1,9 +1,9 @@
 //! Devices of the node and who has them. Pure: upstream's `devicemanager` without its calls.
 
 use super::v1beta1::{self as api, ContainerAllocateResponse};
+use crate::pods;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::quantity::Quantity;
-use shared::types::is_sidecar;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Key of devices that are near no NUMA node in particular.
@@ -40,7 +40,7 @@ impl Allocation {
     }
 }
 
-/// Whose devices: pod's uid, container, resource.
+/// Owner of devices: pod's uid, container, resource.
 pub(super) type Owner = (String, String, String);
 
 /// Devices and allocations of the node.
@@ -58,15 +58,6 @@ pub struct Count {
     pub capacity: usize,
     /// Healthy devices.
     pub allocatable: usize,
-}
-
-/// The containers of a pod in the order in which devices are allocated, with whether others use them after it.
-fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, bool)> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| {
-        let first = spec.init_containers.iter().flatten().map(|container| (container, !is_sidecar(container)));
-        first.chain(spec.containers.iter().map(|container| (container, false)))
-    })
 }
 
 /// Limits of a container, in units.
@@ -109,9 +100,9 @@ impl State {
 
     /// Devices that a pod's containers need and do not have, in order.
     pub(super) fn wanted(&self, pod: &Pod) -> Vec<(String, String, usize)> {
-        let uid = crate::pods::uid(pod);
+        let uid = pods::uid(pod);
         let mut wanted = Vec::new();
-        for (container, _) in containers(pod) {
+        for (container, _) in pods::by_start(pod) {
             for (resource, number) in limits(container).filter(|(name, _)| self.devices.contains_key(*name)) {
                 let owner = (uid.to_owned(), container.name.clone(), resource.clone());
                 if number > 0 && !self.allocations.contains_key(&owner) {
@@ -128,9 +119,9 @@ impl State {
 
     /// Devices of a resource that a container may take over from the pod's init containers. Upstream's `devicesToReuse`.
     fn reusable(&self, pod: &Pod, name: &str, resource: &str) -> BTreeSet<String> {
-        let uid = crate::pods::uid(pod);
+        let uid = pods::uid(pod);
         let mut reusable = BTreeSet::new();
-        for (container, is_passed_on) in containers(pod) {
+        for (container, is_passed_on) in pods::by_start(pod) {
             if container.name == name {
                 break;
             }
@@ -255,7 +246,7 @@ mod tests {
         let mut given = Vec::new();
         for (container, resource, number) in state.wanted(pod) {
             let ids = state.choices(pod, (&container, &resource, number))?.pick(&[]);
-            state.take(&(crate::pods::uid(pod).to_owned(), container.clone(), resource), &ids);
+            state.take(&(pods::uid(pod).to_owned(), container.clone(), resource), &ids);
             given.push((container, ids));
         }
         Ok(given)

@@ -5,6 +5,7 @@ use super::v1beta1::registration_client::RegistrationClient;
 use super::v1beta1::{self as api, DeviceSpec};
 use super::*;
 use serde_json::json;
+use shared::folder_watch::FolderWatch;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
@@ -112,9 +113,12 @@ impl Fake {
 /// Registers a plugin with a kubelet, as plugins do.
 async fn register(root: &Path, resource: &str, version: &str, endpoint: &str) -> Result<(), String> {
     let socket = root.join(FOLDER).join("kubelet.sock");
+    std::fs::create_dir_all(root.join(FOLDER)).expect("a folder");
+    let mut watch = FolderWatch::default();
+    watch.watch(&root.join(FOLDER)).expect("watched");
     let waited = tokio::time::timeout(PATIENCE, async {
         while !socket.exists() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            watch.changed().await;
         }
     });
     waited.await.expect("the kubelet listens");

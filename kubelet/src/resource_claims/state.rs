@@ -227,15 +227,13 @@ impl State {
         pod: &Pod,
         container: &Container,
     ) -> Result<Vec<(Claim, String, Device)>, String> {
-        let used = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
-        let namespace = crate::pods::namespace(pod);
+        let used = container.resources.as_ref().and_then(|resources| resources.claims.as_deref()).unwrap_or_default();
+        if used.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (namespace, references) = (crate::pods::namespace(pod), references(pod)?);
         let mut devices = Vec::new();
-        let mut known = None;
         for used in used {
-            let references = match &known {
-                Some(references) => references,
-                None => known.insert(references(pod)?),
-            };
             for reference in references.iter().filter(|reference| reference.entry == used.name) {
                 let name = &reference.claim;
                 let claim = self.get(namespace, name);

@@ -1,6 +1,7 @@
 //! What the machine has, and how much of it pods may ask for.
 
 use super::{CgroupVersion, MachineInfo, ResourceConfig};
+use crate::cpus::CpuSet;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
 use std::collections::BTreeMap;
@@ -27,12 +28,8 @@ pub fn machine_info(root_dir: &Path) -> MachineInfo {
 
 /// Counts the processors of a list such as `0-3,8`; none when it is not one.
 fn cpus(list: &str) -> Option<u64> {
-    let count = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
-        last.checked_sub(first)?.checked_add(1)
-    };
-    list.trim().split(',').try_fold(0u64, |sum, range| sum.checked_add(count(range)?))
+    let cpus = list.parse::<CpuSet>().ok()?;
+    u64::try_from(cpus.ids().count()).ok().filter(|count| *count > 0)
 }
 
 /// The processors that this process may use: fewer than the machine has where it is held to some.
