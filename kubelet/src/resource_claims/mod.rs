@@ -81,22 +81,24 @@ impl ResourceClaims {
         written.map_err(|error| format!("checkpoint ResourceClaim state: {error}"))
     }
 
-    /// Prepares a pod's claims; those that are prepared already are left.
+    /// Prepares a pod's claims; those that are prepared already are left. What has begun is brought to its end, also when nobody
+    /// waits for it any more: giving back waits for it.
     ///
     /// # Errors
     /// A claim is not there, not allocated or not the pod's, or a driver is away or failed. To be tried again.
-    pub async fn prepare(&self, pod: &Pod) -> Result<(), String> {
+    pub async fn prepare(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
         if pod.spec.as_ref().is_none_or(|spec| spec.resource_claims.is_none()) {
             return Ok(());
         }
-        let prepared = async {
-            for reference in state::references(pod)? {
-                self.prepare_one(pod, &reference).await?;
+        let (claims, pod) = (Arc::clone(self), pod.clone());
+        let prepared = tokio::spawn(async move {
+            for reference in state::references(&pod)? {
+                claims.prepare_one(&pod, &reference).await?;
             }
             Ok::<(), String>(())
-        };
+        });
         let begun = Instant::now();
-        let outcome = prepared.await;
+        let outcome = prepared.await.unwrap_or_else(|error| Err(error.to_string()));
         metrics::claims("PrepareResources", begun, &outcome);
         outcome.map_err(|error| format!("prepare dynamic resources: {error}"))
     }

@@ -27,6 +27,8 @@ struct Fake {
     calls: Arc<Mutex<Vec<String>>>,
     /// Errors to come.
     errors: Arc<Mutex<Vec<&'static str>>>,
+    /// Held as long as preparations are to wait.
+    hold: Arc<tokio::sync::Mutex<()>>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -39,6 +41,15 @@ impl DraPlugin for Fake {
     ) -> Answer<v1::NodePrepareResourcesResponse> {
         let claim = request.into_inner().claims.remove(0);
         self.calls.lock().push(format!("prepare {} {}", self.name, claim.name));
+        // The work goes on when the caller is gone: gRPC for Go does not stop it either.
+        let (hold, calls, name) = (Arc::clone(&self.hold), Arc::clone(&self.calls), self.name);
+        let work = tokio::spawn(async move {
+            if hold.try_lock().is_err() {
+                drop(hold.lock().await);
+                calls.lock().push(format!("prepared {name}"));
+            }
+        });
+        work.await.expect("done");
         let error = self.errors.lock().pop().unwrap_or_default().to_owned();
         let device = v1::Device {
             device_name: "d".to_owned(),
@@ -71,7 +82,7 @@ impl Setup {
     async fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
         let calls = Arc::new(Mutex::default());
-        let fake = |name| Fake { name, calls: Arc::clone(&calls), errors: Arc::default() };
+        let fake = |name| Fake { name, calls: Arc::clone(&calls), errors: Arc::default(), hold: Arc::default() };
         let fakes = [fake("one.test"), fake("two.test")];
         for fake in &fakes {
             let listener = UnixListener::bind(root.path().join(fake.name)).expect("a socket");
@@ -153,6 +164,28 @@ async fn failures_are_tried_again_and_nothing_is_forgotten() {
     setup.claims.unprepare("u").await.expect("it is");
     assert_eq!(setup.calls(), ["unprepare one.test c", "unprepare one.test c", "unprepare two.test c"]);
     setup.claims.prepare(&pod("u")).await.expect("prepared anew");
+}
+
+#[tokio::test]
+async fn what_is_given_back_is_prepared_to_its_end_first() {
+    let setup = Setup::new().await;
+    setup.register().await;
+    let held = setup.fakes[0].hold.lock().await;
+    let given_up = tokio::time::timeout(Duration::from_millis(200), setup.claims.prepare(&pod("u"))).await;
+    assert!(given_up.is_err(), "the driver takes its time");
+    let claims = Arc::clone(&setup.claims);
+    let ending = tokio::spawn(async move { claims.unprepare("u").await });
+    tokio::task::yield_now().await;
+    drop(held);
+    ending.await.expect("ended").expect("given back");
+    let expected = [
+        "prepare one.test c",
+        "prepared one.test",
+        "prepare two.test c",
+        "unprepare one.test c",
+        "unprepare two.test c",
+    ];
+    assert_eq!(setup.calls(), expected);
 }
 
 #[tokio::test]
