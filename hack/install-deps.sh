@@ -35,6 +35,7 @@ want nft nftables
 want conntrack conntrack
 want ip iproute2
 want nsenter util-linux
+want losetup mount
 want sysctl procps
 want script bsdutils
 want mmdebstrap mmdebstrap
