@@ -5,13 +5,14 @@
 //! when no member can have begun them, so that nothing is written twice; streams end when their member is lost.
 //! Answers for the balancer and the retry interceptor of etcd's `clientv3`. Never: a deadline, which is the caller's.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{BoxFuture, Either, select};
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::request::Parts;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Frame;
@@ -29,7 +30,7 @@ type Response = http::Response<Body>;
 const ATTEMPTS: usize = 100;
 /// Pause after all members have been asked; upstream's `defaultBackoffWaitBetween`.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Time after which a read that has no answer is sent to a second member as well: a follower whose leader has just died
+/// Time after which a read that has no answer is sent to another member as well: a follower whose leader has just died
 /// answers after seconds.
 const HEDGE_AFTER: Duration = Duration::from_secs(2);
 
@@ -120,40 +121,62 @@ impl Failover {
         if kind == CallKind::Stream {
             return self.open_stream(http::Request::from_parts(parts, body)).await;
         }
-        let body = body.collect().await?.to_bytes();
+        let call = Arc::new((parts, body.collect().await?.to_bytes()));
+        match kind {
+            CallKind::Repeatable => self.send_hedged(call).await,
+            CallKind::Write | CallKind::Stream => self.send_in_turn(kind, call).await,
+        }
+    }
+
+    /// Sends a request to one member after the other, while none has begun it.
+    async fn send_in_turn(&self, kind: CallKind, call: Arc<Call>) -> Result<Response, BoxError> {
         let mut attempt = 1;
         loop {
-            let failure = match self.ask_hedged(kind, &parts, &body).await {
+            let failure = match self.ask(self.members.pick(), kind, rebuild(&call)).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             if attempt == ATTEMPTS || !kind.repeats_after(&failure) {
                 return failure.into_answer();
             }
-            if attempt % self.channels.len() == 0 {
-                tokio::time::sleep(PAUSE).await;
-            }
+            self.pause_after(attempt).await;
             attempt += 1;
         }
     }
 
-    /// Sends a request to one member, and a read that takes long to another one as well. The first answer counts.
-    async fn ask_hedged(&self, kind: CallKind, parts: &Parts, body: &Bytes) -> Result<Response, Failure> {
-        let asked = self.members.pick();
-        let first = self.ask(asked, kind, rebuild(parts, body));
-        if kind != CallKind::Repeatable {
-            return first.await;
-        }
-        let (first, limit) = (pin!(first), pin!(tokio::time::sleep(HEDGE_AFTER)));
-        let first = match select(first, limit).await {
-            Either::Left((outcome, _)) => return outcome,
-            Either::Right(((), first)) => first,
+    /// Sends a read to one member, and again to the next one whenever no answer came for a while: one that a follower holds
+    /// for a leader that is gone is not answered there before it times out, and the next one sent there is. The first answer
+    /// counts.
+    async fn send_hedged(&self, call: Arc<Call>) -> Result<Response, BoxError> {
+        let kind = CallKind::Repeatable;
+        let ask = |asked| {
+            let at = self.members.pick_but(asked);
+            (at, self.ask(at, kind, rebuild(&call)))
         };
-        let second = self.ask(self.members.pick_but(Some(asked)), kind, rebuild(parts, body));
-        match select(first, pin!(second)).await {
-            Either::Left((Err(_), second)) => second.await,
-            Either::Right((Err(_), first)) => first.await,
-            Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
+        let (mut last, first) = ask(None);
+        let mut asked = FuturesUnordered::from_iter([first]);
+        let mut attempt = 1;
+        loop {
+            match tokio::time::timeout(HEDGE_AFTER, asked.next()).await {
+                Ok(Some(Ok(answer))) => return Ok(answer),
+                Ok(Some(Err(failure))) if attempt == ATTEMPTS || !kind.repeats_after(&failure) => {
+                    return failure.into_answer();
+                }
+                Ok(Some(Err(_))) => self.pause_after(attempt).await,
+                Err(_) if self.channels.len() == 1 => continue,
+                Ok(None) | Err(_) => {}
+            }
+            let (at, next) = ask(Some(last));
+            last = at;
+            asked.push(next);
+            attempt += 1;
+        }
+    }
+
+    /// Waits when as many attempts have failed as there are members.
+    async fn pause_after(&self, attempt: usize) {
+        if attempt % self.channels.len() == 0 {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -176,12 +199,17 @@ impl Failover {
         answered
     }
 
-    /// Opens a stream on a healthy member. The next one is up to the caller, who knows where the stream is to go on.
+    /// Opens a stream on a healthy member, unless it is lost before it has answered. The next one is up to the caller, who
+    /// knows where the stream is to go on.
     async fn open_stream(self, request: Request) -> Result<Response, BoxError> {
         let at = self.members.pick();
-        let lost = self.members.lost(at);
-        match self.channels[at].clone().oneshot(request).await {
-            Ok(answer) => Ok(answer.map(|body| Body::new(UntilLost { body, lost: Box::pin(lost) }))),
+        let mut lost = Box::pin(self.members.lost(at));
+        let opened = tokio::select! {
+            opened = self.channels[at].clone().oneshot(request) => opened,
+            () = &mut lost => return Err(member_lost().into()),
+        };
+        match opened {
+            Ok(answer) => Ok(answer.map(|body| Body::new(UntilLost { body, lost }))),
             Err(why) => {
                 let why = BoxError::from(why);
                 self.members.mark_lost(at, &innermost(&why));
@@ -205,7 +233,10 @@ impl Service<Request> for Failover {
     }
 }
 
-fn rebuild(parts: &Parts, body: &Bytes) -> Request {
+/// Head and body of a request that may be sent more than once.
+type Call = (Parts, Bytes);
+
+fn rebuild((parts, body): &Call) -> Request {
     http::Request::from_parts(parts.clone(), Body::new(Full::new(body.clone())))
 }
 
