@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::Body;
 use kube::core::Request;
@@ -16,8 +17,10 @@ use serde_json::{Value, json};
 use shared::client::typed;
 use shared::informer::{Cached, Store};
 
-use crate::framework::api::{Api, ApiError};
-use crate::model::PodInfo;
+use super::binding::{self, Progress};
+use super::stores::SeenNode;
+use crate::framework::api::{Api, ApiError, AwaitedClaim};
+use crate::model::{NodeBase, PodInfo};
 
 /// How often a claim is looked at while its binding is awaited; looks go to the informer's store.
 const CLAIM_POLL: Duration = Duration::from_millis(250);
@@ -32,9 +35,11 @@ const WRITTEN: usize = 4096;
 pub(super) struct KubeApi {
     pub(super) client: kube::Client,
     pub(super) claims: Store<PersistentVolumeClaim>,
+    pub(super) volumes: Store<PersistentVolume>,
+    pub(super) nodes: Store<SeenNode>,
     pub(super) pods: Store<PodInfo>,
-    /// Versions of the claims that were written for bindings under way, by namespace and name: only what is as new as that
-    /// tells what became of them.
+    /// Versions of the claims (and volumes, which have no namespace) that were written for bindings under way, by namespace
+    /// and name: only what is as new as that tells what became of them.
     pub(super) written: Mutex<HashMap<(String, String), u64>>,
 }
 
@@ -57,15 +62,35 @@ impl KubeApi {
         Err(ApiError { code: code.as_u16(), message })
     }
 
+    fn remember(&self, namespace: &str, name: &str, written: &ObjectMeta) {
+        let mut versions = self.written.lock();
+        if versions.len() >= WRITTEN {
+            versions.clear();
+        }
+        versions.insert((namespace.to_owned(), name.to_owned()), binding::version(written));
+    }
+
+    fn progress(&self, pod: &PodInfo, awaited: &AwaitedClaim, node: &NodeBase) -> Progress {
+        let written =
+            |namespace: &str, name: &str| self.written.lock().get(&(namespace.to_owned(), name.to_owned())).copied();
+        let Some(claim) = self.claims.get(&pod.namespace, &awaited.name) else {
+            return Progress::Failed(format!("failed to get PVC {}/{}", pod.namespace, awaited.name));
+        };
+        match &awaited.volume {
+            Some(name) => {
+                binding::of_existing(&claim, name, self.volumes.get("", name).as_deref(), node, written("", name))
+            }
+            None => {
+                let volume = binding::volume_of(&claim).and_then(|name| self.volumes.get("", name));
+                binding::of_provisioned(&claim, volume.as_deref(), node, written(&pod.namespace, &awaited.name))
+            }
+        }
+    }
+
     /// Sends a request about a claim; the claim as it is then.
     async fn changed(&self, request: Built) -> Result<ResourceClaim, ApiError> {
         typed::request(&self.client, request.map_err(unbuilt)?).await.map_err(failed)
     }
-}
-
-/// The version of an object as a number; 0 for what is none.
-fn version(claim: &PersistentVolumeClaim) -> u64 {
-    claim.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Where pods of this one's namespace are written.
@@ -159,58 +184,42 @@ impl Api for KubeApi {
         let (name, body) = (meta.name.as_deref().unwrap_or_default(), bytes(claim)?);
         let request = claims.replace(name, &PostParams::default(), body).map_err(unbuilt)?;
         let written: PersistentVolumeClaim = typed::request(&self.client, request).await.map_err(failed)?;
-        let mut versions = self.written.lock();
-        if versions.len() >= WRITTEN {
-            versions.clear();
-        }
-        versions.insert((namespace.to_owned(), name.to_owned()), version(&written));
+        self.remember(namespace, name, &written.metadata);
         Ok(())
     }
 
     async fn update_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
         let volumes = Request::new(PersistentVolume::collection_path(None));
         let name = volume.metadata.name.as_deref().unwrap_or_default();
-        self.done(volumes.replace(name, &PostParams::default(), bytes(volume)?)).await
+        let request = volumes.replace(name, &PostParams::default(), bytes(volume)?).map_err(unbuilt)?;
+        let written: PersistentVolume = typed::request(&self.client, request).await.map_err(failed)?;
+        self.remember("", name, &written.metadata);
+        Ok(())
     }
 
     async fn claims_bound(
         &self,
         pod: &PodInfo,
-        claims: &[String],
+        claims: &[AwaitedClaim],
         node: &str,
         timeout: Duration,
     ) -> Result<(), ApiError> {
         let until = Instant::now() + timeout;
         let fail = |message: String| Err(ApiError { code: 0, message });
-        let taken = |name: &String| self.written.lock().remove(&(pod.namespace.to_string(), name.clone()));
-        let written: HashMap<&String, u64> = claims.iter().filter_map(|name| Some((name, taken(name)?))).collect();
         loop {
             if self.pods.get(&pod.namespace, &pod.name).is_none() {
                 return fail(format!("pod does not exist any more: pod {pod} not found"));
             }
+            let Some(node) = self.nodes.get("", node) else {
+                return fail(format!("failed to get node {node:?}: node {node:?} not found"));
+            };
             let mut waiting = None;
-            for name in claims {
-                let Some(claim) = self.claims.get(&pod.namespace, name) else {
-                    return fail(format!("failed to get PVC {}/{name}", pod.namespace));
-                };
-                let annotations = claim.metadata.annotations.as_ref();
-                let annotation = |key: &str| annotations.and_then(|a| a.get(key)).map(String::as_str);
-                if annotation("pv.kubernetes.io/bind-completed").is_some() {
-                    continue;
+            for awaited in claims {
+                match self.progress(pod, awaited, &node.base) {
+                    Progress::Bound => {}
+                    Progress::Waiting => waiting = Some(&awaited.name),
+                    Progress::Failed(why) => return fail(why),
                 }
-                // The provisioner takes the annotation back when it cannot make the volume there.
-                let chosen = annotation("volume.kubernetes.io/selected-node");
-                let is_current = written.get(name).is_some_and(|written| version(&claim) >= *written);
-                if chosen.is_none() && is_current {
-                    return fail(format!("provisioning failed for PVC {name:?}"));
-                }
-                if chosen.is_some_and(|n| n != node) {
-                    return fail(format!(
-                        "selectedNode annotation value {:?} not set to scheduled node {node:?}",
-                        chosen.unwrap_or_default()
-                    ));
-                }
-                waiting = Some(name);
             }
             let Some(waiting) = waiting else { return Ok(()) };
             if Instant::now() >= until {

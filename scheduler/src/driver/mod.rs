@@ -1,6 +1,7 @@
 //! The process: flags and configuration, the secure port, leader election, informers, and the scheduling loop.
 
 mod api;
+mod binding;
 mod core;
 mod cycle;
 mod explain;
@@ -151,7 +152,14 @@ fn with_extenders(profiles: Vec<Profile>, settings: &Settings, informers: &Infor
 
 fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Informers) -> Arc<Core> {
     let (stores, pods) = (informers.stores(), informers.pods.store());
-    let api = KubeApi { client, claims: stores.claims.clone(), pods: pods.clone(), written: Mutex::default() };
+    let api = KubeApi {
+        client,
+        claims: stores.claims.clone(),
+        volumes: stores.volumes.clone(),
+        nodes: informers.nodes.store(),
+        pods: pods.clone(),
+        written: Mutex::default(),
+    };
     let queue = Queue::new(Arc::clone(&profiles), timing);
     Arc::new(Core::new(profiles, queue, stores, Box::new(move |ns, name| pods.get(ns, name)), Arc::new(api)))
 }

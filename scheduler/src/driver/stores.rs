@@ -222,7 +222,7 @@ pub(super) struct Stores {
     pub(super) version: AtomicU64,
     /// See [`Listers::budgets_version`].
     pub(super) budgets_version: AtomicU64,
-    volumes: Store<PersistentVolume>,
+    pub(super) volumes: Store<PersistentVolume>,
     pub(super) claims: Store<PersistentVolumeClaim>,
     classes: Store<StorageClass>,
     csi_nodes: Store<CSINode>,

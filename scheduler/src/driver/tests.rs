@@ -18,7 +18,7 @@ use super::core::Core;
 use super::cycle::Cycle;
 use super::failure::Reporter;
 use super::stores::Stores;
-use crate::framework::api::{Api, ApiError};
+use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::{Cursor, Profile, ProfileConfig};
 use crate::model::{PodInfo, Snapshot};
 use crate::queue::{Profiles, Queue, Timing};
@@ -67,7 +67,7 @@ impl Api for Recording {
         Ok(())
     }
 
-    async fn claims_bound(&self, _: &PodInfo, _: &[String], _: &str, _: Duration) -> Result<(), ApiError> {
+    async fn claims_bound(&self, _: &PodInfo, _: &[AwaitedClaim], _: &str, _: Duration) -> Result<(), ApiError> {
         Ok(())
     }
 

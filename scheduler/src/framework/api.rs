@@ -18,6 +18,15 @@ pub struct ApiError {
     pub message: String,
 }
 
+/// A volume claim whose binding is awaited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwaitedClaim {
+    /// Name of the claim, in the pod's namespace.
+    pub name: String,
+    /// Name of the volume that was set aside for it; `None` where a volume is provisioned.
+    pub volume: Option<String>,
+}
+
 /// Calls to the API server.
 #[async_trait]
 pub trait Api: Send + Sync {
@@ -33,11 +42,11 @@ pub trait Api: Send + Sync {
     async fn update_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), ApiError>;
     /// Writes a volume.
     async fn update_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError>;
-    /// Waits until the claims are bound, each within `timeout`; tells why not.
+    /// Waits until the claims of a pod are bound, for `timeout` at most; the error says why they are not.
     async fn claims_bound(
         &self,
         pod: &PodInfo,
-        claims: &[String],
+        claims: &[AwaitedClaim],
         node: &str,
         timeout: Duration,
     ) -> Result<(), ApiError>;

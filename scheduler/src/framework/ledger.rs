@@ -5,7 +5,7 @@
 //! A promise is made at Reserve, becomes certain when the write succeeds, and is struck out when the informer has
 //! caught up, or when the pod does not get its place after all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -59,7 +59,32 @@ impl InUse {
 #[derive(Debug, Default)]
 pub struct Ledger {
     devices: Mutex<Devices>,
-    volumes: Mutex<HashMap<String, String>>,
+    volumes: Mutex<Volumes>,
+}
+
+/// How a claim that waits for its first consumer is to be bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// To the existing volume of that name.
+    Volume(String),
+    /// To a volume that is provisioned for the node of that name.
+    Node(String),
+}
+
+#[derive(Debug, Default)]
+struct Volumes {
+    /// By `namespace/name`.
+    claims: HashMap<String, Chosen>,
+    /// Names of the volumes that are chosen.
+    set_aside: HashSet<String>,
+}
+
+#[derive(Debug)]
+struct Chosen {
+    choice: Choice,
+    /// Pods that are bound with it.
+    pods: u32,
+    written: bool,
 }
 
 #[derive(Debug, Default)]
@@ -163,22 +188,49 @@ impl Ledger {
         devices.promises.get(uid).is_some_and(|p| !p.written) && devices.strike(uid)
     }
 
-    /// Sets volumes aside: name of the volume, and the claim (`namespace/name`) it is for.
-    pub fn set_aside(&self, volumes: impl IntoIterator<Item = (String, String)>) {
-        self.volumes.lock().extend(volumes);
+    /// Records how a claim (`namespace/name`) is to be bound for one more pod.
+    pub fn choose(&self, claim: String, choice: Choice) {
+        let mut volumes = self.volumes.lock();
+        if let Choice::Volume(volume) = &choice {
+            volumes.set_aside.insert(volume.clone());
+        }
+        let chosen = volumes.claims.entry(claim).or_insert(Chosen { choice, pods: 0, written: false });
+        chosen.pods += 1;
     }
 
-    /// Gives volumes back.
-    pub fn give_back<'a>(&self, volumes: impl IntoIterator<Item = &'a str>) {
-        let mut all = self.volumes.lock();
-        for volume in volumes {
-            all.remove(volume);
+    /// How a claim is to be bound, if a pod that is on its way has decided it.
+    pub fn chosen(&self, claim: &str) -> Option<Choice> {
+        self.volumes.lock().claims.get(claim).map(|chosen| chosen.choice.clone())
+    }
+
+    /// Records that the API server knows the choice for a claim.
+    pub fn choice_written(&self, claim: &str) {
+        if let Some(chosen) = self.volumes.lock().claims.get_mut(claim) {
+            chosen.written = true;
         }
     }
 
-    /// Whether a volume is set aside.
+    /// Reports whether the API server knows the choice for a claim.
+    pub fn is_choice_written(&self, claim: &str) -> bool {
+        self.volumes.lock().claims.get(claim).is_some_and(|chosen| chosen.written)
+    }
+
+    /// Ends the interest of one pod in the choice for a claim: the claim is bound, or the pod goes elsewhere.
+    pub fn unchoose(&self, claim: &str) {
+        let mut volumes = self.volumes.lock();
+        let Some(chosen) = volumes.claims.get_mut(claim) else { return };
+        chosen.pods -= 1;
+        if chosen.pods > 0 {
+            return;
+        }
+        if let Some(Chosen { choice: Choice::Volume(volume), .. }) = volumes.claims.remove(claim) {
+            volumes.set_aside.remove(&volume);
+        }
+    }
+
+    /// Reports whether a volume is to be bound to some claim.
     pub fn is_set_aside(&self, volume: &str) -> bool {
-        self.volumes.lock().contains_key(volume)
+        self.volumes.lock().set_aside.contains(volume)
     }
 }
 
@@ -256,6 +308,23 @@ mod tests {
         assert!(ledger.promise(claim("1", Some("a"))));
         assert!(ledger.withdraw("u") && !ledger.withdraw("u"));
         assert!(used(&ledger).is_empty() && !ledger.pending("u"));
+    }
+
+    #[test]
+    fn choice_for_a_claim_lasts_as_long_as_a_pod_that_is_bound_with_it() {
+        let ledger = Ledger::default();
+        let choice = Choice::Volume("v".to_owned());
+        ledger.choose("ns/c".to_owned(), choice.clone());
+        ledger.choose("ns/c".to_owned(), choice.clone());
+        assert!(!ledger.is_choice_written("ns/c"));
+        ledger.choice_written("ns/c");
+        ledger.unchoose("ns/c");
+        assert_eq!(ledger.chosen("ns/c"), Some(choice));
+        assert!(ledger.is_set_aside("v") && ledger.is_choice_written("ns/c"));
+        ledger.unchoose("ns/c");
+        assert_eq!(ledger.chosen("ns/c"), None);
+        assert!(!ledger.is_set_aside("v"));
+        ledger.unchoose("ns/c");
     }
 
     #[test]

@@ -12,6 +12,10 @@ use crate::model::{NodeInfo, PodInfo, VolumeUse};
 /// Upstream's name.
 pub const NAME: &str = "VolumeRestrictions";
 
+/// Upstream's `ErrReasonReadWriteOncePodConflict`.
+const IN_USE: &str =
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+
 struct VolumeRestrictions;
 
 /// Builds the plugin.
@@ -50,7 +54,8 @@ impl PreFilter for VolumeRestrictions {
         for volume in &pod.volumes {
             match volume {
                 VolumeUse::Disk { .. } => disks = true,
-                VolumeUse::Moved { .. } => {}
+                // An ephemeral volume's claim is the pod's own.
+                VolumeUse::Moved { .. } | VolumeUse::Claim { ephemeral: true, .. } => {}
                 VolumeUse::Claim { name, .. } => {
                     let Some(claim) = cx.listers.claim(&pod.namespace, name) else {
                         return Err(Status::unresolvable(format!("persistentvolumeclaim {name:?} not found")));
@@ -91,9 +96,7 @@ impl Filter for VolumeRestrictions {
             return Status::unschedulable("node(s) had no available disk");
         }
         if state.get::<Notes>().is_some_and(|n| n.uses > 0) {
-            return Status::unschedulable(
-                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
-            );
+            return Status::unschedulable(IN_USE);
         }
         Status::SUCCESS
     }
@@ -158,7 +161,8 @@ mod tests {
             .claims
             .insert(("default".into(), "c".into()), Arc::new(serde_json::from_value(claim).expect("claim")));
         assert_eq!(check.filter(&using("p"), &node("n").with(&[])), "");
-        let no = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-        assert_eq!(check.filter(&using("p"), &node("n").with(&[using("a")])), no);
+        assert_eq!(check.filter(&using("p"), &node("n").with(&[using("a")])), super::IN_USE);
+        let ephemeral = with("p", json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}));
+        assert_eq!(check.filter(&ephemeral, &node("n").with(&[])), "", "VolumeBinding waits for its claim");
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::Value;
 
 use super::uses_claim;
+use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
 use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
 use crate::model::{NodeInfo, PodInfo};
@@ -47,6 +48,23 @@ fn topology(volume: &PersistentVolume) -> [Option<&String>; KEYS.len()] {
     KEYS.map(|(key, _)| volume.metadata.labels.as_ref()?.get(key))
 }
 
+/// Refuses an unbound claim that does not wait for its first consumer.
+fn waits_for_consumer(cx: Context<'_>, claim: &PersistentVolumeClaim) -> Result<(), Status> {
+    let name = class_of(claim);
+    let refused = |text: String| Err(Status::unresolvable(text));
+    if name.is_empty() {
+        return refused("PersistentVolumeClaim had no pv name and storageClass name".to_owned());
+    }
+    let Some(class) = cx.listers.storage_class(name) else {
+        return refused(format!("storageclass.storage.k8s.io {name:?} not found"));
+    };
+    match class.volume_binding_mode.as_deref() {
+        Some("WaitForFirstConsumer") => Ok(()),
+        Some(_) => refused("PersistentVolume had no name".to_owned()),
+        None => refused(format!("VolumeBindingMode not set for StorageClass {name:?}")),
+    }
+}
+
 impl PreFilter for VolumeZone {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
         let mut all = Vec::new();
@@ -54,9 +72,14 @@ impl PreFilter for VolumeZone {
             let Some(claim) = cx.listers.claim(&pod.namespace, name) else {
                 return Err(Status::unresolvable(format!("persistentvolumeclaim {name:?} not found")));
             };
-            // Unbound claims are VolumeBinding's to judge.
             let bound = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
-            let Some(volume) = bound.and_then(|v| cx.listers.volume(v)) else { continue };
+            let Some(bound) = bound else {
+                waits_for_consumer(cx, &claim)?;
+                continue;
+            };
+            let Some(volume) = cx.listers.volume(bound) else {
+                return Err(Status::unresolvable(format!("persistentvolume {bound:?} not found")));
+            };
             let labels = volume.metadata.labels.as_ref();
             for keys in KEYS {
                 if let Some(zones) = labels.and_then(|l| l.get(keys.0)) {
@@ -140,5 +163,7 @@ mod tests {
         ];
         assert_eq!(check.fits(&p, &nodes), ["a", "b", "nowhere"]);
         assert_eq!(check.statuses(&p, &nodes)[3].to_string(), "node(s) had no available volume zone");
+        check.listers.volumes.clear();
+        assert_eq!(check.statuses(&p, &nodes)[0].to_string(), "persistentvolume \"v\" not found");
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::framework::api::{Api, ApiError};
+use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::diagnosis::Rejected;
 use crate::framework::lister::Fixed;
 use crate::framework::plugin::{Filter, PostFilter, PreBind, PreEnqueue, PreFilter, Requeue, Reserve, Score};
@@ -503,7 +503,13 @@ impl Api for Server {
     async fn update_volume(&self, _: &PersistentVolume) -> Result<(), ApiError> {
         Ok(())
     }
-    async fn claims_bound(&self, _: &PodInfo, _: &[String], _: &str, _: std::time::Duration) -> Result<(), ApiError> {
+    async fn claims_bound(
+        &self,
+        _: &PodInfo,
+        _: &[AwaitedClaim],
+        _: &str,
+        _: std::time::Duration,
+    ) -> Result<(), ApiError> {
         Ok(())
     }
     async fn resource_claim(&self, _: &str, name: &str) -> Result<ResourceClaim, ApiError> {

@@ -11,7 +11,7 @@ use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, Selector};
 
 /// Whether the volume's node affinity allows a node.
-pub(super) fn reachable(volume: &PersistentVolume, node: &NodeBase) -> bool {
+pub(crate) fn reachable(volume: &PersistentVolume, node: &NodeBase) -> bool {
     let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
     required
         .is_none_or(|r| r.node_selector_terms.iter().any(|t| NodeTerm::from_api(t).matches(&node.name, &node.labels)))
@@ -40,6 +40,7 @@ pub(super) fn smallest(
     let wanted = spec.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage")).map_or(0, value);
     let selector = spec.selector.as_ref().map(|s| Selector::from_api(Some(s)));
     let mode = |m: &Option<String>| m.as_deref().unwrap_or("Filesystem").to_owned();
+    let attributes = |class: &Option<String>| class.as_deref().unwrap_or_default().to_owned();
     let mut best: Option<(i64, &Arc<PersistentVolume>)> = None;
     let (name, namespace) = (&claim.metadata.name, &claim.metadata.namespace);
     for volume in volumes {
@@ -48,7 +49,8 @@ pub(super) fn smallest(
         let modes = v.access_modes.as_deref().unwrap_or_default();
         let suits = volume.metadata.deletion_timestamp.is_none()
             && size >= wanted
-            && mode(&v.volume_mode) == mode(&spec.volume_mode);
+            && mode(&v.volume_mode) == mode(&spec.volume_mode)
+            && attributes(&v.volume_attributes_class_name) == attributes(&spec.volume_attributes_class_name);
         if !suits {
             continue;
         }
@@ -60,7 +62,7 @@ pub(super) fn smallest(
             }
             continue;
         }
-        let available = volume.status.as_ref().and_then(|s| s.phase.as_deref()).is_none_or(|p| p == "Available");
+        let available = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Available");
         let labelled =
             selector.as_ref().is_none_or(|s| s.matches(volume.metadata.labels.as_ref().unwrap_or(&NO_LABELS)));
         if available

@@ -6,7 +6,11 @@
 mod capacity;
 mod matching;
 
+pub(crate) use matching::reachable;
+
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +21,8 @@ use serde_json::Value;
 
 use super::read_args;
 use super::{pod_owns, uses_claim};
-use crate::framework::api::Api;
+use crate::framework::api::{Api, ApiError, AwaitedClaim};
+use crate::framework::ledger::Choice;
 use crate::framework::plugin::{Context, Filter, Plugin, PreBind, PreFilter, PreFiltered, Requeue, Reserve};
 use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Hint, Ledger, Status};
 use crate::model::{NodeBase, NodeInfo, PodInfo};
@@ -80,6 +85,7 @@ struct Plan {
 struct Reserved {
     plan: Plan,
     ledger: Arc<Ledger>,
+    released: Arc<AtomicBool>,
 }
 
 fn key(claim: &PersistentVolumeClaim) -> String {
@@ -102,6 +108,7 @@ impl PreFilter for VolumeBinding {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
         let mut notes = Notes::default();
         let mut any = false;
+        let mut names = HashSet::new();
         let mut immediate = false;
         for (name, ephemeral) in pod.claims() {
             any = true;
@@ -126,6 +133,9 @@ impl PreFilter for VolumeBinding {
             }
             if claim.metadata.deletion_timestamp.is_some() {
                 return Err(Status::unresolvable(format!("persistentvolumeclaim {name:?} is being deleted")));
+            }
+            if !names.insert(name) {
+                continue;
             }
             match volume {
                 Some(volume) if annotation(&claim, BIND_COMPLETED).is_some() => match cx.listers.volume(volume) {
@@ -164,6 +174,20 @@ fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
         // A claim for which a node was chosen before stays with it.
         if annotation(claim, SELECTED_NODE).is_some_and(|n| n != &*node.name) {
             return None;
+        }
+        match ledger.chosen(&key(claim)) {
+            // Another pod with this claim is on its way.
+            Some(Choice::Volume(volume)) => {
+                let volume = cx.listers.volume(&volume).filter(|volume| matching::reachable(volume, node))?;
+                plan.take.push((volume, Arc::clone(claim)));
+                continue;
+            }
+            Some(Choice::Node(chosen)) if chosen != *node.name => return None,
+            Some(Choice::Node(_)) => {
+                plan.make.push(Arc::clone(claim));
+                continue;
+            }
+            None => {}
         }
         let taken =
             |v: &str| plan.take.iter().any(|(t, _)| t.metadata.name.as_deref() == Some(v)) || ledger.is_set_aside(v);
@@ -216,19 +240,20 @@ impl Reserve for VolumeBinding {
             return Status::unschedulable("node(s) didn't find available persistent volumes to bind");
         };
         let ledger = Arc::clone(cx.listers.ledger());
-        ledger.set_aside(plan.take.iter().map(|(v, c)| (v.metadata.name.clone().unwrap_or_default(), key(c))));
-        state.put(Reserved { plan, ledger });
+        for (volume, claim) in &plan.take {
+            ledger.choose(key(claim), Choice::Volume(volume.metadata.name.clone().unwrap_or_default()));
+        }
+        for claim in &plan.make {
+            ledger.choose(key(claim), Choice::Node(node.base.name.to_string()));
+        }
+        state.put(Reserved { plan, ledger, released: Arc::default() });
         Status::SUCCESS
     }
 
     fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
-        release(state);
-    }
-}
-
-fn release(state: &CycleState) {
-    if let Some(Reserved { plan, ledger }) = state.get() {
-        ledger.give_back(plan.take.iter().map(|(v, _)| v.metadata.name.as_deref().unwrap_or_default()));
+        if let Some(reserved) = state.get::<Reserved>() {
+            reserved.release();
+        }
     }
 }
 
@@ -239,31 +264,60 @@ impl PreBind for VolumeBinding {
     }
 
     async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
-        let Some(Reserved { plan, .. }) = state.get() else { return Status::SUCCESS };
-        let mut waiting = Vec::new();
-        for (volume, claim) in &plan.take {
-            if let Err(e) = api.update_volume(&claimed(volume, claim)).await {
-                return Status::error(format!("binding volumes: {e}"));
-            }
-            waiting.push(claim.metadata.name.clone().unwrap_or_default());
-        }
-        for claim in &plan.make {
-            let mut claim = PersistentVolumeClaim::clone(claim);
-            waiting.push(claim.metadata.name.clone().unwrap_or_default());
-            let annotations = claim.metadata.annotations.get_or_insert_default();
-            if annotations.insert(SELECTED_NODE.to_owned(), node.to_owned()).as_deref() == Some(node) {
-                continue;
-            }
-            if let Err(e) = api.update_claim(&claim).await {
-                return Status::error(format!("binding volumes: {e}"));
-            }
-        }
-        let done = api.claims_bound(pod, &waiting, node, self.timeout).await;
-        release(state);
-        match done {
+        let Some(reserved) = state.get::<Reserved>() else { return Status::SUCCESS };
+        let bound = async {
+            reserved.write_choices(api, node).await?;
+            api.claims_bound(pod, &reserved.awaited(), node, self.timeout).await
+        };
+        let bound = bound.await;
+        reserved.release();
+        match bound {
             Ok(()) => Status::SUCCESS,
             Err(e) => Status::error(format!("binding volumes: {e}")),
         }
+    }
+}
+
+impl Reserved {
+    /// Ends this pod's interest in what was chosen, once.
+    fn release(&self) {
+        if self.released.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for claim in self.plan.take.iter().map(|(_, claim)| claim).chain(&self.plan.make) {
+            self.ledger.unchoose(&key(claim));
+        }
+    }
+
+    /// Writes what was chosen, but for what another pod has written already.
+    async fn write_choices(&self, api: &dyn Api, node: &str) -> Result<(), ApiError> {
+        for (volume, claim) in &self.plan.take {
+            if !self.ledger.is_choice_written(&key(claim)) {
+                api.update_volume(&claimed(volume, claim)).await?;
+                self.ledger.choice_written(&key(claim));
+            }
+        }
+        for claim in &self.plan.make {
+            let key = key(claim);
+            let mut claim = PersistentVolumeClaim::clone(claim);
+            let annotations = claim.metadata.annotations.get_or_insert_default();
+            let was = annotations.insert(SELECTED_NODE.to_owned(), node.to_owned());
+            if was.as_deref() != Some(node) && !self.ledger.is_choice_written(&key) {
+                api.update_claim(&claim).await?;
+                self.ledger.choice_written(&key);
+            }
+        }
+        Ok(())
+    }
+
+    fn awaited(&self) -> Vec<AwaitedClaim> {
+        let name = |claim: &PersistentVolumeClaim| claim.metadata.name.clone().unwrap_or_default();
+        let taken = self.plan.take.iter().map(|(volume, claim)| AwaitedClaim {
+            name: name(claim),
+            volume: Some(volume.metadata.name.clone().unwrap_or_default()),
+        });
+        let made = self.plan.make.iter().map(|claim| AwaitedClaim { name: name(claim), volume: None });
+        taken.chain(made).collect()
     }
 }
 

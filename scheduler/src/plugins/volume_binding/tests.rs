@@ -30,7 +30,7 @@ fn user() -> PodInfo {
 }
 
 fn volume(name: &str, size: &str, on: &str) -> Value {
-    json!({"metadata": {"name": name}, "spec": {"storageClassName": "late", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"],
+    json!({"metadata": {"name": name}, "status": {"phase": "Available"}, "spec": {"storageClassName": "late", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"],
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [on]}]}]}}}})
 }
 
