@@ -352,7 +352,7 @@ pub fn algorithm(took: Duration) {
 /// Notes that a pod was bound at last.
 pub fn bound(attempts: u32, since_first: Duration) {
     POD_ATTEMPTS.observe(f64::from(attempts));
-    let label = if attempts > 15 { "16+".to_owned() } else { attempts.to_string() };
+    let label = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
     POD_SECONDS.with_label_values(&[label.as_str()]).observe(since_first.as_secs_f64());
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use rand::Rng as _;
 use serde_json::json;
 use shared::events::Kind;
@@ -26,6 +27,8 @@ const TICK: Duration = Duration::from_secs(1);
 const BINDINGS: usize = 128;
 /// In so many of a hundred cycles plugins are timed one by one, as upstream has it.
 const SAMPLED: u32 = 10;
+/// Victims of one pod that are evicted at a time, as upstream has it.
+const EVICTIONS: usize = 16;
 
 /// The one task that decides.
 pub(super) struct Cycle {
@@ -254,24 +257,53 @@ impl Cycle {
         }
         let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
         let (pod, profile, rescue) = (Arc::clone(pod), Arc::clone(&profile.name), rescue.clone());
+        let held = Held::new(&core, &pod.uid);
         self.tasks.spawn("preemption", async move {
             let (begun, _running) = (Instant::now(), Running::one("preemption"));
-            let mut all = true;
             for other in &rescue.demoted {
                 reporter.demote(other).await;
             }
-            for victim in &rescue.victims {
-                if core.answer(&victim.uid, Status::unschedulable("preempted")) {
-                    continue;
-                }
-                if !reporter.evict(&profile, &pod, victim, &node).await {
-                    all = false;
-                    // Room is not made there after all: the preemptor may find it elsewhere.
-                    core.on_queue(|q, now| q.activate_now(&pod.uid, now));
-                }
+            let evict = async |victim: &Arc<PodInfo>| {
+                core.answer(&victim.uid, Status::unschedulable("preempted"))
+                    || reporter.evict(&profile, &pod, victim, &node).await
+            };
+            let (last, others) = match rescue.victims.split_last() {
+                Some((last, others)) => (Some(last), others),
+                None => (None, &[][..]),
+            };
+            let evictions = others.iter().map(evict);
+            let mut all = futures::stream::iter(evictions).buffer_unordered(EVICTIONS).all(async |done| done).await;
+            // The end of the last victim is what the pod waits for.
+            drop(held);
+            if let Some(last) = last {
+                all &= evict(last).await;
             }
+            core.on_queue(|q, now| match all {
+                true => q.preemption_is_over(&pod.uid, now),
+                // Room is not made there after all: the preemptor may find it elsewhere.
+                false => q.activate_now(&pod.uid, now),
+            });
             metrics::evictions(all, begun.elapsed());
         });
+    }
+}
+
+/// Holds a pod back from its next attempt, until dropped.
+struct Held {
+    core: Arc<Core>,
+    uid: Arc<str>,
+}
+
+impl Held {
+    fn new(core: &Arc<Core>, uid: &Arc<str>) -> Self {
+        core.queue.lock().preemption_begins(uid);
+        Self { core: Arc::clone(core), uid: Arc::clone(uid) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.core.queue.lock().preemption_ends(&self.uid);
     }
 }
 
@@ -285,6 +317,8 @@ impl Binding {
         if waits.is_some() || self.prepares() {
             self.turn = None;
             self.announce().await;
+        } else if extender::binds(&self.profile.extenders, &self.assumed) {
+            self.turn = None;
         }
         if let Some((told, patience)) = waits {
             let since = Instant::now();
@@ -317,10 +351,6 @@ impl Binding {
 
     async fn bind(&self) -> Status {
         let (api, pod, node) = (&*self.core.api, &*self.assumed, &*self.node);
-        let said = |kind: &str, name: &'static str, status: &Status| {
-            let text = format!("running {kind} plugin {name:?}: {status}");
-            Status::new(status.code(), text).by(name)
-        };
         let begun = Instant::now();
         for (name, plugin) in self.profile.pre_binders() {
             if plugin.applies(&self.state, pod) {
@@ -329,7 +359,7 @@ impl Binding {
                 metrics::plugin_took(self.state.sampled, Point::PreBind, name, &status, began.elapsed());
                 if !status.is_success() {
                     metrics::observe_point(Point::PreBind, &self.profile.name, status.code().name(), begun.elapsed());
-                    return said("PreBind", name, &status);
+                    return status.failed_in("PreBind", name);
                 }
             }
         }
@@ -352,7 +382,7 @@ impl Binding {
                 continue;
             }
             if !status.is_success() {
-                status = said("Bind", name, &status);
+                status = status.failed_in("Bind", name);
             }
             break;
         }
@@ -387,8 +417,15 @@ impl Binding {
         self.profile.unreserve(&mut self.state, &self.assumed, &self.node);
         self.core.cache.lock().forget(&self.assumed.uid);
         let freed = crate::framework::ClusterEvent::AssignedPod { old: Some(Arc::clone(&self.assumed)), new: None };
-        self.core.happened(&freed);
+        let rejected = status.is_rejected();
+        if !rejected {
+            self.core.happened(&freed);
+        }
         metrics::attempt(&self.profile.name, outcome(&status), self.started.elapsed());
         self.reporter.failed(&self.profile, self.queued, Failure::Broken(status), Nomination::Revoke);
+        if rejected {
+            // What frees the room is no reason to try this very pod again.
+            self.core.on_queue(|q, now| q.happened_to_others(&freed, &self.assumed.uid, now));
+        }
     }
 }

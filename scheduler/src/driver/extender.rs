@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use shared::client::Throttle;
 use shared::flags::parse_duration;
 use shared::informer::Store;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::framework::extender::{Extender, Extenders, Filtered, Victims};
 use crate::model::{NodeInfo, PodInfo};
@@ -73,6 +74,8 @@ struct HttpExtender {
     client: kube::Client,
     objects: Objects,
     timeout: Duration,
+    /// The scheduler's runtime.
+    runtime: Handle,
 }
 
 /// Makes the extenders of a complete configuration; ignorable ones come last.
@@ -88,6 +91,7 @@ pub(super) fn extenders(settings: &Value, objects: &Objects) -> anyhow::Result<E
         out.push(Arc::new(HttpExtender {
             managed: config.managed_resources.iter().map(|m| m.name.clone()).collect(),
             objects: objects.clone(),
+            runtime: Handle::try_current()?,
             timeout,
             client,
             config,
@@ -175,8 +179,14 @@ impl HttpExtender {
 
     /// For the scheduling cycle, which is no task of its own while it decides.
     fn ask(&self, verb: &str, body: &Value) -> Result<Value, String> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|e| e.to_string())?;
-        tokio::task::block_in_place(|| runtime.block_on(self.send(verb, body)))
+        let here = Handle::try_current().map_err(|e| e.to_string())?;
+        if here.runtime_flavor() == RuntimeFlavor::MultiThread {
+            return tokio::task::block_in_place(|| here.block_on(self.send(verb, body)));
+        }
+        // A thread that serves `/explain` may not block, and drives nothing while it waits.
+        let apart = || self.runtime.block_on(self.send(verb, body));
+        let joined = std::thread::scope(|threads| threads.spawn(apart).join());
+        joined.unwrap_or_else(|_| Err("asking an extender panicked".to_owned()))
     }
 
     fn pod(&self, pod: &PodInfo) -> Value {

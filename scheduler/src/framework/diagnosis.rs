@@ -157,8 +157,11 @@ impl fmt::Display for Failure {
         match self {
             Self::NoNodes => f.write_str("no nodes available to schedule pods"),
             Self::Unfit(diagnosis) => diagnosis.fmt(f),
-            Self::Broken(status) if status.plugin.is_empty() => status.fmt(f),
-            Self::Broken(status) => write!(f, "running {:?} plugin: {status}", status.plugin),
+            // The chosen node was refused after all.
+            Self::Broken(status) if status.is_rejected() => {
+                Diagnosis { nodes: 1, others: Some(status.clone()), ..Diagnosis::default() }.fmt(f)
+            }
+            Self::Broken(status) => status.fmt(f),
         }
     }
 }

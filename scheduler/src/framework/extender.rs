@@ -167,6 +167,11 @@ pub fn preempt(
     Ok(victims)
 }
 
+/// Reports whether an extender binds a pod.
+pub fn binds(extenders: &[Arc<dyn Extender>], pod: &PodInfo) -> bool {
+    extenders.iter().any(|e| e.binds() && e.interested(pod))
+}
+
 /// Lets the first extender bind that does; `None` when none wants to.
 pub async fn bind(extenders: &[Arc<dyn Extender>], pod: &PodInfo, node: &str) -> Option<Result<(), String>> {
     for extender in extenders.iter().filter(|e| e.binds() && e.interested(pod)) {

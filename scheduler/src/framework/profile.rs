@@ -204,7 +204,7 @@ impl Profile {
                     limit = Some(now);
                 }
                 Err(status) if status.is_skip() => state.skip_filter.push(name),
-                Err(status) => return Err(status.by(name)),
+                Err(status) => return Err(status.failed_in("PreFilter", name)),
             }
         }
         Ok(limit)
@@ -331,7 +331,7 @@ impl Profile {
                 if status.is_skip() {
                     state.skip_score.push(name);
                 } else if !status.is_success() {
-                    return Err(status.by(name));
+                    return Err(status.failed_in("PreScore", name));
                 }
             }
             Ok(())
@@ -359,7 +359,7 @@ impl Profile {
             let status = metrics::plugin(state.sampled, Point::Reserve, name, || plugin.reserve(cx, state, pod, node));
             if !status.is_success() {
                 self.unreserve(state, pod, node.name());
-                return status.by(name);
+                return status.failed_in("Reserve", name);
             }
         }
         Status::SUCCESS
@@ -372,7 +372,7 @@ impl Profile {
         }
     }
 
-    /// Runs Permit; the longest wait asked for comes with `Wait`.
+    /// Runs Permit; the shortest wait asked for comes with `Wait`: each plugin ends the waiting when its own is over.
     pub fn permit(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> (Status, std::time::Duration) {
         let mut wait: Option<(Status, std::time::Duration)> = None;
         for (name, plugin) in &self.permit {
@@ -380,11 +380,11 @@ impl Profile {
             match status.code() {
                 Code::Success => {}
                 Code::Wait => {
-                    if wait.as_ref().is_none_or(|(_, t)| *t < timeout) {
+                    if wait.as_ref().is_none_or(|(_, t)| timeout < *t) {
                         wait = Some((status.by(name), timeout));
                     }
                 }
-                _ => return (status.by(name), std::time::Duration::ZERO),
+                _ => return (status.failed_in("Permit", name), std::time::Duration::ZERO),
             }
         }
         wait.unwrap_or((Status::SUCCESS, std::time::Duration::ZERO))
@@ -426,8 +426,10 @@ fn run_filters(
 ) -> Status {
     for (name, plugin) in filters {
         let status = metrics::plugin(state.sampled, Point::Filter, name, || plugin.filter(cx, state, pod, node));
-        if !status.is_success() {
-            return status.by(name);
+        match status.code() {
+            Code::Success => {}
+            Code::Error => return Status::error(format!("running {name:?} filter plugin: {status}")).by(name),
+            _ => return status.by(name),
         }
     }
     Status::SUCCESS

@@ -144,7 +144,8 @@ impl Profile {
                 Ok(false)
             };
             let mut found = Vec::new();
-            if let Some(limit) = limit {
+            if let Some(mut limit) = limit {
+                limit.plugins.sort_unstable();
                 let said = format!("node(s) didn't satisfy plugin(s) [{}]", limit.plugins.join(" "));
                 diagnosis.others = Some(Status::unresolvable(said));
                 diagnosis.plugins.extend(limit.plugins);

@@ -101,6 +101,14 @@ impl Status {
         self
     }
 
+    /// Names the plugin that gave the answer, and in the text of an error the extension point, too.
+    pub fn failed_in(self, point: &str, plugin: &'static str) -> Self {
+        match self.code {
+            Code::Error => Self::error(format!("running {point} plugin {plugin:?}: {self}")).by(plugin),
+            _ => self.by(plugin),
+        }
+    }
+
     /// The kind of answer.
     pub fn code(&self) -> Code {
         self.code

@@ -134,8 +134,8 @@ pub enum Fault {
     None,
     /// Not all slices of the newest generation are there.
     Incomplete,
-    /// It contradicts itself, like this.
-    Invalid(String),
+    /// It contradicts itself: two devices have one name.
+    Invalid,
 }
 
 /// The part of a pool that one node can reach.
@@ -308,24 +308,22 @@ struct Members<'a> {
     wanted: i64,
     slices: i64,
     devices: HashSet<&'a str>,
-    duplicate: Option<&'a str>,
+    duplicate: bool,
 }
 
 impl<'a> Members<'a> {
     fn take(&mut self, slice: &'a ResourceSlice) {
         self.slices += 1;
         for device in slice.spec.devices.iter().flatten() {
-            if !self.devices.insert(&device.name) {
-                self.duplicate.get_or_insert(&device.name);
-            }
+            self.duplicate |= !self.devices.insert(&device.name);
         }
     }
 
     fn fault(self) -> Fault {
         match self.duplicate {
-            Some(name) => Fault::Invalid(format!("duplicate device name {name}")),
-            None if self.slices != self.wanted => Fault::Incomplete,
-            None => Fault::None,
+            true => Fault::Invalid,
+            false if self.slices != self.wanted => Fault::Incomplete,
+            false => Fault::None,
         }
     }
 }

@@ -8,7 +8,7 @@
 mod heap;
 mod parked;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use self::parked::Parked;
 use crate::framework::{ClusterEvent, Hint, Nominated, Profile};
 use crate::metrics;
 use crate::model::PodInfo;
+use crate::plugins::default_preemption;
 
 /// Events that are kept for pods being tried.
 const MAX_EVENTS: usize = 10_000;
@@ -114,6 +115,8 @@ pub struct Queue {
     events: VecDeque<ClusterEvent>,
     first_event: u64,
     nominated: Arc<Nominated>,
+    /// Pods whose victims are being evicted.
+    preempting: HashSet<Arc<str>>,
     /// Time of the last look for pods that have waited for too long.
     flushed: Instant,
 }
@@ -138,6 +141,7 @@ impl Queue {
             events: VecDeque::new(),
             first_event: 0,
             nominated: Arc::new(Nominated::default()),
+            preempting: HashSet::new(),
             flushed: Instant::now(),
         }
     }
@@ -266,7 +270,6 @@ impl Queue {
         self.tick(now);
         let mut q = self.active.pop().or_else(|| self.backoff.pop())?;
         q.attempts += 1;
-        q.first.get_or_insert(now);
         let at = self.first_event + self.events.len() as u64;
         self.in_flight.insert(Arc::clone(&q.pod.uid), at);
         *self.taken_at.entry(at).or_default() += 1;
@@ -345,6 +348,31 @@ impl Queue {
         self.bring_back(event, now, |_| true)
     }
 
+    /// As [`Self::happened`], but for one pod, whose own failure is the event.
+    pub fn happened_to_others(&mut self, event: &ClusterEvent, uid: &str, now: Instant) -> bool {
+        self.remember(event);
+        self.bring_back(event, now, |q| &*q.pod.uid != uid)
+    }
+
+    /// Holds a pod back while its victims are evicted: until then it would find no terminating victim, and choose others.
+    pub fn preemption_begins(&mut self, uid: &Arc<str>) {
+        self.preempting.insert(Arc::clone(uid));
+    }
+
+    /// Ends what [`Self::preemption_begins`] began.
+    pub fn preemption_ends(&mut self, uid: &str) {
+        self.preempting.remove(uid);
+    }
+
+    /// Tries a pod again that an event would have brought back while its victims were evicted.
+    pub fn preemption_is_over(&mut self, uid: &str, now: Instant) -> bool {
+        let is_held = |q: &QueuedPod| q.gate == Some(default_preemption::NAME);
+        if !self.unschedulable.get(uid).is_some_and(is_held) {
+            return false;
+        }
+        self.take_unschedulable(uid).is_some_and(|q| self.requeue(q, now, "ForceActivate"))
+    }
+
     /// Takes a pod that waits out of its waiting, whatever it waits for.
     pub fn activate_now(&mut self, uid: &str, now: Instant) -> bool {
         let waiting = self.backoff.remove(uid).or_else(|| self.error_backoff.remove(uid));
@@ -381,7 +409,7 @@ impl Queue {
         let stale: Vec<Arc<str>> = self
             .unschedulable
             .iter()
-            .filter(|q| q.gate.is_none() && now.saturating_duration_since(q.queued) > self.timing.stale)
+            .filter(|q| now.saturating_duration_since(q.queued) > self.timing.stale)
             .map(|q| Arc::clone(&q.pod.uid))
             .collect();
         for uid in stale {
@@ -396,7 +424,10 @@ impl Queue {
     fn worth(&self, q: &QueuedPod, event: &ClusterEvent) -> bool {
         let Some(profile) = self.profiles.get(&q.pod.scheduler_name) else { return false };
         match (event, q.gate) {
-            (_, Some(gate)) => profile.hint(&q.pod, event, [gate]) == Hint::Queue,
+            (_, Some(gate)) => {
+                let rejectors = q.rejectors.iter().copied().chain([gate]);
+                profile.hint(&q.pod, event, rejectors) == Hint::Queue
+            }
             (ClusterEvent::Everything(_), None) => true,
             _ => profile.hint(&q.pod, event, q.rejectors.iter().copied()) == Hint::Queue,
         }
@@ -419,14 +450,19 @@ impl Queue {
 
     fn activate(&mut self, mut q: QueuedPod, now: Instant, event: &'static str) -> bool {
         let status = self.profiles.get(&q.pod.scheduler_name).map(|p| p.pre_enqueue(&q.pod)).unwrap_or_default();
-        if !status.is_success() {
-            q.gate = Some(status.plugin);
+        let gate = match self.preempting.contains(&q.pod.uid) {
+            true => Some(default_preemption::NAME),
+            false => (!status.is_success()).then_some(status.plugin),
+        };
+        if gate.is_some() {
+            q.gate = gate;
             self.park(q, event);
             return false;
         }
         if q.gate.take().is_some() {
             q.queued = now;
         }
+        q.first.get_or_insert(now);
         metrics::incoming("active", event);
         self.active.push(q);
         true

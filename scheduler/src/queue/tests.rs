@@ -109,6 +109,36 @@ fn gated_pods_wait_for_their_gates() {
 }
 
 #[test]
+fn pod_waits_while_its_victims_are_evicted() {
+    let (mut q, t) = queue();
+    let preemptor = arc(&pod("p").cpu("1"));
+    q.add(Arc::clone(&preemptor), t);
+    let p = q.pop(t).expect("p");
+    q.preemption_begins(&preemptor.uid);
+    fail(&mut q, p, Some("NodeResourcesFit"), t);
+    assert!(!q.happened(&new_node(), t + secs(9)));
+    assert_eq!(q.lengths(), [0, 0, 0, 1]);
+    q.preemption_ends(&preemptor.uid);
+    assert!(q.pop(t + secs(9)).is_none());
+    assert!(q.preemption_is_over(&preemptor.uid, t + secs(9)));
+    assert_eq!(name(q.pop(t + secs(9)).as_ref()), Some("p"));
+    assert!(!q.preemption_is_over(&preemptor.uid, t + secs(9)));
+}
+
+#[test]
+fn refused_pod_is_not_brought_back_by_what_it_gives_up() {
+    let (mut q, t) = queue();
+    for name in ["p", "other"] {
+        q.add(arc(&pod(name).cpu("1")), t);
+        let popped = q.pop(t).expect("a pod");
+        fail(&mut q, popped, Some("NodeResourcesFit"), t);
+    }
+    assert!(q.happened_to_others(&new_node(), "uid-p", t + secs(9)));
+    assert_eq!(name(q.pop(t + secs(9)).as_ref()), Some("other"));
+    assert!(q.pop(t + secs(9)).is_none());
+}
+
+#[test]
 fn a_status_update_is_no_reason_to_try_again() {
     let (mut q, t) = queue();
     q.add(arc(&pod("p")), t);

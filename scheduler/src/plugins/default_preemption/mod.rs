@@ -60,7 +60,8 @@ fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &Rejected) -> Option<&'s
         return Some("not eligible due to preemptionPolicy=Never.");
     }
     let at = cx.snapshot.position(pod.nominated.as_ref()?)?;
-    let unresolvable = rejected.get(at).is_some_and(|s| s.code() == Code::UnschedulableAndUnresolvable);
+    // No filter looks at a node that PreFilter has excluded.
+    let unresolvable = rejected.get(at).is_none_or(|s| s.code() == Code::UnschedulableAndUnresolvable);
     let leaving = |p: &Arc<PodInfo>| p.terminating && p.preempted && p.priority < pod.priority;
     (!unresolvable && cx.snapshot.nodes()[at].pods.iter().any(leaving))
         .then_some("not eligible due to a terminating pod on the nominated node.")

@@ -114,7 +114,14 @@ pub(super) fn allocate<'a>(
         steps: 0,
     };
     search.prepare()?;
-    Ok(search.claim(0)?.then_some(search.shares))
+    if search.claim(0)? {
+        return Ok(Some(search.shares));
+    }
+    // Another pool might have had enough, so this is said at the end only.
+    match search.pools.iter().any(|pool| *pool.fault == Fault::Invalid) {
+        true => Err(Stop::Node("invalid resource pools were encountered".to_owned())),
+        false => Ok(None),
+    }
 }
 
 impl<'a> Search<'a> {
@@ -156,7 +163,7 @@ impl<'a> Search<'a> {
             let is = match pool.fault {
                 Fault::None => "",
                 Fault::Incomplete => "being updated",
-                Fault::Invalid(_) => "invalid",
+                Fault::Invalid => "invalid",
             };
             if !is.is_empty() {
                 return Err(Stop::Node(format!(
@@ -284,8 +291,9 @@ impl<'a> Search<'a> {
         let wanted = &setup.wanted[at.claim];
         let mut hopeless: HashSet<u64> = HashSet::new();
         for p in 0..self.pools.len() {
-            if let Fault::Invalid(why) = self.pools[p].fault {
-                return Err(Stop::Node(format!("pool {} is invalid: {why}", self.pools[p].name)));
+            // What a pool lacks may contradict what it shows.
+            if *self.pools[p].fault != Fault::None {
+                continue;
             }
             for s in 0..self.pools[p].slices.len() {
                 let slice = self.pools[p].slices[s];

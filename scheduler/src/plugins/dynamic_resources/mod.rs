@@ -325,7 +325,13 @@ impl PreBind for DynamicResources {
 
     async fn undo(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
         let Some(notes) = state.get::<Notes>() else { return };
-        let reserved = std::mem::take(&mut notes.later.lock().reserved);
+        let mut reserved = std::mem::take(&mut notes.later.lock().reserved);
+        // An earlier attempt may have reserved claims that this one did not come to.
+        for claim in notes.claims.iter().filter(|claim| claims::reserved_for(claim, pod)) {
+            if !reserved.iter().any(|known| known.metadata.uid == claim.metadata.uid) {
+                reserved.push(ResourceClaim::clone(claim));
+            }
+        }
         for claim in reserved {
             if let Err(error) = api.unreserve_resource_claim(&claim, pod).await {
                 tracing::error!(pod = %pod, claim = claims::full_name(&claim), %error, "unreserve");

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::{
-    AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult,
-    OpaqueDeviceConfiguration,
+    AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceClass,
+    DeviceRequestAllocationResult, OpaqueDeviceConfiguration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::allocate::{Picked, Share};
-use super::request::{MAX_ALTERNATIVES, Wanted};
+use super::request::{MAX_ALTERNATIVES, Want, Wanted};
 use crate::model::devices::{Amounts, Reach};
 
 /// The allocation of a claim.
@@ -47,10 +47,7 @@ fn configuration(wanted: &Wanted, share: &Share<'_>) -> Vec<DeviceAllocationConf
         DeviceAllocationConfiguration { source: source.to_owned(), requests, opaque: opaque.clone() }
     };
     let chosen = || wanted.requests.iter().zip(&share.chosen).map(|(r, a)| (&r.name, &r.alternatives[*a]));
-    let mut out = Vec::new();
-    for (_, want) in chosen() {
-        out.extend(want.class.spec.config.iter().flatten().map(|c| part("FromClass", None, &c.opaque)));
-    }
+    let mut out = of_classes(chosen().map(|(_, want)| want));
     let devices = wanted.claim.spec.devices.as_ref();
     for c in devices.and_then(|d| d.config.as_ref()).into_iter().flatten() {
         let named = c.requests.as_deref().unwrap_or_default();
@@ -62,6 +59,27 @@ fn configuration(wanted: &Wanted, share: &Share<'_>) -> Vec<DeviceAllocationConf
         out.extend((0..matching).map(|_| part("FromClaim", c.requests.clone(), &c.opaque)));
     }
     out
+}
+
+/// The configuration of each class, once, with the requests that got devices of the class.
+fn of_classes<'a>(chosen: impl Iterator<Item = &'a Want>) -> Vec<DeviceAllocationConfiguration> {
+    let mut by_class: Vec<(&DeviceClass, Vec<String>)> = Vec::new();
+    for want in chosen {
+        let known = by_class.iter_mut().find(|(class, _)| class.metadata.name == want.class.metadata.name);
+        match known {
+            Some((_, requests)) => requests.push(want.name.clone()),
+            None => by_class.push((&want.class, vec![want.name.clone()])),
+        }
+    }
+    let configuration = |(class, requests): (&DeviceClass, Vec<String>)| {
+        let part = move |opaque: &Option<OpaqueDeviceConfiguration>| DeviceAllocationConfiguration {
+            source: "FromClass".to_owned(),
+            requests: Some(requests.clone()),
+            opaque: opaque.clone(),
+        };
+        class.spec.config.iter().flatten().map(|c| part(&c.opaque)).collect::<Vec<_>>()
+    };
+    by_class.into_iter().flat_map(configuration).collect()
 }
 
 /// From where all devices can be reached; `None` for everywhere.

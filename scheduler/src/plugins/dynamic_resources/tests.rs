@@ -137,6 +137,8 @@ fn requests(list: &[Value]) -> Value {
 #[test]
 fn where_claims_can_be_allocated() {
     let two = json!([gpu("g0", "A100", 0), gpu("g1", "H100", 1)]);
+    let mut updating = on("a", two.clone());
+    updating["spec"]["pool"]["resourceSliceCount"] = json!(2);
     let selector = |e: &str| json!({"selectors": [{"cel": {"expression": e}}]});
     for (what, slices, devices, want) in [
         ("one device", vec![on("a", two.clone())], requests(&[exactly("r", json!({}))]), ["", NO]),
@@ -228,8 +230,18 @@ fn where_claims_can_be_allocated() {
             "a pool that contradicts itself",
             vec![on("a", json!([gpu("g0", "A100", 0), gpu("g0", "A100", 0)]))],
             requests(&[exactly("r", json!({}))]),
-            ["pool a is invalid: duplicate device name g0", NO],
+            ["invalid resource pools were encountered", NO],
         ),
+        (
+            "a pool that contradicts itself beside one that does not",
+            vec![
+                slice("bad", json!({"nodeName": "a"}), json!([gpu("g0", "A100", 0), gpu("g0", "A100", 0)])),
+                slice("good", json!({"nodeName": "a"}), json!([gpu("g0", "A100", 0)])),
+            ],
+            requests(&[exactly("r", json!({}))]),
+            ["", NO],
+        ),
+        ("a pool that is being updated", vec![updating], requests(&[exactly("r", json!({}))]), [NO, NO]),
         (
             "devices of shared counters are switched off",
             vec![on("a", json!([{"name": "p", "consumesCounters": [{"counterSet": "s", "counters": {}}]}]))],
@@ -395,7 +407,7 @@ fn what_is_written() {
         [json!({
             "devices": {
                 "results": [{"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "g0", "adminAccess": true}],
-                "config": [{"source": "FromClass", "opaque": opaque("class")}, {"source": "FromClaim", "opaque": opaque("all")},
+                "config": [{"source": "FromClass", "requests": ["r"], "opaque": opaque("class")}, {"source": "FromClaim", "opaque": opaque("all")},
                     {"source": "FromClaim", "requests": ["r"], "opaque": opaque("r")}],
             },
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]},
@@ -412,6 +424,22 @@ fn what_is_written() {
         let (_, found) = world.reserve(&plugin(), &user("p", &["c"]).info(), 0);
         assert_eq!(found[0].get("nodeSelector").cloned().unwrap_or_default(), want);
     }
+}
+
+#[test]
+fn configuration_of_a_class_names_the_requests_of_that_class() {
+    let class = |name: &str| exactly(name, json!({}));
+    let other = exactly("o", json!({"deviceClassName": "other"}));
+    let claim = claim("c", requests(&[class("r"), other, class("s")]));
+    let devices = json!([gpu("g0", "A100", 0), gpu("g1", "A100", 0), gpu("g2", "A100", 0)]);
+    let mut world = World::new(&[on("a", devices)], &[claim]);
+    let config = json!([{"opaque": {"driver": "gpu.example.com", "parameters": {"mode": "other"}}}]);
+    let second = json!({"metadata": {"name": "other"}, "spec": {"config": config}});
+    world.listers.device_classes.insert("other".into(), Arc::new(read(&second)));
+    let (_, found) = world.reserve(&plugin(), &user("p", &["c"]).info(), 0);
+    let requests: Vec<&Value> =
+        found[0]["devices"]["config"].as_array().expect("list").iter().map(|c| &c["requests"]).collect();
+    assert_eq!(requests, [&json!(["r", "s"]), &json!(["o"])]);
 }
 
 #[test]
