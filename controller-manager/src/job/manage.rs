@@ -1,6 +1,6 @@
 //! Which pods a running job makes and which it stops.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as NewPod};
 
 use super::finalizer::FINALIZER;
+use super::indexes::{self, IndexSet};
+use super::per_index;
 use super::plan::{Did, Round, count, waits_for_the_end};
-use super::{indexes, per_index};
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
@@ -59,8 +60,7 @@ impl Round<'_> {
     /// The pods to stop: doubles of an index and those beyond the last index always, then as many as are too much,
     /// the least advanced first.
     fn surplus<'p>(&self, active: &[&'p Arc<Pod>], at_least: usize) -> Vec<&'p Arc<Pod>> {
-        let crowding = HashMap::new();
-        let by_progress = |a: &&Arc<Pod>, b: &&Arc<Pod>| pods::deletion_order(a, b, &crowding, self.now);
+        let by_progress = |a: &&Arc<Pod>, b: &&Arc<Pod>| pods::activity_order(a, b);
         let (mut rm, mut left) = (Vec::new(), active.to_vec());
         if self.completed.is_some() {
             let completions = self.spec.completions.unwrap_or(0);
@@ -121,13 +121,12 @@ impl Round<'_> {
 
     /// The first indexes that have neither ended nor a pod.
     fn pending(&self, wanted: usize, active: &[&Arc<Pod>]) -> Vec<i32> {
-        let mut taken: BTreeSet<i32> = active.iter().filter_map(|p| indexes::of(p)).collect();
-        if waits_for_the_end(self.spec) {
-            taken.extend(self.s.pods.iter().filter(|p| pods::terminating(p)).filter_map(|p| indexes::of(p)));
-        }
-        let over = |i: &i32| [&self.completed, &self.failed].into_iter().flatten().any(|set| set.contains(i));
-        let all = 0..self.spec.completions.unwrap_or(0);
-        all.filter(|i| !over(i) && !taken.contains(i)).take(wanted).collect()
+        let waits = waits_for_the_end(self.spec);
+        let leaving = self.s.pods.iter().filter(|p| waits && pods::terminating(p));
+        let taken: IndexSet = active.iter().copied().chain(leaving).filter_map(|p| indexes::of(p)).collect();
+        let over = [&self.completed, &self.failed].into_iter().flatten();
+        let taken = over.fold(taken, |all, set| all.union(set));
+        taken.missing(self.spec.completions.unwrap_or(0)).take(wanted).collect()
     }
 
     /// Those of the indexes whose back-off is over; if there are none, when to look again.

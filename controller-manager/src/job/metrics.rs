@@ -1,6 +1,5 @@
 //! What the job controller counts.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,8 +7,9 @@ use k8s_openapi::api::batch::v1::{Job, JobStatus};
 
 use super::failure_policy::{Verdict, ruled};
 use super::finalizer::tracked;
+use super::indexes::{self, IndexSet};
+use super::per_index;
 use super::plan::Did;
-use super::{indexes, per_index};
 use crate::engine::clock;
 use crate::engine::metrics::{add, count, observe};
 use crate::engine::pod::Pod;
@@ -86,10 +86,8 @@ pub(super) fn stored(job: &Job, new: &JobStatus) {
     if indexes::indexed(job) {
         let limit = if per_index::limit(job).is_some() { "perIndex" } else { "global" };
         let all = job.spec.as_ref().and_then(|s| s.completions).unwrap_or(0);
-        let read = |text: Option<&String>| -> BTreeSet<i32> {
-            indexes::parse(text.map(String::as_str).unwrap_or_default(), all)
-        };
-        let more = |a: Option<&String>, b: Option<&String>| read(b).difference(&read(a)).count();
+        let read = |text: Option<&String>| IndexSet::parse(text.map(String::as_str).unwrap_or_default(), all);
+        let more = |a: Option<&String>, b: Option<&String>| read(b).len() - read(b).common(&read(a));
         // Indexes that are gone, because the job became smaller, make up for no new ones.
         succeeded = more(old.completed_indexes.as_ref(), new.completed_indexes.as_ref());
         let name = "job_controller_job_finished_indexes_total";

@@ -44,7 +44,7 @@ struct Jobs {
     /// What failed of each job, and which of that name it was.
     failures: Mutex<HashMap<Key, (String, Record)>>,
     /// Pods that were let go although the cache still shows their finalizer.
-    released: Mutex<HashSet<String>>,
+    released: Mutex<HashMap<Key, HashSet<String>>>,
 }
 
 fn selects(job: &Job, pod: &Pod) -> bool {
@@ -93,9 +93,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 Event::Updated { old, new } => metrics::tracking(Some(old), new),
                 Event::Deleted(_) => {}
             }
-            if matches!(event, Event::Deleted(_)) || !finalizer::tracked(pod) {
-                watcher.released.lock().remove(object::uid(&pod.metadata));
-            } else if watcher.unowned(pod) {
+            if !matches!(event, Event::Deleted(_)) && finalizer::tracked(pod) && watcher.unowned(pod) {
                 lost.add(Key::of(&pod.metadata));
             }
         });
@@ -129,6 +127,7 @@ impl Jobs {
         let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
             self.expectations.forget(key);
             self.failures.lock().remove(key);
+            self.released.lock().remove(key);
             return Ok(None);
         };
         let uid = object::uid(&job.metadata).to_owned();
@@ -145,11 +144,11 @@ impl Jobs {
         let selects = |p: &Pod| selects(&job, p);
         let pods =
             owned::settle_with(&self.executor.rest, &*job, selects, candidates, Some(finalizer::FINALIZER)).await?;
-        let pods = pods.into_iter().map(finalizer::as_adopted).collect();
+        let pods: Vec<Arc<Pod>> = pods.into_iter().map(finalizer::as_adopted).collect();
         let now = clock::now();
         let record = self.failures.lock().get(key).filter(|(of, _)| *of == uid).map(|(_, record)| *record);
         let record = record.unwrap_or_default();
-        let released = self.released.lock().clone();
+        let released = self.still_released(key, &pods);
         let backoff = record.remaining(now);
         let (settled, forgets_start) = (unmet.is_none(), self.forgets_start);
         let first = Snapshot { job, pods, released, settled, backoff, forgets_start };
@@ -169,6 +168,20 @@ impl Jobs {
         synced.map(|again| [again, unmet].into_iter().flatten().min())
     }
 
+    /// Pods of a job that were let go and still show their finalizer; others are forgotten.
+    fn still_released(&self, key: &Key, pods: &[Arc<Pod>]) -> HashSet<String> {
+        let mut all = self.released.lock();
+        let Some(released) = all.get_mut(key) else { return HashSet::new() };
+        let shown: HashSet<&str> =
+            pods.iter().filter(|p| finalizer::tracked(p)).map(|p| object::uid(&p.metadata)).collect();
+        released.retain(|uid| shown.contains(&**uid));
+        let left = released.clone();
+        if left.is_empty() {
+            all.remove(key);
+        }
+        left
+    }
+
     async fn carry_out(
         &self,
         key: &Key,
@@ -183,9 +196,9 @@ impl Jobs {
                 Action::Patch { body, .. } => body["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
                 _ => String::new(),
             };
-            self.released.lock().insert(pod.clone());
+            self.released.lock().entry(key.clone()).or_default().insert(pod.clone());
             if let Err(e) = self.executor.one(action).await {
-                self.released.lock().remove(&pod);
+                self.released.lock().entry(key.clone()).or_default().remove(&pod);
                 // The watch tells that it is gone, or has told already.
                 if !e.not_found() {
                     return Err(e);

@@ -3,7 +3,7 @@
 //! The count travels in an annotation from a failed pod to its replacement, so that nothing is remembered elsewhere:
 //! a failed pod keeps its finalizer until the replacement, which carries the new count, exists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod as NewPod;
 use k8s_openapi::jiff::Timestamp;
 
+use super::backoff;
 use super::failure_policy::{Verdict, judge};
-use super::{backoff, indexes};
+use super::indexes::{self, IndexSet};
 use crate::engine::object;
 use crate::engine::pod::Pod;
 
@@ -49,10 +50,10 @@ pub fn exhausts(job: &Job, pod: &Pod) -> bool {
 /// Of failed pods those that must stay until their index has a new pod: the last of each index that is neither
 /// `settled` (succeeded, failed for good, or running again).
 #[must_use]
-pub fn held<'a>(failed: impl Iterator<Item = &'a Arc<Pod>>, settled: &BTreeSet<i32>) -> BTreeMap<i32, &'a Arc<Pod>> {
+pub fn held<'a>(failed: impl Iterator<Item = &'a Arc<Pod>>, settled: &IndexSet) -> BTreeMap<i32, &'a Arc<Pod>> {
     let mut held: BTreeMap<i32, &Arc<Pod>> = BTreeMap::new();
     for pod in failed {
-        let Some(index) = indexes::of(pod).filter(|i| !settled.contains(i)) else { continue };
+        let Some(index) = indexes::of(pod).filter(|i| !settled.contains(*i)) else { continue };
         let later = |other: &Pod| total(other) <= total(pod) && backoff::ended(other) <= backoff::ended(pod);
         match held.get(&index) {
             Some(other) if !later(other) => {}
@@ -141,7 +142,7 @@ mod tests {
             failed("b", 0, 1, "2026-01-01T00:01:00Z"),
             failed("c", 1, 0, "2026-01-01T00:00:00Z"),
         ];
-        let got = held(pods.iter(), &BTreeSet::from([1]));
+        let got = held(pods.iter(), &IndexSet::from_iter([1]));
         let names: Vec<_> = got.values().map(|p| object::name(&p.metadata)).collect();
         assert_eq!(names, ["b"]);
         let now: Timestamp = "2026-01-01T00:01:05Z".parse().expect("time");

@@ -4,7 +4,7 @@
 //! (`manage.rs`). The end comes in two steps: a target condition is stored, and when all pods are gone and counted,
 //! the final one.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::failure_policy::{Verdict, judge};
 use super::finalizer::{release, tracked};
-use super::{indexes, per_index, success_policy};
+use super::indexes::{self, IndexSet};
+use super::{per_index, success_policy};
 use crate::engine::action::Action;
 use crate::engine::pod::Pod;
 use crate::engine::{object, pods};
@@ -117,9 +118,9 @@ pub(super) struct Round<'a> {
     pub(super) about: ObjectReference,
     pub(super) out: Decision,
     /// Completion indexes that succeeded, for indexed jobs.
-    pub(super) completed: Option<BTreeSet<i32>>,
+    pub(super) completed: Option<IndexSet>,
     /// Completion indexes that failed for good, for jobs that limit failures per index.
-    pub(super) failed: Option<BTreeSet<i32>>,
+    pub(super) failed: Option<IndexSet>,
     /// Failed pods that stay until their index has a new one.
     pub(super) held: BTreeMap<i32, &'a Arc<Pod>>,
     status: JobStatus,
@@ -272,15 +273,14 @@ impl<'a> Round<'a> {
         }
         let completions = self.spec.completions.unwrap_or(0);
         let of = |pod: &Pod| indexes::of(pod).filter(|i| *i < completions);
-        let mut done = indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default(), completions);
+        let stored = |text: &Option<String>| IndexSet::parse(text.as_deref().unwrap_or_default(), completions);
+        let done = stored(&self.status.completed_indexes);
         let tracked = || self.s.pods.iter().filter(|p| self.tracked(p));
-        done.extend(tracked().filter(|p| pods::phase(p) == "Succeeded").filter_map(|p| of(p)));
+        let done = done.union(&tracked().filter(|p| pods::phase(p) == "Succeeded").filter_map(|p| of(p)).collect());
         if per_index::limit(&self.s.job).is_some() {
-            let mut failed = indexes::parse(self.status.failed_indexes.as_deref().unwrap_or_default(), completions);
             let last = tracked().filter(|p| self.has_failed(p) && per_index::exhausts(&self.s.job, p));
-            failed.extend(last.filter_map(|p| of(p)));
-            let settled: BTreeSet<i32> =
-                done.iter().chain(&failed).copied().chain(active.iter().filter_map(|p| of(p))).collect();
+            let failed = stored(&self.status.failed_indexes).union(&last.filter_map(|p| of(p)).collect());
+            let settled = done.union(&failed).union(&active.iter().filter_map(|p| of(p)).collect());
             let ended = self.uncounted().filter(|p| self.has_failed(p) && of(p).is_some());
             self.held = per_index::held(ended, &settled);
             self.failed = Some(failed);
@@ -415,7 +415,7 @@ impl<'a> Round<'a> {
     fn list_ended(&mut self) {
         let over = self.targeted();
         let stored = self.stored_indexes();
-        let settled = |p: &Pod| pods::phase(p) == "Succeeded" && indexes::of(p).is_some_and(|i| stored.contains(&i));
+        let settled = |p: &Pod| pods::phase(p) == "Succeeded" && indexes::of(p).is_some_and(|i| stored.contains(i));
         let ended: Vec<&Arc<Pod>> = self.uncounted().filter(|p| !settled(p)).collect();
         for pod in ended {
             if self.counting.len() + self.out.finished.len() >= UNCOUNTED {
@@ -444,18 +444,18 @@ impl<'a> Round<'a> {
             }
         }
         if let Some(done) = &self.completed {
-            self.status.completed_indexes = Some(indexes::format(done)).filter(|t| !t.is_empty());
+            self.status.completed_indexes = Some(done.to_string()).filter(|t| !t.is_empty());
             self.status.succeeded = Some(count(done.len())).filter(|n| *n > 0);
             // An empty set is written too: it tells that indexes are limited one by one.
-            self.status.failed_indexes = self.failed.as_ref().map(indexes::format);
+            self.status.failed_indexes = self.failed.as_ref().map(IndexSet::to_string);
         }
     }
 
     /// The completed indexes of the stored status.
-    fn stored_indexes(&self) -> BTreeSet<i32> {
+    fn stored_indexes(&self) -> IndexSet {
         let text = self.s.job.status.as_ref().and_then(|s| s.completed_indexes.as_deref());
         let text = text.filter(|_| self.indexed()).unwrap_or_default();
-        indexes::parse(text, self.spec.completions.unwrap_or(0))
+        IndexSet::parse(text, self.spec.completions.unwrap_or(0))
     }
 
     /// Pods that the stored status accounts for: their finalizer may go. So may those of a job being deleted.
@@ -468,7 +468,7 @@ impl<'a> Round<'a> {
         let dying = object::deleting(&self.s.job.metadata);
         let tracked: Vec<&Arc<Pod>> = self.s.pods.iter().filter(|p| self.tracked(p)).collect();
         for pod in tracked {
-            let by_index = pods::phase(pod) == "Succeeded" && indexes::of(pod).is_some_and(|i| done.contains(&i));
+            let by_index = pods::phase(pod) == "Succeeded" && indexes::of(pod).is_some_and(|i| done.contains(i));
             if listed.contains(object::uid(&pod.metadata)) || by_index || dying {
                 self.out.actions.push(release(pod));
             }

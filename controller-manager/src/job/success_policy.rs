@@ -1,23 +1,21 @@
 //! When an indexed job has succeeded although not every index has: by the rules of its success policy.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::batch::v1::SuccessPolicy;
 
-use super::indexes;
+use super::indexes::IndexSet;
 
 /// The message of the first rule that the succeeded indexes satisfy.
 #[must_use]
-pub fn met(policy: Option<&SuccessPolicy>, completions: i32, succeeded: &BTreeSet<i32>) -> Option<String> {
+pub fn met(policy: Option<&SuccessPolicy>, completions: i32, succeeded: &IndexSet) -> Option<String> {
     let policy = policy.filter(|_| !succeeded.is_empty())?;
     let enough = |count: Option<i32>, have: usize| count.is_some_and(|n| usize::try_from(n).is_ok_and(|n| have >= n));
-    let holds = |count: Option<i32>, named: &BTreeSet<i32>| {
-        let have = named.intersection(succeeded).count();
+    let holds = |count: Option<i32>, named: &IndexSet| {
+        let have = named.common(succeeded);
         // Indexes beyond the last, of a job that became smaller, succeed no more.
         !named.is_empty() && (have == named.len() || enough(count, have))
     };
     let position = policy.rules.iter().position(|rule| match (&rule.succeeded_indexes, rule.succeeded_count) {
-        (Some(text), count) => holds(count, &indexes::parse(text, completions)),
+        (Some(text), count) => holds(count, &IndexSet::parse(text, completions)),
         (None, count) => enough(count, succeeded.len()),
     })?;
     Some(format!("Matched rules at index {position}"))
@@ -45,13 +43,14 @@ mod tests {
                 Some(0),
             ),
             ("a rule that says nothing", json!([{}]), "0", None),
+            ("none of a great many", json!([{"succeededIndexes": "0-2147483646"}]), "0-8", None),
             ("nothing has succeeded", json!([{"succeededCount": 0}]), "", None),
         ];
         for (name, rules, done, want) in cases {
             let policy: SuccessPolicy = serde_json::from_value(json!({"rules": rules})).expect("policy");
-            let got = met(Some(&policy), 10, &indexes::parse(done, 10));
+            let got = met(Some(&policy), 10, &IndexSet::parse(done, 10));
             assert_eq!(got, want.map(|i| format!("Matched rules at index {i}")), "{name}");
         }
-        assert_eq!(met(None, 10, &indexes::parse("0-9", 10)), None);
+        assert_eq!(met(None, 10, &IndexSet::parse("0-9", 10)), None);
     }
 }

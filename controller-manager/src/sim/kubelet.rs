@@ -13,7 +13,7 @@ use super::store::{Name, Store};
 use super::verbs;
 use crate::engine::clock;
 use crate::engine::object::seconds;
-use crate::job::indexes::{INDEX, parse};
+use crate::job::indexes::{INDEX, IndexSet};
 
 const BEAT: Duration = Duration::from_secs(1);
 /// How often nodes renew their lease, in beats.
@@ -110,7 +110,7 @@ fn step(store: &mut Store, pod: &Value) {
                 "succeed" => ended(pod, 0),
                 "fail" => ended(pod, value.parse().unwrap_or(1)),
                 "fail-indexes" => {
-                    let bad = index.is_some_and(|i| parse(value, i32::MAX).contains(&i));
+                    let bad = index.is_some_and(|i| IndexSet::parse(value, i32::MAX).contains(i));
                     ended(pod, i64::from(bad))
                 }
                 "fail-until" => {
