@@ -14,6 +14,7 @@ use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::Scope;
 use super::frames::{Broken, Change, Frames, Raw, Refusal};
@@ -89,6 +90,9 @@ enum End {
     /// The server would not stream the list; it may give pages.
     Unsupported,
 }
+
+/// A watch that ends earlier, with nothing received, counts as failed; client-go's `VeryShortWatchError`.
+const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 impl Reflector {
     pub(super) fn new(cache: Arc<dyn Cache>, client: Client, shutdown: Shutdown) -> Self {
@@ -204,12 +208,19 @@ impl Reflector {
     }
 
     async fn follow(&mut self, frames: &mut Frames) -> End {
+        let (begun, mut received) = (Instant::now(), false);
         loop {
             let frame = match frames.next().await {
                 Ok(frame) => frame,
+                // A server that ends every watch at once must not be asked again at once, for ever.
+                Err(Refusal::Closed) if !received && begun.elapsed() < SHORT_WATCH => {
+                    return End::Failed(
+                        "very short watch: the watch ended within a second and no items were received".to_owned(),
+                    );
+                }
                 Err(why) => return refusal(why, false),
             };
-            self.failures = 0;
+            (received, self.failures) = (true, 0);
             let revision = match frame.change() {
                 Change::Put => self.put(frame.object(), None).unwrap_or_default(),
                 Change::Remove => match self.remove(frame.object(), None) {

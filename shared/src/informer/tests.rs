@@ -117,6 +117,19 @@ async fn streams_the_list_and_follows_from_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn watches_that_end_at_once_are_opened_ever_more_slowly() {
+    let first = [line("ADDED", &map("a", 1, "red")), bookmark(5, true)].concat();
+    let empty = std::iter::repeat_n((200, String::new()), 5);
+    let last = (200, line("ADDED", &map("b", 9, "red")));
+    let begun = tokio::time::Instant::now();
+    let mut server = start(std::iter::once((200, first)).chain(empty).chain([last]).collect());
+    for expected in ["added a", "added b"] {
+        assert_eq!(server.next().await, expected);
+    }
+    assert!(begun.elapsed() > std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn lists_in_pages_where_streaming_is_refused() {
     let page = |items: Vec<Value>, token: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMapList", "items": items,
