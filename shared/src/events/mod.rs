@@ -256,7 +256,7 @@ impl Writer {
     fn meta(record: &Record) -> ObjectMeta {
         let namespace = record.about.namespace.clone().filter(|ns| !ns.is_empty()).unwrap_or("default".to_owned());
         let about = record.about.name.as_deref().unwrap_or_default();
-        let name = format!("{about}.{:x}", record.at.as_nanosecond());
+        let name = event_name(about, record.at);
         ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() }
     }
 
@@ -331,4 +331,18 @@ fn object_key(about: &ObjectReference) -> String {
 
 fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+/// Name of an event about an object: its name and the time, where that is a DNS subdomain. Answers for client-go's
+/// `GenerateEventName`.
+fn event_name(about: &str, at: Timestamp) -> String {
+    let name = format!("{about}.{:x}", at.as_nanosecond());
+    let is_label_character = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_label = |label: &str| {
+        label.chars().all(is_label_character) && !label.is_empty() && !label.starts_with('-') && !label.ends_with('-')
+    };
+    match name.len() <= 253 && name.split('.').all(is_label) {
+        true => name,
+        false => uuid::Uuid::new_v4().to_string(),
+    }
 }

@@ -118,3 +118,13 @@ async fn what_happens_again_is_a_series() {
     series.forget("ns", "web.6");
     assert!(series.is_empty());
 }
+
+#[test]
+fn events_are_named_after_their_object_where_that_is_a_name() {
+    let at = Timestamp::UNIX_EPOCH;
+    assert_eq!(super::event_name("web-0", at), "web-0.0");
+    for odd in ["n".repeat(252), "system:node".to_owned(), "UPPER".to_owned(), String::new()] {
+        let name = super::event_name(&odd, at);
+        assert!(uuid::Uuid::parse_str(&name).is_ok(), "{odd}: {name}");
+    }
+}
