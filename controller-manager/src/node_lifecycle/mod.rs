@@ -3,10 +3,11 @@
 pub mod plan;
 mod taints;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -111,6 +112,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 /// With what was written of it.
 const ONE: &str = "node_collector_update_node_health_duration_seconds";
 
+/// Path of all nodes.
+const NODES: &str = "/api/v1/nodes/";
+/// Nodes that are written at a time; upstream's `UpdateWorkerSize`.
+const WORKERS: usize = 8;
+
 type HealthView<'a> = (Vec<(&'a str, &'a str)>, bool, Vec<(&'a str, &'a str)>);
 
 /// What of a node calls for an immediate look; heartbeats do not.
@@ -161,6 +167,41 @@ impl Watcher {
 
     async fn look(&self, monitor: &mut Monitor) {
         let (actions, share) = self.decide(monitor);
+        let nodes = self.by_node(actions).into_iter();
+        let work = nodes.map(|actions| self.carry_out(actions, share));
+        futures::stream::iter(work).buffer_unordered(WORKERS).for_each(async |()| {}).await;
+    }
+
+    /// The actions of each node, in their order: what is done about one waits for no other.
+    fn by_node(&self, actions: Vec<Action>) -> Vec<Vec<Action>> {
+        let mut groups: BTreeMap<String, Vec<Action>> = BTreeMap::new();
+        for action in actions {
+            groups.entry(self.node_of(&action)).or_default().push(action);
+        }
+        groups.into_values().collect()
+    }
+
+    /// Name of the node that an action is about; empty for one that is about none.
+    fn node_of(&self, action: &Action) -> String {
+        let pod = match action {
+            Action::Event { about, .. } if about.kind.as_deref() == Some("Node") => {
+                return about.name.clone().unwrap_or_default();
+            }
+            Action::Event { about, .. } => {
+                self.pods.get(about.namespace.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default())
+            }
+            Action::Patch { path, .. } => match path.strip_prefix(NODES) {
+                Some(node) => return node.split('/').next().unwrap_or_default().to_owned(),
+                None => self.pod_of(action),
+            },
+            _ => None,
+        };
+        pod.map(|pod| pods::node(&pod).to_owned()).unwrap_or_default()
+    }
+
+    /// Carries out what is to be done about one node, until a write to the node itself fails: the rest follows from it, and
+    /// the next look decides anew.
+    async fn carry_out(&self, actions: Vec<Action>, share: f64) {
         // Of a pod that was not marked nothing is told.
         let mut unmarked: Option<String> = None;
         for action in actions {
@@ -168,7 +209,7 @@ impl Watcher {
                 continue;
             }
             let (began, pod) = (clock::instant(), self.pod_of(&action));
-            // One node's conflict is no reason to neglect the others; the next look repeats what failed.
+            let of_node = matches!(&action, Action::Patch { path, .. } if path.starts_with(NODES));
             if let Err(error) = self.executor.one(action).await {
                 tracing::debug!(%error, "node update failed");
                 if let Some(pod) = pod {
@@ -176,6 +217,9 @@ impl Watcher {
                         self.placed.lock().get_or_insert_default().insert(Key::of(&pod.metadata));
                     }
                     unmarked = pod.metadata.uid.as_deref().map(str::to_owned);
+                }
+                if of_node {
+                    return;
                 }
             }
             let took = clock::instant().saturating_duration_since(began);
