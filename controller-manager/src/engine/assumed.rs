@@ -50,10 +50,30 @@ impl<K: Object> Assumed<K> {
         Some(assumed.filter(|a| is_newer(&**a, &*shown)).unwrap_or(shown))
     }
 
+    /// The objects that the cache files under a value of an index, and all that have been stored since: those may belong
+    /// there by now, or no more.
+    #[must_use]
+    pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
+        let newer = self.newer.lock();
+        let mut all: Vec<Arc<K>> = self.cache.by_index(index, value);
+        all.retain(|shown| !newer.get(&Key::of(shown.meta())).is_some_and(|a| is_newer(&**a, &**shown)));
+        all.extend(newer.values().cloned());
+        all
+    }
+
     /// Every object, in no order.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<K>> {
-        let mut all = self.cache.list();
+        self.newest(self.cache.list())
+    }
+
+    /// The objects of a namespace, in no order.
+    #[must_use]
+    pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.newest(self.cache.list_namespace(namespace))
+    }
+
+    fn newest(&self, mut all: Vec<Arc<K>>) -> Vec<Arc<K>> {
         let newer = self.newer.lock();
         if !newer.is_empty() {
             for shown in &mut all {

@@ -9,12 +9,14 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
+use serde_json::Value;
 use shared::informer::Cached as _;
 use shared::informer::{Event, Object, Store};
 use shared::types::from_tree;
 use shared::workqueue::Queue;
 
 use crate::engine::action::Action;
+use crate::engine::assumed::Assumed;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
@@ -68,10 +70,46 @@ fn shut_down(pod: &Pod) -> bool {
     object::deleting(&pod.metadata) && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
+/// Index of pods by the claims that they name, as `namespace/name`.
+const BY_CLAIM: &str = "protected-claim";
+
 struct Claims {
     executor: Executor,
-    claims: Store<PersistentVolumeClaim>,
+    /// With what was written of them, which the cache may not show yet.
+    claims: Arc<Assumed<PersistentVolumeClaim>>,
     pods: Store<Pod>,
+}
+
+/// Users of the claims of one namespace, as the server has them.
+struct LivePods {
+    pods: Vec<Pod>,
+    /// Pods that cannot be read: what their volumes name counts as used.
+    unreadable: Vec<Value>,
+}
+
+impl LivePods {
+    fn of(mut list: Value) -> Self {
+        let mut live = Self { pods: Vec::new(), unreadable: Vec::new() };
+        for item in list["items"].as_array_mut().map(std::mem::take).unwrap_or_default() {
+            match from_tree(&item) {
+                Ok(pod) => live.pods.push(pod),
+                Err(_) => live.unreadable.push(item),
+            }
+        }
+        live
+    }
+
+    fn use_claim(&self, claim: &PersistentVolumeClaim) -> bool {
+        let name = object::name(&claim.metadata);
+        let names = |pod: &Value| {
+            let prefix = pod["metadata"]["name"].as_str().unwrap_or_default();
+            pod["spec"]["volumes"].as_array().into_iter().flatten().any(|volume| {
+                let made = volume["name"].as_str().is_some_and(|volume| format!("{prefix}-{volume}") == name);
+                volume["persistentVolumeClaim"]["claimName"] == name || made && volume["ephemeral"].is_object()
+            })
+        };
+        self.pods.iter().any(|pod| uses(pod, claim)) || self.unreadable.iter().any(names)
+    }
 }
 
 /// Wire the protection of claims.
@@ -81,8 +119,12 @@ pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let queue: Queue<Key> = Queue::new("pvcprotection");
         let this = Arc::new(Claims {
             executor: cx.executor("pvc-protection-controller", "persistentvolumeclaim-protection-controller"),
-            claims: claims.store(),
+            claims: Assumed::follow(&claims),
             pods: pods.store(),
+        });
+        let without = |old: &Pod, new: &Pod| [old, new].iter().all(|pod| pods::claims_of(pod).next().is_none());
+        pods.add_index_unless(BY_CLAIM, without, |pod: &Pod| {
+            pods::claims_of(pod).map(|claim| format!("{}/{claim}", object::namespace(&pod.metadata))).collect()
         });
         owned::watch(&claims, &queue);
         let wake = queue.clone();
@@ -112,22 +154,40 @@ pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl Claims {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(None) };
-        let cached = || self.pods.list_namespace(&key.namespace).iter().any(|p| uses(p, &claim));
-        let Some(action) = plan(&*claim, CLAIM, object::deleting(&claim.metadata) && cached()) else { return Ok(None) };
-        if object::deleting(&claim.metadata) {
-            // The last word before something is lost is the server's.
-            let path = Pod::collection_path(Some(&key.namespace));
-            let live = self.executor.rest.get(&path).await?;
-            let pods = live["items"].as_array().into_iter().flatten().map(from_tree);
-            let pods: Vec<Pod> = pods.collect::<Result<_, _>>().map_err(RestError::other)?;
-            if pods.iter().any(|p| uses(p, &claim)) {
-                return Ok(None);
-            }
+        if !object::deleting(&claim.metadata) {
+            return match plan(&*claim, CLAIM, false) {
+                Some(action) => self.write(action).await.map(|()| None),
+                None => Ok(None),
+            };
         }
-        match self.executor.one(action).await {
-            Err(e) if e.not_found() => Ok(None),
-            other => other.map(|()| None),
+        if self.release(&claim).is_none() {
+            return Ok(None);
         }
+        // The last word before something is lost is the server's. One list serves all claims that are ready to go.
+        let live = LivePods::of(self.executor.rest.get(&Pod::collection_path(Some(&key.namespace))).await?);
+        let mut going = self.claims.list_namespace(&key.namespace);
+        going.retain(|c| object::deleting(&c.metadata));
+        for action in going.iter().filter(|c| !live.use_claim(c)).filter_map(|c| self.release(c)) {
+            self.write(action).await?;
+        }
+        Ok(None)
+    }
+
+    /// The write that lets a claim go which is being deleted, unless a pod of the cache uses it.
+    fn release(&self, claim: &PersistentVolumeClaim) -> Option<Action> {
+        let key = Key::of(&claim.metadata).to_string();
+        let in_use = self.pods.by_index(BY_CLAIM, &key).iter().any(|pod| uses(pod, claim));
+        plan(claim, CLAIM, in_use)
+    }
+
+    async fn write(&self, action: Action) -> Result<(), RestError> {
+        let Action::Update { path, body } = action else { return self.executor.one(action).await };
+        match self.executor.rest.put_whole(&path, &body).await {
+            Ok(stored) => self.claims.wrote(from_tree(&stored).map_err(RestError::other)?),
+            Err(e) if e.not_found() => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 }
 

@@ -18,11 +18,11 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use parking_lot::Mutex;
 use shared::client::path;
 use shared::informer::{Event, Store};
-use shared::types::from_tree;
+use shared::types::{from_tree, volume_class};
 use shared::workqueue::Queue;
 
 use self::operations::Operations;
-use self::plan::{Tie, World};
+use self::plan::{Tie, World, waits_for_consumer};
 use self::recycle::Recyclers;
 use self::recycler_client::RecyclerClient;
 use crate::engine::action::Action;
@@ -69,6 +69,38 @@ impl Queues {
     }
 }
 
+/// Index of volumes by their class.
+const BY_CLASS: &str = "class";
+/// Index of volumes by the claim that they are reserved for.
+const BY_CLAIM: &str = "claim";
+/// Index of claims that are not bound, by what they wait for: [`of_class`] or [`of_volume`].
+const WAITING: &str = "waiting";
+
+fn of_class(class: &str) -> String {
+    format!("class/{class}")
+}
+
+fn of_volume(name: &str) -> String {
+    format!("volume/{name}")
+}
+
+/// What an unbound claim waits for.
+fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
+    if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound") {
+        return Vec::new();
+    }
+    match claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|name| !name.is_empty()) {
+        Some(name) => vec![of_volume(name)],
+        None => vec![of_class(matching::claim_class(claim))],
+    }
+}
+
+/// The claim that a volume is reserved for.
+fn claim_of(volume: &PersistentVolume) -> Option<Key> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some(Key::new(claim.namespace.clone().unwrap_or_default(), claim.name.clone().unwrap_or_default()))
+}
+
 /// Where volumes on this host are made; nothing else on it is ever deleted.
 const HOST_ROOT: &str = "/tmp/";
 
@@ -103,6 +135,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             operations: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         });
+        volumes.add_index(BY_CLASS, |volume: &PersistentVolume| vec![volume_class(volume).to_owned()]);
+        volumes.add_index(BY_CLAIM, |volume: &PersistentVolume| {
+            claim_of(volume).map(|key| key.to_string()).into_iter().collect()
+        });
+        claims.add_index(WAITING, awaited);
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         volumes.add_handler(move |event: &Event<PersistentVolume>| {
             let volume = event.object();
@@ -110,16 +147,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 watcher.operations.lock().volume_gone(volume, clock::instant());
             }
             wake.add(Key::of(&volume.metadata));
-            match volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
-                Some(r) => {
-                    wake.add(Key::new(r.namespace.clone().unwrap_or_default(), r.name.clone().unwrap_or_default()))
-                }
+            match claim_of(volume) {
+                Some(claim) => wake.add(claim),
                 None if matches!(event, Event::Deleted(_)) => {}
                 // It may be what somebody waits for.
                 None => {
-                    let waiting =
-                        |c: &PersistentVolumeClaim| c.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound");
-                    for claim in watcher.claims.list().iter().filter(|c| waiting(c)) {
+                    for claim in watcher.waiting_for(volume) {
                         wake.add(Key::of(&claim.metadata));
                     }
                 }
@@ -215,11 +248,11 @@ impl Binder {
 
     async fn claim(&self, key: &Key) -> Vec<Action> {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Vec::new() };
-        let mut volumes = self.volumes.list();
-        volumes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let class = Some(matching::claim_class(&claim)).filter(|c| !c.is_empty()).and_then(|c| self.classes.get("", c));
         let default_class = plan::default_class(&self.classes.list());
-        let mut world = World { volumes, class, dynamic: self.dynamic, default_class, unscheduled: Vec::new() };
+        let mut world =
+            World { volumes: Vec::new(), class, dynamic: self.dynamic, default_class, unscheduled: Vec::new() };
+        world.volumes = self.candidates(&claim, key, world.delayed());
         if world.delayed() {
             world.unscheduled = self.unscheduled(key);
         }
@@ -241,6 +274,32 @@ impl Binder {
             }
             _ => actions,
         }
+    }
+
+    /// The volumes that a claim may be bound to, by name: the one that it names, or those reserved for it and, unless the
+    /// scheduler chooses, those of its class.
+    fn candidates(&self, claim: &PersistentVolumeClaim, key: &Key, delayed: bool) -> Vec<Arc<PersistentVolume>> {
+        if let Some(name) = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|name| !name.is_empty()) {
+            return self.volumes.get("", name).into_iter().collect();
+        }
+        let mut volumes = self.volumes.by_index(BY_CLAIM, &key.to_string());
+        if !delayed {
+            volumes.extend(self.volumes.by_index(BY_CLASS, matching::claim_class(claim)));
+        }
+        volumes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        volumes.dedup_by(|a, b| a.metadata.name == b.metadata.name);
+        volumes
+    }
+
+    /// Claims that wait for a volume such as this: of its class, unless the scheduler chooses, or by its name.
+    fn waiting_for(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolumeClaim>> {
+        let class = volume_class(volume);
+        let delayed = self.classes.get("", class).is_some_and(|class| waits_for_consumer(&class));
+        let mut claims = self.claims.by_index(WAITING, &of_volume(object::name(&volume.metadata)));
+        if !delayed {
+            claims.extend(self.claims.by_index(WAITING, &of_class(class)));
+        }
+        claims
     }
 
     /// A directory on this host, as a volume for a claim.

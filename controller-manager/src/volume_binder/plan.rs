@@ -31,7 +31,7 @@ pub const HOST_PATH: &str = "kubernetes.io/host-path";
 /// What the decisions rest on.
 #[derive(Debug, Default)]
 pub struct World {
-    /// Every volume.
+    /// Volumes that the claim may be bound to.
     pub volumes: Vec<Arc<PersistentVolume>>,
     /// The storage class of the claim.
     pub class: Option<Arc<StorageClass>>,
@@ -47,8 +47,14 @@ impl World {
     /// Whether the scheduler chooses the volume of the claim.
     #[must_use]
     pub fn delayed(&self) -> bool {
-        self.class.as_ref().is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+        self.class.as_deref().is_some_and(waits_for_consumer)
     }
+}
+
+/// Reports whether the scheduler chooses the volumes of a class.
+#[must_use]
+pub fn waits_for_consumer(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
 /// The default class: of several the newest, of equally old ones the first by name.
