@@ -85,7 +85,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 return;
             }
             let _under_way = changes.begin();
-            for set in all.list() {
+            for set in all.list().iter().filter(|set| concerns(set, event)) {
                 wake.add(Key::of(&set.metadata));
             }
         });
@@ -94,6 +94,15 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         Ok(Started::Yes)
     })
+}
+
+/// Reports whether a node's coming, change or going matters to a set. Answers for upstream's `syncNodeUpdate`.
+fn concerns(set: &DaemonSet, event: &Event<Node>) -> bool {
+    let Some(template) = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()) else { return false };
+    match event {
+        Event::Updated { old, new } => plan::should_run(template, old) != plan::should_run(template, new),
+        Event::Added(node) | Event::Deleted(node) => plan::should_run(template, node).0,
+    }
 }
 
 type PlacementView<'a> =

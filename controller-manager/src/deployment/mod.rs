@@ -101,7 +101,8 @@ impl Deployments {
             _ => None,
         });
         let outcome = self.executor.run(key, None, actions).await;
-        if let (Some(failure), Some(name)) = (&outcome.failure, created) {
+        let failure = outcome.failure.as_ref().filter(|failure| failure.reason == "FailedCreate");
+        if let (Some(failure), Some(name)) = (failure, created) {
             self.creation_failed(&snapshot.deployment, &name, &failure.error, now).await?;
         }
         outcome.into()

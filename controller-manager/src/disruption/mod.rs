@@ -132,7 +132,10 @@ impl Budgets {
         if found.is_empty() {
             self.executor.events.say(&about, false, "NoPods", "No matching pods found".into());
         }
-        let scales = self.scales(&found).await;
+        let scales = match plan::needs_scales(&budget) {
+            true => self.scales(&found).await,
+            false => Ok(HashMap::new()),
+        };
         let decision = plan::plan(&Snapshot { budget: Arc::clone(&budget), pods: found, scales }, clock::now());
         if let Some(why) = decision.failure {
             let text = format!("Failed to calculate the number of expected pods: {why}");

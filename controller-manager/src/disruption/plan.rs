@@ -67,6 +67,13 @@ pub fn several(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> Option<String
     Some(format!("Pod {space:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily."))
 }
 
+/// Reports whether a budget is counted by the scales of its pods' controllers, not by the pods alone.
+#[must_use]
+pub fn needs_scales(budget: &PodDisruptionBudget) -> bool {
+    let spec = budget.spec.as_ref();
+    spec.is_some_and(|s| s.max_unavailable.is_some() || matches!(s.min_available, Some(IntOrString::String(_))))
+}
+
 /// Decide.
 #[must_use]
 pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
@@ -91,8 +98,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
             return Decision { status, failure: Some(why), ..Decision::default() };
         }
     };
-    let by_number = spec.max_unavailable.is_none() && !matches!(spec.min_available, Some(IntOrString::String(_)));
-    let unmanaged = !by_number && s.pods.iter().any(|p| object::controller_of(&p.metadata).is_none());
+    let unmanaged = needs_scales(&s.budget) && s.pods.iter().any(|p| object::controller_of(&p.metadata).is_none());
     let (disrupted, not_deleted) = disrupted(&old, &s.pods, now);
     let again = disrupted.values().map(|at| GRANTED_FOR.saturating_sub(age(at, now))).min();
     let healthy = s

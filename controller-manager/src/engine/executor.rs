@@ -69,8 +69,9 @@ impl Executor {
         }
         let (before, after) = split_status(rest);
         for action in before {
+            let reason = if matches!(action, Action::Create { .. }) { "FailedCreate" } else { "" };
             if let Err(error) = self.one(action).await {
-                out.failure = Some(Failure { reason: "", error });
+                out.failure = Some(Failure { reason, error });
                 return out;
             }
         }

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::{Mutex, RwLock};
@@ -18,6 +18,7 @@ use shared::typed;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::clock;
 use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
 use super::object::{Held, Metadata};
@@ -31,8 +32,9 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Discovery also runs again after this long, for aggregated servers that change without saying so.
 const REDISCOVER: Duration = Duration::from_mins(5);
 const RETRY: Duration = Duration::from_secs(1);
-/// A resource that could not be listed so often is not waited for.
-const GIVE_UP: u32 = 5;
+/// A resource that could not be listed for so long is not waited for; upstream's `initialSyncTimeout` of the garbage
+/// collector.
+const GIVE_UP: Duration = Duration::from_secs(30);
 
 /// The metadata that matters.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -318,12 +320,13 @@ struct Watched {
     served: Served,
     /// What was listed so far, while it is.
     listing: Mutex<Option<Vec<Meta>>>,
-    failures: AtomicU32,
+    /// Time of the first of the failures since the last list; nothing once it was given up.
+    failing_since: Mutex<Option<Instant>>,
 }
 
 impl Watched {
     fn new(hub: Hub, served: Served) -> Self {
-        Self { hub, served, listing: Mutex::default(), failures: AtomicU32::new(0) }
+        Self { hub, served, listing: Mutex::default(), failing_since: Mutex::default() }
     }
 
     fn now_synced(&self) {
@@ -384,13 +387,15 @@ impl Follower for Watched {
         if let Some(all) = self.listing.lock().take() {
             self.hub.tell(&self.served, &Change::Listed(all));
         }
-        self.failures.store(0, Ordering::Relaxed);
+        *self.failing_since.lock() = None;
         self.now_synced();
     }
 
     fn failed(&self, error: &str) {
         tracing::debug!(resource = %self.served.group_resource(), %error, "metadata list or watch failed");
-        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == GIVE_UP {
+        let now = clock::instant();
+        let since = *self.failing_since.lock().get_or_insert(now);
+        if now.saturating_duration_since(since) >= GIVE_UP {
             // One broken resource must not keep everything else from being collected.
             tracing::warn!(resource = %self.served.group_resource(), %error, "going on without its objects");
             self.now_synced();

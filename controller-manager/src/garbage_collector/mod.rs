@@ -11,7 +11,7 @@ pub mod plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldhash::HashSet;
 use futures::future::BoxFuture;
@@ -33,6 +33,7 @@ use shared::workqueue::Queue;
 use self::graph::{Graph, Identity, Owner, Seen, Stray, Uid, Work};
 use self::plan::{OwnerState, Step, Subject};
 use crate::engine::action::PatchKind;
+use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
 use crate::engine::events::Events;
@@ -42,6 +43,11 @@ use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF, Rest, RestError};
 use crate::engine::worker::{self, Synced};
 
+/// Pause between two looks for caches that are being filled, and looks before the object goes back to its queue.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const LOOKS: u32 = 5;
+/// Time between two discoveries for kinds that are unknown; those that come to be served tell of themselves.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 /// Where the graph is shown.
@@ -66,6 +72,8 @@ struct Collector {
     orphan: Queue<Uid>,
     /// Owners known not to exist where their dependents look for them.
     absent: Mutex<VecDeque<(Uid, Identity)>>,
+    /// Time when an unknown kind last called for discovery.
+    last_asked: Mutex<Option<Instant>>,
     events: Events,
 }
 
@@ -83,6 +91,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             delete: Queue::new("garbage_collector_attempt_to_delete"),
             orphan: Queue::new("garbage_collector_attempt_to_orphan"),
             absent: Mutex::new(VecDeque::new()),
+            last_asked: Mutex::default(),
             events: cx.executor("generic-garbage-collector", "garbage-collector-controller").events,
         });
         let watcher = Arc::clone(&this);
@@ -216,7 +225,7 @@ impl Collector {
     fn path(&self, identity: &Identity) -> Result<Option<String>, RestError> {
         let catalogue = self.hub.catalogue();
         let served = catalogue.kind(&identity.api_version, &identity.kind).ok_or_else(|| {
-            self.hub.rediscover();
+            self.ask_for_discovery();
             RestError::other(format!("no matches for kind {:?} in version {:?}", identity.kind, identity.api_version))
         })?;
         let nowhere = served.namespaced && identity.namespace.is_empty();
@@ -224,6 +233,15 @@ impl Collector {
             return Ok(None);
         }
         path::object(&served.path(Some(&identity.namespace)), &identity.name).map(Some).map_err(RestError::other)
+    }
+
+    /// Asks what is served now, for an owner of an unknown kind; its dependents come back again and again.
+    fn ask_for_discovery(&self) {
+        let (now, mut last) = (clock::instant(), self.last_asked.lock());
+        if last.is_none_or(|at| now.saturating_duration_since(at) >= ASK_AGAIN) {
+            *last = Some(now);
+            self.hub.rediscover();
+        }
     }
 
     /// The live metadata, if it is still the same object.
@@ -236,13 +254,24 @@ impl Collector {
         }
     }
 
+    /// Waits a moment here, and not in the queue, where every object would come back for a look of its own.
+    async fn wait_ready(&self) -> bool {
+        for _ in 0..LOOKS {
+            if self.ready() {
+                return true;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        self.ready()
+    }
+
     fn ready(&self) -> bool {
         self.caches_ready.load(Ordering::Acquire) && self.hub.synced()
     }
 
     async fn attempt_to_delete(&self, uid: &Uid) -> Synced {
-        if !self.ready() {
-            return Ok(Some(Duration::from_millis(200)));
+        if !self.wait_ready().await {
+            return Ok(Some(LOOK_AGAIN));
         }
         let known = {
             let graph = self.graph.lock();

@@ -36,11 +36,22 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Resources deleted before all others: what runs must stop before what it depends on goes.
 const FIRST: [(&str, &str); 1] = [("", "pods")];
 
+/// Objects in one page of a list.
+const PAGE: usize = 500;
+
 /// What is left of a resource.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Left {
     items: Option<Vec<Item>>,
+    metadata: More,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct More {
+    #[serde(rename = "continue")]
+    next: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -196,7 +207,8 @@ impl Namespaces {
         for served in first {
             self.remove_all(ns, served, &mut round).await;
         }
-        if !round.remaining.is_empty() || !round.failures.is_empty() {
+        // Pods that remain may need the rest; a resource that cannot be emptied keeps nothing else.
+        if !round.remaining.is_empty() {
             return round;
         }
         for served in rest {
@@ -258,10 +270,19 @@ impl Namespaces {
         if !served.can("list") {
             return Ok(None);
         }
-        match self.rest.get_as::<Left>(path, BRIEF_LIST).await {
-            Ok(left) => Ok(Some(left.items.unwrap_or_default())),
-            Err(e) if e.not_found() || e.unsupported() => Ok(None),
-            Err(e) => Err(e),
+        let (mut items, mut next) = (Vec::new(), String::new());
+        loop {
+            match self.rest.get_as::<Left>(&format!("{path}?limit={PAGE}{next}"), BRIEF_LIST).await {
+                Ok(page) => {
+                    items.extend(page.items.unwrap_or_default());
+                    match page.metadata.next.filter(|token| !token.is_empty()) {
+                        Some(token) => next = format!("&continue={token}"),
+                        None => return Ok(Some(items)),
+                    }
+                }
+                Err(e) if e.not_found() || e.unsupported() => return Ok(None),
+                Err(e) => return Err(e),
+            }
         }
     }
 }

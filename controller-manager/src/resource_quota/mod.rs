@@ -78,11 +78,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let replenish = replenisher(quotas.store(), queue.clone());
         watch_pods(&pods, replenish.clone());
         watch_others(&services, &claims, devices.as_ref(), &replenish);
-        cx.hub().listen(move |_: &Served, change: &Change<'_>| {
+        cx.hub().listen(move |served: &Served, change: &Change<'_>| {
             if let Change::Deleted(meta) = change
                 && !meta.namespace.is_empty()
+                && !is_counted_elsewhere(served)
             {
-                replenish(&meta.namespace);
+                replenish(&meta.namespace, Counted::Objects(served));
             }
         });
         cx.hub().request();
@@ -119,11 +120,11 @@ fn watch_quotas(quotas: &Informer<ResourceQuota>, queue: &Queue<Key>, first: &Qu
 }
 
 /// Quotas of a namespace are counted anew when a pod gives something back.
-fn watch_pods(pods: &Informer<Pod>, again: impl Fn(&str) + Send + Sync + 'static) {
+fn watch_pods(pods: &Informer<Pod>, again: impl Fn(&str, Counted<'_>) + Send + Sync + 'static) {
     pods.add_handler(move |event: &Event<Pod>| match event {
-        Event::Deleted(p) => again(object::namespace(&p.metadata)),
+        Event::Deleted(p) => again(object::namespace(&p.metadata), Counted::Pods),
         Event::Updated { old, new } if usage::gives_back(old, new, clock::now()) => {
-            again(object::namespace(&new.metadata))
+            again(object::namespace(&new.metadata), Counted::Pods)
         }
         _ => {}
     });
@@ -134,30 +135,73 @@ fn watch_others(
     services: &Informer<Service>,
     claims: &Informer<PersistentVolumeClaim>,
     devices: Option<&Informer<ResourceClaim>>,
-    replenish: &(impl Fn(&str) + Clone + Send + Sync + 'static),
+    replenish: &(impl Fn(&str, Counted<'_>) + Clone + Send + Sync + 'static),
 ) {
     let again = replenish.clone();
     services.add_handler(move |event: &Event<Service>| {
         let kind = |s: &Service| s.spec.as_ref().and_then(|x| x.type_.clone());
         match event {
-            Event::Deleted(s) => again(object::namespace(&s.metadata)),
-            Event::Updated { old, new } if kind(old) != kind(new) => again(object::namespace(&new.metadata)),
+            Event::Deleted(s) => again(object::namespace(&s.metadata), Counted::Services),
+            Event::Updated { old, new } if kind(old) != kind(new) => {
+                again(object::namespace(&new.metadata), Counted::Services)
+            }
             _ => {}
         }
     });
     let again = replenish.clone();
     claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
-        Event::Deleted(c) => again(object::namespace(&c.metadata)),
-        Event::Updated { old, new } if usage::claim_changes(old, new) => again(object::namespace(&new.metadata)),
+        Event::Deleted(c) => again(object::namespace(&c.metadata), Counted::Claims),
+        Event::Updated { old, new } if usage::claim_changes(old, new) => {
+            again(object::namespace(&new.metadata), Counted::Claims)
+        }
         _ => {}
     });
     if let Some(devices) = devices {
         let again = replenish.clone();
         devices.add_handler(move |event: &Event<ResourceClaim>| {
             if let Event::Deleted(c) = event {
-                again(object::namespace(&c.metadata));
+                again(object::namespace(&c.metadata), Counted::Devices);
             }
         });
+    }
+}
+
+/// What a quota may have to be counted anew for.
+#[derive(Clone, Copy)]
+enum Counted<'a> {
+    Pods,
+    Services,
+    Claims,
+    Devices,
+    /// Of which only the number counts.
+    Objects(&'a Served),
+}
+
+impl Counted<'_> {
+    /// Reports whether a quota name is about this. It may say yes for more than upstream's evaluators track.
+    fn is_limited_by(self, name: &str) -> bool {
+        let number = name.strip_prefix("count/");
+        match self {
+            Self::Pods => match number {
+                Some(of) => of == "pods",
+                None => !name.starts_with("services") && !PLAIN.contains(&name) && !name.contains("storage.k8s.io/"),
+            },
+            Self::Services => number.unwrap_or(name).starts_with("services"),
+            Self::Claims => name.contains("persistentvolumeclaims") || name.contains("storage"),
+            Self::Devices => name.contains("resource.k8s.io") || name.starts_with("requests."),
+            Self::Objects(served) => match number {
+                Some(of) => of == served.group_resource(),
+                None => served.group.is_empty() && name == served.plural,
+            },
+        }
+    }
+}
+
+/// Reports whether informers of their own tell of a resource.
+fn is_counted_elsewhere(served: &Served) -> bool {
+    match &*served.group {
+        "" => matches!(&*served.plural, "pods" | "services" | "persistentvolumeclaims"),
+        group => (group, &*served.plural) == ("resource.k8s.io", "resourceclaims"),
     }
 }
 
@@ -172,11 +216,18 @@ fn is_urgent(quota: &ResourceQuota) -> bool {
 }
 
 /// Wakes the quotas of a namespace in which something went away.
-fn replenisher(quotas: Store<ResourceQuota>, queue: Queue<Key>) -> impl Fn(&str) + Clone + Send + Sync + 'static {
+fn replenisher(
+    quotas: Store<ResourceQuota>,
+    queue: Queue<Key>,
+) -> impl Fn(&str, Counted<'_>) + Clone + Send + Sync + 'static {
     let changes = Arc::new(Passage::new("resource_quota_controller_resource_changes"));
-    move |namespace: &str| {
+    move |namespace: &str, counted: Counted<'_>| {
         let _under_way = changes.begin();
-        for quota in quotas.list_namespace(namespace) {
+        let limits = |quota: &ResourceQuota| {
+            let hard = quota.spec.as_ref().and_then(|s| s.hard.as_ref());
+            hard.is_some_and(|hard| hard.keys().any(|name| counted.is_limited_by(name)))
+        };
+        for quota in quotas.list_namespace(namespace).iter().filter(|quota| limits(quota)) {
             queue.add(Key::of(&quota.metadata));
         }
     }
@@ -325,6 +376,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn quota_is_counted_anew_for_what_it_limits() {
+        let served =
+            |group: &str, plural: &str| Served { group: group.into(), plural: plural.into(), ..Served::default() };
+        let (maps, widgets) = (served("", "configmaps"), served("example.com", "widgets"));
+        for (name, counted, expected) in [
+            ("requests.cpu", Counted::Pods, true),
+            ("count/pods", Counted::Pods, true),
+            ("hugepages-2Mi", Counted::Pods, true),
+            ("requests.example.com/gpu", Counted::Pods, true),
+            ("count/configmaps", Counted::Pods, false),
+            ("services.nodeports", Counted::Pods, false),
+            ("services.nodeports", Counted::Services, true),
+            ("count/services", Counted::Services, true),
+            ("requests.storage", Counted::Claims, true),
+            ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", Counted::Claims, true),
+            ("requests.cpu", Counted::Claims, false),
+            ("gpu.deviceclass.resource.k8s.io/devices", Counted::Devices, true),
+            ("configmaps", Counted::Objects(&maps), true),
+            ("count/configmaps", Counted::Objects(&maps), true),
+            ("count/secrets", Counted::Objects(&maps), false),
+            ("count/widgets.example.com", Counted::Objects(&widgets), true),
+        ] {
+            assert_eq!(counted.is_limited_by(name), expected, "{name}");
+        }
+    }
 
     #[test]
     fn who_does_not_wait() {
