@@ -36,6 +36,10 @@ pub enum AuthorityError {
 /// A private key in any of the usual PEM forms.
 pub fn key_pair(pem: &[u8]) -> Result<KeyPair, AuthorityError> {
     let key = shared::cert::private_key(pem).map_err(|e| AuthorityError::Key(e.to_string()))?;
+    let p521 = der::oid(&[1, 3, 132, 0, 35]);
+    if key.secret_der().windows(p521.len()).any(|window| window == p521) {
+        return Err(AuthorityError::Key("keys on the elliptic curve P-521 cannot sign here".into()));
+    }
     let version = der::integer(&[0]);
     let pkcs8 = match &key {
         PrivateKeyDer::Pkcs8(k) => k.secret_pkcs8_der().to_vec(),
@@ -212,7 +216,18 @@ mod tests {
     use super::super::request::{self, KUBELET_CLIENT, KUBELET_SERVING};
     use super::*;
     use crate::engine::clock;
+    use base64::Engine as _;
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa};
+
+    #[test]
+    fn keys_on_p521_are_refused_by_name() {
+        let curve = der::tlv(0xa0, &der::oid(&[1, 3, 132, 0, 35]));
+        let key = der::sequence(&[&der::integer(&[1]), &der::tlv(0x04, &[7; 66]), &curve]);
+        let text = base64::engine::general_purpose::STANDARD.encode(key);
+        let pem = format!("-----BEGIN EC PRIVATE KEY-----\n{text}\n-----END EC PRIVATE KEY-----\n");
+        let refused = key_pair(pem.as_bytes()).expect_err("no library signs with it").to_string();
+        assert!(refused.contains("P-521"), "{refused}");
+    }
 
     fn ca() -> (String, KeyPair) {
         let key = KeyPair::generate().expect("key");

@@ -60,8 +60,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     metrics::register();
     let tasks = TaskGroup::new();
     let client = connect(&flags, &settings).await?;
-    // Watches, leases and events must not wait behind bindings.
+    // Watches and events must not wait behind bindings, nor renewals of the lease behind anything.
     let background = connect(&flags, &settings).await?;
+    let leases = connect(&flags, &settings).await?;
+    let explainer = connect(&flags, &settings).await?;
 
     let synced = Arc::new(AtomicBool::new(false));
     let source = Arc::new(explain::Source::default());
@@ -77,10 +79,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let host = hostname();
     let recorder = |name: &Arc<str>| Recorder::new(background.clone(), &tasks, &shutdown, name, &host);
     let recorders = core.profiles.keys().map(|name| (Arc::clone(name), recorder(name))).collect();
+    let bindings = TaskGroup::new();
     let cycle = Cycle {
-        reporter: Arc::new(Reporter { core: Arc::clone(&core), tasks: tasks.clone(), recorders }),
+        reporter: Arc::new(Reporter { core: Arc::clone(&core), tasks: bindings.clone(), recorders }),
         core,
-        tasks: tasks.clone(),
+        tasks: bindings.clone(),
         cursor: Cursor { percentage: configuration.percentage_of_nodes_to_score, ..Cursor::default() },
         snapshot: Snapshot::default(),
     };
@@ -89,7 +92,6 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     if !(elects && settings.boolean("delayCacheUntilActive")) {
         factory.start();
     }
-    let explainer = background.clone();
     let lead = async move |term: Shutdown| {
         factory.start();
         if factory.wait_synced().await {
@@ -99,6 +101,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             shared::run::release_memory();
             tracing::info!("Caches are synced, scheduling");
             cycle.run(term.token().clone()).await;
+            // The lease is given back when this returns.
+            bindings.drain(DRAIN).await;
         }
     };
     let result = if elects {
@@ -107,7 +111,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         let name = settings.get("profiles").and_then(|all| all[0]["schedulerName"].as_str());
         let events = Recorder::new(background.clone(), &tasks, &shutdown, name.unwrap_or("default-scheduler"), "");
         let lead = |token| lead(Shutdown::from(token));
-        match leader::run(background, election, &events, shutdown.clone(), lead).await {
+        match leader::run(leases, election, &events, shutdown.clone(), lead).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
             Outcome::Shutdown | Outcome::Finished => Ok(()),
         }
@@ -116,8 +120,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         Ok(())
     };
     shutdown.trigger();
+    // Whoever has lost the lease has to be gone before another one may lead: nothing is waited for.
+    result?;
     tasks.drain(DRAIN).await;
-    result
+    Ok(())
 }
 
 /// `--write-config-to`
