@@ -204,6 +204,7 @@ impl Manager {
                 self.tokens.notify_one();
             }
         }
+        cx.settings().gates.warn_idle();
         cx.factory().start();
         cx.hub().start(cx);
         release_memory_after_start(cx);

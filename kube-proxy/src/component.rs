@@ -77,6 +77,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
         return Ok(());
     }
     flags.warn_unread();
+    settings.gates.warn_idle();
     settings.warn_ignored();
     let file = flags.string("config");
     tokio::select! {

@@ -131,6 +131,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
     flags.warn_unread();
+    flags.feature_gates().warn_idle();
     tracing::info!(address = %addresses.bind, port = addresses.port, "Serving securely");
     shared::run::systemd::notify_ready();
     let mut serving = tokio::spawn(serving);

@@ -69,6 +69,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let source = Arc::new(explain::Source::default());
     serve(&flags, &settings, &synced, &source, &tasks, &shutdown).await?;
     flags.warn_unread();
+    flags.feature_gates().warn_idle();
 
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
     let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());

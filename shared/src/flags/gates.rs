@@ -1,6 +1,7 @@
 //! Feature gates: upstream's names, stages and defaults.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Emulation;
@@ -28,8 +29,12 @@ fn table() -> &'static [Gate] {
     })
 }
 
+fn position(name: &str) -> Option<usize> {
+    table().binary_search_by_key(&name, |g| g.name).ok()
+}
+
 fn find(name: &str) -> Option<&'static Gate> {
-    table().binary_search_by_key(&name, |g| g.name).ok().and_then(|i| table().get(i))
+    table().get(position(name)?)
 }
 
 /// What gates were in releases that can be behaved as, where that was something else: by name and minor release. A line
@@ -72,17 +77,41 @@ pub enum GateError {
 }
 
 /// Which gates are on.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct FeatureGates {
     set: Arc<BTreeMap<&'static str, bool>>,
     emulation: Emulation,
+    /// By position in the table: gates that somebody has asked for.
+    read: Arc<[AtomicBool]>,
+}
+
+impl Default for FeatureGates {
+    fn default() -> Self {
+        let read = table().iter().map(|_| AtomicBool::new(false)).collect();
+        Self { set: Arc::default(), emulation: Emulation::default(), read }
+    }
 }
 
 impl FeatureGates {
     /// Whether a gate is on. An unknown one is off.
     pub fn enabled(&self, name: &str) -> bool {
-        let Some(gate) = find(name) else { return false };
-        self.value(&self.then(gate))
+        let Some(at) = position(name) else { return false };
+        self.read[at].store(true, Ordering::Relaxed);
+        self.value(&self.then(&table()[at]))
+    }
+
+    /// The gates that were set to other than their default and that nobody has asked for so far.
+    pub fn idle(&self) -> Vec<&'static str> {
+        let changed = |gate: &Gate| self.set.get(gate.name).is_some_and(|on| *on != self.then(gate).default);
+        let gates = table().iter().zip(&*self.read).filter(|(gate, _)| !matches!(gate.name, "AllAlpha" | "AllBeta"));
+        gates.filter(|(gate, read)| changed(gate) && !read.load(Ordering::Relaxed)).map(|(gate, _)| gate.name).collect()
+    }
+
+    /// Says once for each of [`Self::idle`] that it has no effect.
+    pub fn warn_idle(&self) {
+        for gate in self.idle() {
+            tracing::warn!(gate, "This feature gate was set but has no effect on this component");
+        }
     }
 
     /// A gate as the release to behave as has it.
@@ -170,6 +199,15 @@ mod tests {
         assert!(parse("kube:ComponentFlagz=true").expect("gates").enabled("ComponentFlagz"));
         let all = parse("AllAlpha=true,ComponentStatusz=false").expect("gates");
         assert!(all.enabled("ComponentFlagz") && !all.enabled("ComponentStatusz"));
+    }
+
+    #[test]
+    fn changed_gates_that_nobody_asks_for_are_idle() {
+        let gates =
+            parse("ComponentFlagz=true,ComponentStatusz=true,APIServerIdentity=true,AllBeta=true").expect("gates");
+        let component = gates.clone();
+        assert!(component.enabled("ComponentFlagz"));
+        assert_eq!(gates.idle(), ["ComponentStatusz"]);
     }
 
     #[test]
