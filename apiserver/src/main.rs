@@ -6,5 +6,5 @@ use std::process::ExitCode;
 static ALLOCATOR: shared::run::Blocks = shared::run::Blocks;
 
 fn main() -> ExitCode {
-    shared::run::main("kube-apiserver", 2, apiserver::run)
+    shared::run::main("kube-apiserver", shared::run::worker_threads(2), apiserver::run)
 }

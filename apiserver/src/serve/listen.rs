@@ -24,8 +24,8 @@ const BACKLOG: u32 = 4096;
 const PARTING: Duration = Duration::from_secs(5);
 /// Connections at the same time, as far as there are files: seven parts in eight may be of clients that nobody knows.
 const CONNECTIONS: usize = 32_768;
-/// Threads that serve connections.
-const WORKERS: usize = 2;
+/// Least number of threads that serve connections.
+const LEAST_WORKERS: usize = 2;
 
 /// Why the port cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +156,7 @@ pub fn serve(
     let data = web::Data::new(server);
     let listening = Listening {
         name: "kube-apiserver",
-        workers: WORKERS,
+        workers: shared::run::worker_threads(LEAST_WORKERS),
         connections: CONNECTIONS,
         streams: u32::try_from(flags.integer("http2-max-streams-per-connection"))
             .ok()

@@ -9,7 +9,7 @@ const TIDY: Duration = Duration::from_secs(30);
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
 const TIDY_LIMIT: usize = 128 << 20;
 
-/// Few malloc arenas keep freed memory in few places. Two are plenty for a few threads; where one does the work, it is the
+/// Few malloc arenas keep freed memory in few places. One for each thread is plenty; where one does the work, it is the
 /// first, which grows by 128 KB at a time, others by a page with a system call for each. Large blocks go back to the system
 /// when they are freed: left alone, malloc takes the first of them for a habit and keeps the next ones, with holes between
 /// what stays. The end of an arena does when it is larger than a burst leaves it: [`tidy`] sees to the rest.
@@ -19,7 +19,8 @@ pub(super) fn settle_allocator(threads: usize) {
     {
         const LARGE: libc::c_int = 128 << 10;
         const ROOM: libc::c_int = 1 << 20;
-        let arenas = if threads > 1 { 2 } else { 1 };
+        const ARENAS: libc::c_int = 8;
+        let arenas = libc::c_int::try_from(threads).map_or(ARENAS, |threads| threads.clamp(1, ARENAS));
         // SAFETY: mallopt only sets a parameter of the allocator and is called before other threads exist.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, arenas);

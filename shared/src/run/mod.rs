@@ -64,6 +64,22 @@ impl From<CancellationToken> for Shutdown {
     }
 }
 
+/// Threads beyond which a process gains nothing from more.
+const MOST_THREADS: usize = 32;
+
+/// Threads for a component whose work spreads over processors: as many as the process may use, by its affinity and the quota
+/// of its cgroup, or as `GOMAXPROCS` says, which is what limits upstream's components; at least `least`.
+#[must_use]
+pub fn worker_threads(least: usize) -> usize {
+    let machine = || std::thread::available_parallelism().map_or(least, usize::from);
+    threads_for(std::env::var("GOMAXPROCS").ok().as_deref(), machine, least)
+}
+
+fn threads_for(wanted: Option<&str>, machine: impl FnOnce() -> usize, least: usize) -> usize {
+    let wanted = wanted.and_then(|text| text.parse().ok()).filter(|threads: &usize| *threads > 0);
+    wanted.unwrap_or_else(machine).clamp(least, MOST_THREADS.max(least))
+}
+
 /// Runs a component: parses the command line, starts logging and the runtime, awaits `work` and turns its result
 /// into an exit code. SIGTERM and SIGINT trigger the shutdown, a second one ends the process at once.
 ///
@@ -185,6 +201,15 @@ mod tests {
     fn causes_are_said_once() {
         let inner = anyhow::anyhow!("no such file").context("reading x: no such file").context("starting");
         assert_eq!(story(&inner), "starting: reading x: no such file");
+    }
+
+    #[test]
+    fn threads_follow_the_processors_and_gomaxprocs() {
+        for (wanted, machine, expected) in
+            [(None, 1, 2), (None, 8, 8), (None, 500, 32), (Some("4"), 64, 4), (Some("0"), 3, 3), (Some("x"), 3, 3)]
+        {
+            assert_eq!(threads_for(wanted, || machine, 2), expected, "{wanted:?} {machine}");
+        }
     }
 
     #[tokio::test]
