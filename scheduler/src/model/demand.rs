@@ -42,7 +42,7 @@ impl HostPort {
 /// A required or preferred relation to other pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AffinityTerm {
-    /// Namespaces by name.
+    /// Namespaces by name, sorted.
     pub namespaces: Vec<String>,
     /// Namespaces by label; [`Selector::NOTHING`] when absent.
     pub namespace_selector: Selector,
@@ -58,6 +58,8 @@ impl AffinityTerm {
         if namespaces.is_empty() && term.namespace_selector.is_none() {
             namespaces.push(namespace.to_owned());
         }
+        namespaces.sort_unstable();
+        namespaces.dedup();
         Self {
             namespaces,
             namespace_selector: Selector::from_api(term.namespace_selector.as_ref()),
@@ -68,7 +70,7 @@ impl AffinityTerm {
 
     /// Whether the term speaks of a pod; `namespace_labels` are those of the pod's namespace.
     pub fn matches(&self, pod: &Demand, namespace_labels: Option<&Labels>) -> bool {
-        let in_namespace = self.namespaces.iter().any(|n| **n == *pod.namespace)
+        let in_namespace = self.namespaces.binary_search_by(|n| n.as_str().cmp(&pod.namespace)).is_ok()
             || (self.namespace_selector.0.is_some()
                 && self.namespace_selector.matches(namespace_labels.unwrap_or(&NO_LABELS)));
         in_namespace && self.selector.matches(&pod.labels)

@@ -41,6 +41,8 @@ struct Group {
     /// Slots by the scores that stand for themselves.
     buckets: BTreeMap<i64, Vec<u32>>,
     len: usize,
+    /// It is among the table's emptied groups.
+    emptied: bool,
 }
 
 /// A rule and where in a group's key its facet is.
@@ -63,6 +65,8 @@ pub(super) struct Table {
     skips: Skips,
     rows: Vec<Row>,
     groups: Vec<Group>,
+    /// Groups that ran empty at some time.
+    emptied: Vec<u32>,
     by_key: HashMap<Box<[i64]>, u32>,
     statuses: Vec<Status>,
     hard: Vec<Placed>,
@@ -116,9 +120,7 @@ impl Table {
     /// Pods that have been promised a node count there. Filters that look at nodes alone take that into account, rules do
     /// not.
     fn rules_ignore_promises(&self, cx: Context<'_>, pod: &PodInfo) -> bool {
-        cx.nominated.is_empty()
-            || self.hard.iter().all(|p| p.rule.is_idle())
-            || cx.nominated.all().all(|o| o.priority < pod.priority || o.uid == pod.uid)
+        cx.nominated.is_empty() || self.hard.iter().all(|p| p.rule.is_idle()) || !cx.nominated.has_rivals(pod)
     }
 
     fn rules_of(layout: &Layout, cx: Context<'_>, pod: &PodInfo) -> (Vec<Placed>, Vec<Placed>) {
@@ -176,6 +178,7 @@ impl Table {
         if touched.all {
             self.rows.iter_mut().for_each(|row| row.group = NO_GROUP);
             self.groups.clear();
+            self.emptied.clear();
             self.by_key.clear();
             (0..nodes.len()).for_each(|slot| self.join(layout, cx, pod, slot, &nodes[slot]));
         } else {
@@ -267,7 +270,7 @@ impl Table {
             return *id;
         }
         // A group that has run empty is given a new key.
-        let id = match self.groups.iter().position(|g| g.len == 0) {
+        let id = match self.take_emptied() {
             Some(id) => {
                 self.by_key.remove(&self.groups[id].key);
                 id
@@ -283,11 +286,23 @@ impl Table {
         id
     }
 
+    /// A group that ran empty and has not been filled again.
+    fn take_emptied(&mut self) -> Option<usize> {
+        while let Some(id) = self.emptied.pop() {
+            let group = &mut self.groups[id as usize];
+            group.emptied = false;
+            if group.len == 0 {
+                return Some(id as usize);
+            }
+        }
+        None
+    }
+
     /// Takes a row out of its group.
     fn leave(&mut self, slot: usize) {
-        let Row { group, at, fixed, .. } = self.rows[slot];
+        let Row { group: id, at, fixed, .. } = self.rows[slot];
         self.rows[slot].group = NO_GROUP;
-        let Some(group) = self.groups.get_mut(group as usize) else { return };
+        let Some(group) = self.groups.get_mut(id as usize) else { return };
         let Some(bucket) = group.buckets.get_mut(&fixed) else { return };
         bucket.swap_remove(at as usize);
         if let Some(&moved) = bucket.get(at as usize) {
@@ -296,6 +311,9 @@ impl Table {
             group.buckets.remove(&fixed);
         }
         group.len -= 1;
+        if group.len == 0 && !std::mem::replace(&mut group.emptied, true) {
+            self.emptied.push(id);
+        }
     }
 
     /// What the rules say of a group.

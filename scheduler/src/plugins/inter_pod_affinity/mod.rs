@@ -58,11 +58,13 @@ impl Rules for InterPodAffinity {
     }
 }
 
-/// The term with its namespace selector turned into names.
+/// The term with its namespace selector turned into names, unless it selects all namespaces.
 fn resolved(cx: Context<'_>, term: &AffinityTerm) -> AffinityTerm {
     let mut out = term.clone();
-    if out.namespace_selector.0.is_some() {
+    if out.namespace_selector.0.as_ref().is_some_and(|requirements| !requirements.is_empty()) {
         out.namespaces.extend(cx.listers.namespaces(&term.namespace_selector));
+        out.namespaces.sort_unstable();
+        out.namespaces.dedup();
         out.namespace_selector = Selector::NOTHING;
     }
     out
