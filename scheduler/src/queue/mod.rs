@@ -268,7 +268,14 @@ impl Queue {
     pub fn pop(&mut self, now: Instant) -> Option<QueuedPod> {
         // However busy it is: a back-off that has ended may be of a higher priority.
         self.tick(now);
-        let mut q = self.active.pop().or_else(|| self.backoff.pop())?;
+        let mut q = match self.active.pop() {
+            Some(q) => q,
+            None => {
+                let q = self.backoff.pop()?;
+                metrics::incoming("active", "PopFromBackoffQ");
+                q
+            }
+        };
         q.attempts += 1;
         let at = self.first_event + self.events.len() as u64;
         self.in_flight.insert(Arc::clone(&q.pod.uid), at);

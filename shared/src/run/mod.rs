@@ -5,6 +5,7 @@ mod log;
 mod memory;
 pub mod systemd;
 mod tasks;
+mod watchdog;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -17,6 +17,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::task::TaskTracker;
 
 use super::Shutdown;
+use super::watchdog::Watched;
 
 #[derive(Default)]
 struct Inner {
@@ -100,9 +101,10 @@ impl TaskGroup {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.running.lock().insert(id, (name, None));
         let leaving = Leaving(Arc::clone(&self.0), id);
+        let watched = Watched::new(name, future);
         let handle = self.0.tracker.spawn(async move {
             let _leaving = leaving;
-            future.await;
+            watched.await;
         });
         if let Some(entry) = self.0.running.lock().get_mut(&id) {
             entry.1 = Some(handle.abort_handle());
