@@ -175,7 +175,7 @@ impl Failover {
 
     /// Waits when as many attempts have failed as there are members.
     async fn pause_after(&self, attempt: usize) {
-        if attempt % self.channels.len() == 0 {
+        if attempt.is_multiple_of(self.channels.len()) {
             tokio::time::sleep(PAUSE).await;
         }
     }
