@@ -272,11 +272,12 @@ impl Cycle {
                 None => (None, &[][..]),
             };
             let evictions = others.iter().map(evict);
-            let mut all = futures::stream::iter(evictions).buffer_unordered(EVICTIONS).all(async |done| done).await;
-            // The end of the last victim is what the pod waits for.
+            let evictions = futures::stream::iter(evictions).buffer_unordered(EVICTIONS);
+            let mut all = evictions.fold(true, async |all, done| all & done).await;
+            // The end of the last victim is what the pod waits for. Where another one stays it would go for nothing.
             drop(held);
-            if let Some(last) = last {
-                all &= evict(last).await;
+            if let Some(last) = last.filter(|_| all) {
+                all = evict(last).await;
             }
             core.on_queue(|q, now| match all {
                 true => q.preemption_is_over(&pod.uid, now),

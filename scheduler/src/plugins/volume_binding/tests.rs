@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::framework::ledger::Choice;
 use crate::model::PodInfo;
 use crate::testing::{check::Check, node, pod};
 
@@ -127,6 +128,29 @@ fn capacity() {
         }
         check.listers.capacities =
             rooms.into_iter().map(|r| Arc::new(serde_json::from_value(r).expect("capacity"))).collect();
+        let got: Vec<String> = check.statuses(&user(), &nodes).iter().map(ToString::to_string).collect();
+        assert_eq!(got, want, "{what}");
+    }
+}
+
+#[test]
+fn second_pod_with_a_claim_follows_the_choice_of_the_first() {
+    let nodes = [node("a").with(&[]), node("b").with(&[])];
+    let volumes = [volume("v", "6Gi", "a"), volume("w", "6Gi", "b")];
+    for (what, class, choice, want) in [
+        ("nobody has chosen", class("kubernetes.io/no-provisioner"), None, ["", ""]),
+        (
+            "a volume is chosen",
+            class("kubernetes.io/no-provisioner"),
+            Some(Choice::Volume("v".to_owned())),
+            ["", NONE_FREE],
+        ),
+        ("a node is chosen", class("csi.example.com"), Some(Choice::Node("b".to_owned())), [NONE_FREE, ""]),
+    ] {
+        let check = check(claim(json!({}), ""), &volumes, &[class]);
+        if let Some(choice) = choice {
+            check.listers.ledger.choose("default/c".to_owned(), choice);
+        }
         let got: Vec<String> = check.statuses(&user(), &nodes).iter().map(ToString::to_string).collect();
         assert_eq!(got, want, "{what}");
     }
