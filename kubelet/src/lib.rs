@@ -16,6 +16,7 @@ mod files;
 pub mod hooks;
 pub mod images;
 pub mod keyed_lock;
+mod metrics;
 pub mod node;
 pub mod objects;
 pub mod pleg;

@@ -182,7 +182,9 @@ impl Kubelet {
         let machine = resources::machine_info(&settings.root_dir);
         let allocatable = resources::allocatable(&machine, &settings.resources);
         let cgroups = cgroups(&config)?;
-        limit_pods(kubelet, &cgroups, &allocatable).await?;
+        limit_pods(kubelet, &cgroups, resources::enforced(&machine, &settings.resources)).await?;
+        let version = if resources::cgroup_version() == CgroupVersion::V1 { 1.0 } else { 2.0 };
+        crate::metrics::set("kubelet_cgroup_version", "[ALPHA] Version of the host's control groups", &[], version);
 
         let cpus = Cpus::new(&settings.root_dir, Path::new("/sys/devices/system"), &kubelet.cpus())
             .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: start cpu manager error: {e}"))?;
@@ -273,10 +275,12 @@ impl Kubelet {
         let present = Arc::clone(&self.heard);
         let present = move |uid: &str| present.is_unreadable(uid);
         tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), present, token.clone()));
-        let eviction =
-            eviction::Eviction::new(Arc::clone(&self.manager), Arc::clone(&self.agent), &self.config.kubelet);
+        let kubelet = &self.config.kubelet;
+        let images = Arc::new(eviction::images::Collector::new(Arc::clone(&cx), kubelet.into()));
+        let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));
+        let eviction = eviction::Eviction::new(manager, agent, Arc::clone(&images), kubelet);
         tasks.spawn("eviction", eviction.run(token.clone()));
-        tasks.spawn("images", eviction::images::run(Arc::clone(&cx), (&self.config.kubelet).into(), token.clone()));
+        tasks.spawn("images", images.run(token.clone()));
         self.static_pods(tasks, shutdown);
         self.plugins(tasks, shutdown);
         self.wake_workers(tasks, shutdown);
@@ -499,9 +503,9 @@ impl Kubelet {
 async fn limit_pods(
     kubelet: &KubeletConfiguration,
     cgroups: &Arc<dyn Cgroups>,
-    allocatable: &BTreeMap<String, Quantity>,
+    enforced: BTreeMap<String, Quantity>,
 ) -> anyhow::Result<()> {
-    let limits = if enforces_allocatable(kubelet) { allocatable.clone() } else { Default::default() };
+    let limits = if enforces_allocatable(kubelet) { enforced } else { Default::default() };
     let tree = Arc::clone(cgroups);
     tokio::task::spawn_blocking(move || tree.ensure_tree(&limits))
         .await?

@@ -1,6 +1,7 @@
 //! The gRPC client. Channels connect lazily and reconnect with the transport's own back-off; every call but streams
 //! and pulls has a deadline.
 
+use super::measured::Measured;
 use super::{CriError, Exec, ExecOutput, Runtime, labels, v1};
 use async_trait::async_trait;
 use shared::grpc::{self, Traced};
@@ -22,8 +23,8 @@ const SLACK: Duration = Duration::from_secs(15);
 /// A runtime behind a unix socket.
 #[derive(Clone, Debug)]
 pub struct Client {
-    runtime: RuntimeServiceClient<Traced<Channel>>,
-    images: ImageServiceClient<Traced<Channel>>,
+    runtime: RuntimeServiceClient<Measured<Traced<Channel>>>,
+    images: ImageServiceClient<Measured<Traced<Channel>>>,
     timeout: Duration,
 }
 
@@ -33,7 +34,8 @@ impl Client {
         let runtime_channel = channel(runtime)?;
         let image_channel =
             if images.is_empty() || images == runtime { runtime_channel.clone() } else { channel(images)? };
-        let [runtime_channel, image_channel] = [runtime_channel, image_channel].map(|c| Traced::new(c, tracer.clone()));
+        let counted = |channel| Measured(Traced::new(channel, tracer.clone()));
+        let [runtime_channel, image_channel] = [runtime_channel, image_channel].map(counted);
         let timeout = if timeout.is_zero() { Duration::from_secs(120) } else { timeout };
         Ok(Self {
             runtime: RuntimeServiceClient::new(runtime_channel).max_decoding_message_size(MAX_MESSAGE),

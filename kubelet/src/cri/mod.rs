@@ -2,6 +2,7 @@
 //! gRPC client for it. Nothing else in the kubelet knows gRPC.
 
 mod client;
+mod measured;
 
 use async_trait::async_trait;
 use std::time::Duration;

@@ -6,6 +6,7 @@ use crate::events::EventType;
 use crate::stats::machine;
 use crate::workers::context::Context;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use shared::traces::{self, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -65,14 +66,8 @@ async fn used(cx: &Context) -> Option<HashSet<String>> {
     Some(names.filter(|name| !name.is_empty()).collect())
 }
 
-/// Removes images that nothing uses, up to `bytes` in all.
-pub async fn remove_unused(cx: &Context, bytes: u64) -> u64 {
-    let (Some(used), Ok(images)) = (used(cx).await, cx.runtime.list_images().await) else { return 0 };
-    let idle = images.into_iter().filter(|image| !is_kept(image, &used)).collect();
-    remove(cx, idle, bytes).await
-}
-
-async fn remove(cx: &Context, images: Vec<v1::Image>, bytes: u64) -> u64 {
+/// Removes images, up to `bytes` in all, for want of `"space"` or for their `"age"`.
+async fn remove(cx: &Context, images: Vec<v1::Image>, bytes: u64, reason: &str) -> u64 {
     let mut freed = 0u64;
     for image in images {
         if freed >= bytes {
@@ -81,63 +76,108 @@ async fn remove(cx: &Context, images: Vec<v1::Image>, bytes: u64) -> u64 {
         tracing::info!(image = image.id, size = image.size, "Removing image to free bytes");
         let spec = v1::ImageSpec { image: image.id.clone(), ..v1::ImageSpec::default() };
         match cx.runtime.remove_image(spec).await {
-            Ok(()) => freed = freed.saturating_add(image.size),
+            Ok(()) => {
+                crate::metrics::image_removed(reason);
+                freed = freed.saturating_add(image.size);
+            }
             Err(error) => tracing::warn!(image = image.id, %error, "Could not remove image"),
         }
     }
     freed
 }
 
-/// Runs until shutdown.
-pub async fn run(cx: Arc<Context>, policy: Policy, shutdown: CancellationToken) {
-    let mut last_used: HashMap<String, Instant> = HashMap::new();
-    let started = Instant::now();
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(PERIOD) => {}
+/// The collector of image garbage, which the eviction of pods asks first.
+pub struct Collector {
+    cx: Arc<Context>,
+    policy: Policy,
+    started: Instant,
+    /// Time when each image was last seen in use, or first seen.
+    last_used: Mutex<HashMap<String, Instant>>,
+}
+
+impl Collector {
+    /// A collector that has seen no image yet.
+    pub fn new(cx: Arc<Context>, policy: Policy) -> Self {
+        Self { cx, policy, started: Instant::now(), last_used: Mutex::default() }
+    }
+
+    /// Runs until shutdown.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+            let span = self.cx.tracer.root(SCOPE, "Images/GarbageCollect", Kind::Internal);
+            traces::within(span.as_ref(), Box::pin(self.collect())).await;
         }
-        let span = cx.tracer.root(SCOPE, "Images/GarbageCollect", Kind::Internal);
-        traces::within(span.as_ref(), Box::pin(collect(&cx, &policy, started, &mut last_used))).await;
+    }
+
+    /// Images that nothing uses and that are old enough to go, the longest unused first. One that was pulled just now may
+    /// be about to be used.
+    async fn idle(&self) -> Option<Vec<(Instant, v1::Image)>> {
+        let since = Timestamp::now();
+        let used = used(&self.cx).await?;
+        let images = self.cx.runtime.list_images().await.ok()?;
+        if let Some(records) = self.cx.images.records() {
+            records.prune(&images.iter().map(|image| image.id.clone()).collect(), since);
+        }
+        let in_use = images.iter().map(|image| is_kept(image, &used)).collect::<Vec<_>>();
+        let mut last_used = self.last_used.lock();
+        last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
+        Some(old_enough(images.into_iter().zip(in_use), &mut last_used, self.started, self.policy.least_age))
+    }
+
+    /// Removes all images that nothing uses. Answers for upstream's `DeleteUnusedImages`.
+    pub async fn remove_unused(&self) {
+        let idle = self.idle().await.unwrap_or_default();
+        remove(&self.cx, idle.into_iter().map(|(_, image)| image).collect(), u64::MAX, "space").await;
+    }
+
+    async fn collect(&self) {
+        let (cx, policy) = (&*self.cx, &self.policy);
+        let Some(idle) = self.idle().await else { return };
+        if !policy.greatest_age.is_zero() {
+            let old = idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age);
+            remove(cx, old.map(|(_, image)| image.clone()).collect(), u64::MAX, "age").await;
+        }
+        let Some(disk) = image_disk(cx).await else { return };
+        let wanted = to_free(&disk, policy);
+        if wanted == 0 {
+            return;
+        }
+        let freed = remove(cx, idle.into_iter().map(|(_, image)| image).collect(), wanted, "space").await;
+        if freed < wanted {
+            let text = format!(
+                "Insufficient free disk space on the node's image filesystem (usage above {}%). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+                policy.high
+            );
+            cx.events.node(EventType::Warning, "FreeDiskSpaceFailed", &text);
+        }
     }
 }
 
-async fn collect(cx: &Context, policy: &Policy, started: Instant, last_used: &mut HashMap<String, Instant>) {
-    let since = Timestamp::now();
-    let (Some(used), Ok(images)) = (used(cx).await, cx.runtime.list_images().await) else { return };
-    if let Some(records) = cx.images.records() {
-        records.prune(&images.iter().map(|image| image.id.clone()).collect(), since);
-    }
+/// Of images, each with whether it is in use, those unused for `least_age`, the longest unused first. An image that is seen
+/// for the first time was pulled since the look before, or before the kubelet `started`.
+fn old_enough(
+    images: impl Iterator<Item = (v1::Image, bool)>,
+    last_used: &mut HashMap<String, Instant>,
+    started: Instant,
+    least_age: Duration,
+) -> Vec<(Instant, v1::Image)> {
     let now = Instant::now();
-    last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
+    let unseen = if last_used.is_empty() { started } else { now };
     let mut idle: Vec<(Instant, v1::Image)> = Vec::new();
-    for image in images {
-        let kept = is_kept(&image, &used);
-        let seen = last_used.entry(image.id.clone()).or_insert(if kept { now } else { started });
-        if kept {
+    for (image, in_use) in images {
+        let seen = last_used.entry(image.id.clone()).or_insert(if in_use { now } else { unseen });
+        if in_use {
             *seen = now;
-        } else if seen.elapsed() >= policy.least_age {
+        } else if seen.elapsed() >= least_age {
             idle.push((*seen, image));
         }
     }
     idle.sort_by_key(|(seen, _)| *seen);
-    if !policy.greatest_age.is_zero() {
-        let old = idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age).map(|(_, image)| image.clone());
-        remove(cx, old.collect(), u64::MAX).await;
-    }
-    let Some(disk) = image_disk(cx).await else { return };
-    let wanted = to_free(&disk, policy);
-    if wanted == 0 {
-        return;
-    }
-    let freed = remove(cx, idle.into_iter().map(|(_, image)| image).collect(), wanted).await;
-    if freed < wanted {
-        let text = format!(
-            "Insufficient free disk space on the node's image filesystem (usage above {}%). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-            policy.high
-        );
-        cx.events.node(EventType::Warning, "FreeDiskSpaceFailed", &text);
-    }
+    idle
 }
 
 async fn image_disk(cx: &Context) -> Option<machine::Disk> {
@@ -158,6 +198,20 @@ mod tests {
             [to_free(&disk(500), &policy), to_free(&disk(100), &policy), to_free(&disk(0), &policy)],
             [0, 100, 200]
         );
+    }
+
+    #[test]
+    fn image_that_was_pulled_just_now_stays() {
+        let image = |id: &str| v1::Image { id: id.into(), ..v1::Image::default() };
+        let (mut last_used, hour) = (HashMap::new(), Duration::from_secs(3600));
+        let Some(started) = Instant::now().checked_sub(hour) else { return };
+        let mut idle = |images: &[(&str, bool)]| -> Vec<String> {
+            let images = images.iter().map(|(id, in_use)| (image(id), *in_use));
+            let idle = old_enough(images, &mut last_used, started, Duration::from_secs(120));
+            idle.into_iter().map(|(_, image)| image.id).collect()
+        };
+        assert_eq!(idle(&[("old", false), ("busy", true)]), ["old"]);
+        assert_eq!(idle(&[("old", false), ("busy", false), ("pulled", false)]), ["old"]);
     }
 
     #[test]

@@ -9,13 +9,46 @@ use std::path::Path;
 
 const RESOURCE: &str = "ephemeral-storage";
 
-/// What a pod uses, in bytes.
+/// What is counted on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes that are taken.
+    Bytes,
+    /// Files and folders.
+    Inodes,
+}
+
+impl Unit {
+    /// What is below a folder; what cannot be read counts nothing.
+    pub fn of(self, folder: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let mut sum = 0;
+        visit_below(folder, |metadata| {
+            sum += match self {
+                Self::Bytes => metadata.blocks() * 512,
+                Self::Inodes => 1,
+            };
+            true
+        });
+        sum
+    }
+}
+
+/// What a pod uses, in one unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// Of each `emptyDir` by volume name.
     pub volumes: BTreeMap<String, u64>,
     /// Writable layer and logs of each container.
     pub containers: BTreeMap<String, u64>,
+}
+
+impl Use {
+    /// The sum without what volumes hold in memory.
+    pub fn on_disk(&self, pod: &Pod) -> u64 {
+        let volumes = self.volumes.iter().filter(|(name, _)| !in_memory(pod, name)).map(|(_, used)| used);
+        volumes.chain(self.containers.values()).fold(0, |sum, used| sum.saturating_add(*used))
+    }
 }
 
 fn limit(container: &Container) -> Option<i64> {
@@ -48,40 +81,33 @@ pub fn has_limits(pod: &Pod) -> bool {
     volume_limits(pod).next().is_some() || containers(pod).any(|container| limit(container).is_some())
 }
 
-/// Why the pod has to go, if it uses too much.
-pub fn exceeded(pod: &Pod, used: &Use) -> Option<String> {
+/// Why the pod has to go, if it uses too much: upstream's name of the limit, and a message.
+pub fn exceeded(pod: &Pod, used: &Use) -> Option<(&'static str, String)> {
     for (name, text, bytes) in volume_limits(pod) {
         if used.volumes.get(name).is_some_and(|used| *used > bytes) {
-            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. "));
+            return Some((
+                "emptydirfs.limit",
+                format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. "),
+            ));
         }
     }
-    let volumes = used.volumes.iter().filter(|(name, _)| !in_memory(pod, name)).map(|(_, bytes)| bytes);
-    let total: u64 = volumes.chain(used.containers.values()).sum();
+    let total = used.on_disk(pod);
     let limits = pod.spec.iter().flat_map(|spec| &spec.containers).filter_map(limit);
     let most = limits.reduce(i64::saturating_add);
     if let Some(most) = most.filter(|most| u64::try_from(*most).is_ok_and(|most| total > most)) {
         let shown = Quantity::from_int(most, proto::quantity::Format::BinarySI);
-        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {shown}. "));
+        let text = format!("Pod ephemeral local storage usage exceeds the total limit of containers {shown}. ");
+        return Some(("ephemeralpodfs.limit", text));
     }
     containers(pod).find_map(|container| {
         let most = limit(container)?;
         let used = used.containers.get(&container.name)?;
         let shown = container.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)?;
         let too_much = u64::try_from(most).is_ok_and(|most| *used > most);
-        too_much
-            .then(|| format!("Container {} exceeded its local ephemeral storage limit {:?}. ", container.name, shown.0))
+        let text =
+            || format!("Container {} exceeded its local ephemeral storage limit {:?}. ", container.name, shown.0);
+        too_much.then(|| ("ephemeralcontainerfs.limit", text()))
     })
-}
-
-/// Bytes that files below a folder take on the disk; what cannot be read counts nothing.
-pub fn size(folder: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut sum = 0;
-    visit_below(folder, |metadata| {
-        sum += metadata.blocks() * 512;
-        true
-    });
-    sum
 }
 
 #[cfg(test)]
@@ -112,7 +138,7 @@ mod tests {
             ),
             (used(0, 0, 2049, 0), Some("Container a exceeded its local ephemeral storage limit \"2Ki\". ")),
         ] {
-            assert_eq!(exceeded(&pod, &used).as_deref(), expected);
+            assert_eq!(exceeded(&pod, &used).as_ref().map(|(_, text)| text.as_str()), expected);
         }
         assert!(has_limits(&pod) && !has_limits(&Pod::default()));
     }
@@ -121,9 +147,9 @@ mod tests {
     fn all_files_below_a_folder_count() {
         let folder = std::env::temp_dir().join(format!("ironclad-local-{}", std::process::id()));
         fs::create_dir_all(folder.join("deep")).expect("folder");
-        let before = size(&folder);
+        let before = Unit::Bytes.of(&folder);
         fs::write(folder.join("deep/file"), vec![1; 10_000]).expect("written");
-        assert!(size(&folder) >= before + 10_000);
+        assert!(Unit::Bytes.of(&folder) >= before + 10_000);
         fs::remove_dir_all(&folder).expect("clean");
     }
 }

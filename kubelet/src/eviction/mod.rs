@@ -13,7 +13,7 @@ use crate::events::EventType;
 use crate::node::agent::Agent;
 use crate::node::conditions::Pressure;
 use crate::pods;
-use crate::stats::{Stats, machine};
+use crate::stats::{ContainerUsage, Stats, machine};
 use crate::workers::manager::Manager;
 use k8s_openapi::api::core::v1::Pod;
 use rank::Candidate;
@@ -34,6 +34,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 pub struct Eviction {
     manager: Arc<Manager>,
     agent: Arc<Agent>,
+    images: Arc<images::Collector>,
     stats: Stats,
     thresholds: Vec<Threshold>,
     transition: Duration,
@@ -46,7 +47,12 @@ pub struct Eviction {
 
 impl Eviction {
     /// With the configured thresholds; bad ones are reported and left out.
-    pub fn new(manager: Arc<Manager>, agent: Arc<Agent>, kubelet: &KubeletConfiguration) -> Self {
+    pub fn new(
+        manager: Arc<Manager>,
+        agent: Arc<Agent>,
+        images: Arc<images::Collector>,
+        kubelet: &KubeletConfiguration,
+    ) -> Self {
         let mut thresholds = Vec::new();
         let grace = |signal: &str| {
             let text = kubelet.eviction_soft_grace_period.get(signal);
@@ -65,6 +71,7 @@ impl Eviction {
             stats: Stats::new(Arc::clone(&manager)),
             manager,
             agent,
+            images,
             thresholds,
             transition: kubelet.eviction_pressure_transition_period.0,
             longest_grace: kubelet.eviction_max_pod_grace_period,
@@ -106,12 +113,9 @@ impl Eviction {
         let containers = self.stats.containers().await;
         for pod in all {
             let uid = pods::uid(&pod).to_owned();
-            let own = containers.iter().filter(|container| container.pod_uid == uid);
-            let layers = own.map(|container| (container.name.clone(), container.disk_bytes)).collect();
-            let volumes = cx.settings.pod_dir(&uid).join("volumes/kubernetes.io~empty-dir");
-            let logs = cx.settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), &uid);
-            let measured = tokio::task::spawn_blocking(move || measure(layers, &volumes, &logs)).await;
-            let Some(message) = measured.ok().and_then(|used| local::exceeded(&pod, &used)) else { continue };
+            let measured = self.measure(&pod, &containers, local::Unit::Bytes).await;
+            let Some((signal, message)) = measured.and_then(|used| local::exceeded(&pod, &used)) else { continue };
+            crate::metrics::evicted(signal);
             tracing::warn!(pod = %pods::describe(&pod), message, "Eviction manager: evicting pod");
             cx.events.pod(&pod, "", EventType::Warning, "Evicted", &message);
             self.manager.fail(&uid, "Evicted", &message, Some(0));
@@ -144,7 +148,7 @@ impl Eviction {
         let text = format!("Attempting to reclaim {resource}");
         self.manager.context().events.node(EventType::Warning, "EvictionThresholdMet", &text);
         if threshold.signal.is_disk() {
-            images::remove_unused(self.manager.context(), u64::MAX).await;
+            self.images.remove_unused().await;
             if !self.observe().await.meets(&threshold) {
                 return false;
             }
@@ -165,6 +169,34 @@ impl Eviction {
         }
     }
 
+    /// What a pod has on the disk.
+    async fn measure(&self, pod: &Pod, containers: &[ContainerUsage], unit: local::Unit) -> Option<local::Use> {
+        let (settings, uid) = (&self.manager.context().settings, pods::uid(pod));
+        let own = containers.iter().filter(|container| container.pod_uid == uid);
+        let layers = own.map(|container| {
+            let layer = match unit {
+                local::Unit::Bytes => container.disk_bytes,
+                local::Unit::Inodes => container.disk_inodes,
+            };
+            (container.name.clone(), layer)
+        });
+        let layers = layers.collect();
+        let volumes = settings.pod_dir(uid).join("volumes/kubernetes.io~empty-dir");
+        let logs = settings.pod_log_dir(pods::namespace(pod), pods::name(pod), uid);
+        tokio::task::spawn_blocking(move || measure(layers, &volumes, &logs, unit)).await.ok()
+    }
+
+    /// What a pod has on the disk, in all and by container.
+    async fn disk_use(
+        &self,
+        pod: &Pod,
+        containers: &[ContainerUsage],
+        unit: local::Unit,
+    ) -> (Option<u64>, Vec<(String, u64)>) {
+        let used = self.measure(pod, containers, unit).await.unwrap_or_default();
+        (Some(used.on_disk(pod)), used.containers.into_iter().collect())
+    }
+
     async fn evict(&self, threshold: &Threshold, observed: &Observed) -> bool {
         let containers = self.stats.containers().await;
         let usage = self.stats.pod_usage(self.stats.parents()).await;
@@ -173,21 +205,25 @@ impl Eviction {
             if is_pod_terminal(&pod) || pods::is_critical(&pod) || pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            let own = containers.iter().filter(|container| container.pod_uid == pods::uid(&pod));
-            let used: Vec<(String, u64)> = own
-                .map(|container| {
-                    let used = if threshold.signal.is_disk() { container.disk_bytes } else { container.working_set };
-                    (container.name.clone(), used)
-                })
-                .collect();
-            let usage = usage.get(pods::uid(&pod));
-            candidates.push(Candidate::new(pod, threshold.signal, used, usage));
+            let (total, used) = match threshold.signal {
+                Signal::NodeDisk | Signal::ImageDisk => self.disk_use(&pod, &containers, local::Unit::Bytes).await,
+                Signal::NodeInodes | Signal::ImageInodes => self.disk_use(&pod, &containers, local::Unit::Inodes).await,
+                Signal::Memory | Signal::Processes => {
+                    let own = containers.iter().filter(|container| container.pod_uid == pods::uid(&pod));
+                    let used = own.map(|container| (container.name.clone(), container.working_set)).collect();
+                    let usage = usage.get(pods::uid(&pod));
+                    let is_memory = threshold.signal == Signal::Memory;
+                    (usage.map(|usage| if is_memory { usage.working_set } else { usage.processes }), used)
+                }
+            };
+            candidates.push(Candidate::new(pod, threshold.signal, used, total));
         }
         rank::sort(&mut candidates);
         let Some(victim) = candidates.into_iter().next() else { return false };
         let message = victim.message(threshold, observed);
         tracing::warn!(pod = %pods::describe(&victim.pod), message, "Eviction manager: evicting pod");
         self.manager.context().events.pod(&victim.pod, "", EventType::Warning, "Evicted", &message);
+        crate::metrics::evicted(threshold.signal.name());
         let grace = if threshold.grace.is_some() { self.longest_grace.min(pods::grace(&victim.pod)) } else { 0 };
         self.manager.fail(pods::uid(&victim.pod), "Evicted", &message, Some(grace));
         true
@@ -195,12 +231,12 @@ impl Eviction {
 }
 
 /// What a pod has on the disk, given the writable layers of its containers.
-fn measure(layers: BTreeMap<String, u64>, volumes: &Path, logs: &Path) -> local::Use {
+fn measure(layers: BTreeMap<String, u64>, volumes: &Path, logs: &Path, unit: local::Unit) -> local::Use {
     let folders = std::fs::read_dir(volumes).into_iter().flatten().flatten();
-    let sizes = folders.filter_map(|entry| Some((entry.file_name().into_string().ok()?, local::size(&entry.path()))));
+    let sizes = folders.filter_map(|entry| Some((entry.file_name().into_string().ok()?, unit.of(&entry.path()))));
     let with_logs = |(name, layer): (String, u64)| {
-        let bytes = layer + local::size(&logs.join(&name));
-        (name, bytes)
+        let all = layer.saturating_add(unit.of(&logs.join(&name)));
+        (name, all)
     };
     local::Use { volumes: sizes.collect(), containers: layers.into_iter().map(with_logs).collect() }
 }

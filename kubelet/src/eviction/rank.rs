@@ -1,10 +1,12 @@
 //! Which pod goes first. Pure.
 
 use super::signals::{Observed, Signal, Threshold};
-use crate::resources::Usage;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource as k8s;
 use proto::quantity::Quantity;
+use shared::types::is_sidecar;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -21,27 +23,42 @@ pub struct Candidate {
 }
 
 fn request(pod: &Pod, container: &str, resource: &str) -> u64 {
-    let spec = pod.spec.iter().flat_map(|spec| spec.containers.iter()).find(|c| c.name == container);
-    let quantity =
-        spec.and_then(|c| c.resources.as_ref()).and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
-    let value =
-        quantity.and_then(|quantity| quantity.0.parse::<Quantity>().ok()).map_or(0, |quantity| quantity.value());
-    u64::try_from(value).unwrap_or(0)
+    let spec = pod.spec.as_ref();
+    let all = spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    all.filter(|c| c.name == container)
+        .find_map(|c| amount(c.resources.as_ref()?.requests.as_ref(), resource))
+        .unwrap_or(0)
+}
+
+fn amount(list: Option<&BTreeMap<String, k8s::Quantity>>, resource: &str) -> Option<u64> {
+    u64::try_from(list?.get(resource)?.0.parse::<Quantity>().ok()?.value()).ok()
+}
+
+/// Requests of a pod: what it asks for as a whole, or what its containers ask for at the time when that is most, and its
+/// overhead.
+fn pod_request(spec: &PodSpec, resource: &str) -> u64 {
+    let of = |c: &Container| amount(c.resources.as_ref().and_then(|r| r.requests.as_ref()), resource).unwrap_or(0);
+    let (mut sidecars, mut peak) = (0_u64, 0);
+    for init in spec.init_containers.iter().flatten() {
+        let running = sidecars.saturating_add(of(init));
+        peak = peak.max(running);
+        if is_sidecar(init) {
+            sidecars = running;
+        }
+    }
+    let running = spec.containers.iter().fold(sidecars, |sum, c| sum.saturating_add(of(c)));
+    let whole = amount(spec.resources.as_ref().and_then(|r| r.requests.as_ref()), resource);
+    whole.unwrap_or_else(|| running.max(peak)).saturating_add(amount(spec.overhead.as_ref(), resource).unwrap_or(0))
 }
 
 impl Candidate {
-    /// `used` is what each container uses of the short resource.
-    pub fn new(pod: Arc<Pod>, signal: Signal, used: Vec<(String, u64)>, usage: Option<&Usage>) -> Self {
+    /// `used` is what each container uses of the short resource, `total` what the pod does, where that is known.
+    pub fn new(pod: Arc<Pod>, signal: Signal, used: Vec<(String, u64)>, total: Option<u64>) -> Self {
         let resource = signal.resource();
         let containers: Vec<(String, u64, u64)> =
             used.into_iter().map(|(name, used)| (name.clone(), used, request(&pod, &name, resource))).collect();
-        let total = containers.iter().map(|(_, used, _)| used).sum();
-        let used = match (signal, usage) {
-            (Signal::Memory, Some(usage)) => usage.working_set,
-            (Signal::Processes, Some(usage)) => usage.processes,
-            _ => total,
-        };
-        let requested = containers.iter().map(|(_, _, requested)| requested).sum();
+        let used = total.unwrap_or_else(|| containers.iter().map(|(_, used, _)| used).sum());
+        let requested = pod.spec.as_ref().map_or(0, |spec| pod_request(spec, resource));
         Self { pod, signal, used, requested, containers }
     }
 
@@ -115,6 +132,28 @@ mod tests {
         sort(&mut all);
         let names: Vec<_> = all.iter().map(|c| crate::pods::name(&c.pod).to_owned()).collect();
         assert_eq!(names, ["greedier", "greedy", "important", "modest"]);
+    }
+
+    #[test]
+    fn requests_of_sidecars_init_containers_and_whole_pods_count() {
+        let with = |memory: &str| json!({"requests": {"memory": memory}});
+        for (spec, expected) in [
+            (json!({"containers": [{"name": "c", "resources": with("1Ki")}]}), 1024),
+            (
+                json!({"containers": [{"name": "c", "resources": with("1Ki")}],
+                    "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": with("2Ki")}]}),
+                3072,
+            ),
+            (
+                json!({"containers": [{"name": "c", "resources": with("1Ki")}], "overhead": {"memory": "1"},
+                    "initContainers": [{"name": "i", "resources": with("4Ki")}]}),
+                4097,
+            ),
+            (json!({"containers": [{"name": "c"}], "resources": with("8Ki")}), 8192),
+        ] {
+            let spec: PodSpec = serde_json::from_value(spec).expect("spec");
+            assert_eq!(pod_request(&spec, "memory"), expected);
+        }
     }
 
     #[test]

@@ -232,6 +232,7 @@ impl Images {
             records.pulled(image, pulled.as_ref().map_or(&reference, |image| &image.id), used);
         }
         let size = pulled.as_ref().map_or(0, |i| i.size);
+        crate::metrics::pull(size, started.elapsed());
         let message = format!(
             "Successfully pulled image \"{wanted}\" in {alone} ({total} including waiting). Image size: {size} bytes."
         );

@@ -112,6 +112,7 @@ async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> boo
             ..Pod::default()
         };
         tracing::info!(pod = %crate::pods::describe(&pod), "Removing pod that is not wanted any more");
+        crate::metrics::orphaned();
         let Ok(observed) = Observer::default().observe(cx.runtime.as_ref(), &uid).await else { continue };
         let hooks_run = kill::HooksRun::default();
         if kill::pod(cx, &pod, &observed, 1, &hooks_run).await.is_ok() {

@@ -6,9 +6,10 @@ pub mod gc;
 pub mod logs;
 
 use crate::cri::{CriError, Runtime, labels, v1};
+use crate::metrics;
 use crate::workers::manager::Manager;
 use shared::flags::format_duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -25,6 +26,9 @@ const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 /// A relist older than this means that the runtime hangs.
 pub const THRESHOLD: Duration = Duration::from_secs(180);
 
+/// Seconds without a relist after which `/healthz` fails.
+const STUCK: i64 = 120;
+
 /// When the last relist succeeded; node readiness depends on it.
 #[derive(Debug, Default)]
 pub struct Health(AtomicI64);
@@ -32,6 +36,13 @@ pub struct Health(AtomicI64);
 impl Health {
     fn beat(&self) {
         self.0.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
+    }
+
+    /// Reports whether relists succeeded once and have failed since for too long. Answers for upstream's
+    /// `SyncLoopHealthCheck`: its loop does not go on while the runtime fails.
+    pub fn is_stuck(&self) -> bool {
+        let last = self.0.load(Ordering::Relaxed);
+        last != 0 && jiff::Timestamp::now().as_second() - last > STUCK
     }
 
     /// Why pods cannot be watched, if so.
@@ -54,6 +65,7 @@ type Print = Vec<(String, i32)>;
 /// A short picture of everything in the runtime, by pod uid.
 async fn picture(runtime: &dyn Runtime) -> Result<HashMap<String, Print>, CriError> {
     let (sandboxes, containers) = tokio::try_join!(runtime.list_sandboxes(None), runtime.list_containers(None))?;
+    tell(&sandboxes, &containers);
     let mut all: HashMap<String, Print> = HashMap::new();
     for sandbox in sandboxes {
         if let Some(uid) = sandbox.labels.get(labels::POD_UID) {
@@ -69,6 +81,26 @@ async fn picture(runtime: &dyn Runtime) -> Result<HashMap<String, Print>, CriErr
         print.sort();
     }
     Ok(all)
+}
+
+/// Tells what runs as metrics.
+fn tell(sandboxes: &[v1::PodSandbox], containers: &[v1::Container]) {
+    let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    let ready = v1::PodSandboxState::SandboxReady as i32;
+    let running: HashSet<_> =
+        sandboxes.iter().filter(|s| s.state == ready).filter_map(|s| s.labels.get(labels::POD_UID)).collect();
+    let help = "[ALPHA] Number of pods that have a running pod sandbox";
+    metrics::set("kubelet_running_pods", help, &[], number(running.len()));
+    for (state, name) in [
+        (v1::ContainerState::ContainerCreated, "created"),
+        (v1::ContainerState::ContainerRunning, "running"),
+        (v1::ContainerState::ContainerExited, "exited"),
+        (v1::ContainerState::ContainerUnknown, "unknown"),
+    ] {
+        let help = "[ALPHA] Number of containers, by state";
+        let count = containers.iter().filter(|c| c.state == state as i32).count();
+        metrics::set("kubelet_running_containers", help, &[("container_state", name)], number(count));
+    }
 }
 
 /// Uids whose picture differs.
@@ -92,13 +124,27 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
         &[],
         shared::metrics::default_buckets(),
     );
+    let interval = shared::metrics::histogram(
+        "kubelet_pleg_relist_interval_seconds",
+        "[ALPHA] Interval in seconds between relisting in PLEG.",
+        &[],
+        shared::metrics::default_buckets(),
+    );
+    let mut before: Option<std::time::Instant> = None;
     loop {
         let started = std::time::Instant::now();
+        if let Some(before) = before.replace(started) {
+            interval.with_label_values::<&str>(&[]).observe((started - before).as_secs_f64());
+        }
         let new = picture(runtime.as_ref()).await;
         took.with_label_values::<&str>(&[]).observe(started.elapsed().as_secs_f64());
         match new {
             Ok(new) => {
                 health.beat();
+                #[allow(clippy::cast_precision_loss, reason = "seconds")]
+                let now = jiff::Timestamp::now().as_second() as f64;
+                let help = "[ALPHA] Time of the last successful relist in seconds since 1970";
+                metrics::set("kubelet_pleg_last_seen_seconds", help, &[], now);
                 let changed = changed(&last, &new);
                 soon = if changed.is_empty() { soon.saturating_sub(1) } else { SOON };
                 for uid in changed {

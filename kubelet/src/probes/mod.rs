@@ -7,6 +7,7 @@
 mod check;
 pub mod http;
 mod manager;
+pub mod metrics;
 mod worker;
 
 pub use manager::Manager;

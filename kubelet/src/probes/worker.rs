@@ -1,6 +1,7 @@
 //! One probe of one container: the pure state of its thresholds, and the loop around it.
 
 use super::check::{Outcome, Target, attempt};
+use super::metrics::Counted;
 use super::{ProbeKind, ProbeResult, ProbeUpdate, RunningContainer};
 use crate::cri::Exec;
 use crate::events::{EventSink, EventType, field_path};
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
 /// Attempts within one period when the attempt itself cannot be made.
@@ -89,9 +90,12 @@ impl Worker {
         let mut thresholds = Thresholds::new(&self.probe);
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let counted = Counted::new(self.kind, &self.pod, &self.container.name);
         loop {
             ticks.tick().await;
+            let begun = Instant::now();
             let outcome = self.attempt().await;
+            counted.attempt(&outcome, begun.elapsed());
             let passed = self.report(&outcome);
             let Some(result) = passed.and_then(|passed| thresholds.record(passed)) else { continue };
             if self.settle(result).await && self.kind != ProbeKind::Readiness {

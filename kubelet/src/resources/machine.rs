@@ -83,12 +83,7 @@ pub fn capacity(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<Stri
 /// `status.allocatable`: capacity without what is reserved for the system and the kubelet, without the hard
 /// eviction thresholds, and for memory without huge pages.
 pub fn allocatable(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<String, Quantity> {
-    let reserved = |name: &str| -> Amount {
-        let of = |map: &BTreeMap<String, String>| map.get(name).and_then(|text| text.parse::<Amount>().ok());
-        let mut sum = of(&config.kube_reserved).unwrap_or_default();
-        sum.add(&of(&config.system_reserved).unwrap_or_default());
-        sum
-    };
+    let reserved = |name: &str| reserved(config, name);
     let bytes = |name: &str| u64::try_from(reserved(name).value()).unwrap_or_default();
     let threshold = |signal: &str, total: u64| {
         config.eviction_hard.get(signal).map_or(0, |threshold| threshold_bytes(threshold, total))
@@ -107,6 +102,25 @@ pub fn allocatable(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<S
     amounts.insert("ephemeral-storage".into(), Quantity(storage.to_string()));
     amounts.insert("pods".into(), Quantity(max_pods(machine, config).to_string()));
     amounts
+}
+
+/// What the pods of a node may have together: capacity without what is reserved. Answers for upstream's
+/// `getNodeAllocatableAbsolute`: pods are evicted before the threshold is reached, not killed at it.
+pub fn enforced(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<String, Quantity> {
+    let cpu = u64::try_from(reserved(config, "cpu").milli_value()).unwrap_or_default();
+    let memory = u64::try_from(reserved(config, "memory").value()).unwrap_or_default();
+    let mut amounts = hugepage_amounts(machine);
+    amounts.insert("cpu".into(), millis(machine.cpu_millis.saturating_sub(cpu)));
+    amounts.insert("memory".into(), kibibytes(machine.memory.saturating_sub(memory)));
+    amounts
+}
+
+/// What is reserved for the kubelet and the system together.
+fn reserved(config: &ResourceConfig, name: &str) -> Amount {
+    let of = |map: &BTreeMap<String, String>| map.get(name).and_then(|text| text.parse::<Amount>().ok());
+    let mut sum = of(&config.kube_reserved).unwrap_or_default();
+    sum.add(&of(&config.system_reserved).unwrap_or_default());
+    sum
 }
 
 fn max_pods(machine: &MachineInfo, config: &ResourceConfig) -> i64 {

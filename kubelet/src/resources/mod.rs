@@ -13,7 +13,7 @@ mod tests;
 
 pub use cgroups::{FsCgroups, NoCgroups};
 pub use limits::{Amounts, container_resources, pod_limits, qos_class, sandbox_resources};
-pub use machine::{allocatable, capacity, cgroup_version, machine_info};
+pub use machine::{allocatable, capacity, cgroup_version, enforced, machine_info};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

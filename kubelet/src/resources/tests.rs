@@ -77,6 +77,15 @@ fn allocatable_is_capacity_without_reservations_and_thresholds() {
 }
 
 #[test]
+fn enforced_memory_leaves_the_eviction_threshold_to_eviction() {
+    let text = |map: BTreeMap<String, Quantity>, name: &str| map[name].0.clone();
+    assert_eq!(text(enforced(&machine(), &config()), "cpu"), "1900m");
+    let (enforced, told) = (enforced(&machine(), &config()), allocatable(&machine(), &config()));
+    assert_eq!(text(enforced, "memory"), format!("{}Ki", 1_048_576 - 1024));
+    assert_ne!(text(told, "memory"), format!("{}Ki", 1_048_576 - 1024));
+}
+
+#[test]
 fn pods_get_cgroups_in_their_tier_and_lose_them() {
     let base = std::env::temp_dir().join(format!("ironclad-cgroups-{}", std::process::id()));
     for controller in ["cpu", "memory"] {

@@ -13,8 +13,10 @@ mod pods;
 pub mod query;
 mod relay;
 
+use crate::metrics;
 use crate::node::agent::Agent;
 use crate::pleg::Health;
+use crate::probes;
 use crate::stats::Stats;
 use crate::workers::manager::Manager;
 use access::Access;
@@ -69,6 +71,9 @@ pub struct Server {
     /// Logs that are followed and connections that are relayed.
     pub streams: TaskTracker,
 }
+
+/// Answer of `/healthz` while the runtime is not watched.
+const STUCK: &str = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
 
 /// Which port a request came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +194,8 @@ impl Server {
         if peer.port == Port::Health {
             return self.health_only(request.uri().path());
         }
+        let is_read_only = peer.port == Port::ReadOnly;
+        let _counted = metrics::Request::begin(request.method().as_str(), request.uri().path(), is_read_only);
         if peer.port == Port::Secure {
             if let Err(refusal) = self.access.check(&request, &peer.chain).await {
                 return refusal;
@@ -208,7 +215,10 @@ impl Server {
     }
 
     fn healthz(&self) -> Answer {
-        text(StatusCode::OK, "ok")
+        match self.health.is_stuck() {
+            false => text(StatusCode::OK, "ok"),
+            true => text(StatusCode::INTERNAL_SERVER_ERROR, STUCK),
+        }
     }
 
     async fn route(&self, request: Request<Incoming>, port: Port) -> Answer {
@@ -224,7 +234,8 @@ impl Server {
             (&Method::GET, ["metrics"]) => answer::metrics(self.stats.kubelet().await),
             (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
             (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
-            (&Method::GET, ["metrics", "probes" | "slis"]) => answer::metrics(String::new()),
+            (&Method::GET, ["metrics", "probes"]) => answer::metrics(probes::metrics::text()),
+            (&Method::GET, ["metrics", "slis"]) => answer::metrics(String::new()),
             (&Method::GET, ["configz"]) if debugging => {
                 answer::json(&serde_json::json!({"kubeletconfig": self.configuration}))
             }

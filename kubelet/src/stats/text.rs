@@ -1,9 +1,11 @@
 //! The metrics endpoints.
 
 use super::{ContainerUsage, Stats, machine};
+use crate::metrics;
 use crate::pods;
 use crate::resources::Usage;
 use crate::volumes::Usage as VolumeUse;
+use k8s_openapi::api::core::v1::Pod;
 use shared::types::is_pod_terminal;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -140,18 +142,20 @@ impl Stats {
     /// `/metrics`: everything that is registered in this process, and the volumes of claims.
     pub async fn kubelet(&self) -> String {
         let all = self.manager.pods();
-        let running = all.iter().filter(|pod| !is_pod_terminal(pod)).count();
-        let gauge = |name: &'static str, help: &'static str, labels: &[&'static str]| {
-            shared::metrics::gauge(name, help, labels)
-        };
-        let running = float(u64::try_from(running).unwrap_or(u64::MAX));
-        gauge("kubelet_running_pods", "[ALPHA] Number of pods that have a running pod sandbox", &[])
-            .with_label_values::<&str>(&[])
-            .set(running);
+        for (label, is_static) in [("", false), ("true", true)] {
+            let of = |of: &dyn Fn(&Pod) -> bool| {
+                let count = all.iter().filter(|pod| pods::is_static(pod) == is_static && of(pod)).count();
+                float(u64::try_from(count).unwrap_or(u64::MAX))
+            };
+            let labels = [("static", label)];
+            let help = "[ALPHA] Number of pods that the kubelet was told to run, by whether they are static";
+            metrics::set("kubelet_desired_pods", help, &labels, of(&|_| true));
+            let help = "[ALPHA] Number of pods that have not ended, by whether they are static";
+            metrics::set("kubelet_active_pods", help, &labels, of(&|pod| !is_pod_terminal(pod)));
+        }
         let name = self.manager.context().settings.node_name.clone();
-        gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", &["node"])
-            .with_label_values(&[name.as_str()])
-            .set(1.0);
+        let help = "[ALPHA] The node's name. The count is always 1.";
+        metrics::set("kubelet_node_name", help, &[("node", &name)], 1.0);
         let mut claims = BTreeMap::new();
         for (pod, volumes) in self.volumes(all).await {
             for volume in volumes.iter() {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use shared::workqueue::Queue;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Writers at work at the same time.
@@ -45,6 +45,8 @@ struct Entry {
     /// What the API server has, as far as is known, and since which revision.
     base: Option<(u64, Value)>,
     reclaimed: bool,
+    /// Time of the first change that the API server has not been told of.
+    changed: Option<Instant>,
 }
 
 /// The status room's door.
@@ -156,6 +158,9 @@ impl Writer {
                 Ok(Ok(answer)) => {
                     if let Some(entry) = self.entries.lock().get_mut(uid) {
                         entry.base = Some((revision(&answer), document(answer.status.as_ref())));
+                        if let Some(changed) = entry.changed.take() {
+                            crate::metrics::status_told(changed.elapsed());
+                        }
                     }
                 }
                 Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => return Ok(Outcome::Done),
@@ -185,8 +190,10 @@ impl Writer {
                 status: status.clone(),
                 base: None,
                 reclaimed,
+                changed: None,
             });
             entry.pod = Arc::clone(pod);
+            entry.changed.get_or_insert_with(Instant::now);
             entry.status = status.clone();
             entry.reclaimed |= reclaimed;
         }

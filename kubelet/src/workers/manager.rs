@@ -152,6 +152,7 @@ impl Manager {
         if let Some((reason, message)) = refusal {
             let cause = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
             self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, cause);
+            crate::metrics::refused(&reason);
             mailbox.reject(&reason, &message);
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));

@@ -15,6 +15,7 @@ use crate::events::{EventType, field_path};
 use crate::facts::PodFacts;
 use crate::hooks::HookTarget;
 use crate::images::Wait;
+use crate::metrics;
 use crate::objects::ObjectError;
 use crate::pods;
 use crate::settings::PRIVATE_FOLDER;
@@ -23,7 +24,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time for a `postStart` hook: it blocks the container, not the kubelet.
 const POST_START_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -53,7 +54,10 @@ pub async fn sandbox(cx: &Context, pod: &Pod, attempt: u32) -> Result<String, St
     let config = sandbox_config(pod, attempt, &parent, &cx.settings, &host_resolver(cx).await);
     let handler = runtime_handler(cx, pod).await?;
     check_user_namespaces(pod, &handler)?;
-    cx.runtime.run_sandbox(config, &handler).await.map_err(|e| e.to_string())
+    let begun = Instant::now();
+    let made = cx.runtime.run_sandbox(config, &handler).await;
+    metrics::sandbox(&handler, begun.elapsed(), made.is_err());
+    made.map_err(|e| e.to_string())
 }
 
 /// Refuses pods that ask for a user namespace, which no handler gets from this kubelet: admission lets such pods be root.
@@ -100,12 +104,21 @@ impl Start<'_> {
 
     /// Pulls, creates and starts a container. `target` is the container that an ephemeral one looks into.
     pub async fn run(&self, container: &Container, attempt: u32, target: Option<&Found>) -> Result<(), Wait> {
+        let outcome = self.try_run(container, attempt, target).await;
+        let failure = outcome.as_ref().err().map(|(reason, _)| reason.as_str());
+        metrics::container_start(self.pod, &container.name, failure);
+        outcome
+    }
+
+    async fn try_run(&self, container: &Container, attempt: u32, target: Option<&Found>) -> Result<(), Wait> {
         let (cx, pod) = (self.cx, self.pod);
         let name = container.name.as_str();
         let parent = cx.cgroups.pod_parent(pod);
         let sandbox_config = sandbox_config(pod, self.sandbox.attempt, &parent, &cx.settings, &host_resolver(cx).await);
         let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
+        let begun = Instant::now();
         let image = cx.images.ensure(runtime, objects, events, pod, container, sandbox_config.clone()).await;
+        metrics::pulled_for(pod, begun);
         let (image_id, image_user) = image.inspect_err(|wait| {
             self.event(name, EventType::Warning, "Failed", &format!("Error: {}", wait.0));
         })?;

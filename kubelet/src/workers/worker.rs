@@ -11,6 +11,7 @@ use super::resizing::Resources;
 use super::start::{self, Start};
 use crate::events::{EventType, field_path};
 use crate::images::Wait;
+use crate::metrics;
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
 use crate::status::generate::{Inputs, pod_status, rejected};
@@ -20,7 +21,7 @@ use shared::flags::format_duration;
 use shared::types::{is_pod_terminal, part_of_tree};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Most plans in a row before the worker gives others a turn.
@@ -124,10 +125,15 @@ impl Worker {
         } else {
             self.work().await;
             let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
+            let begun = Instant::now();
             cx.traced("syncTerminatingPod", &pod, None, self.terminate()).await;
+            metrics::worker_round("terminating", begun);
         }
         let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
+        let begun = Instant::now();
         cx.traced("syncTerminatedPod", &pod, None, self.reclaim()).await;
+        metrics::worker_round("terminated", begun);
+        metrics::pod_gone(&self.uid);
         // A finished pod stays known (its logs can be read) until its source drops it.
         while !self.mailbox.is_removed() {
             self.mailbox.notify.notified().await;
@@ -155,7 +161,13 @@ impl Worker {
                 Some(before) if !Arc::ptr_eq(&before, &state.pod) => "update",
                 Some(_) => "sync",
             };
-            let wait = match cx.traced("syncPod", &state.pod, Some(update), self.sync(&state.pod)).await {
+            if update == "create" {
+                metrics::worker_start(&state.pod, self.seen);
+            }
+            let begun = Instant::now();
+            let round = cx.traced("syncPod", &state.pod, Some(update), self.sync(&state.pod)).await;
+            metrics::worker_round(update, begun);
+            let wait = match round {
                 Round::Finished => break,
                 Round::Idle(wait) => {
                     self.failures = 0;
@@ -260,6 +272,10 @@ impl Worker {
             seen: self.seen,
             now: Timestamp::now(),
         });
+        let phase = self.published.as_ref().or(pod.status.as_ref()).and_then(|before| before.phase.as_deref());
+        if status.phase.as_deref() == Some("Running") && matches!(phase, None | Some("Pending")) {
+            metrics::pod_runs(pod, self.seen);
+        }
         if self.published.as_ref() != Some(&status) {
             self.cx.statuses.set(pod, &status);
             self.published = Some(status.clone());

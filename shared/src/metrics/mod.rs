@@ -168,6 +168,45 @@ pub fn summary(name: &str, help: &str, labels: &[&str]) -> SummaryVec {
     vector
 }
 
+/// Families that are shown on a page of their own.
+#[derive(Default)]
+pub struct Page(Registry);
+
+impl Page {
+    /// Adds counters.
+    pub fn counter(&self, name: &str, help: &str, labels: &[&str]) -> CounterVec {
+        let vector =
+            CounterVec::new(Opts::new(name, help), labels).unwrap_or_else(|e| lost(name, &e, || spare(labels)));
+        self.add(vector.clone());
+        vector
+    }
+
+    /// Adds histograms.
+    pub fn histogram(&self, name: &str, help: &str, labels: &[&str], buckets: Vec<f64>) -> HistogramVec {
+        let options = HistogramOpts::new(name, help).buckets(buckets);
+        let spare =
+            || HistogramVec::new(HistogramOpts::new("unnamed", "unnamed"), labels).expect("constant names are valid");
+        let vector = HistogramVec::new(options, labels).unwrap_or_else(|e| lost(name, &e, spare));
+        self.add(vector.clone());
+        vector
+    }
+
+    fn add(&self, collector: impl Collector + 'static) {
+        if let Err(e) = self.0.register(Box::new(collector)) {
+            tracing::error!(err = %e, "A metric was not registered");
+        }
+    }
+
+    /// The page as Prometheus text.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for family in self.0.gather().iter().filter(|family| !family.get_metric().is_empty()) {
+            render(&mut out, family);
+        }
+        out
+    }
+}
+
 fn spare(labels: &[&str]) -> CounterVec {
     CounterVec::new(Opts::new("unnamed", "unnamed"), labels).expect("constant names are valid")
 }
