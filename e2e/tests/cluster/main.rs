@@ -12,6 +12,7 @@ mod failures;
 mod injection;
 mod joining;
 mod kubectl;
+mod measured;
 mod node;
 mod processors;
 mod static_pods;
@@ -43,6 +44,7 @@ fn a_real_cluster_stands() {
     kubectl::run_and_talk(&cluster);
     streams::stay_open(&cluster);
     node::keeps_and_resizes(&cluster);
+    measured::by_the_kubelet(&cluster);
     storage::of_drivers(&cluster);
     storage::of_mounts(&cluster);
     devices::of_plugins(&cluster);
