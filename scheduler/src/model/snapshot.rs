@@ -23,6 +23,8 @@ pub struct Snapshot {
     anti_affinity: BTreeSet<usize>,
     /// Slots in the order in which they are searched; made when asked for.
     order: OnceLock<Vec<usize>>,
+    /// Nodes that ever came.
+    arrivals: u64,
     /// Number of the latest change.
     epoch: u64,
     /// Number of each slot's latest change.
@@ -63,6 +65,7 @@ impl Snapshot {
             }
             None => {
                 let slot = self.nodes.len();
+                self.arrivals += 1;
                 self.index.insert(Arc::clone(node.name()), slot);
                 self.nodes.push(Arc::clone(node));
                 self.order.take();
@@ -126,6 +129,11 @@ impl Snapshot {
     /// Grows with every change.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Number of nodes that ever came.
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals
     }
 
     /// The number of the latest change to any slot.

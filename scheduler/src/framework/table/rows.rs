@@ -20,6 +20,8 @@ use crate::model::{NodeInfo, PodInfo};
 const NO_GROUP: u32 = u32::MAX;
 /// Distinct answers that are kept; past this they are collected anew.
 const MAX_STATUSES: usize = 4096;
+/// Nodes that may come beyond two for each that is there before a table is made anew.
+pub(super) const SLACK: u64 = 1024;
 
 #[derive(Debug, Clone)]
 struct Row {
@@ -59,6 +61,8 @@ pub(super) struct Table {
     made: bool,
     /// The latest change that the table has seen.
     seen: u64,
+    /// Nodes that had come to the snapshot when the table was made.
+    pub(super) arrivals: u64,
     /// As of these versions of other objects and promises.
     listers: u64,
     promises: u64,
@@ -86,7 +90,7 @@ impl Table {
             self.listers = cx.listers.version();
             self.made = self.same_rules(layout, cx, pod);
         }
-        if self.statuses.len() > MAX_STATUSES {
+        if self.statuses.len() > MAX_STATUSES || self.is_outlived(cx) {
             self.made = false;
         }
         let changes: Option<Vec<usize>> = if self.made { self.changes(cx) } else { None };
@@ -101,6 +105,12 @@ impl Table {
         self.seen = cx.snapshot.epoch();
         self.promises = cx.nominated.version();
         self.rules_ignore_promises(cx, pod)
+    }
+
+    /// Reports whether most nodes that the table has seen are gone: rules remember the domain of each.
+    fn is_outlived(&self, cx: Context<'_>) -> bool {
+        let came = cx.snapshot.arrivals().checked_sub(self.arrivals);
+        came.is_none_or(|came| came > 2 * cx.snapshot.nodes().len() as u64 + SLACK)
     }
 
     /// Slots to look at; `None` for all.
@@ -147,6 +157,7 @@ impl Table {
         self.skips = skips;
         (self.hard, self.soft) = Self::rules_of(layout, cx, pod);
         self.listers = cx.listers.version();
+        self.arrivals = cx.snapshot.arrivals();
         self.made = true;
         let every: Vec<usize> = (0..cx.snapshot.nodes().len()).collect();
         self.follow(layout, cx, pod, &every);

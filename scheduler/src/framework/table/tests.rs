@@ -224,3 +224,27 @@ fn tables_are_bounded() {
     assert!(tables.take(&profile, &demands[0].demand, 1000).is_none(), "the oldest are forgotten first");
     assert!(tables.take(&profile, &demands[4999].demand, 1000).is_some());
 }
+
+/// Nodes come and go for ever where a cluster is scaled by load; what rules remember of them does not grow for ever.
+#[test]
+fn tables_forget_nodes_that_are_gone() {
+    let profile = Profile::build(&ProfileConfig::default()).expect("profile");
+    let constraint = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}}}]);
+    let asking = pod("p").label("app", "x").set("/spec", "topologySpreadConstraints", constraint).info();
+    let (listers, nominated) = (Fixed::default(), Nominated::default());
+    let (mut cache, mut snapshot) = (Cache::default(), Snapshot::default());
+    let mut table = super::Table::default();
+    let layout = profile.layout.as_ref().expect("answers are remembered");
+    for n in 0..5000_u32 {
+        cache.set_node(node(&format!("n{n}")).base());
+        if let Some(before) = n.checked_sub(3) {
+            cache.remove_node(&format!("n{before}"));
+        }
+        cache.refresh(&mut snapshot);
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let cx = Context { snapshot: &snapshot, listers: &listers, nominated: &nominated, now };
+        assert!(table.refresh(layout, cx, &asking));
+        assert!(snapshot.arrivals() - table.arrivals <= 6 + super::rows::SLACK, "after {n}");
+    }
+}
