@@ -268,7 +268,7 @@ fn start(cluster: &Arc<Cluster>, stop: &Shutdown) -> Arc<Core> {
     let core = Arc::new(Core::new(
         Arc::clone(&profiles),
         queue,
-        Stores::default(),
+        Arc::new(Stores::default()),
         Box::new(move |_, name| lookup.lock().get(name).cloned()),
         api,
     ));

@@ -28,7 +28,7 @@ pub(super) struct Core {
     /// Somebody may be popped.
     pub(super) wake: Notify,
     pub(super) profiles: Arc<Profiles>,
-    pub(super) stores: Stores,
+    pub(super) stores: Arc<Stores>,
     /// The pod as the informer has it, by namespace and name.
     pub(super) pods: Lookup,
     pub(super) api: Arc<dyn Api>,
@@ -37,7 +37,13 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(profiles: Arc<Profiles>, queue: Queue, stores: Stores, pods: Lookup, api: Arc<dyn Api>) -> Self {
+    pub(super) fn new(
+        profiles: Arc<Profiles>,
+        queue: Queue,
+        stores: Arc<Stores>,
+        pods: Lookup,
+        api: Arc<dyn Api>,
+    ) -> Self {
         Self {
             cache: Mutex::new(Cache::default()),
             queue: Mutex::new(queue),

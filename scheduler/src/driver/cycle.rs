@@ -128,7 +128,7 @@ impl Cycle {
         let mut state = CycleState::new(rand::rng().random_range(0..100) < SAMPLED);
         let cx = Context {
             snapshot: &self.snapshot,
-            listers: &self.core.stores,
+            listers: &*self.core.stores,
             nominated: &nominated,
             now: jiff::Timestamp::now(),
         };

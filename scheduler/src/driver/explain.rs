@@ -104,7 +104,7 @@ pub(super) fn explain(core: &Core, mut info: PodInfo) -> Result<Explanation, Str
     let profile = core.profiles.get(&info.scheduler_name);
     let profile = profile.ok_or_else(|| format!("no profile is called {:?}", info.scheduler_name))?;
     let now = jiff::Timestamp::now();
-    let cx = Context { snapshot: &snapshot, listers: &core.stores, nominated: &nominated, now };
+    let cx = Context { snapshot: &snapshot, listers: &*core.stores, nominated: &nominated, now };
     let mut explanation = profile.explain(cx, &info).map_err(|s| format!("{}: {s}", s.plugin))?;
     explanation.bound_to = bound_to.map(|n| n.to_string());
     Ok(explanation)

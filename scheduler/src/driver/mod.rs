@@ -31,7 +31,7 @@ use self::cycle::Cycle;
 use self::extender::Objects;
 use self::failure::Reporter;
 use self::stores::Informers;
-use crate::framework::{Configuration, Cursor, Features, Profile};
+use crate::framework::{Configuration, Cursor, Features, Listers, Profile};
 use crate::metrics;
 use crate::model::Snapshot;
 use crate::queue::{Profiles, Queue, Timing};
@@ -158,7 +158,7 @@ fn with_extenders(profiles: Vec<Profile>, settings: &Settings, informers: &Infor
 }
 
 fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Informers) -> Arc<Core> {
-    let (stores, pods) = (informers.stores(), informers.pods.store());
+    let (stores, pods) = (Arc::new(informers.stores()), informers.pods.store());
     let api = KubeApi {
         client,
         claims: stores.claims.clone(),
@@ -167,7 +167,8 @@ fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Inf
         pods: pods.clone(),
         written: Mutex::default(),
     };
-    let queue = Queue::new(Arc::clone(&profiles), timing);
+    let listers: Arc<dyn Listers> = stores.clone();
+    let queue = Queue::new(Arc::clone(&profiles), timing).with_listers(listers);
     Arc::new(Core::new(profiles, queue, stores, Box::new(move |ns, name| pods.get(ns, name)), Arc::new(api)))
 }
 

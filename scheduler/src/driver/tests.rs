@@ -105,7 +105,7 @@ impl World {
         let core = Arc::new(Core::new(
             Arc::clone(&profiles),
             queue,
-            Stores::default(),
+            Arc::new(Stores::default()),
             Box::new(move |_, name| lookup.lock().get(name).cloned()),
             Arc::new(Recording { calls: sender, bad_bindings: AtomicUsize::new(bad_bindings) }),
         ));

@@ -106,7 +106,7 @@ impl Profile {
     /// # Errors
     /// What broke a plugin or an extender.
     pub fn explain(&self, cx: Context<'_>, pod: &PodInfo) -> Result<Explanation, Status> {
-        let gate = Some(self.pre_enqueue(pod)).filter(|s| !s.is_success()).map(|s| Objection::of(&s));
+        let gate = Some(self.pre_enqueue(Some(cx.listers), pod)).filter(|s| !s.is_success()).map(|s| Objection::of(&s));
         let mut out = Explanation {
             pod: pod.to_string(),
             scheduler_name: self.name.to_string(),

@@ -43,8 +43,8 @@ pub type NodeNames = BTreeSet<String>;
 
 /// May a pod enter the queue at all?
 pub trait PreEnqueue: Send + Sync {
-    /// Any answer but success keeps it out.
-    fn pre_enqueue(&self, pod: &PodInfo) -> Status;
+    /// Any answer but success keeps it out. Without `listers` only the pod itself is looked at.
+    fn pre_enqueue(&self, listers: Option<&dyn Listers>, pod: &PodInfo) -> Status;
 }
 
 /// Which pod comes first?

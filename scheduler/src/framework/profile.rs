@@ -9,6 +9,7 @@ use super::counted;
 use super::diagnosis::{NO_NODES, Rejected};
 use super::event::{ClusterEvent, Hint};
 use super::extender::Extenders;
+use super::lister::Listers;
 use super::plugin::{
     Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permit, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
     PreFilter, PreFiltered, PreScore, QueueSort, Requeue, Rescue, Reserve, Score,
@@ -149,9 +150,9 @@ impl Profile {
     }
 
     /// May the pod enter the queue?
-    pub fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+    pub fn pre_enqueue(&self, listers: Option<&dyn Listers>, pod: &PodInfo) -> Status {
         for (name, plugin) in &self.pre_enqueue {
-            let status = plugin.pre_enqueue(pod);
+            let status = plugin.pre_enqueue(listers, pod);
             if !status.is_success() {
                 return status.by(name);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Plugin, PreEnqueue, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, Hint, Status};
+use crate::framework::{ClusterEvent, ConfigError, Hint, Listers, Status};
 use crate::model::PodInfo;
 
 /// Upstream's name.
@@ -23,7 +23,7 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
 }
 
 impl PreEnqueue for SchedulingGates {
-    fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+    fn pre_enqueue(&self, _: Option<&dyn Listers>, pod: &PodInfo) -> Status {
         if pod.gates.is_empty() {
             return Status::SUCCESS;
         }

@@ -179,7 +179,7 @@ fn events_have_upstreams_names() {
 fn gates_and_order() {
     let profile = Profile::build(&ProfileConfig::default()).expect("profile");
     let gated = pod("p").set("/spec", "schedulingGates", json!([{"name": "a"}, {"name": "b"}])).info();
-    let status = profile.pre_enqueue(&gated);
+    let status = profile.pre_enqueue(None, &gated);
     assert_eq!(
         (status.plugin, status.to_string().as_str()),
         ("SchedulingGates", "waiting for scheduling gates: [a b]")

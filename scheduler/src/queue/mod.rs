@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use self::heap::Heap;
 use self::parked::Parked;
-use crate::framework::{ClusterEvent, Hint, Nominated, Profile};
+use crate::framework::{ClusterEvent, Hint, Listers, Nominated, Profile};
 use crate::metrics;
 use crate::model::PodInfo;
 use crate::plugins::default_preemption;
@@ -101,6 +101,8 @@ impl Timing {
 /// See the module.
 pub struct Queue {
     profiles: Arc<Profiles>,
+    /// Objects that gates look up; without them gates look at pods alone.
+    listers: Option<Arc<dyn Listers>>,
     timing: Timing,
     active: Heap,
     backoff: Heap,
@@ -128,6 +130,7 @@ impl Queue {
         let by_due = |a: &QueuedPod, b: &QueuedPod| a.due.cmp(&b.due);
         Self {
             profiles,
+            listers: None,
             timing,
             active: Heap::new(Box::new(move |a, b| match &sort {
                 Some(sort) => sort.compare(a, b),
@@ -144,6 +147,13 @@ impl Queue {
             preempting: HashSet::new(),
             flushed: Instant::now(),
         }
+    }
+
+    /// The queue with objects that gates look up.
+    #[must_use]
+    pub fn with_listers(mut self, listers: Arc<dyn Listers>) -> Self {
+        self.listers = Some(listers);
+        self
     }
 
     /// Lengths: active, back-off, unschedulable, gated.
@@ -456,7 +466,9 @@ impl Queue {
     }
 
     fn activate(&mut self, mut q: QueuedPod, now: Instant, event: &'static str) -> bool {
-        let status = self.profiles.get(&q.pod.scheduler_name).map(|p| p.pre_enqueue(&q.pod)).unwrap_or_default();
+        let listers = self.listers.as_deref();
+        let profile = self.profiles.get(&q.pod.scheduler_name);
+        let status = profile.map(|p| p.pre_enqueue(listers, &q.pod)).unwrap_or_default();
         let gate = match self.preempting.contains(&q.pod.uid) {
             true => Some(default_preemption::NAME),
             false => (!status.is_success()).then_some(status.plugin),

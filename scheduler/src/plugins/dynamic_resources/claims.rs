@@ -50,6 +50,12 @@ pub(super) fn named<'a>(pod: &PodInfo, entry: &'a PodClaim) -> Result<Option<(&'
     }
 }
 
+/// Fails when the claim of an entry is not known yet, in upstream's words.
+pub(super) fn all_named(pod: &PodInfo) -> Result<(), String> {
+    let mut entries = pod.resource_claims.iter().flat_map(|all| all.iter());
+    entries.try_for_each(|entry| named(pod, entry).map(drop))
+}
+
 /// Names of the pod's claims, as far as they are known.
 pub(super) fn names(pod: &PodInfo) -> impl Iterator<Item = &str> {
     pod.resource_claims.iter().flat_map(|all| all.iter()).filter_map(|e| match &e.source {

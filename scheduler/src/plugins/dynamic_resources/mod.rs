@@ -31,7 +31,7 @@ use crate::framework::plugin::{
     Reserve, Score, normalize_by_max,
 };
 use crate::framework::{
-    Change, ClusterEvent, ConfigError, CycleState, Delta, Features, Hint, Ledger, Profile, Rejected, Status,
+    Change, ClusterEvent, ConfigError, CycleState, Delta, Features, Hint, Ledger, Listers, Profile, Rejected, Status,
 };
 use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
@@ -105,12 +105,12 @@ impl Notes {
 }
 
 impl PreEnqueue for DynamicResources {
-    fn pre_enqueue(&self, pod: &PodInfo) -> Status {
-        let mut entries = pod.resource_claims.iter().flat_map(|all| all.iter());
-        match entries.find_map(|e| claims::named(pod, e).err()) {
-            Some(why) => Status::unresolvable(why),
-            None => Status::SUCCESS,
-        }
+    fn pre_enqueue(&self, listers: Option<&dyn Listers>, pod: &PodInfo) -> Status {
+        let checked = match listers {
+            Some(listers) => claims::of(listers, pod).map(drop),
+            None => claims::all_named(pod),
+        };
+        checked.map_or_else(Status::unresolvable, |()| Status::SUCCESS)
     }
 }
 
@@ -345,7 +345,7 @@ impl Requeue for DynamicResources {
         match event {
             ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
             ClusterEvent::Target { old, new } => {
-                (old.resource_claims != new.resource_claims && self.pre_enqueue(new).is_success()).into()
+                (old.resource_claims != new.resource_claims && claims::all_named(new).is_ok()).into()
             }
             ClusterEvent::Object(Change::ResourceClaim(delta)) => claim_helps(pod, delta).into(),
             ClusterEvent::Object(Change::DeviceClass(delta)) => delta.now().is_some().into(),

@@ -341,10 +341,16 @@ fn what_keeps_a_pod_from_every_node() {
     let none_needed = generated(json!([{"name": "x"}]));
     let (_, all) = World::new(&slices, &[]).answers(&plugin(), &none_needed);
     assert!(all[0].is_skip());
-    assert!(plugin().pre_enqueue(&none_needed).is_success());
+    assert!(plugin().pre_enqueue(None, &none_needed).is_success());
     assert_eq!(
-        plugin().pre_enqueue(&generated(json!([]))).to_string(),
+        plugin().pre_enqueue(None, &generated(json!([]))).to_string(),
         "pod \"default/p\": ResourceClaim not created yet"
+    );
+    let world = World::new(&slices, &[claim("c", json!({}))]);
+    assert!(plugin().pre_enqueue(Some(&world.listers), &user("p", &["c"]).info()).is_success());
+    assert_eq!(
+        plugin().pre_enqueue(Some(&world.listers), &user("p", &["d"]).info()).to_string(),
+        "could not find resource claim \"default/d\""
     );
 }
 
