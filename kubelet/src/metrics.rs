@@ -137,18 +137,32 @@ pub fn pulled_for(pod: &Pod, begun: Instant) {
     span.1 = span.1.max(Instant::now());
 }
 
-/// Counts a pod that has come to run: from hearing of it, and from its creation with and without the pulling of images.
+/// Counts a pod that has come to run.
 pub fn pod_runs(pod: &Pod, seen: Timestamp) {
-    let help = "[ALPHA] Duration from hearing of a pod to its running in seconds";
-    time("kubelet_pod_start_duration_seconds", help, &[], POD_START.to_vec(), since(seen));
     let pulling = PULLED.lock().remove(pods::uid(pod)).map_or(Duration::ZERO, |(begun, ended)| ended - begun);
-    let Some(created) = pod.metadata.creation_timestamp.as_ref().map(|at| at.0) else { return };
-    let total = since(created);
-    let help = "[ALPHA] Duration from a pod's creation to its running in seconds";
-    time("kubelet_pod_start_total_duration_seconds", help, &[], POD_START.to_vec(), total);
-    let help = "[ALPHA] Duration from a pod's creation to its running in seconds, without pulling images";
-    let without = total.saturating_sub(pulling);
-    time("kubelet_pod_start_sli_duration_seconds", help, &[], POD_START.to_vec(), without);
+    for (name, help, took) in start_times(pod, seen, pulling, Timestamp::now()) {
+        time(name, help, &[], POD_START.to_vec(), took);
+    }
+}
+
+/// Times that a pod took to run: from hearing of it, and from its creation with and without the pulling of images.
+fn start_times(
+    pod: &Pod,
+    seen: Timestamp,
+    pulling: Duration,
+    now: Timestamp,
+) -> Vec<(&'static str, &'static str, Duration)> {
+    let since = |at: Timestamp| Duration::try_from(now.duration_since(at)).unwrap_or_default();
+    let heard = "[ALPHA] Duration from hearing of a pod to its running in seconds";
+    let mut times = vec![("kubelet_pod_start_duration_seconds", heard, since(seen))];
+    if let Some(created) = pod.metadata.creation_timestamp.as_ref() {
+        let total = since(created.0);
+        let all = "[ALPHA] Duration from a pod's creation to its running in seconds";
+        times.push(("kubelet_pod_start_total_duration_seconds", all, total));
+        let without = "[ALPHA] Duration from a pod's creation to its running in seconds, without pulling images";
+        times.push(("kubelet_pod_start_sli_duration_seconds", without, total.saturating_sub(pulling)));
+    }
+    times
 }
 
 /// Forgets what was noted of a pod that will never run.
@@ -161,6 +175,75 @@ pub fn status_told(after: Duration) {
     let buckets = vec![0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
     let help = "[ALPHA] Duration from the change of a pod's status to its update in the API server in seconds";
     time("kubelet_pod_status_sync_duration_seconds", help, &[], buckets, after);
+}
+
+/// Use of a certificate of the kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Shown to the API server.
+    Client,
+    /// Shown to clients of the kubelet.
+    Serving,
+}
+
+/// Seconds since 1970 at which the client's and the serving certificate end.
+static ENDS: Mutex<[Option<i64>; 2]> = Mutex::new([None, None]);
+
+/// Notes when a certificate ends that is renewed by the kubelet.
+pub fn certificate(role: Role, not_after: Option<i64>) {
+    ENDS.lock()[role as usize] = not_after;
+}
+
+/// Families of what is left of the client's and the serving certificate.
+const TTLS: [(&str, &str); 2] = [
+    (
+        "kubelet_certificate_manager_client_ttl_seconds",
+        "[ALPHA] Seconds until the client certificate ends; below zero after that",
+    ),
+    (
+        "kubelet_certificate_manager_server_ttl_seconds",
+        "[ALPHA] Seconds until the serving certificate ends; below zero after that",
+    ),
+];
+
+/// Tells how long certificates last from now on.
+pub fn tell_certificates(now: Timestamp) {
+    let ends = *ENDS.lock();
+    for ((name, help), left) in TTLS.into_iter().zip(seconds_left(ends, now)) {
+        #[allow(clippy::cast_precision_loss, reason = "seconds")]
+        if let Some(left) = left {
+            set(name, help, &[], left as f64);
+        }
+    }
+}
+
+fn seconds_left(ends: [Option<i64>; 2], now: Timestamp) -> [Option<i64>; 2] {
+    ends.map(|end| Some(end?.saturating_sub(now.as_second())))
+}
+
+/// Counts a certificate that was replaced at an age in seconds.
+pub fn certificate_replaced(role: Role, age: i64) {
+    if role == Role::Serving {
+        let buckets = [60, 3600, 14_400, 86_400, 604_800, 2_592_000, 7_776_000, 15_552_000, 31_104_000, 124_416_000];
+        let help = "[ALPHA] Age in seconds of serving certificates when they were replaced";
+        let age = Duration::from_secs(u64::try_from(age).unwrap_or(0));
+        let buckets = buckets.into_iter().map(f64::from).collect();
+        time("kubelet_certificate_manager_server_rotation_seconds", help, &[], buckets, age);
+    }
+}
+
+/// Counts a failure to renew a certificate.
+pub fn certificate_failed(role: Role) {
+    match role {
+        Role::Client => {
+            let name = "kubelet_certificate_manager_client_expiration_renew_errors";
+            count(name, "[ALPHA] Number of failed renewals of the client certificate", &[]);
+        }
+        Role::Serving => {
+            let help = "[ALPHA] Number of failed renewals of the serving certificate";
+            count("kubelet_server_expiration_renew_errors", help, &[]);
+        }
+    }
 }
 
 /// Counts a pod that is in the runtime and that nobody wants.
@@ -299,23 +382,23 @@ mod tests {
 
     #[test]
     fn time_to_run_is_told_with_and_without_pulls() {
-        let created = Timestamp::now() - jiff::SignedDuration::from_secs(40);
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "metrics-p",
-            "creationTimestamp": created.to_string()}}))
-        .expect("pod");
-        let Some(begun) = Instant::now().checked_sub(Duration::from_secs(30)) else { return };
-        pulled_for(&pod, begun);
-        pod_runs(&pod, Timestamp::now());
-        let text = shared::metrics::gather();
-        for wanted in [
-            "kubelet_pod_start_total_duration_seconds_bucket{le=\"30\"} 0",
-            "kubelet_pod_start_total_duration_seconds_bucket{le=\"45\"} 1",
-            "kubelet_pod_start_sli_duration_seconds_bucket{le=\"20\"} 1",
-            "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 1",
-        ] {
-            assert!(text.contains(wanted), "{wanted}");
-        }
-        assert!(PULLED.lock().is_empty());
+        let at = |second: i64| Timestamp::from_second(second).expect("time");
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"creationTimestamp": at(1000).to_string()}})).expect("pod");
+        let seconds = |pod: &Pod, pulling: u64| -> Vec<u64> {
+            let times = start_times(pod, at(1002), Duration::from_secs(pulling), at(1040));
+            times.into_iter().map(|(.., took)| took.as_secs()).collect()
+        };
+        assert_eq!(seconds(&pod, 30), [38, 40, 10]);
+        assert_eq!(seconds(&pod, 90), [38, 40, 0]);
+        assert_eq!(seconds(&Pod::default(), 30), [38]);
+    }
+
+    #[test]
+    fn certificates_tell_how_long_they_last() {
+        let now = Timestamp::from_second(1000).expect("time");
+        assert_eq!(seconds_left([Some(1060), Some(940)], now), [Some(60), Some(-60)]);
+        assert_eq!(seconds_left([None, Some(i64::MIN)], now), [None, Some(i64::MIN)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Asking for a certificate: a CertificateSigningRequest is made, and watched until it is signed or refused.
 
+use crate::metrics::Role;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -30,6 +31,14 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    /// Which of the kubelet's certificates it is.
+    pub(super) fn role(&self) -> Role {
+        match self.usage {
+            "server auth" => Role::Serving,
+            _ => Role::Client,
+        }
+    }
+
     /// What a kubelet shows the API server.
     pub(super) fn client(node: &str) -> Self {
         Self {

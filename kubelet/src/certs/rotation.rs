@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::request::Wanted;
 use super::store::{Leaf, Store};
+use crate::metrics;
 
 /// The pause after a failure, and its largest; it doubles.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -32,9 +33,11 @@ pub(super) async fn keep(
     renewed: impl Fn() + Send,
     shutdown: CancellationToken,
 ) {
-    let mut pause = PAUSE;
+    let (mut pause, role) = (PAUSE, wanted.role());
     loop {
-        let due = due(store.load().as_ref(), &wanted, rand::random());
+        let leaf = store.load();
+        metrics::certificate(role, leaf.as_ref().map(|leaf| leaf.not_after));
+        let due = due(leaf.as_ref(), &wanted, rand::random());
         let wait = Duration::from_secs(u64::try_from(due - Timestamp::now().as_second()).unwrap_or(0));
         tracing::debug!(file = %store.current().display(), seconds = wait.as_secs(), "Waiting for the certificate rotation");
         tokio::select! {
@@ -49,6 +52,9 @@ pub(super) async fn keep(
         let stored = obtained.and_then(|(certificate, key)| store.update(&certificate, &key, Timestamp::now()));
         match stored {
             Ok(()) => {
+                if let Some(leaf) = leaf {
+                    metrics::certificate_replaced(role, Timestamp::now().as_second() - leaf.not_before);
+                }
                 pause = PAUSE;
                 renewed();
                 tokio::select! {
@@ -57,6 +63,7 @@ pub(super) async fn keep(
                 }
             }
             Err(error) => {
+                metrics::certificate_failed(role);
                 tracing::error!(
                     error = format!("{error:#}"),
                     "Failed while requesting a signed certificate from the control plane"

@@ -91,8 +91,8 @@ pub struct Collector {
     cx: Arc<Context>,
     policy: Policy,
     started: Instant,
-    /// Time when each image was last seen in use, or first seen.
-    last_used: Mutex<HashMap<String, Instant>>,
+    /// Time when each image was last seen in use, or first seen; nothing before the first look.
+    last_used: Mutex<Option<HashMap<String, Instant>>>,
 }
 
 impl Collector {
@@ -124,8 +124,11 @@ impl Collector {
         }
         let in_use = images.iter().map(|image| is_kept(image, &used)).collect::<Vec<_>>();
         let mut last_used = self.last_used.lock();
+        // What is there at the first look may have been there before the kubelet, what comes later was pulled meanwhile.
+        let unseen = if last_used.is_none() { self.started } else { Instant::now() };
+        let last_used = last_used.get_or_insert_default();
         last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
-        Some(old_enough(images.into_iter().zip(in_use), &mut last_used, self.started, self.policy.least_age))
+        Some(old_enough(images.into_iter().zip(in_use), last_used, unseen, self.policy.least_age))
     }
 
     /// Removes all images that nothing uses. Answers for upstream's `DeleteUnusedImages`.
@@ -157,16 +160,15 @@ impl Collector {
     }
 }
 
-/// Of images, each with whether it is in use, those unused for `least_age`, the longest unused first. An image that is seen
-/// for the first time was pulled since the look before, or before the kubelet `started`.
+/// Of images, each with whether it is in use, those unused for `least_age`, the longest unused first. One that is seen for
+/// the first time counts as used last at `unseen`.
 fn old_enough(
     images: impl Iterator<Item = (v1::Image, bool)>,
     last_used: &mut HashMap<String, Instant>,
-    started: Instant,
+    unseen: Instant,
     least_age: Duration,
 ) -> Vec<(Instant, v1::Image)> {
     let now = Instant::now();
-    let unseen = if last_used.is_empty() { started } else { now };
     let mut idle: Vec<(Instant, v1::Image)> = Vec::new();
     for (image, in_use) in images {
         let seen = last_used.entry(image.id.clone()).or_insert(if in_use { now } else { unseen });
@@ -205,13 +207,13 @@ mod tests {
         let image = |id: &str| v1::Image { id: id.into(), ..v1::Image::default() };
         let (mut last_used, hour) = (HashMap::new(), Duration::from_secs(3600));
         let Some(started) = Instant::now().checked_sub(hour) else { return };
-        let mut idle = |images: &[(&str, bool)]| -> Vec<String> {
+        let mut idle = |images: &[(&str, bool)], unseen: Instant| -> Vec<String> {
             let images = images.iter().map(|(id, in_use)| (image(id), *in_use));
-            let idle = old_enough(images, &mut last_used, started, Duration::from_secs(120));
+            let idle = old_enough(images, &mut last_used, unseen, Duration::from_secs(120));
             idle.into_iter().map(|(_, image)| image.id).collect()
         };
-        assert_eq!(idle(&[("old", false), ("busy", true)]), ["old"]);
-        assert_eq!(idle(&[("old", false), ("busy", false), ("pulled", false)]), ["old"]);
+        assert_eq!(idle(&[("old", false), ("busy", true)], started), ["old"]);
+        assert_eq!(idle(&[("old", false), ("busy", false), ("pulled", false)], Instant::now()), ["old"]);
     }
 
     #[test]

@@ -153,6 +153,7 @@ impl Stats {
             let help = "[ALPHA] Number of pods that have not ended, by whether they are static";
             metrics::set("kubelet_active_pods", help, &labels, of(&|pod| !is_pod_terminal(pod)));
         }
+        metrics::tell_certificates(jiff::Timestamp::now());
         let name = self.manager.context().settings.node_name.clone();
         let help = "[ALPHA] The node's name. The count is always 1.";
         metrics::set("kubelet_node_name", help, &[("node", &name)], 1.0);
