@@ -121,18 +121,18 @@ impl Failover {
         if kind == CallKind::Stream {
             return self.open_stream(http::Request::from_parts(parts, body)).await;
         }
-        let call = Arc::new((parts, body.collect().await?.to_bytes()));
+        let call = (parts, body.collect().await?.to_bytes());
         match kind {
-            CallKind::Repeatable => self.send_hedged(call).await,
-            CallKind::Write | CallKind::Stream => self.send_in_turn(kind, call).await,
+            CallKind::Repeatable => self.send_hedged(&call).await,
+            CallKind::Write | CallKind::Stream => self.send_in_turn(kind, &call).await,
         }
     }
 
     /// Sends a request to one member after the other, while none has begun it.
-    async fn send_in_turn(&self, kind: CallKind, call: Arc<Call>) -> Result<Response, BoxError> {
+    async fn send_in_turn(&self, kind: CallKind, call: &Call) -> Result<Response, BoxError> {
         let mut attempt = 1;
         loop {
-            let failure = match self.ask(self.members.pick(), kind, rebuild(&call)).await {
+            let failure = match self.ask(self.members.pick(), kind, rebuild(call)).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -147,11 +147,11 @@ impl Failover {
     /// Sends a read to one member, and again to the next one whenever no answer came for a while: one that a follower holds
     /// for a leader that is gone is not answered there before it times out, and the next one sent there is. The first answer
     /// counts.
-    async fn send_hedged(&self, call: Arc<Call>) -> Result<Response, BoxError> {
+    async fn send_hedged(&self, call: &Call) -> Result<Response, BoxError> {
         let kind = CallKind::Repeatable;
         let ask = |asked| {
             let at = self.members.pick_but(asked);
-            (at, self.ask(at, kind, rebuild(&call)))
+            (at, self.ask(at, kind, rebuild(call)))
         };
         let (mut last, first) = ask(None);
         let mut asked = FuturesUnordered::from_iter([first]);
