@@ -55,12 +55,17 @@ where
     }
 }
 
-/// Says how a call went. A server that fails one says it in the head of its answer.
-fn conclude<A, E: std::fmt::Display>(mut span: Span, answer: &Result<Response<A>, E>) {
-    let status = match answer {
+/// Status of a call whose answer begins to come. A server that fails a call says so in the head of its answer.
+pub fn status<A, E: std::fmt::Display>(answer: &Result<Response<A>, E>) -> Status {
+    match answer {
         Ok(answer) => Status::from_header_map(answer.headers()).unwrap_or_else(|| Status::ok("")),
         Err(why) => Status::unavailable(why.to_string()),
-    };
+    }
+}
+
+/// Ends the span of a call with the call's status.
+fn conclude<A, E: std::fmt::Display>(mut span: Span, answer: &Result<Response<A>, E>) {
+    let status = status(answer);
     span.number("rpc.grpc.status_code", i64::from(i32::from(status.code())));
     if status.code() != Code::Ok {
         span.fail(status.message());

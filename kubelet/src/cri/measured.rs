@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
-use tonic::{Code, Status};
+use tonic::Code;
 use tower::Service;
 
 /// Upstream's names where they are not the method's own in small letters.
@@ -25,6 +25,7 @@ pub(super) struct Measured<S>(pub(super) S);
 impl<S, B, A> Service<Request<B>> for Measured<S>
 where
     S: Service<Request<B>, Response = Response<A>>,
+    S::Error: std::fmt::Display,
     S::Future: Send + 'static,
 {
     type Response = S::Response;
@@ -41,11 +42,7 @@ where
         let called = self.0.call(request);
         Box::pin(async move {
             let answer = called.await;
-            // A runtime that fails a call says so in the head of its answer.
-            let failed = match &answer {
-                Ok(answer) => Status::from_header_map(answer.headers()).is_some_and(|status| status.code() != Code::Ok),
-                Err(_) => true,
-            };
+            let failed = shared::grpc::status(&answer).code() != Code::Ok;
             crate::metrics::runtime_call(&operation, begun.elapsed(), failed);
             answer
         })
