@@ -32,7 +32,7 @@ pub fn text() -> String {
     shared::metrics::start_time_family() + &FAMILIES.page.text()
 }
 
-/// What is counted of one probe; it goes from the page with the probe.
+/// Metrics of one probe, which leave the page when it is dropped.
 pub(super) struct Counted {
     kind: &'static str,
     container: String,
@@ -46,13 +46,8 @@ const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
 impl Counted {
     pub(super) fn new(kind: ProbeKind, pod: &Pod, container: &str) -> Self {
-        let kind = match kind {
-            ProbeKind::Startup => "Startup",
-            ProbeKind::Liveness => "Liveness",
-            ProbeKind::Readiness => "Readiness",
-        };
         Self {
-            kind,
+            kind: kind.name(),
             container: container.to_owned(),
             pod: pods::name(pod).to_owned(),
             namespace: pods::namespace(pod).to_owned(),

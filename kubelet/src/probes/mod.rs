@@ -27,6 +27,17 @@ pub enum ProbeKind {
     Readiness,
 }
 
+impl ProbeKind {
+    /// Upstream's name in events and metrics.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+        }
+    }
+}
+
 /// The state after success and failure thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {

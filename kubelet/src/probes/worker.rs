@@ -129,11 +129,7 @@ impl Worker {
 
     /// Reports what a person should know; `None` when the attempt says nothing about the container.
     fn report(&self, outcome: &Outcome) -> Option<bool> {
-        let name = match self.kind {
-            ProbeKind::Startup => "Startup",
-            ProbeKind::Liveness => "Liveness",
-            ProbeKind::Readiness => "Readiness",
-        };
+        let name = self.kind.name();
         let field = field_path(&self.pod, &self.container.name);
         let warn = |reason: &str, message: String| {
             self.events.pod(&self.pod, &field, EventType::Warning, reason, &message);
