@@ -1,6 +1,6 @@
 //! The kubelet's own metrics, under upstream's names: a function for each thing that is counted.
 //!
-//! Those of plugins are in `plugins/metrics.rs`, those that are reckoned when somebody asks in `stats/text.rs`.
+//! Metrics of plugins are in `plugins/metrics.rs`; metrics that are computed for each scrape are in `stats/text.rs`.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -116,15 +116,16 @@ pub fn worker_round(operation: &str, begun: Instant) {
 /// Counts the begin of a pod's first round, given when the kubelet heard of the pod.
 pub fn worker_start(pod: &Pod, seen: Timestamp) {
     let help = "[ALPHA] Duration from hearing of a pod to the start of its worker in seconds";
-    time("kubelet_pod_worker_start_duration_seconds", help, &[], default_buckets(), since(seen));
+    time("kubelet_pod_worker_start_duration_seconds", help, &[], default_buckets(), between(seen, Timestamp::now()));
     let containers = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
     let help = "[ALPHA] Number of containers of a pod";
     let sizes = histogram("kubelet_containers_per_pod_count", help, &NO_LABELS, exponential(1.0, 2.0, 5));
     sizes.with_label_values(&NO_LABELS).observe(f64::from(u32::try_from(containers).unwrap_or(u32::MAX)));
 }
 
-fn since(at: Timestamp) -> Duration {
-    Duration::try_from(Timestamp::now().duration_since(at)).unwrap_or_default()
+/// Time between two timestamps; zero when the clock went back.
+fn between(begun: Timestamp, ended: Timestamp) -> Duration {
+    Duration::try_from(ended.duration_since(begun)).unwrap_or_default()
 }
 
 /// First begin and last end of the pulls for pods that do not run yet, by uid.
@@ -152,11 +153,10 @@ fn start_times(
     pulling: Duration,
     now: Timestamp,
 ) -> Vec<(&'static str, &'static str, Duration)> {
-    let since = |at: Timestamp| Duration::try_from(now.duration_since(at)).unwrap_or_default();
     let heard = "[ALPHA] Duration from hearing of a pod to its running in seconds";
-    let mut times = vec![("kubelet_pod_start_duration_seconds", heard, since(seen))];
+    let mut times = vec![("kubelet_pod_start_duration_seconds", heard, between(seen, now))];
     if let Some(created) = pod.metadata.creation_timestamp.as_ref() {
-        let total = since(created.0);
+        let total = between(created.0, now);
         let all = "[ALPHA] Duration from a pod's creation to its running in seconds";
         times.push(("kubelet_pod_start_total_duration_seconds", all, total));
         let without = "[ALPHA] Duration from a pod's creation to its running in seconds, without pulling images";
