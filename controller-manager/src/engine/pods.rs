@@ -177,7 +177,7 @@ pub fn activity_order(a: &Pod, b: &Pod) -> Ordering {
         .then_with(|| uid(&a.metadata).cmp(uid(&b.metadata)))
 }
 
-/// How far a pod has come: with a node, its phase, ready.
+/// Progress of a pod: whether it has a node, the rank of its phase, whether it is ready.
 fn standing(pod: &Pod) -> (bool, u8, bool) {
     let phase = match phase(pod) {
         "Unknown" => 1,

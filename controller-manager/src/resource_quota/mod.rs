@@ -166,7 +166,7 @@ fn watch_others(
     }
 }
 
-/// What a quota may have to be counted anew for.
+/// A change for which a quota may have to be counted anew.
 #[derive(Clone, Copy)]
 enum Counted<'a> {
     Pods,

@@ -84,7 +84,7 @@ fn of_volume(name: &str) -> String {
     format!("volume/{name}")
 }
 
-/// What an unbound claim waits for.
+/// Index keys of the objects that can bind an unbound claim.
 fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
     if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound") {
         return Vec::new();

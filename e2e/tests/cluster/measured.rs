@@ -1,4 +1,4 @@
-//! What a kubelet tells of its work.
+//! Metrics that a kubelet serves of its own work.
 
 use crate::cluster::Cluster;
 

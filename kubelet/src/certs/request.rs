@@ -31,7 +31,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Which of the kubelet's certificates it is.
+    /// Role of the certificate: serving or client.
     pub(super) fn role(&self) -> Role {
         match self.usage {
             "server auth" => Role::Serving,

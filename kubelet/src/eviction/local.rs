@@ -9,7 +9,7 @@ use std::path::Path;
 
 const RESOURCE: &str = "ephemeral-storage";
 
-/// What is counted on a disk.
+/// Unit in which the use of a disk is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes that are taken.
@@ -19,7 +19,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What is below a folder; what cannot be read counts nothing.
+    /// Counts everything below a folder; files that cannot be read count nothing.
     pub fn of(self, folder: &Path) -> u64 {
         use std::os::unix::fs::MetadataExt;
         let mut sum = 0;
@@ -34,7 +34,7 @@ impl Unit {
     }
 }
 
-/// What a pod uses, in one unit.
+/// Use of a disk by one pod, in one unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// Of each `emptyDir` by volume name.
@@ -81,7 +81,7 @@ pub fn has_limits(pod: &Pod) -> bool {
     volume_limits(pod).next().is_some() || containers(pod).any(|container| limit(container).is_some())
 }
 
-/// Why the pod has to go, if it uses too much: upstream's name of the limit, and a message.
+/// Finds the first limit that a pod exceeds: upstream's name of the limit, and a message.
 pub fn exceeded(pod: &Pod, used: &Use) -> Option<(&'static str, String)> {
     for (name, text, bytes) in volume_limits(pod) {
         if used.volumes.get(name).is_some_and(|used| *used > bytes) {

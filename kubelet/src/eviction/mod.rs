@@ -169,7 +169,7 @@ impl Eviction {
         }
     }
 
-    /// What a pod has on the disk.
+    /// Measures the use of the disk by a pod.
     async fn measure(&self, pod: &Pod, containers: &[ContainerUsage], unit: local::Unit) -> Option<local::Use> {
         let (settings, uid) = (&self.manager.context().settings, pods::uid(pod));
         let own = containers.iter().filter(|container| container.pod_uid == uid);
@@ -186,7 +186,7 @@ impl Eviction {
         tokio::task::spawn_blocking(move || measure(layers, &volumes, &logs, unit)).await.ok()
     }
 
-    /// What a pod has on the disk, in all and by container.
+    /// Use of the disk by a pod: its sum, and the share of each container.
     async fn disk_use(
         &self,
         pod: &Pod,
@@ -230,7 +230,7 @@ impl Eviction {
     }
 }
 
-/// What a pod has on the disk, given the writable layers of its containers.
+/// Measures volumes and logs of a pod and adds them to the writable layers of its containers.
 fn measure(layers: BTreeMap<String, u64>, volumes: &Path, logs: &Path, unit: local::Unit) -> local::Use {
     let folders = std::fs::read_dir(volumes).into_iter().flatten().flatten();
     let sizes = folders.filter_map(|entry| Some((entry.file_name().into_string().ok()?, unit.of(&entry.path()))));

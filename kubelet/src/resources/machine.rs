@@ -104,7 +104,7 @@ pub fn allocatable(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<S
     amounts
 }
 
-/// What the pods of a node may have together: capacity without what is reserved. Answers for upstream's
+/// Limits of all pods of a node together: its capacity less the reservations. Answers for upstream's
 /// `getNodeAllocatableAbsolute`: pods are evicted before the threshold is reached, not killed at it.
 pub fn enforced(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<String, Quantity> {
     let cpu = u64::try_from(reserved(config, "cpu").milli_value()).unwrap_or_default();
@@ -115,7 +115,7 @@ pub fn enforced(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<Stri
     amounts
 }
 
-/// What is reserved for the kubelet and the system together.
+/// Sum of the reservations for the kubelet and for the system.
 fn reserved(config: &ResourceConfig, name: &str) -> Amount {
     let of = |map: &BTreeMap<String, String>| map.get(name).and_then(|text| text.parse::<Amount>().ok());
     let mut sum = of(&config.kube_reserved).unwrap_or_default();

@@ -62,7 +62,7 @@ pub struct Ledger {
     volumes: Mutex<Volumes>,
 }
 
-/// How a claim that waits for its first consumer is to be bound.
+/// Decision for a claim that waits for its first consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// To the existing volume of that name.
@@ -198,7 +198,7 @@ impl Ledger {
         chosen.pods += 1;
     }
 
-    /// How a claim is to be bound, if a pod that is on its way has decided it.
+    /// Decision for a claim that a pod which is being bound has made, if any.
     pub fn chosen(&self, claim: &str) -> Option<Choice> {
         self.volumes.lock().claims.get(claim).map(|chosen| chosen.choice.clone())
     }

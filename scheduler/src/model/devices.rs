@@ -134,7 +134,7 @@ pub enum Fault {
     None,
     /// Not all slices of the newest generation are there.
     Incomplete,
-    /// It contradicts itself: two devices have one name.
+    /// Two devices of the pool have one name.
     Invalid,
 }
 

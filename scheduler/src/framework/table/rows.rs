@@ -43,7 +43,7 @@ struct Group {
     /// Slots by the scores that stand for themselves.
     buckets: BTreeMap<i64, Vec<u32>>,
     len: usize,
-    /// It is among the table's emptied groups.
+    /// Set while the group is among the table's emptied groups.
     emptied: bool,
 }
 
