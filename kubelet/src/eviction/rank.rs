@@ -1,10 +1,10 @@
 //! Which pod goes first. Pure.
 
 use super::signals::{Observed, Signal, Threshold};
+use crate::resources::at_peak;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource as k8s;
 use proto::quantity::Quantity;
-use shared::types::is_sidecar;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -38,17 +38,9 @@ fn amount(list: Option<&BTreeMap<String, k8s::Quantity>>, resource: &str) -> Opt
 /// overhead.
 fn pod_request(spec: &PodSpec, resource: &str) -> u64 {
     let of = |c: &Container| amount(c.resources.as_ref().and_then(|r| r.requests.as_ref()), resource).unwrap_or(0);
-    let (mut sidecars, mut peak) = (0_u64, 0);
-    for init in spec.init_containers.iter().flatten() {
-        let running = sidecars.saturating_add(of(init));
-        peak = peak.max(running);
-        if is_sidecar(init) {
-            sidecars = running;
-        }
-    }
-    let running = spec.containers.iter().fold(sidecars, |sum, c| sum.saturating_add(of(c)));
+    let containers = at_peak(spec, of, u64::saturating_add, u64::max);
     let whole = amount(spec.resources.as_ref().and_then(|r| r.requests.as_ref()), resource);
-    whole.unwrap_or_else(|| running.max(peak)).saturating_add(amount(spec.overhead.as_ref(), resource).unwrap_or(0))
+    whole.unwrap_or(containers).saturating_add(amount(spec.overhead.as_ref(), resource).unwrap_or(0))
 }
 
 impl Candidate {

@@ -93,25 +93,30 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.containers.iter().chain(spec.init_containers.iter().flatten())
 }
 
-/// What a pod needs at its peak: app containers and sidecars together, or an init container with the sidecars
-/// that were started before it. Pod-level resources, where set, stand instead.
-pub(super) fn pod_amounts(spec: &PodSpec, of: fn(Option<&ResourceRequirements>) -> Amounts) -> Amounts {
-    let whole = of(spec.resources.as_ref());
-    let mut running = Amounts::default();
-    let mut peak = Amounts::default();
+/// Amount of a pod's containers at its peak: app containers and sidecars together, or an init container with the
+/// sidecars that were started before it.
+pub fn at_peak<T: Copy + Default>(
+    spec: &PodSpec,
+    of: impl Fn(&Container) -> T,
+    sum: fn(T, T) -> T,
+    max: fn(T, T) -> T,
+) -> T {
+    let (mut sidecars, mut peak) = (T::default(), T::default());
     for container in spec.init_containers.iter().flatten() {
-        let amounts = of(container.resources.as_ref());
+        let running = sum(sidecars, of(container));
+        peak = max(peak, running);
         if is_sidecar(container) {
-            running = running.sum(amounts);
-            peak = peak.max(running);
-        } else {
-            peak = peak.max(running.sum(amounts));
+            sidecars = running;
         }
     }
-    for container in &spec.containers {
-        running = running.sum(of(container.resources.as_ref()));
-    }
-    let summed = running.max(peak);
+    let running = spec.containers.iter().fold(sidecars, |running, container| sum(running, of(container)));
+    max(running, peak)
+}
+
+/// Amounts of a pod at its peak with its overhead. Pod-level resources, where set, stand instead of its containers'.
+pub(super) fn pod_amounts(spec: &PodSpec, of: fn(Option<&ResourceRequirements>) -> Amounts) -> Amounts {
+    let whole = of(spec.resources.as_ref());
+    let summed = at_peak(spec, |container| of(container.resources.as_ref()), Amounts::sum, Amounts::max);
     let overhead = Amounts::of(spec.overhead.as_ref());
     Amounts { cpu: whole.cpu.or(summed.cpu), memory: whole.memory.or(summed.memory) }.sum(overhead)
 }

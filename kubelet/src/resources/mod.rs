@@ -12,7 +12,7 @@ mod machine;
 mod tests;
 
 pub use cgroups::{FsCgroups, NoCgroups};
-pub use limits::{Amounts, container_resources, pod_limits, qos_class, sandbox_resources};
+pub use limits::{Amounts, at_peak, container_resources, pod_limits, qos_class, sandbox_resources};
 pub use machine::{allocatable, capacity, cgroup_version, enforced, machine_info};
 
 use k8s_openapi::api::core::v1::Pod;
