@@ -26,7 +26,7 @@ const SAMPLE: usize = 64;
 /// Decides which objects a reader sees.
 pub type Filter = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;
 
-/// What a watcher receives.
+/// An event as a watcher receives it.
 #[derive(Debug)]
 pub struct Message {
     /// Event type.
@@ -37,7 +37,7 @@ pub struct Message {
     pub live: Arc<Live>,
 }
 
-/// Where a watch begins.
+/// Starting point of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// With the state as it is, then its changes.
@@ -46,12 +46,12 @@ pub enum Start {
     After(i64),
 }
 
-/// How a watch begins. Its filter lets nothing through that does not meet all of this.
+/// Parameters of a watch. Its filter must reject every object that does not meet all of these conditions.
 #[derive(Clone, Debug)]
 pub struct Begin<'a> {
     /// Key prefix such as `default/`, or empty.
     pub scope: &'a str,
-    /// Where.
+    /// Starting point.
     pub start: Start,
     /// A revision known to be applied already.
     pub at_least: i64,
@@ -73,13 +73,13 @@ pub struct Watch {
     pub revision: i64,
 }
 
-/// Why a watch or list cannot be served.
+/// Reasons for which a watch or list cannot be served from the cache.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
     /// The changes since that revision are no longer known.
     #[error("too old resource version: {asked} ({oldest})")]
     TooOld {
-        /// What was asked.
+        /// The requested revision.
         asked: i64,
         /// The oldest revision that can be resumed from.
         oldest: i64,
@@ -89,7 +89,7 @@ pub enum CacheError {
     Restarting,
 }
 
-/// Which objects a list is about.
+/// Selects the objects of a list.
 #[derive(Clone, Copy, Default)]
 pub struct Scope<'a> {
     /// Key prefix such as `default/`, or empty.
@@ -98,7 +98,7 @@ pub struct Scope<'a> {
     pub start: &'a str,
     /// Most entries returned (0: all).
     pub limit: usize,
-    /// Which of them.
+    /// Filter of objects; `None` lets all through.
     pub filter: Option<&'a Filter>,
     /// A condition of the filter that an index can answer.
     pub term: Option<&'a Term>,
@@ -118,7 +118,7 @@ pub struct Snapshot {
     pub fetched: usize,
 }
 
-/// What happened after a sequence number.
+/// Changes after a sequence number.
 pub struct Since {
     /// The number to ask with next.
     pub sequence: u64,
@@ -167,7 +167,7 @@ impl Default for Cacher {
 }
 
 impl Cacher {
-    /// What reading from it takes. `row` says what is in it.
+    /// Metrics of reads from this cache; `row` names its resource.
     pub fn reads(&self, row: &Resource) -> &Reads {
         self.reads.get_or_init(|| Reads::new(row))
     }

@@ -1,4 +1,4 @@
-//! Whether a cache says what etcd does (`DetectCacheInconsistency`).
+//! Consistency check of the watch caches against etcd (`DetectCacheInconsistency`).
 //!
 //! Every cache is compared with etcd at one revision, every few minutes. Keys and revisions decide: values are never
 //! fetched. A cache that differs is read anew; its watches end, and its readers wait for that.
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(5 * 60);
 /// Keys fetched at once.
 const PAGE: i64 = 10_000;
 
-/// What came of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Same,
@@ -86,7 +86,7 @@ impl Hub {
     }
 }
 
-/// Whether a page of etcd's keys, with their revisions, is what a cache has next.
+/// Reports whether a page of etcd's keys and revisions matches the next entries of a cache.
 fn agree<'e>(keys: &[(String, i64)], prefix: usize, cached: &mut impl Iterator<Item = &'e Arc<Entry>>) -> bool {
     keys.iter().all(|(key, revision)| {
         cached.next().is_some_and(|entry| *entry.key == key[prefix..] && entry.revision == *revision)

@@ -19,7 +19,7 @@ impl Budget {
         Arc::new(Self { limit, used: AtomicUsize::new(0) })
     }
 
-    /// What is in use.
+    /// Bytes of the budget in use.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -52,12 +52,12 @@ impl Drop for Share {
 #[derive(Debug)]
 struct Kept {
     bytes: Bytes,
-    /// Where the value that stands first in it ends.
+    /// Offset at which the first value of the compressed element ends.
     first: u32,
     _share: Share,
 }
 
-/// What an element of a list begins with.
+/// Opening bytes of an element of a list.
 const METADATA: &[u8] = br#"{"metadata":"#;
 
 /// The end of the object that begins at `start` of some JSON text; 0 when there is none.
@@ -87,7 +87,7 @@ fn object_end(json: &[u8], start: usize) -> u32 {
 pub struct Slot(OnceLock<Box<Kept>>);
 
 impl Slot {
-    /// What is kept.
+    /// Returns the bytes that were kept, if any.
     pub fn get(&self) -> Option<&Bytes> {
         self.0.get().map(|kept| &kept.bytes)
     }

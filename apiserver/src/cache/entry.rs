@@ -1,4 +1,4 @@
-//! What the cache keeps of an object: its bytes and the few values requests select by.
+//! An entry of the watch cache: the bytes of an object and the few values that requests select by.
 //!
 //! Hot path: no trees are kept, no object is cloned, bytes are shared by reference count.
 
@@ -60,11 +60,11 @@ pub struct Entry {
     pub revision: i64,
     /// Lease the key hangs on, or 0.
     pub lease: i64,
-    /// It would be stored in another form now: sealed otherwise, or with defaults that are younger than it.
+    /// A write would store the object in another form now: under another encryption key, or with defaults added since.
     pub stale: bool,
     /// Bytes.
     pub raw: Raw,
-    /// What it was encoded to.
+    /// Encoded form of the object.
     pub encoded: Encoded,
     labels: usize,
     /// Names and values of labels by name, then the values of selectable fields in their table's order.
@@ -150,25 +150,25 @@ pub struct Live {
     pub change: Change,
     /// Whole frames of the change as watchers without selectors see it, filled by the first that needs them.
     pub json: OnceLock<Bytes>,
-    /// The same in protobuf.
+    /// The encoded event in protobuf.
     pub protobuf: OnceLock<Bytes>,
 }
 
 impl Live {
-    /// Nothing is encoded yet.
+    /// Wraps a change without encoding it yet.
     pub fn new(change: Change) -> Self {
         Self { change, json: OnceLock::new(), protobuf: OnceLock::new() }
     }
 }
 
-/// What a watcher sees of a change.
+/// Type of the event that a watcher receives for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It came to be, or came to match.
+    /// The object was created, or began to match the filter.
     Added,
-    /// It still matches.
+    /// The object matches the filter still.
     Modified,
-    /// It is gone, or no longer matches.
+    /// The object was deleted, or matches the filter no longer.
     Deleted,
 }
 
@@ -184,7 +184,8 @@ impl Seen {
 }
 
 impl Change {
-    /// How the change looks through a filter, and the object to show for it (at the revision of the change).
+    /// Returns the event that a watcher with this filter receives, with the object to show (at the revision of the
+    /// change); `None` when the filter matches neither state.
     pub fn seen(&self, matches: impl Fn(&Entry) -> bool) -> Option<(Seen, &Arc<Entry>)> {
         let before = self.before.as_ref().filter(|e| matches(e));
         match (&self.after, before) {
@@ -196,7 +197,7 @@ impl Change {
         }
     }
 
-    /// How it looks without a filter.
+    /// Returns the event of a watcher without a filter.
     pub fn natural(&self) -> Option<Seen> {
         self.seen(|_| true).map(|(seen, _)| seen)
     }

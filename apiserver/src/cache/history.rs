@@ -1,4 +1,4 @@
-//! What happened before a cache began, read back from etcd.
+//! History from before the cache's initial list, read back from etcd.
 //!
 //! All keys are followed, not only those of one resource: every revision has an event, so the one that was waited for is
 //! seen, and with it is known that nothing before it is missing.
@@ -15,7 +15,7 @@ use crate::storage::{self, Store, codec};
 
 /// Bytes of history that are read at most.
 const MOST: usize = 64 << 20;
-/// How long etcd may say nothing.
+/// Longest silence of etcd before reading history is given up.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// All events after a revision up to another.
@@ -52,7 +52,7 @@ pub(super) async fn read(store: &Store, after: i64, upto: i64) -> Result<Vec<Eve
     Err(storage::Error::Timeout)
 }
 
-/// Those of one resource as changes; none when they are not complete.
+/// Decodes the events of one resource into changes; `None` when an event cannot be read.
 pub(super) async fn changes(store: &Store, events: &[Event], prefix: &str, resource: &Row) -> Option<Vec<Change>> {
     let entry = async |kv: &etcd_client::KeyValue| -> Option<Arc<Entry>> {
         let stored = store.open(kv.clone()).await.ok()?;

@@ -34,7 +34,7 @@ const CELLS: usize = 16 << 20;
 const PACKS: usize = 16 << 20;
 /// Bytes of changes that wait for a list: one that cannot be read for long is read anew all the same.
 const QUEUED: usize = 256 << 20;
-/// How long whoever needs history waits for its turn to read it.
+/// Longest wait for the turn to read history.
 const RECALL_TURN: Duration = Duration::from_secs(10);
 
 /// A change as etcd told it.
@@ -88,7 +88,7 @@ enum Phase {
 /// A cache and how it is filled.
 pub(super) struct Slot {
     pub(super) resource: Row,
-    /// Which etcd it is in.
+    /// Index of the etcd cluster that holds the resource.
     etcd: usize,
     /// Changes that came from etcd, and lists that were read.
     received: AtomicU64,
@@ -102,15 +102,15 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether etcd holds values that are in no cache.
+    /// Reports whether etcd holds values of this resource that could not be decoded.
     pub(super) fn has_unreadable(&self) -> bool {
         !self.missing.lock().is_empty()
     }
 }
 
-/// How one cache is doing.
+/// Statistics of one cache.
 pub struct Tally {
-    /// Whose.
+    /// Resource of the cache.
     pub row: Row,
     /// Changes that came from etcd.
     pub received: u64,
@@ -163,7 +163,7 @@ impl Hub {
         (Arc::new(hub), asks)
     }
 
-    /// How far the etcd of a resource is followed. What is in no etcd of its own shares the main one's revisions.
+    /// Progress of the etcd cluster of a resource. Resources without a cluster of their own share the main one's.
     pub fn progress(&self, resource: &Row) -> &Progress {
         match self.progress.as_slice() {
             [only] => only,
@@ -171,12 +171,12 @@ impl Hub {
         }
     }
 
-    /// What encodings that are kept may take.
+    /// Memory budget of the encodings that are kept.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
-    /// What cells of tables that are kept may take.
+    /// Memory budget of the table cells that are kept.
     pub fn cells(&self) -> &Arc<Budget> {
         &self.cells
     }
@@ -186,7 +186,7 @@ impl Hub {
         &self.packs
     }
 
-    /// Whether etcd holds objects of a resource that could not be read.
+    /// Reports whether etcd holds objects of a resource that could not be decoded.
     pub fn has_unreadable(&self, resource: &Row) -> bool {
         self.slots.read().get(&self.prefix(resource)).is_some_and(|slot| slot.has_unreadable())
     }
@@ -222,7 +222,7 @@ impl Hub {
         uncached.chain(cached).collect()
     }
 
-    /// How the caches that run are doing.
+    /// Statistics of the running caches.
     pub fn tallies(&self) -> Vec<Tally> {
         let tally = |slot: &Arc<Slot>| Tally {
             row: slot.resource.clone(),

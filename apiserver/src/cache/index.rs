@@ -11,12 +11,12 @@ use super::entry::Entry;
 
 /// Indexes per resource.
 const MOST: usize = 8;
-/// What was asked for lately without there being an index.
+/// Number of recent conditions without an index that are remembered.
 const REMEMBERED: usize = 32;
 /// Caches that are smaller are looked through.
 pub(super) const WORTH_IT: usize = 128;
 
-/// What an index is by.
+/// Value that an index is built by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     /// The value of a label.

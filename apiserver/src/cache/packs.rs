@@ -11,7 +11,7 @@ use bytes::Bytes;
 use flate2::{Compress, Compression, Crc, FlushCompress};
 use parking_lot::Mutex;
 
-/// What a piece was made of.
+/// Fingerprint of the uncompressed content of a chunk.
 pub type Fingerprint = u128;
 
 /// A compressed piece.

@@ -1,4 +1,4 @@
-//! How far the caches have followed one etcd.
+//! Revision up to which the caches have followed one etcd cluster.
 //!
 //! The watch of the [`super::Hub`] sees every revision, so a cache is as new as revision R when an event at R or later
 //! was seen. A consistent read asks etcd for its revision (one read of no data, shared by all readers that wait at that
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::storage::{self, Store};
 
-/// How long a consistent read waits for the caches.
+/// Longest wait of a consistent read for the caches to catch up.
 const CATCH_UP: Duration = Duration::from_secs(3);
 /// Readers that may wait for one revision read.
 const READERS: usize = 4096;
@@ -19,11 +19,11 @@ const READERS: usize = 4096;
 /// Readers that wait for etcd's revision.
 pub struct Asks(mpsc::Receiver<oneshot::Sender<i64>>);
 
-/// Where they ask.
+/// Channel of requests for the current revision.
 type Desk = mpsc::Sender<oneshot::Sender<i64>>;
 
 thread_local! {
-    /// Where the readers of this thread ask, by where all others do.
+    /// The request channels of this thread's readers, each beside the global one it stands for.
     static NEAR: RefCell<Vec<(Desk, Desk)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -51,12 +51,12 @@ impl Progress {
         self.processed.send_replace(revision);
     }
 
-    /// As [`Progress::set`], unless more is in the caches already.
+    /// Advances the progress to a revision; does nothing when the caches are ahead of it.
     pub(super) fn raise(&self, revision: i64) {
         self.processed.send_if_modified(|r| std::mem::replace(r, (*r).max(revision)) < revision);
     }
 
-    /// Whether etcd is known to have forgotten what was at a revision.
+    /// Reports whether etcd is known to have compacted a revision.
     pub fn has_forgotten(&self, revision: i64) -> bool {
         revision < self.store.compacted()
     }

@@ -1,4 +1,4 @@
-//! What reading from one cache takes, under upstream's names. A cache finds its own rows of the families once.
+//! Metrics of reads from one cache, under upstream's names. Each cache looks up its own series once.
 
 use std::time::Instant;
 

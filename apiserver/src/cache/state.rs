@@ -1,4 +1,4 @@
-//! What a cache holds, and how it changes: objects by key, a bounded ring of the last changes, indexes, watchers.
+//! State of a cache and its transitions: objects by key, a bounded ring of the last changes, indexes, watchers.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -110,10 +110,10 @@ pub(super) struct State {
     /// Revision of the newest change applied, or of the initial list.
     pub(super) revision: i64,
     pub(super) ring: VecDeque<Change>,
-    /// When each of them was seen.
+    /// Time at which each of them arrived.
     seen_at: VecDeque<Instant>,
     ring_bytes: usize,
-    /// How many at its front are history that was read back.
+    /// Number of changes at the front of the ring that are history read back from etcd.
     recalled: usize,
     /// The ring holds every change after this revision.
     pub(super) floor: i64,
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// How many changes since the initial list the ring holds.
+    /// Number of changes in the ring that arrived after the initial list.
     pub(super) fn own_changes(&self) -> usize {
         self.ring.len() - self.recalled
     }

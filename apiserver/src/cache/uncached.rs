@@ -21,10 +21,10 @@ const BUFFER: usize = 100;
 /// Objects per page of the state that a watch begins with.
 const PAGE: i64 = 500;
 
-/// What is known of such resources.
+/// Resources that are served without a watch cache.
 pub(super) struct Uncached {
     caching: Caching,
-    /// Those that were asked for, by key prefix, and how many objects there are of them.
+    /// Resources requested so far, by key prefix, with the number of their objects once it is known.
     counts: Mutex<BTreeMap<String, (Row, Option<usize>)>>,
     /// Another one was asked for.
     another: Notify,
@@ -45,7 +45,7 @@ impl Uncached {
 }
 
 impl Hub {
-    /// Whether requests for a resource are answered from its cache.
+    /// Reports whether requests for a resource are answered from its cache.
     pub fn caches(&self, resource: &Row) -> bool {
         let has = self.uncached.caching.has(resource);
         if !has {

@@ -130,7 +130,7 @@ impl Aggregated {
         Document { tag: tag(&digests), text: [head.as_bytes(), &texts.join(&b","[..]), b"]}\n"].concat() }
     }
 
-    /// Whether a document is another one than that before.
+    /// Reports whether a document differs from the one seen last, and remembers it.
     fn is_news(&self, document: &Document, core: bool) -> bool {
         let last = &mut self.last.lock()[usize::from(core)];
         let other = *last != document.tag;

@@ -16,7 +16,7 @@ use crate::flowcontrol::Classified;
 use crate::negotiate::{self, Accepted, Format, Media};
 use crate::verbs::{Body, COMPRESS_FROM, Reply};
 
-/// What of the request shapes the answer.
+/// Parts of the request that shape the response.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
     /// Media types the server speaks.
@@ -31,9 +31,9 @@ pub struct Shape {
     pub known: Option<String>,
     /// For the `Audit-Id` header.
     pub audit_id: String,
-    /// Nobody knows who asks.
+    /// The request is not authenticated.
     pub stranger: bool,
-    /// What flow control made of the request.
+    /// Flow schema and priority level of the request.
     pub classified: Option<Classified>,
 }
 
@@ -41,7 +41,7 @@ fn code(n: u16) -> StatusCode {
     StatusCode::from_u16(n).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// What every answer carries that the server itself begins.
+/// Headers of every response that the server itself begins.
 fn common(shape: &Shape) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
     let classified = shape.classified.as_ref();
     let said = [
@@ -179,7 +179,8 @@ fn gzip(bytes: &[u8]) -> Option<Bytes> {
     e.finish().ok().map(Bytes::from)
 }
 
-/// How the client takes an error, which has no tables and no parts.
+/// Negotiates the media type of an error; tables and partial objects do not apply to one. `None` when nothing
+/// acceptable is served.
 fn plainly(shape: &Shape) -> Option<Accepted> {
     negotiate::parse_plain(shape.media, shape.accept.as_deref()).ok()
 }
@@ -235,7 +236,7 @@ pub fn said(body: impl Into<String>, shape: &Shape) -> HttpResponse {
     start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
-/// Nothing but a code.
+/// Builds an empty response with a status code.
 pub fn empty(n: u16, shape: &Shape) -> HttpResponse {
     start(n, shape).finish()
 }

@@ -1,4 +1,4 @@
-//! What comes with a request, and how long answers are sent.
+//! Request bodies, and how long responses are sent.
 
 use std::convert::Infallible;
 use std::task::Poll;
@@ -38,8 +38,8 @@ fn wrong(error: PayloadError) -> String {
     }
 }
 
-/// What is long keeps the request's seat until it has nothing more to send at once, for what it holds meanwhile: a list
-/// to its end, a watch until it waits for changes. It takes turns. A watch counts until it ends.
+/// Holds the request's seat while a long response is sent, for the memory it takes: a list to its end, a watch until it
+/// waits for changes. Long responses yield between chunks. A watch is counted until it ends.
 pub(super) fn held(
     mut reply: Reply,
     permit: Option<Permit>,

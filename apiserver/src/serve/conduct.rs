@@ -1,5 +1,4 @@
-//! What holds for every answer whatever it is about: which pages of other origins may read it, that it is had over TLS
-//! only, how long it may take. Pure but for the clock.
+//! Policies for every response: CORS, HSTS, probabilistic GOAWAY and the deadline. Pure but for the clock.
 
 use std::time::Duration;
 
@@ -141,13 +140,14 @@ impl Conduct {
         })
     }
 
-    /// Whether a page of this origin may read answers.
+    /// Reports whether pages of an origin may read responses (`--cors-allowed-origins`).
     pub fn may_read(&self, origin: &str) -> bool {
         !origin.is_empty() && self.origins.iter().any(|pattern| pattern.is_match(origin))
     }
 
-    /// Whether the connection of a request is to take no more after it, so that its client comes back to whichever
-    /// server is less busy. `dice` is in 0 to 1, and thrown where there is a chance. HTTP/2 only: its connections last.
+    /// Reports whether to close the connection of a request, so that its client reconnects to a less busy server
+    /// (`--goaway-chance`). `dice` is in 0 to 1 and thrown only where a chance is set. HTTP/2 only, whose connections
+    /// last.
     pub fn sends_away(&self, version: Version, dice: impl FnOnce() -> f64) -> bool {
         self.goaway > 0.0 && version == Version::HTTP_2 && dice() < self.goaway
     }
@@ -173,7 +173,7 @@ impl Conduct {
         }
     }
 
-    /// How long a request may take: what the client says, as far as the server allows it.
+    /// Deadline of a request: `?timeout=`, up to `--request-timeout`. An invalid value is a bad request.
     ///
     /// # Errors
     /// `400` when the client's word is no duration.

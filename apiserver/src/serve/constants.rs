@@ -2,8 +2,8 @@
 
 use shared::metrics;
 
-/// What upstream counts of its own inner doubts. There is one validation here and one way to write a label, so that
-/// nothing can disagree; whoever alerts on these families finds them all the same.
+/// Metric families of upstream's internal consistency checks. There is one validation here and one way to write a
+/// label, so they stay zero; alerts that name them keep working.
 const NEVER: [(&str, &str); 5] = [
     (
         "apiserver_validation_declarative_validation_mismatch_total",

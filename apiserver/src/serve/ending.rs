@@ -1,4 +1,4 @@
-//! How the server goes down: what is said to requests that come too late, and how long watches may take to end.
+//! Graceful shutdown: rejects late requests and limits how long watches take to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,11 +16,11 @@ use crate::api::RequestInfo;
 
 /// Answered to the end, so that probes and scrapers see how it goes.
 const EXEMPT: [&str; 4] = ["/readyz", "/livez", "/healthz", "/metrics"];
-/// How the server itself is called as a client.
+/// Prefix of the server's own user agent as a client.
 const OWN_AGENT: &str = "kube-apiserver/";
 /// Fewest watches that end in a second.
 const PACE: u32 = 200;
-/// How often it is looked whether all are done.
+/// Interval at which the drain checks whether all requests are done.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// See the module.
@@ -71,7 +71,8 @@ impl Ending {
         }
     }
 
-    /// Whether clients are told to go elsewhere over a port that stays open until all are served.
+    /// Reports whether clients are sent away over a port that stays open until all are served
+    /// (`--shutdown-send-retry-after`).
     pub fn sends_away(&self) -> bool {
         self.retry_after
     }
@@ -136,8 +137,7 @@ impl Ending {
         wait(&self.running, self.requests).await;
     }
 
-    /// How many watches are to end in a second, so that all have ended in the time they are given; `None` where they are
-    /// given none.
+    /// Number of watches to end in a second so that all have ended within the grace period; `None` without one.
     pub fn pace(&self) -> Option<u32> {
         let open = u128::try_from(self.watching.load(Ordering::SeqCst)).unwrap_or(u128::MAX);
         let needed = open.saturating_mul(1000).checked_div(self.watches.as_millis())?;
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// As long as any request may take, and not a moment longer than they do.
+    /// The drain waits for requests until they finish, and no longer than the longest request may take.
     #[tokio::test(start_paused = true)]
     async fn requests_are_waited_for() {
         let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &[]).expect("flags"));
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(futures::FutureExt::now_or_never(ending.watched()), Some(()));
     }
 
-    /// Whatever is sent, as long as it is given.
+    /// The drain waits for streams, watches and responses as long as it is allowed.
     #[tokio::test(start_paused = true)]
     async fn streams_are_waited_for() {
         let ending = Ending::from_flags(&FlagSet::of("kube-apiserver", &[]).expect("flags"));

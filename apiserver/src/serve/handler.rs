@@ -30,7 +30,7 @@ use crate::negotiate;
 use crate::verbs::query::{Query, is_escaped, unescaped};
 use crate::verbs::{self, Body, Request};
 
-/// Where the log's verbosity is changed.
+/// Path at which the log's verbosity is changed.
 const VERBOSITY: &str = "/debug/flags/v";
 
 /// Certificates of a connection's client.
@@ -115,13 +115,14 @@ struct Asked<'a> {
     info: &'a RequestInfo,
     query: &'a Query,
     since: Instant,
-    /// When its time is up; never for what the client may take as long over as it likes.
+    /// Deadline of the request; `None` for long-running requests and those that set their own pace.
     until: Option<Instant>,
     spanned: &'a Spanned,
 }
 
 impl Asked<'_> {
-    /// What work comes to, unless it takes too long. It stays where it is: to move it would take room for each move.
+    /// Awaits work until the deadline; `None` when it passes first. The future stays in place, because moving it would
+    /// take its size in stack again.
     async fn in_time<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match self.until {
             Some(until) => tokio::time::timeout_at(until.into(), work).await.ok(),
@@ -129,8 +130,8 @@ impl Asked<'_> {
         }
     }
 
-    /// How a request whose time is up is written down: who writes is told so by the one that works on it, and reads break
-    /// off.
+    /// Status under which an expired request is audited: the verb itself answers a write with a timeout, and a read
+    /// breaks off.
     fn expired(&self) -> Status {
         let writes = matches!(self.info.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection");
         match self.info.is_resource && writes {
@@ -172,7 +173,7 @@ impl Asked<'_> {
         self.req.uri().path_and_query().map_or("/", |p| p.as_str())
     }
 
-    /// What is written down of it, when anything is.
+    /// Begins the audit trail of the request, when audit is enabled and the policy selects it.
     fn trail(&self, server: &Server, head: &Head<'_>, user: &UserInfo, audit_id: &str) -> Option<Trail> {
         let audit = server.audit.as_ref()?;
         let (headers, peer) = (self.req.headers(), self.req.peer_addr());
@@ -249,7 +250,7 @@ impl Asked<'_> {
     }
 }
 
-/// Who asks, and may he?
+/// Runs the filters before a handler: authentication, audit, impersonation, flow control and authorization.
 async fn enter(
     server: &Server,
     asked: &Asked<'_>,
@@ -448,7 +449,7 @@ impl Admitted<'_> {
         }
     }
 
-    /// What the verbs are told.
+    /// Builds the request as the verbs take it.
     fn request(&self, user: UserInfo, messages: bool, noted: &verbs::Noted) -> Request {
         let Asked { req, info, query, .. } = *self.asked;
         Request {
@@ -531,7 +532,7 @@ impl Admitted<'_> {
     }
 }
 
-/// Whether a request opens a session in a pod by GET, as WebSocket clients must: that needs the right to create one, too.
+/// Reports whether a GET opens a session in a pod, as WebSocket clients do: that needs the right to `create` as well.
 fn opens_by_get(info: &RequestInfo, upgrades: bool) -> bool {
     upgrades
         && info.verb == "get"

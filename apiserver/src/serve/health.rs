@@ -15,7 +15,7 @@ use crate::storage::Store;
 use crate::storage::transform::Loaded;
 use crate::verbs::query::Query;
 
-/// What must have happened before the server is ready.
+/// Post-start steps that precede readiness.
 #[derive(Debug, Default)]
 pub struct Milestones {
     /// Caches the policies read are filled.
@@ -82,25 +82,25 @@ const STORAGE_READINESS: &str = "poststarthook/storage-readiness";
 pub struct Health {
     /// etcd.
     pub store: Store,
-    /// What happened so far.
+    /// Steps done so far.
     pub milestones: Arc<Milestones>,
     /// Objects made at start.
     pub bootstrap: Arc<Progress>,
-    /// What this server stores resources as is written down, where that is asked for.
+    /// Storage versions this server has yet to publish, with the feature gate.
     pub versions: Option<Arc<StorageVersions>>,
-    /// How the checks went.
+    /// Results of the checks.
     pub results: Results,
-    /// Whether this server takes part in elections.
+    /// This server takes part in coordinated leader election.
     pub elections: bool,
     /// Encryption at rest, with the services it asks.
     pub encryption: Option<Loaded>,
-    /// How long etcd may take to answer the checks `etcd` and `etcd-readiness`.
+    /// Timeouts of the checks `etcd` and `etcd-readiness`.
     pub etcd_timeouts: (Duration, Duration),
-    /// What is not yet held against a server that starts.
+    /// Grace period of checks after start.
     pub patience: Patience,
 }
 
-/// How long a server may take to start.
+/// Time limits of the start.
 #[derive(Debug)]
 pub struct Patience {
     started: Instant,
@@ -121,14 +121,14 @@ impl Patience {
         }
     }
 
-    /// Whether a check of what is done at start does not count yet.
+    /// Reports whether a check of a post-start step is ignored while the server starts.
     fn spares(&self, check: &str, probe: Probe) -> bool {
         let at_start = check.starts_with("poststarthook/") || check == "autoregister-completion";
         probe == Probe::Livez && at_start && self.started.elapsed() <= self.alive
     }
 }
 
-/// How the checks of each probe went.
+/// Results of the checks of each probe.
 #[derive(Debug, Default)]
 pub struct Results(Mutex<BTreeMap<(String, Probe), Tally>>);
 

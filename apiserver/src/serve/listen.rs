@@ -20,14 +20,14 @@ use super::server::Server;
 const STREAMS: u32 = 100;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// What is left of the connections at the end has so long to hear of it.
+/// Time that the remaining connections have to hear of the shutdown.
 const PARTING: Duration = Duration::from_secs(5);
 /// Connections at the same time, as far as there are files: seven parts in eight may be of clients that nobody knows.
 const CONNECTIONS: usize = 32_768;
 /// Least number of threads that serve connections.
 const LEAST_WORKERS: usize = 2;
 
-/// Why the port cannot be served.
+/// Reasons for which the port cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No certificate.
@@ -39,9 +39,9 @@ pub enum Error {
     /// The port is taken, or not ours.
     #[error("failed to create listener: failed to listen on {address}: {source}")]
     Bind {
-        /// Where.
+        /// Address to bind.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
     /// Anything else.
@@ -49,7 +49,7 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
-/// Where to listen and what to call ourselves.
+/// Addresses to bind and to advertise.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
     /// `--bind-address`.

@@ -1,5 +1,4 @@
-//! What `/metrics` tells of requests: how many there were, how long they took, how large the answers to reading ones
-//! were, and which still go on.
+//! Request metrics: counts, durations, response sizes and requests in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +11,7 @@ use super::ending::{Counted, Ending};
 use crate::api::RequestInfo;
 use crate::verbs::query::Query;
 
-/// Where requests are measured.
+/// Request metrics, registered.
 pub(super) struct Meters {
     total: CounterVec,
     duration: HistogramVec,
@@ -31,7 +30,7 @@ pub(super) struct Meters {
 }
 
 const COMPONENT: &str = "apiserver";
-/// What a request may say of unknown fields; anything else is the last.
+/// Values of `fieldValidation` as a label; anything else counts as the last.
 const FIELD_VALIDATION: [&str; 5] = ["", "Ignore", "Warn", "Strict", "invalid"];
 
 impl Default for Meters {
@@ -124,7 +123,7 @@ pub(super) fn verb(info: &RequestInfo, content_type: &str) -> &'static str {
     }
 }
 
-/// What a request is about: one object, or what is in a namespace or in the cluster.
+/// Scope of a request as a label: `resource`, `namespace` or `cluster`.
 pub(super) fn scope(info: &RequestInfo) -> &'static str {
     match (info.name.is_empty() && info.verb != "create", info.namespace.is_empty()) {
         (false, _) => "resource",
@@ -184,7 +183,7 @@ impl Meters {
         self.terminated.with_label_values(&labels).inc();
     }
 
-    /// Where it is counted that the answer to a request breaks off.
+    /// Counter of responses to a request that break off.
     pub(super) fn aborts(&self, info: &RequestInfo, content_type: &str) -> Counter {
         self.aborted.with_label_values(&of_request(verb(info, content_type), info)[..6])
     }
@@ -205,7 +204,7 @@ impl Meters {
         }
     }
 
-    /// What is to be known of an answer when it has been sent.
+    /// Begins the measurement of a response while it is sent.
     pub(super) fn sending(&self, info: &RequestInfo, ending: &Ending) -> Sending {
         let labels = of_request(verb(info, ""), info);
         let reads = matches!(labels[0], "GET" | "LIST");

@@ -71,7 +71,7 @@ mod tests {
     use actix_web::body::BodyStream;
     use futures::stream;
 
-    /// How often an answer was counted of which so many pieces are taken.
+    /// Returns the abort count of a response after a number of its chunks were read.
     async fn aborts(body: BoxBody, pieces: usize) -> f64 {
         let counter = Counter::new("aborts", "help").expect("a counter");
         let mut passing = Passing::new(body, counter.clone());

@@ -1,4 +1,4 @@
-//! What is not a resource: health, version, discovery, OpenAPI, metrics, token documents.
+//! Paths that are not resources: health, version, discovery, OpenAPI, metrics, OpenID documents.
 
 use actix_web::HttpResponse;
 use proto::Value;
@@ -18,9 +18,9 @@ use crate::openapi;
 use crate::verbs::Reply;
 use crate::verbs::query::Query;
 
-/// What documents of discovery come in: there is no CBOR of them.
+/// Media types of discovery documents, which are not served in CBOR.
 const MEDIA: Media = Media { cbor: false, stores_json: false };
-/// What most other documents come in.
+/// Media type of most other documents.
 const JSON: &str = "application/json";
 
 fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
@@ -37,7 +37,7 @@ fn resource_list(server: &Server, rows: &[Row], group: &str, version: &str) -> O
     Some(list)
 }
 
-/// Whether the client names a form of discovery documents.
+/// Reports whether the client accepts a form of discovery documents.
 fn takes_any(shape: &Shape) -> bool {
     negotiate::names_any(MEDIA.bodies(), shape.accept.as_deref())
 }
@@ -130,7 +130,7 @@ async fn schema_document(
 /// Media type of key sets.
 const JWKS: &str = "application/jwk-set+json";
 
-/// Whether the client takes a media type that is offered alone.
+/// Reports whether the client accepts the only media type that is offered.
 fn takes(shape: &Shape, offered: &str) -> bool {
     negotiate::names_any(&[offered], shape.accept.as_deref())
 }
@@ -205,8 +205,8 @@ fn exposition(body: String, shape: &Shape) -> HttpResponse {
     response
 }
 
-/// Whether a page is there for a method: what a router answers asks for it, and what stands before it, as groups and
-/// custom resources do, does not.
+/// Reports whether a path answers a method: only the routes of upstream's go-restful router check it; the handlers
+/// before it, for groups and custom resources, do not.
 fn takes_method(server: &Server, segments: &[&str], method: &str) -> bool {
     match segments {
         ["apis"] => true,
@@ -267,7 +267,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Which groups, versions and resources there are.
+/// Answers discovery: groups, versions and resources.
 fn discover(server: &Server, segments: &[&str], shape: &Shape) -> HttpResponse {
     let (rows, directory) = (server.engine.rows.all(), server.aggregator.directory());
     // What comes from a router is asked for by name.

@@ -1,4 +1,4 @@
-//! What requests are served from, and what `/metrics` says of it.
+//! State that requests are served from, and its metrics.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,13 +25,13 @@ use crate::peers::Peers;
 use crate::verbs::engine::Engine;
 use crate::verbs::query::Query;
 
-/// What requests are served from.
+/// State that requests are served from.
 pub struct Server {
     /// The object pipeline.
     pub engine: Arc<Engine>,
-    /// Who asks, and may he.
+    /// Authentication and authorization.
     pub access: Arc<Access>,
-    /// What is written down of requests, when anything is.
+    /// Audit, when enabled.
     pub audit: Option<Arc<Audit>>,
     /// Groups that other servers answer.
     pub aggregator: Arc<Aggregator>,
@@ -45,11 +45,11 @@ pub struct Server {
     pub connect: Connect,
     /// Health checks.
     pub health: Health,
-    /// What holds for every answer.
+    /// Policies for every response.
     pub conduct: Conduct,
     /// `host:port` that discovery names.
     pub address: String,
-    /// How it goes down.
+    /// Graceful shutdown.
     pub ending: Arc<Ending>,
     pub(super) meters: Meters,
     objects: GaugeVec,
@@ -137,8 +137,8 @@ impl Server {
         metrics::gather()
     }
 
-    /// Whether a request is for a resource that there is. Requests for others are not counted: what clients make up has no
-    /// end, and everything that is counted is kept.
+    /// Reports whether a request is for a served resource. Others are not counted: made-up names are without bound, and
+    /// every series is kept.
     pub(super) fn knows(&self, info: &RequestInfo) -> bool {
         let part =
             |row: &Row| info.subresource.is_empty() || row.subresources.iter().any(|s| s.name == info.subresource);
@@ -146,7 +146,7 @@ impl Server {
         own.is_some_and(|row| part(&row)) || self.aggregator.directory().lists(info)
     }
 
-    /// When the time of a request is up, if ever.
+    /// Deadline of a request; `None` for long-running ones.
     pub(super) fn deadline(&self, info: &RequestInfo, query: &Query, since: Instant) -> Option<Instant> {
         let limit = self.conduct.deadline(query).unwrap_or_default();
         (!is_long_running(info) && !limit.is_zero()).then(|| since + limit)

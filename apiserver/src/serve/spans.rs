@@ -16,12 +16,12 @@ use super::meters;
 use crate::api::RequestInfo;
 use crate::audit;
 
-/// What spans of the steps before an answer say they are from.
+/// Instrumentation scope of the spans of filters.
 pub(crate) const FILTERS: &str = "k8s.op/apiserver/pkg/endpoints/filterlatency";
-/// Who goes on with a trace of his own: what others bring is only referred to.
+/// Groups whose traces are continued; traces of other clients are only linked.
 const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
 
-/// What a request's span is called: never by what it is about, of which there is no end.
+/// Name of a request's span: of bounded cardinality, hence without the object's name.
 fn name(method: &str, info: &RequestInfo) -> String {
     if !info.is_resource {
         return method.to_owned();
@@ -125,7 +125,7 @@ fn describe(span: &mut Span, request: &HttpRequest, audit_id: &str) {
     }
 }
 
-/// What upstream calls a verb in traces, what comes first in it and what when it has its answer.
+/// Verbs as upstream's traces name them: verb, span name, first step, and the step once there is an answer.
 const VERBS: &[(&str, &str, Option<&str>, &str)] = &[
     ("get", "Get", Some("About to Get from storage"), WRITING),
     ("list", "List", Some("About to List from storage"), "Listing from storage done"),
@@ -137,9 +137,9 @@ const VERBS: &[(&str, &str, Option<&str>, &str)] = &[
 ];
 const WRITING: &str = "About to write a response";
 const WRITTEN: &str = "Writing http response done";
-/// How long sending an answer may take before it is logged.
+/// Duration from which sending a response is logged.
 const SERIALIZED: Duration = Duration::from_secs(5);
-/// Who does not say who he is.
+/// User agent of clients that send none.
 const UNKNOWN: &str = "unknown";
 
 /// A verb at work. When it ends, also when its client goes away, it is written down: as the span of a request that has one,
@@ -155,7 +155,7 @@ pub(super) struct Working<'a> {
 }
 
 impl<'a> Working<'a> {
-    /// It begins.
+    /// Begins the span of a request.
     pub(super) fn begin(request: &'a HttpRequest, info: &'a RequestInfo, audit_id: &'a str) -> Self {
         let verb = VERBS.iter().find(|(verb, ..)| *verb == info.verb);
         let (mut span, mut begun) = (None, None);
@@ -170,7 +170,7 @@ impl<'a> Working<'a> {
         Self { request, info, audit_id, verb, span, begun, answered: None }
     }
 
-    /// What is done for it is part of.
+    /// Span that the work of the request is part of.
     pub(super) fn span(&self) -> Option<&Span> {
         self.span.as_ref()
     }

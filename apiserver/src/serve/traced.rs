@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::audit::Trail;
 
-/// What is to be written down of a request, also when its client goes away before there is an answer.
+/// Audit trail of a request, completed also when its client goes away before the response.
 pub(super) struct Kept(pub(super) Option<Trail>);
 
 impl Drop for Kept {
@@ -35,7 +35,7 @@ pub(super) async fn written_down(mut trail: Trail, response: HttpResponse) -> Ht
     response
 }
 
-/// What comes of work on an answer, or the panic that it ended with. The work stays where it is: it is large.
+/// Awaits the work on a response and catches its panic. The future stays in place, because it is large.
 pub(super) async fn caught(mut work: Pin<&mut impl Future<Output = HttpResponse>>) -> Result<HttpResponse, Panic> {
     let polled = std::future::poll_fn(|cx| {
         let poll = AssertUnwindSafe(|| work.as_mut().poll(cx));
@@ -47,7 +47,7 @@ pub(super) async fn caught(mut work: Pin<&mut impl Future<Output = HttpResponse>
     polled.await
 }
 
-/// Why there will be no answer.
+/// Payload of a panic, which leaves the request without a response.
 pub(super) struct Panic(Box<dyn Any + Send>);
 
 impl Panic {

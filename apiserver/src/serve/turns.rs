@@ -23,7 +23,7 @@ thread_local! {
     static LINE: RefCell<Line> = RefCell::default();
 }
 
-/// Those who wait on a thread.
+/// Tasks of a thread that wait for their turn.
 #[derive(Default)]
 struct Line {
     turn: u64,
