@@ -1,7 +1,7 @@
 //! Reading the `Accept` header: the format of the answer and the form of the objects in it.
 
-/// Whether a client is to have indented JSON: it asked so in its query, which is read as Go's `ParseBool` reads, or it
-/// is one that people look at.
+/// Reports whether a client receives indented JSON: `?pretty=`, read as Go's `ParseBool` reads, or a user agent that
+/// people look at.
 pub fn for_people(asked: Option<&str>, user_agent: &str) -> bool {
     match asked.filter(|text| !text.is_empty()) {
         Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
@@ -19,7 +19,7 @@ pub struct Media {
 }
 
 impl Media {
-    /// What bodies may be in.
+    /// Media types of request bodies.
     pub fn bodies(self) -> &'static [&'static str] {
         const ALL: [&str; 4] =
             ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/cbor"];
@@ -48,7 +48,7 @@ impl Media {
     }
 }
 
-/// Whether this is a name with a value.
+/// Reports whether a text is a name with a value.
 fn is_parameter(text: &str) -> bool {
     text.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty())
 }
@@ -91,7 +91,7 @@ impl Format {
 /// Form of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// As they are.
+    /// Plain objects.
     Object,
     /// Rows of columns, in the given version of `meta.k8s.io`.
     Table(&'static str),
@@ -101,7 +101,7 @@ pub enum Shape {
     MetadataList(&'static str),
 }
 
-/// What the client accepts.
+/// Negotiated form of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Encoding.
@@ -112,7 +112,7 @@ pub struct Accepted {
     pub pretty: bool,
 }
 
-/// Why nothing fits.
+/// Reasons for which no form is acceptable.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotAcceptable {
     /// No such encoding.
@@ -123,8 +123,8 @@ pub enum NotAcceptable {
     Stream,
 }
 
-/// Whether a client names one of these media types, or takes any: what upstream's router asks before a handler does. It
-/// reads neither parameters nor `application/*`.
+/// Reports whether a client names one of these media types, or accepts any: the check of upstream's go-restful router
+/// before a handler. It reads neither parameters nor `application/*`.
 pub fn names_any(offered: &[&str], header: Option<&str>) -> bool {
     let named = |clause: &str| {
         let media = clause.split(';').next().unwrap_or_default().trim();
@@ -138,7 +138,7 @@ pub fn parse(media: Media, header: Option<&str>, watch: bool) -> Result<Accepted
     choose(media, header, watch, true)
 }
 
-/// The same for what comes in one form only.
+/// Negotiates like [`parse`] for objects that have neither tables nor partial forms.
 pub fn parse_plain(media: Media, header: Option<&str>) -> Result<Accepted, NotAcceptable> {
     choose(media, header, false, false)
 }
@@ -198,7 +198,7 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
     Err(NotAcceptable::Shape)
 }
 
-/// How a client takes the aggregated form of discovery.
+/// Negotiated form of aggregated discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AggregatedForm {
     /// Encoding.

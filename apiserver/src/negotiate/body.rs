@@ -14,7 +14,7 @@ use crate::verbs::query::FieldValidation;
 /// A body, and what its sender says it is.
 #[derive(Clone, Copy)]
 pub struct Sent<'a> {
-    /// What is understood.
+    /// Media types the server reads.
     pub media: Media,
     /// `Content-Type`.
     pub content_type: &'a str,
@@ -50,7 +50,7 @@ pub fn json_text(format: Format, body: &[u8]) -> Result<(Cow<'_, [u8]>, Vec<Stri
 pub struct Decoded {
     /// The object, canonical, with `apiVersion` and `kind`.
     pub object: Value,
-    /// What lenient decoding found.
+    /// Warnings of lenient decoding.
     pub warnings: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ fn unrecognized(kind: &str, why: &str) -> Status {
     Status::bad_request(&format!("the object provided is unrecognized (must be of type {kind}): {why}"))
 }
 
-/// How an unreadable body is shown: as text when it looks like JSON, else in hexadecimal, cut.
+/// Quotes the start of an unreadable body: as text when it looks like JSON, else in hexadecimal.
 fn shown(body: &[u8]) -> String {
     const LIMIT: usize = 30;
     if body.is_empty() {
@@ -143,7 +143,7 @@ pub fn decode(sent: Sent<'_>, expected: &Expected<'_>, validation: FieldValidati
     Ok(Decoded { object: decoded.value, warnings })
 }
 
-/// What strict decoding found, as warnings or as an error.
+/// Turns findings of strict decoding into warnings or an error, as `fieldValidation` says.
 fn strictly(repeated: Vec<String>, more: Vec<String>, validation: FieldValidation) -> Result<Vec<String>, String> {
     match validation {
         FieldValidation::Ignore => Ok(Vec::new()),
@@ -211,7 +211,7 @@ fn named(api_version: String, kind: String, expected: &Expected<'_>) -> Result<(
     }
 }
 
-/// Why an object of this kind is not one of the expected kind.
+/// Explains why an object is not of the expected kind; `None` when it is.
 pub fn other_kind(api_version: &str, kind: &str, expected: &Expected<'_>) -> Option<String> {
     if kind == expected.kind && api_version == group_version(expected.group, expected.version) {
         return None;

@@ -46,7 +46,7 @@ pub fn not_of_that_form(shape: Shape, row: &Resource, kind: &str) -> Option<Stat
     Some(Status::failure(406, "NotAcceptable", text))
 }
 
-/// What upstream's texts call the type of an object.
+/// Go type of an object in upstream's error texts.
 fn go_type(row: &Resource, kind: &str) -> String {
     let package = match (&*row.group, kind) {
         (_, "Scale") if row.custom.is_some() => "v1",

@@ -1,6 +1,7 @@
-//! What a write begins with: the object as the cache knows it, which costs nothing but may be a moment old, or as etcd
-//! says. A write is conditional on the revision it began with, so an old beginning is found out; what else seems wrong
-//! with one (a conflict, a refusal, nothing to change) is judged again on what etcd says.
+//! The original state of a write: the object as the watch cache knows it, which costs nothing but may be stale, or as
+//! etcd has it. A write is conditional on the revision it started from, so a stale original is detected; any other
+//! failure on a stale one (a conflict, a refusal, nothing to change) is repeated on etcd's state, as upstream's
+//! `GuaranteedUpdate` does.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ impl Base {
         }
     }
 
-    /// It is what etcd said.
+    /// Reports whether the state was read from etcd.
     pub(super) fn is_current(&self) -> bool {
         matches!(self, Self::Stored(_))
     }
@@ -54,10 +55,10 @@ impl Base {
     }
 }
 
-/// Why a round has to be repeated.
+/// Reasons to repeat a round of an update.
 pub(super) enum Again {
     /// Somebody else wrote; this is what is there now.
     Lost(Option<Stored>),
-    /// It depends on whether the beginning is what etcd has.
+    /// The result depends on whether the original state is current.
     Unsure,
 }

@@ -1,5 +1,4 @@
-//! How watches end when the server goes down: one after another, so that their clients do not all come back somewhere
-//! else in one moment.
+//! The end of watches at shutdown: one after another, so that their clients do not all reconnect elsewhere at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,7 +14,7 @@ pub struct Closing {
     begun: CancellationToken,
     /// Watches that end in a second.
     pace: AtomicU32,
-    /// Those that had their turn.
+    /// Number of watches that were let go.
     gone: AtomicU32,
 }
 
@@ -28,7 +27,7 @@ impl Closing {
         }
     }
 
-    /// Whether watches end.
+    /// Reports whether watches are to end.
     pub fn has_begun(&self) -> bool {
         self.begun.is_cancelled()
     }

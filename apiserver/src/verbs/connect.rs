@@ -1,4 +1,4 @@
-//! What admission has to say of connections: exec, attach, port-forward and proxies, whose options are its object.
+//! Admission of connections: exec, attach, port-forward and proxies, whose options are the object under admission.
 
 use proto::schema::{self, Card, Kind, Message};
 use proto::{Value, json};
@@ -62,7 +62,7 @@ fn options(schema: &Message, kind: &str, info: &RequestInfo, query: &Query) -> V
     object
 }
 
-/// What follows `proxy` in the path.
+/// Path behind `proxy`.
 fn path_below(info: &RequestInfo) -> Option<String> {
     let below = info.parts.get(3..).filter(|rest| !rest.is_empty())?;
     let slash = if info.path.ends_with('/') { "/" } else { "" };

@@ -159,11 +159,11 @@ pub fn options_object(o: &DeleteOptions) -> Value {
     tree
 }
 
-/// What clients are told that delete a job without saying what happens to its pods.
+/// Warning for clients that delete a job without a propagation policy.
 const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set \
      propagationPolicy=Orphan to suppress this warning";
 
-/// What is said to whoever leaves that open, before anything is looked at.
+/// Warnings for a delete without a propagation policy, given before anything is looked at.
 fn left_open(options: &DeleteOptions, row: &Row) -> Vec<String> {
     let jobs = (&*row.group, &*row.plural) == ("batch", "jobs");
     if jobs && options.propagation.is_none() { vec![JOB_PODS_STAY.to_owned()] } else { Vec::new() }
@@ -187,7 +187,7 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     Ok(outcome(engine, r, row, deleted, options.cascades)?.warn(t.warnings))
 }
 
-/// What a delete answers with: the object while it is there or where clients expect it, a report otherwise.
+/// Response to a delete: the object while it exists or where clients expect it, else a `Status`.
 fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: bool) -> Result<Reply, Status> {
     if !deleted.gone || proto::openapi::returns_deleted(row) {
         // Old clients that ask for dependents to go are told that it takes a while.

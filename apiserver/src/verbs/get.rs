@@ -88,7 +88,7 @@ pub fn not_older(revision: i64, asked: i64) -> Result<(), Status> {
     if revision >= asked { Ok(()) } else { Err(not_yet(asked, revision)) }
 }
 
-/// What is said of a revision that etcd has not got to. Nobody knows when it will have.
+/// Error for a resource version that etcd has not reached. Without a retry delay, because nobody knows when it will.
 pub fn not_yet(asked: i64, revision: i64) -> Status {
     let n = |v: i64| u64::try_from(v).unwrap_or(0);
     let mut status = Status::too_large_resource_version(n(asked), n(revision));
@@ -106,7 +106,7 @@ pub async fn ready(cacher: &Cacher) -> Result<(), Status> {
     waited.map_err(|_| again(CacheError::Restarting))
 }
 
-/// What is said while a cache is not what it should be.
+/// Error for reads while a cache is reinitialized.
 pub fn again(error: CacheError) -> Status {
     Status::too_many_requests(&error.to_string(), 1)
 }

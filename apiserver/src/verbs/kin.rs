@@ -16,7 +16,7 @@ use crate::crd;
 use crate::registry::conversion;
 use crate::storage::codec;
 
-/// What webhooks made of objects, for the time of one write, and what they have to be asked.
+/// Results of conversion webhooks within one write, and the conversions that are still needed.
 #[derive(Default)]
 pub struct Conversions(Mutex<Memo>);
 
@@ -38,7 +38,7 @@ impl Conversions {
         known.and_then(Result::ok).unwrap_or_else(|| object.clone())
     }
 
-    /// Why a webhook failed to bring an object into a version, or into any.
+    /// Error of a webhook that failed to convert into a version, or into any.
     fn failure(&self, api_version: Option<&str>) -> Option<String> {
         let memo = self.0.lock();
         let mut asked =
@@ -51,7 +51,7 @@ impl Conversions {
         std::mem::take(&mut self.0.lock().wanted)
     }
 
-    /// What a webhook made of an object.
+    /// Records the result of converting an object.
     pub fn tell(&self, object: &Value, api_version: String, converted: Result<Value, String>) {
         self.0.lock().known.insert((api_version, object.to_string()), converted);
     }
@@ -86,7 +86,7 @@ impl<'r> Kin<'r> {
         Self { row, others, conversions }
     }
 
-    /// Why a webhook did not do what was asked of it.
+    /// Error of the webhook, if a conversion failed.
     pub(super) fn failure(&self) -> Option<String> {
         self.conversions.and_then(|known| known.failure(None))
     }
@@ -135,7 +135,7 @@ impl Versions for Kin<'_> {
     }
 }
 
-/// Why custom objects cannot be brought into a version that their definition does not have.
+/// Explains why custom objects cannot be converted into a version that their definition does not have.
 fn impossible(api_version: &str) -> String {
     match api_version.matches('/').count() {
         0 | 1 => format!("request to convert CR to an invalid group/version: {api_version}"),

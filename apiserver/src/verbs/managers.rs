@@ -1,4 +1,4 @@
-//! Who owns which fields: `metadata.managedFields` after a write.
+//! Field management: `metadata.managedFields` after a write.
 
 use std::borrow::Cow;
 
@@ -73,7 +73,7 @@ pub fn applied(
     }
 }
 
-/// What is written of a Scale.
+/// Updates managed fields in terms of a Scale.
 fn of_scale<T>(manager: &str, write: impl FnOnce(&Message, &Write<'_>) -> Result<T, Status>) -> Result<T, Status> {
     let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
     let ownable = Ownable::Except(Set::of_fields(&[&["status"]]));

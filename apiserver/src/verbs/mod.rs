@@ -58,7 +58,7 @@ pub use route::{Route, is_nobodys, route};
 
 /// A request that may proceed.
 pub struct Request {
-    /// What it asks for.
+    /// Request info.
     pub info: RequestInfo,
     /// HTTP method.
     pub method: String,
@@ -78,7 +78,7 @@ pub struct Request {
     pub messages: bool,
     /// The body.
     pub body: Bytes,
-    /// Who asks.
+    /// User of the request.
     pub user: UserInfo,
     /// Warnings that go out with an error.
     pub noted: Noted,
@@ -91,8 +91,7 @@ impl Request {
     }
 }
 
-/// What the parts of the server noted about a request: warnings it earned before it failed, annotations for the audit
-/// log.
+/// Side results of a request: warnings earned before it failed, annotations for the audit log.
 #[derive(Clone, Debug, Default)]
 pub struct Noted(Arc<Mutex<Notes>>);
 
@@ -159,7 +158,7 @@ impl Noted {
         }
     }
 
-    /// What was sent.
+    /// Takes the content of the request for the audit log.
     pub fn take_sent(&self) -> Option<Content> {
         self.notes().sent.take()
     }
@@ -175,7 +174,7 @@ impl Noted {
     }
 }
 
-/// What is sent back.
+/// Response of a verb.
 pub struct Reply {
     /// HTTP code.
     pub code: u16,
@@ -222,7 +221,7 @@ impl Reply {
     }
 }
 
-/// What the negotiation of a request came to.
+/// Negotiates the form of the response.
 pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
     let mut accepted = negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| not_acceptable(r, e))?;
     accepted.pretty = !watch && (accepted.pretty || negotiate::for_people(r.query.get("pretty"), &r.user_agent));
@@ -234,7 +233,8 @@ fn not_acceptable(r: &Request, why: NotAcceptable) -> Status {
     negotiate::not_acceptable(r.media, streams, &why)
 }
 
-/// What cannot be read or answered is not done. What is wrong with the options of a list is said before that.
+/// Rejects a `Content-Type` or `Accept` that is not served (415, 406) before any work; invalid options of a list (400)
+/// take precedence.
 fn check_forms(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), Status> {
     let row = &route.row;
     if r.info.verb == "patch" {
@@ -266,7 +266,7 @@ fn speaks_no_protobuf(r: &Request, row: &Row) -> bool {
     row.custom.is_some() && r.info.subresource != "scale"
 }
 
-/// What cannot be answered is not done.
+/// Rejects an `Accept` that is not served (406).
 fn check_accept(r: &mut Request, route: &Route) -> Result<(), Status> {
     let row = &route.row;
     if speaks_no_protobuf(r, row) {
@@ -314,7 +314,7 @@ fn without_protobuf(media: Media, accept: Option<String>) -> Result<Option<Strin
     without(accept, plain, media.bodies())
 }
 
-/// What is only asked, as reviews are, has no tables.
+/// Removes tables from an `Accept` header: reviews and other create-only resources have none.
 fn without_table(media: Media, accept: Option<String>) -> Result<Option<String>, Status> {
     without(accept, |clause| clause.contains("as=Table"), media.bodies())
 }
@@ -329,7 +329,7 @@ fn without(accept: Option<String>, cannot: impl Fn(&str) -> bool, offered: &[&st
     Ok(Some(left.join(",")))
 }
 
-/// Nothing is created any more of a resource whose definition is being deleted.
+/// Refuses creates of a resource whose definition is being deleted.
 fn refuse_while_going(engine: &Engine, r: &Request) -> Result<(), Status> {
     let row = engine.rows.find(&r.info.api_group, &r.info.api_version, &r.info.resource);
     if !row.is_some_and(|row| crd::served(&row).is_some_and(|s| s.terminating)) {
@@ -340,7 +340,7 @@ fn refuse_while_going(engine: &Engine, r: &Request) -> Result<(), Status> {
     Err(status)
 }
 
-/// What clients of an old resource are told, and the release that does without it, where that is known.
+/// Deprecation warning of a resource, with the release that removes it where that is known.
 fn deprecation(row: &Resource) -> Option<(String, String)> {
     match crd::served(row) {
         Some(served) => Some((served.warning.clone()?, String::new())),

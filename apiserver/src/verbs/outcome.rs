@@ -1,5 +1,5 @@
-//! What a write leaves behind. Of a built-in kind that is what the store was given: while etcd is asked nothing but bytes
-//! waits, so that requests hold little memory and the next tree is made of the blocks of the last one.
+//! Result of a write. Of a built-in kind only the encoded bytes are kept while the etcd transaction is in flight, so
+//! that requests hold little memory and the next object tree reuses the blocks of the last.
 
 use proto::Value;
 use proto::resources::Row;
@@ -15,7 +15,7 @@ use crate::storage::codec;
 
 /// An object that was written.
 pub enum Outcome {
-    /// As it is stored, in the form the caches keep.
+    /// Stored form, as the caches keep it.
     Stored(Raw),
     /// In the version of the request.
     Tree(Value),
@@ -30,7 +30,7 @@ impl Outcome {
         }
     }
 
-    /// The same as it is read: nulls of a custom object that were applied are stored, and not shown.
+    /// Defaults a custom object as a read would: nulls that were applied are stored, and not shown.
     pub(super) fn settled(mut self, row: &Row) -> Self {
         if let (Self::Tree(tree), Some(served)) = (&mut self, crd::served(row)) {
             crd::objects::default(served, tree);
@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// What is left of an object while it is written.
+/// Part of an object that is kept while its write is in flight.
 pub(super) struct Waiting {
     bytes: Vec<u8>,
     /// A custom object that is stored in the version of the request is returned as it was made.
@@ -63,12 +63,12 @@ impl Waiting {
         Self { bytes, custom: (row.custom.is_some() && row.is_storage()).then_some(object) }
     }
 
-    /// What etcd is to hold.
+    /// Bytes that etcd stores.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The same with nobody owning anything of it.
+    /// Re-encodes the object without managed fields.
     pub(super) async fn disowned(self, engine: &Engine, row: &Row) -> Result<Self, Status> {
         let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
         let kept = self.custom.map_or_else(|| codec::decode(row, &self.bytes, 0).map_err(unreadable), Ok);
@@ -79,7 +79,7 @@ impl Waiting {
         Ok(Self::new(row, engine.encode(row, &object).await?, object))
     }
 
-    /// The same as [`at`](Self::at), as traces tell it.
+    /// Traces [`at`](Self::at).
     pub(super) async fn told(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
         let len = self.bytes.len();
         let outcome = self.at(engine, row, revision).await;
@@ -87,7 +87,8 @@ impl Waiting {
         outcome
     }
 
-    /// It was written at a revision. What is stored in another version is what becomes of it on the way there and back.
+    /// Builds the result at the revision of the write. An object that is stored in another version is converted there
+    /// and back.
     pub(super) async fn at(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
         if let Some(mut object) = self.custom {
             meta::set_text(&mut object, "resourceVersion", &revision.to_string());

@@ -23,13 +23,13 @@ use crate::storage::codec;
 
 /// A patch, read.
 pub struct Patch {
-    /// What it says.
+    /// Parsed patch.
     pub document: Document,
-    /// What strict reading says of its text: fields that are there twice, fields that operations do not have.
+    /// Findings of strict decoding: duplicate fields, unknown fields of operations.
     strict: Vec<String>,
 }
 
-/// What a patch says.
+/// Document of a patch.
 pub enum Document {
     /// A list of operations.
     Json(json_patch::Patch),
@@ -39,7 +39,7 @@ pub enum Document {
     Strategic(Value),
     /// The caller's intent.
     Apply(Value),
-    /// Nothing that can be read, which is said when there is something to patch.
+    /// A document that cannot be read, which is reported once there is an object to patch.
     Unreadable(Box<Status>),
 }
 
@@ -49,7 +49,7 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY_YAML: &str = "application/apply-patch+yaml";
 const APPLY_CBOR: &str = "application/apply-patch+cbor";
 
-/// What custom objects are patched by.
+/// Patch types of custom objects.
 fn custom_types(media: Media) -> &'static [&'static str] {
     const ALL: [&str; 4] = [JSON, MERGE, APPLY_YAML, APPLY_CBOR];
     if media.cbor { &ALL } else { &ALL[..3] }
@@ -60,7 +60,8 @@ fn is_known(sent: Sent<'_>) -> bool {
     kind == STRATEGIC || custom_types(sent.media).contains(&kind)
 }
 
-/// Whether there are patches of a type. Nothing is known of the lists of custom objects that would say how they merge.
+/// Rejects a patch type that is not served (415). Custom objects have no strategic merge patch: their lists have no
+/// merge keys.
 pub(super) fn check_type(r: &Request, row: &Row) -> Result<(), Status> {
     let custom = custom_types(r.media);
     if row.custom.is_some() && !custom.contains(&media(&r.content_type)) {
@@ -132,7 +133,7 @@ impl Patch {
         Ok(Self { document, strict })
     }
 
-    /// Whether a content type is that of server-side apply.
+    /// Reports whether a content type is that of server-side apply.
     pub fn applies(content_type: &str) -> bool {
         matches!(media(content_type), APPLY_YAML | APPLY_CBOR)
     }
@@ -141,7 +142,7 @@ impl Patch {
         matches!(self.document, Document::Apply(_))
     }
 
-    /// What strict reading says of applied text, which is said after everything else that may be wrong.
+    /// Findings of strict decoding of an applied text, reported after all other errors.
     pub fn check_text(&self, validation: FieldValidation) -> Result<Vec<String>, Status> {
         match (validation, yaml::complaint(&self.strict)) {
             (FieldValidation::Ignore, _) => Ok(Vec::new()),
@@ -213,7 +214,7 @@ fn check_merge(patch: &Value, asked: bool) -> Result<(), Status> {
     }
 }
 
-/// What Go says of a value that is no object.
+/// Go's text for a value that is not an object.
 fn no_map(value: &Value) -> String {
     format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", json_type(value))
 }
@@ -304,7 +305,7 @@ fn unknown(
     }
 }
 
-/// What a patch makes of an object, and the fields in it that nobody knows.
+/// Applies a patch to an object; returns unknown fields beside it.
 fn changed(
     patch: &Patch,
     row: &Row,
@@ -323,7 +324,7 @@ fn changed(
     Ok((new, unknown))
 }
 
-/// Who applies with a uid means an object that is there.
+/// Rejects an apply with a uid for an object that does not exist.
 fn check_uid(row: &Row, name: &str, applied: &Value) -> Result<(), Status> {
     let uid = meta::text(applied, "uid");
     if uid.is_empty() {

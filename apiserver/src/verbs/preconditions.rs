@@ -1,4 +1,4 @@
-//! What a write asks of the object as it is stored.
+//! Preconditions of a write on the stored object.
 
 use proto::Value;
 use shared::status::{Status, field};
@@ -26,7 +26,7 @@ pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, s
     Ok(())
 }
 
-/// What a delete asks of the object it is about.
+/// Checks the preconditions of a delete: uid and resource version.
 pub fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
     for (what, key, asked, since) in [
         ("UID", "uid", &options.uid, "deleted and then recreated"),

@@ -47,7 +47,7 @@ impl Query {
     }
 }
 
-/// Whether each percent sign of a text has its two digits.
+/// Reports whether every percent sign of a text is followed by two hexadecimal digits.
 pub fn is_escaped(text: &str) -> bool {
     let digits = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|b| b.is_ascii_hexdigit());
     text.split('%').skip(1).all(digits)
@@ -82,7 +82,7 @@ fn hex(b: Option<&u8>) -> Option<u8> {
     b.and_then(|b| char::from(*b).to_digit(16)).and_then(|d| u8::try_from(d).ok())
 }
 
-/// How unknown and duplicate fields are treated.
+/// Treatment of unknown and duplicate fields (`fieldValidation`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
     /// Silently dropped.
@@ -97,9 +97,9 @@ pub enum FieldValidation {
 /// Options of a write.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// Everything but the write itself.
+    /// A dry run: everything but the write itself.
     pub dry_run: bool,
-    /// Who owns the fields set.
+    /// Manager of the fields that are set.
     pub field_manager: String,
     /// See there.
     pub field_validation: FieldValidation,
@@ -107,7 +107,7 @@ pub struct WriteOptions {
     pub force: bool,
 }
 
-/// Which options kind the messages speak of.
+/// Kind of the options that error messages name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionsKind {
     /// `CreateOptions`

@@ -1,4 +1,4 @@
-//! Which row and subresource a request line means, or the error for one that means nothing.
+//! Routing: maps a request line to a row and subresource, or to the error of one that has none.
 
 use proto::resources::{Resource, Row, Subresource};
 use shared::status::{Status, go_quote};
@@ -25,7 +25,7 @@ impl Route {
 /// Verbs that go to a collection's URL.
 const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""];
 
-/// Whether no resource answers at an address at all, and no handler of a group does: the router says so.
+/// Reports whether neither a resource nor a handler of a group answers a path, so that the router answers 404.
 pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
     if info.path.starts_with("//") {
         return true;
@@ -41,7 +41,7 @@ pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
     }
 }
 
-/// Why a name cannot be a part of a key.
+/// Explains why a name cannot be a segment of a key.
 fn no_segment(name: &str) -> Option<String> {
     if matches!(name, "." | "..") {
         return Some(format!("may not be '{name}'"));
@@ -119,8 +119,8 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
     Ok(Route { row, subresource: None })
 }
 
-/// Whether a verb is served. What is left of a custom resource whose definition goes can be changed, or nobody could
-/// let it go, though discovery says nothing of it.
+/// Reports whether a verb is served. Custom objects of a definition in deletion can still be updated, so that their
+/// finalizers can be removed, though discovery does not list them.
 fn serves(row: &Resource, verb: &str) -> bool {
     let going = crd::served(row).is_some_and(|served| served.terminating);
     row.has_verb(verb) || (going && matches!(verb, "update" | "patch"))

@@ -66,7 +66,7 @@ fn custom(scale: &crd::Scale, object: &Value, metadata: Map<String, Value>) -> V
     })
 }
 
-/// Where an object's replicas are.
+/// Path of the replicas in an object.
 fn replicas_path(row: &Resource) -> Vec<String> {
     let custom = crd::served(row).and_then(|s| s.scale.as_ref());
     custom.map_or_else(|| ["spec", "replicas"].map(str::to_owned).into(), |scale| scale.spec.clone())
@@ -96,13 +96,13 @@ fn reply(r: &Request, row: &Row, object: &Value) -> Result<Reply, Status> {
     Ok(Reply::new(200, accepted.format.content_type(), body))
 }
 
-/// Where a custom object should have replicas, when it has none.
+/// Path of the replicas that a custom object lacks; `None` when it has them.
 fn missing_replicas(row: &Resource, object: &Value) -> Option<String> {
     let scale = crd::served(row)?.scale.as_ref()?;
     crd::objects::at(object, &scale.spec).is_none().then(|| format!(".{}", scale.spec.join(".")))
 }
 
-/// What a patch of a Scale begins with: replicas that were never set are not zero.
+/// Scale that a patch starts from: replicas that were never set are not zero.
 fn patched(row: &Resource, object: &Value) -> Value {
     let mut scale = of(row, object);
     if missing_replicas(row, object).is_some() {
@@ -242,8 +242,8 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
     }
 }
 
-/// What is said of a body that is no Scale of a custom object: upstream looks for the kind where there are none but those
-/// of definitions.
+/// Error for a body that is not a Scale of a custom object: upstream looks for the kind in a scheme that has only the
+/// definitions' own.
 fn unexplained() -> Status {
     Status::bad_request("no kind is registered for the type v1.Scale in scheme \"pkg/runtime/scheme.go:111\"")
 }
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(of(row, &d)["status"]["selector"], "a=b,c");
     }
 
-    /// What comes with the replicas has to make sense, though nothing of it is kept.
+    /// The metadata beside the replicas is validated, though none of it is stored.
     #[test]
     fn metadata_is_judged() {
         let row = proto::resources::find("", "v1", "replicationcontrollers").expect("row");

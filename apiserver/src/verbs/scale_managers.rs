@@ -1,12 +1,12 @@
-//! Who owns the replicas of an object, as its Scale says it, and back: entries of managed fields that have the replicas
-//! in them stand in both, each in the terms of its kind. Pure.
+//! Managed fields of replicas, mapped from an object to its Scale and back: entries that own the replicas stand in
+//! both, each in terms of its kind. Pure.
 
 use proto::Value;
 use serde_json::{Map, json};
 
 use crate::access::tree::text;
 
-/// The same owner in either list: which version it wrote in does not matter.
+/// Reports whether two entries have the same owner; the version it wrote in does not matter.
 fn same(a: &Value, b: &Value) -> bool {
     ["/manager", "/operation", "/subresource"].iter().all(|field| text(a, field) == text(b, field))
 }

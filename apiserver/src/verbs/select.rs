@@ -24,7 +24,8 @@ impl Selection {
         Self::read_checking(query, row, || Ok(()))
     }
 
-    /// The same with what upstream looks at between the texts of the selectors and the fields that they name.
+    /// Reads the selectors of a query, running upstream's checks between parsing the selectors and looking at the
+    /// fields that they name.
     pub fn read_checking(
         query: &Query,
         row: &Resource,
@@ -45,7 +46,7 @@ impl Selection {
         Ok(Self { labels, fields: terms })
     }
 
-    /// Everything.
+    /// Selects every object.
     pub fn all() -> Self {
         Self { labels: Selector::everything(), fields: Vec::new() }
     }
@@ -60,7 +61,7 @@ impl Selection {
         Ok(self)
     }
 
-    /// What can be told of an object before it is brought into another version: where it is.
+    /// The part of a selection that can be decided before conversion: name and namespace.
     #[must_use]
     pub fn of_any_version(&self) -> Self {
         let placed = |(place, ..): &&(Place, bool, String)| !matches!(place, Place::Value(_));
@@ -113,12 +114,12 @@ impl Selection {
         })
     }
 
-    /// Whether an entry matches.
+    /// Reports whether an entry matches.
     pub fn matches(&self, e: &Entry) -> bool {
         self.suits(e.name(), e.namespace(), |i| e.field(i)) && self.labels.matches_with(|key| e.label(key))
     }
 
-    /// Whether an object of this name matches that has no namespace and no labels.
+    /// Reports whether an object of this name without namespace and labels matches.
     pub fn matches_name(&self, name: &str) -> bool {
         self.suits(name, "", |_| "") && self.labels.matches_with(|_| None)
     }
@@ -134,7 +135,7 @@ impl Selection {
         })
     }
 
-    /// As a cache filter.
+    /// Turns the selection into a cache filter.
     pub fn filter(self) -> Filter {
         Arc::new(move |e| self.matches(e))
     }

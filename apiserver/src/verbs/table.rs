@@ -14,10 +14,10 @@ use crate::printers::Column;
 use crate::storage::codec;
 use crate::{printers, registry};
 
-/// What a table row carries of its object.
+/// Object part of a table row (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
-    /// Nothing.
+    /// No object.
     None,
     /// Its metadata.
     Metadata,

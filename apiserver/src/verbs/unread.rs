@@ -50,7 +50,7 @@ impl Engine {
         key.strip_prefix(self.store.prefix()).unwrap_or(key)
     }
 
-    /// Why one object was not read.
+    /// Error of one object that could not be transformed from storage.
     pub(super) fn unread(&self, error: &storage::Error) -> Status {
         match error {
             storage::Error::Transform { key, why } if self.policy.deletes_unread => {
@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Why one object that was read cannot be understood.
+    /// Error of one object that was read and cannot be decoded.
     pub(super) fn damaged(&self, stored: &Stored, error: &CodecError) -> Status {
         if !self.policy.deletes_unread {
             return Status::internal(&error.to_string());
@@ -68,7 +68,7 @@ impl Engine {
         Status::internal(&corrupt(self.tail(&stored.key), &damaged(stored.revision, error)))
     }
 
-    /// What is wrong with a value of etcd's, if anything is.
+    /// Explains why a value of etcd is corrupt; `None` when it can be read.
     async fn fault(&self, row: &Row, kv: KeyValue) -> Result<Option<String>, storage::Error> {
         match self.store.open(kv).await {
             Err(storage::Error::Transform { why, .. }) => Ok(Some(sealed(&why))),
@@ -121,7 +121,7 @@ fn named(row: &Resource, found: &[(String, String)]) -> Status {
     status
 }
 
-/// What is wrong with the other options of such a delete.
+/// Validates the other options of an unsafe delete (`ignoreStoreReadErrorWithClusterBreakingPotential`).
 pub fn check(options: &Value) -> Vec<field::Error> {
     if options[OPTION] != true {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What it takes to find out whether an update changes anything, under upstream's name.
+//! Metrics of the comparison that finds no-op updates, under upstream's name.
 
 use std::sync::LazyLock;
 use std::time::Instant;

@@ -49,9 +49,9 @@ struct Session {
     next_bookmark: Pin<Box<Sleep>>,
     deadline: Pin<Box<Sleep>>,
     filter: Filter,
-    /// What has to be judged in the row's version.
+    /// Selection that has to be applied in the row's version.
     apart: Option<Selection>,
-    /// What was sent.
+    /// Metrics of what the watch sent.
     sent: Sent,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
@@ -157,7 +157,7 @@ impl Session {
         self.next_bookmark.as_mut().reset(due);
     }
 
-    /// What comes before live changes: the state, its end, the replay.
+    /// Encodes the frames before live changes: initial events, their end bookmark, the replay.
     async fn first(&mut self) -> Option<Bytes> {
         if self.initial.is_empty() && !self.initial_end && self.watch.replay.is_empty() {
             return None;
@@ -251,7 +251,7 @@ impl Session {
     }
 }
 
-/// What waits in a channel, and whether that is all there was: one that was cut off may lack anything.
+/// Drains a channel; the flag reports whether it was emptied. A closed one may have lost events.
 fn rest<T>(receiver: &mut Receiver<T>) -> (Vec<T>, bool) {
     let mut waiting = Vec::new();
     loop {
@@ -262,7 +262,7 @@ fn rest<T>(receiver: &mut Receiver<T>) -> (Vec<T>, bool) {
     }
 }
 
-/// When the next bookmark is due in a watch that ends at `deadline`.
+/// Time of the next bookmark of a watch that ends at `deadline`.
 fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
     let (regular, last) = (now + BOOKMARK_EVERY, deadline.checked_sub(BEFORE_THE_END));
     last.filter(|last| now < *last && *last < regular).unwrap_or(regular)
@@ -271,8 +271,8 @@ fn bookmark_due(now: Instant, deadline: Instant) -> Instant {
 /// A watch that nothing ends but its client.
 const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
-/// How long a watch lasts: the seconds asked for, or at random between the shortest and twice that. Upstream counts
-/// nanoseconds in 64 bits: what is below nothing, or more than these hold, is over when it begins.
+/// Duration of a watch: the seconds asked for, or at random between the minimum and twice that. Upstream counts
+/// nanoseconds in 64 bits: negative values and those that overflow end at once.
 fn lasts(asked: i64, shortest: u64) -> Duration {
     let nanos = asked.wrapping_mul(1_000_000_000);
     let asked = match (u64::try_from(nanos), shortest) {
@@ -284,7 +284,7 @@ fn lasts(asked: i64, shortest: u64) -> Duration {
     asked.min(ENDLESS)
 }
 
-/// How much a watch is about.
+/// Scope of a watch as a word: `resource`, `namespace` or `cluster`.
 fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
     match (r.info.name.is_empty(), namespace.is_empty()) {
         (false, _) => "resource",
@@ -293,7 +293,7 @@ fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
     }
 }
 
-/// What a request for a watch says.
+/// Options of a watch request.
 struct Wanted {
     accepted: Accepted,
     include: Include,

@@ -1,4 +1,4 @@
-//! Where a watch begins: in the cache of its resource, or in etcd where that has none.
+//! Start of a watch: from the watch cache of its resource, or from etcd where that has none.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::select::Selection;
 use crate::cache::{Begin, CacheError, Cacher, Entry, Filter, Start, Watch};
 use crate::storage;
 
-/// What of a request for a watch says where it begins.
+/// Parameters that decide where a watch starts.
 pub(super) struct Wish<'a> {
     pub(super) engine: &'a Engine,
     pub(super) storage: &'a Row,
-    /// What the keys begin with.
+    /// Prefix of the keys.
     pub(super) scope: String,
     pub(super) send_initial: Option<bool>,
     /// The revision to begin after.
@@ -27,11 +27,11 @@ pub(super) struct Begun {
     pub(super) watch: Watch,
     /// Changes up to here are known to the client.
     pub(super) after: i64,
-    /// What it is about.
+    /// Filter of the objects.
     pub(super) filter: Filter,
 }
 
-/// Why there is none, and where that is said.
+/// Failure to start a watch, by where it is reported.
 pub(super) enum Refused {
     AtOnce(Status),
     InTheStream(Status),

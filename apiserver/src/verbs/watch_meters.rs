@@ -1,4 +1,4 @@
-//! What watches are sent, under upstream's names. A watch finds its own rows of the families once, when it begins.
+//! Metrics of watches, under upstream's names. Each watch looks up its own series once, when it starts.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -38,7 +38,7 @@ static FAMILIES: LazyLock<Families> = LazyLock::new(|| {
     }
 });
 
-/// What one watch was sent.
+/// Metrics of one watch.
 pub(super) struct Sent {
     events: Counter,
     sizes: Histogram,

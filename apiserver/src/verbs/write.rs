@@ -60,7 +60,7 @@ pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
     default_typed(row, object)
 }
 
-/// The same for what applying came to.
+/// Defaults the result of an apply as [`default`] does.
 pub fn default_applied(row: &Resource, object: &mut Value) -> Result<(), Status> {
     if let Some(served) = crd::served(row) {
         return crd::objects::settle_applied(served, object).map_err(|e| Status::bad_request(&e.to_string()));
@@ -99,7 +99,7 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
     }
 }
 
-/// What came of storing what was sent, as traces tell it. Why it failed they do not say: that may quote the object.
+/// Traces the result of a write. Not the error's text: that may quote the object.
 fn told<T>(r: &Request, stored: Result<T, Status>) -> Result<T, Status> {
     let how = if stored.is_ok() { "Write to database call succeeded" } else { "Write to database call failed" };
     traces::step_of(how, "len", r.body.len());
@@ -148,7 +148,7 @@ pub(super) fn check_uid(
     Err(Status::conflict(&row.group, &row.plural, meta::text(old, "name"), &why))
 }
 
-/// What the authorisers are asked when a request other than a create comes to create an object.
+/// Attributes to authorize when a request other than a create comes to create an object.
 pub(super) fn creation(r: &Request, row: &Resource) -> Attributes {
     Attributes {
         user: r.user.clone(),

@@ -14,11 +14,11 @@ use crate::storage::{Stored, Written};
 /// Options of a delete.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
-    /// Nothing is stored.
+    /// A dry run: nothing is stored.
     pub dry_run: bool,
     /// Seconds of grace.
     pub grace_period_seconds: Option<i64>,
-    /// What happens to dependents.
+    /// Propagation policy for dependents.
     pub propagation: Option<Propagation>,
     /// `orphanDependents` is given, and false.
     pub cascades: bool,

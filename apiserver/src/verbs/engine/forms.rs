@@ -28,7 +28,7 @@ impl Engine {
         Ok(converted.pop().unwrap_or_default())
     }
 
-    /// What etcd is to hold of an object.
+    /// Encodes an object as etcd stores it.
     pub(in crate::verbs) async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
         if row.custom.is_none() || object["apiVersion"] == row.storage_api_version() {

@@ -1,4 +1,4 @@
-//! Who has a say in a write: admission in both rounds, and the rules that take more than the object to judge.
+//! Admission of a write: mutating and validating, with the rules that need more than the object.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Engine {
         self.ask(Round::Validating, t, operation, object, old).await
     }
 
-    /// Whether the user may create at all where that is not what was asked for, and validating admission.
+    /// Runs validating admission of a create; asks for the right to create first where the request was not a create.
     pub(super) async fn judge_creation(&self, t: &mut Target<'_>, object: &mut Value) -> Result<(), Status> {
         if let (Some(question), Some(permits)) = (&t.creation, self.permits.get()) {
             let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);

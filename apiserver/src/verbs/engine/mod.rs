@@ -46,12 +46,12 @@ pub(in crate::verbs) const UPDATE_ROUNDS: usize = 50;
 /// Attempts to find a free generated name.
 const NAME_ROUNDS: usize = 8;
 
-/// What flags and feature gates say about writes.
+/// Behaviour of writes as set by flags and feature gates.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// `--allow-privileged`.
     pub allow_privileged: bool,
-    /// What a binding does besides binding.
+    /// Effects of a binding besides setting the node.
     pub binding: Effects,
     /// Media types the server speaks.
     pub media: Media,
@@ -69,7 +69,7 @@ pub struct Policy {
 
 /// See the module.
 pub struct Engine {
-    /// What is served now.
+    /// Resources that are served now.
     pub rows: Rows,
     /// etcd.
     pub store: Store,
@@ -80,11 +80,11 @@ pub struct Engine {
     pub etcd_lists: Semaphore,
     /// Service addresses and ports.
     pub services: Services,
-    /// What the operator allows.
+    /// Settings of the operator.
     pub policy: Policy,
     /// Fields that writes lose.
     pub gated: Gated,
-    /// What writes wait for, where they do.
+    /// Storage versions that writes wait for, with the feature gate.
     pub versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
     pub event_ttl: i64,
@@ -104,7 +104,7 @@ pub struct Engine {
     pub answered: Shutdown,
 }
 
-/// What a write is about.
+/// Object and options of a write.
 pub struct Target<'a> {
     /// The row of the request.
     pub row: &'a Row,
@@ -114,7 +114,7 @@ pub struct Target<'a> {
     pub namespace: &'a str,
     /// Name in the URL; "" on a plain create.
     pub name: &'a str,
-    /// Who writes.
+    /// User who writes.
     pub user: &'a UserInfo,
     /// Options of the write.
     pub options: &'a WriteOptions,
@@ -122,19 +122,19 @@ pub struct Target<'a> {
     pub options_object: Value,
     /// Warnings for the client.
     pub warnings: Vec<String>,
-    /// Where admission's notes for the audit log go.
+    /// Receives admission's annotations for the audit log.
     pub noted: Noted,
     /// The request named a collection that the object is in: admission sees the object, and no name beside it.
     pub of_collection: bool,
     /// Admission was asked about this under another name: the eviction that a delete is part of.
     pub admitted: bool,
-    /// What the authorisers are asked before an object is created by a request that is not a create.
+    /// Attributes to authorize before a request other than a create creates an object.
     pub creation: Option<Attributes>,
     /// The request is server-side apply.
     pub applies: bool,
-    /// Nobody owns what is written: with its owners the object was too large.
+    /// Managed fields are dropped: with them the object was too large.
     pub unowned: bool,
-    /// What the kind's conversion webhook made of the object, where there is one and ownership is kept.
+    /// Results of the kind's conversion webhook, for kinds that have one and track managed fields.
     pub conversions: Option<Arc<Conversions>>,
 }
 
@@ -167,8 +167,8 @@ impl<'a> Target<'a> {
 }
 
 impl Target<'_> {
-    /// Whether a write was refused for the object's size and may be tried again without owners, which may be large. What
-    /// is applied is about owners.
+    /// Reports whether a write that was refused for its size is repeated without managed fields, which may be large. An
+    /// apply is not: it is about managed fields.
     fn too_large(&mut self, refused: &Status) -> bool {
         let said = &refused.message;
         let large = said == "etcdserver: request is too large"
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// What is left of an object while it is written, as traces tell it.
+    /// Encodes an object into a pending write, and traces the step.
     async fn waiting(&self, storage: &Row, object: Value) -> Result<Waiting, Status> {
         traces::step("About to Encode");
         let bytes = self.encode(storage, &object).await?;

@@ -24,13 +24,13 @@ use crate::validation;
 const CONVERSION_ROUNDS: usize = 16;
 
 impl Engine {
-    /// What etcd has at a key.
+    /// Reads the state of a key from etcd.
     async fn fetch(&self, key: &str) -> Result<Option<Base>, Status> {
         let (found, _) = self.store.get(key).await.map_err(|e| storage_status(&e))?;
         Ok(found.map(Base::Stored))
     }
 
-    /// What a write of an object begins with.
+    /// Original state of a write: from the watch cache when it has the object, else from etcd.
     async fn base(&self, storage: &Row, namespace: &str, name: &str, key: &str) -> Result<Option<Base>, Status> {
         let cached = self.hub.running(storage).and_then(|cacher| {
             if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) }
@@ -97,8 +97,7 @@ impl Engine {
         Err(conflict(t.row, t.name))
     }
 
-    /// What a change makes of an object; it is asked again for as long as it turns out to need the object in another
-    /// version.
+    /// Applies a change to an object, and again for as long as it turns out to need the object in further versions.
     async fn changed(&self, t: &Target<'_>, old: &Value, change: &mut Change<'_>) -> Result<Value, Status> {
         let Some(conversions) = &t.conversions else { return change(Some(old)) };
         for _ in 0..CONVERSION_ROUNDS {
@@ -275,7 +274,7 @@ impl Engine {
     }
 }
 
-/// What the strategy does before an update of the object or of one of its subresources.
+/// Runs the strategy's `PrepareForUpdate` of the object or of one of its subresources.
 fn prepare(strategy: &Strategy, (row, subresource): (&Resource, &str), new: &mut Value, old: &Value, whole: bool) {
     use crate::registry::{certificates, core};
     match subresource {

@@ -36,15 +36,15 @@ pub type Item = Box<dyn Fn(&Entry, &mut Vec<u8>) -> bool>;
 
 /// A list about to be written.
 pub struct Parts {
-    /// What comes before the objects.
+    /// Bytes before the objects.
     pub head: Vec<u8>,
     /// The objects.
     pub items: Vec<Arc<Entry>>,
-    /// How each is written.
+    /// Encoding of each item.
     pub item: Item,
     /// Objects are separated by commas.
     pub commas: bool,
-    /// What comes after them.
+    /// Bytes after the objects.
     pub tail: Cow<'static, [u8]>,
     /// Names this way of writing, when it depends on nothing but the objects.
     pub fixed: Option<u64>,
@@ -67,7 +67,7 @@ impl Parts {
         }
     }
 
-    /// Where the piece that begins at `start` ends.
+    /// End of the chunk that starts at `start`.
     fn piece_end(&self, start: usize) -> usize {
         let most = self.items.len().min(start + PIECE_MOST);
         let ends = (start..most).find(|i| hasher().hash_one(&*self.items[*i].key).is_multiple_of(PIECE));

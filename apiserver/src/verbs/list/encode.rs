@@ -33,7 +33,7 @@ fn meta(found: &Found) -> Value {
     Value::Object(meta)
 }
 
-/// What is said of a list of custom objects: that it goes on, also when it does not.
+/// Metadata of a list of custom objects: with `continue`, also when it is empty.
 fn custom_meta(found: &Found) -> Value {
     let mut meta = meta(found);
     if let Some(map) = meta.as_object_mut() {

@@ -19,7 +19,7 @@ use crate::verbs::{Request, get, namespace_of, spans};
 /// Objects read from etcd at a time.
 const PAGE: i64 = 500;
 
-/// What a list found.
+/// Result of a list.
 pub struct Found {
     /// Entries in the storage version.
     pub items: Vec<Arc<Entry>>,
@@ -151,7 +151,7 @@ async fn from_etcd(
     }
 }
 
-/// What keys of a namespace begin with behind their resource's; nothing for all namespaces.
+/// Prefix of a namespace's keys behind the resource's own; empty for all namespaces.
 pub fn scope(namespace: &str) -> String {
     if namespace.is_empty() { String::new() } else { format!("{namespace}/") }
 }
@@ -224,7 +224,7 @@ async fn find_cached(
     }
 }
 
-/// What etcd says.
+/// Lists from etcd.
 async fn find_uncached(
     engine: &Arc<Engine>,
     storage: &Row,
@@ -253,7 +253,7 @@ async fn find_uncached(
     Ok(found)
 }
 
-/// The same in the row's version, judged in it where conversion may change what is selected by.
+/// Lists in the row's version, selecting in it where conversion may change the selected fields.
 async fn find_converted(
     engine: &Arc<Engine>,
     row: &Row,

@@ -1,4 +1,4 @@
-//! What lists take that are read from etcd, under upstream's names.
+//! Metrics of lists that are read from etcd, under upstream's names.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What a list or a watch asks for.
+//! Options of a list or a watch.
 
 use proto::Value;
 use proto::resources::Resource;
@@ -9,12 +9,12 @@ use crate::verbs::get;
 use crate::verbs::query::Query;
 use crate::verbs::select::Selection;
 
-/// Which moment a list shows.
+/// Freshness that a list asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     /// Now, agreed with etcd.
     Now,
-    /// Whatever is known.
+    /// Any revision that is known.
     Any,
     /// This revision or a newer one.
     NotOlder(i64),
@@ -44,7 +44,7 @@ pub fn begins_with_state(query: &Query) -> bool {
         && matches!(text("resourceVersion"), "" | "0")
 }
 
-/// What is checked of a request.
+/// Request whose options are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Of a LIST.
@@ -108,8 +108,8 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", errors)) }
 }
 
-/// What a LIST or a WATCH is about, once its options are looked at in upstream's order: numbers, selectors, how the
-/// options go together, the fields that are selected by.
+/// Reads the selection of a LIST or a WATCH once its options are checked, in upstream's order: numbers, selectors,
+/// combinations of options, selected fields.
 pub fn selection(query: &Query, row: &Resource, asked: Asked) -> Result<Selection, Status> {
     query.int("timeoutSeconds")?;
     query.int("limit")?;

@@ -10,7 +10,7 @@ pub(super) fn token(revision: i64, scope: &str, last: &str) -> String {
     written(revision, format!("{}\0", below(scope, last)))
 }
 
-/// The same in a list that the watch cache has answered: upstream's names keys from the slash on.
+/// Continue token of a list that the watch cache answered: upstream's names keys from the slash on.
 pub(super) fn cached_token(revision: i64, scope: &str, last: &str) -> String {
     written(revision, format!("/{}\0", below(scope, last)))
 }
