@@ -1,4 +1,4 @@
-//! Who answers when an expression asks what the user of a request may do.
+//! Authorizer of CEL expressions: checks of what the user of a request may do.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::expressions::Scope;
 /// An authoriser outside would have to be asked.
 const TOO_FAR: &str = "the authorizer cannot be asked from an expression";
 
-/// Whom to ask, about whom, and the request's own resource.
+/// Answers the authorizer checks of an expression: the authorizer, the user and the request's own resource.
 #[derive(Clone)]
 pub(super) struct Asker {
     authorization: Arc<Authorization>,
     user: UserInfo,
-    /// What `requestResource` is about.
+    /// Attributes behind `requestResource`.
     request: Attributes,
 }
 

@@ -16,7 +16,7 @@ use crate::authz::Authorization;
 const GROUP: &str = "certificates.k8s.io";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Whether a user may do something for a signer: by its name, or by `domain/*`.
+/// Reports whether a user has a verb on a signer: by its name, or by `domain/*`.
 async fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or("");
     for name in [signer.to_owned(), format!("{domain}/*")] {
@@ -71,7 +71,8 @@ impl SignerPermission {
 }
 
 impl SignerPermission {
-    /// Whoever answers a pod's request with a certificate signs. Upstream says so as if the object were wrong.
+    /// Requires the right to sign of whoever sets a pod certificate request's chain. Upstream's text reads as if the
+    /// object were invalid.
     async fn chain(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let null = Value::Null;
         let (new, old) = (a.object().unwrap_or(&null), a.old_object.unwrap_or(&null));
@@ -113,7 +114,7 @@ impl Plugin for SignerPermission {
     }
 }
 
-/// Nobody asks the client signer for `system:masters`.
+/// Refuses requests to the client signer for the group `system:masters`.
 pub struct CertificateSubjectRestriction;
 
 #[async_trait]

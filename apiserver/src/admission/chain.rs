@@ -38,13 +38,13 @@ pub struct Chain {
     plugins: Vec<(&'static Declaration, Shared)>,
     authorization: Arc<Authorization>,
     reader: Arc<dyn Reader>,
-    /// What plugins read, of what is served.
+    /// Resources whose watch caches plugins read, of those that are served.
     sources: Vec<(&'static str, &'static str)>,
     rows: Rows,
     ready: AtomicBool,
 }
 
-/// How long a first write waits for what plugins read, and how often it looks.
+/// Longest wait of a first write for the caches that plugins read, and the interval of checks.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -149,7 +149,7 @@ impl Chain {
         outcome
     }
 
-    /// Nobody grants what he does not hold.
+    /// Refuses privilege escalation: a user can grant only rights that he holds.
     async fn check_escalation(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
         if !writes || a.resource.group != rbac::GROUP || !a.subresource.is_empty() || a.user.in_group(SYSTEM_MASTERS) {

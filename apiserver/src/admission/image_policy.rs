@@ -19,7 +19,7 @@ use crate::backoff::Backoff;
 const SHOWN: &str = ".image-policy.k8s.io/";
 const FAILED_OPEN: &str = "alpha.image-policy.k8s.io/failed-open";
 const AUDIT: &str = "imagepolicywebhook.image-policy.k8s.io/";
-/// How long an answer may take, how often it is asked for, and answers remembered.
+/// Timeout of a review, attempts, and answers kept.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ATTEMPTS: u32 = 5;
 const REMEMBERED: usize = 1024;
@@ -120,7 +120,7 @@ impl ImagePolicyWebhook {
     }
 }
 
-/// What the server is told of a pod.
+/// Spec of the image review for a pod.
 fn spec(pod: &Value, namespace: &str) -> Value {
     let lists = ["/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers"];
     let containers: Vec<Value> =

@@ -1,5 +1,4 @@
-//! Which requests webhooks and policies are about: rules, selectors of namespaces and objects, and versions that are
-//! the same thing under another name.
+//! Matching of requests by webhooks and policies: rules, namespace and object selectors, and equivalent resources.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,11 +12,11 @@ use crate::access::tree;
 use crate::crd;
 use crate::registry::Rows;
 
-/// What is chosen by.
+/// Request that is matched.
 pub(super) struct Scene<'a> {
     rows: &'a Rows,
     resource: &'a Row,
-    /// The same resource in its other versions, for whoever needs them.
+    /// Other versions of the resource, read when needed.
     others: OnceLock<Vec<Row>>,
     subresource: &'a str,
     name: &'a str,
@@ -71,7 +70,7 @@ impl<'a> Scene<'a> {
         rules.iter().find_map(other).cloned()
     }
 
-    /// Whatever is the same thing under another name: of custom resources every version there is, served or not.
+    /// Equivalent resources; of a custom resource all versions, served or not.
     fn others(&self) -> &[Row] {
         self.others.get_or_init(|| {
             let own = self.resource;
@@ -95,7 +94,8 @@ impl<'a> Scene<'a> {
         self.resource.clone()
     }
 
-    /// Whether `namespaceSelector` and `objectSelector` of `spec` let the request through. Absent ones mean everything.
+    /// Reports whether `namespaceSelector` and `objectSelector` of `spec` match the request. Absent ones match
+    /// everything.
     ///
     /// # Errors
     /// A selector makes no sense, or selects among namespaces and the request's is not known (`MatchNamespaceSelector`).
@@ -120,7 +120,7 @@ impl<'a> Scene<'a> {
         Ok(objects.is_empty() || self.objects.iter().flatten().any(|o| objects.matches(labels(o).as_ref())))
     }
 
-    /// Whether one rule covers the request, seen as `row`.
+    /// Reports whether one rule matches the request, seen as `row`.
     fn covered(&self, rule: &Value, row: &Resource) -> bool {
         let any = |field: &str, value: &str| {
             tree::list(rule, field).iter().filter_map(Value::as_str).any(|v| v == "*" || v == value)
@@ -143,7 +143,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Whether `pods`, `pods/*`, `*/status`, `*` or `*/*` names a resource or subresource.
+/// Reports whether `pods`, `pods/*`, `*/status`, `*` or `*/*` matches a resource or subresource.
 fn names(pattern: &str, plural: &str, subresource: &str) -> bool {
     let (resource, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
     let sub_fits = sub == "*" || sub == subresource;

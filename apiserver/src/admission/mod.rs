@@ -59,7 +59,7 @@ pub(crate) use webhooks::{PATCHES, Target, count_outdated, dial_error, outdated}
 
 use crate::access::tree;
 
-/// What is done to an object.
+/// Operation under admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// POST, and PUT or apply of something new.
@@ -94,23 +94,23 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// The name in the request path; "" on create.
     pub name: &'a str,
-    /// What is done.
+    /// Operation.
     pub operation: Operation,
-    /// Who asks.
+    /// User who asks.
     pub user: &'a UserInfo,
-    /// What is written; plugins that mutate change it in place.
+    /// New object; mutating plugins change it in place.
     pub object: Option<&'a mut Value>,
-    /// What is stored now.
+    /// Stored object.
     pub old_object: Option<&'a Value>,
     /// CreateOptions, UpdateOptions or DeleteOptions.
     pub options: &'a Value,
-    /// Nothing will be stored.
+    /// A dry run: nothing will be stored.
     pub dry_run: bool,
     /// Warnings for the client.
     pub warnings: &'a mut Vec<String>,
     /// Annotations for the audit log.
     pub annotations: &'a mut BTreeMap<String, String>,
-    /// Which round of mutation this is.
+    /// State of the rounds of mutation.
     pub reinvocation: Reinvocation,
 }
 
@@ -120,12 +120,12 @@ impl Attributes<'_> {
         self.object.as_deref()
     }
 
-    /// Whether the request is about this resource (not a subresource of it).
+    /// Reports whether the request is for this resource (not a subresource of it).
     pub fn is(&self, group: &str, plural: &str) -> bool {
         self.subresource.is_empty() && self.of(group, plural)
     }
 
-    /// Whether the request is about this resource or a subresource of it.
+    /// Reports whether the request is for this resource or a subresource of it.
     pub fn of(&self, group: &str, plural: &str) -> bool {
         self.resource.group == group && self.resource.plural == plural
     }
@@ -163,13 +163,13 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// What reads as an object where there is none (deletes).
+/// Null, read where a request has no object (deletes).
 const NOTHING: &Value = &Value::Null;
 
 /// A plugin as the chain holds it.
 pub type Shared = Arc<dyn Plugin>;
 
-/// Why admission could not be set up.
+/// Reasons for which admission cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A name that is no plugin's.

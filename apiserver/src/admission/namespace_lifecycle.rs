@@ -13,7 +13,7 @@ use super::{Attributes, Operation, Plugin};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 
-/// How long after its deletion a namespace is not believed to be as the cache has it.
+/// Time after its deletion in which the cached state of a namespace is not trusted.
 const DOUBTED: Duration = Duration::from_secs(30);
 /// Most namespaces that are doubted at one time.
 const MOST_DOUBTED: usize = 100;

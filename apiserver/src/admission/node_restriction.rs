@@ -381,7 +381,7 @@ fn owners(pod: &Value, node: &str) -> Verdict {
     Ok(())
 }
 
-/// What other objects a pod names.
+/// Names an API object that a pod refers to, of those that static pods may not.
 fn leans_on(pod: &Value) -> Option<&'static str> {
     if !tree::text(pod, "/spec/serviceAccountName").is_empty() {
         return Some("a service account");

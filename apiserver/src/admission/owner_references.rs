@@ -15,9 +15,9 @@ use crate::registry::Rows;
 
 /// The plugin.
 pub struct OwnerReferencesPermissionEnforcement {
-    /// Who may do what.
+    /// Authorizer.
     pub authorization: Arc<Authorization>,
-    /// What owners may be.
+    /// Resources that owners may have.
     pub rows: Rows,
 }
 

@@ -39,7 +39,7 @@ use crate::authz::Authorization;
 use crate::egress::Egress;
 use crate::registry::Rows;
 
-/// What plugins may need.
+/// Dependencies of plugins.
 pub struct Deps<'a> {
     /// The command line.
     pub flags: &'a FlagSet,
@@ -49,7 +49,7 @@ pub struct Deps<'a> {
     pub api: Api,
     /// The authorisers.
     pub authorization: Arc<Authorization>,
-    /// Where connections to webhooks are kept going.
+    /// Group of the tasks that drive connections to webhooks.
     pub tasks: TaskGroup,
     /// Ends them.
     pub answered: Shutdown,
@@ -57,7 +57,7 @@ pub struct Deps<'a> {
     pub egress: Egress,
 }
 
-/// What the makers of plugins are given.
+/// Arguments of the plugins' constructors.
 pub(super) struct Parts<'a> {
     deps: &'a Deps<'a>,
     caller: Arc<Caller>,
@@ -88,7 +88,7 @@ impl<'a> Parts<'a> {
         self.deps.authorization.clone()
     }
 
-    /// What webhooks are asked with.
+    /// Dependencies of webhook calls.
     fn means(&self) -> Means {
         Means {
             reader: self.reader(),
@@ -122,7 +122,7 @@ pub(super) struct Declaration {
     /// Group and resource, or `resource/subresource`, or `resource/*` for it and all of its subresources; none for
     /// everything.
     resources: &'static [(&'static str, &'static str)],
-    /// What it judges by: a cache that has not been read yet must not look like "no limits".
+    /// Resources that the plugin reads: a cache that is not filled yet must not look like "no limits".
     pub(super) reads: &'static [(&'static str, &'static str)],
     make: fn(&Parts<'_>) -> Result<Shared, Error>,
 }
@@ -140,7 +140,7 @@ impl Declaration {
         (self.make)(parts)
     }
 
-    /// Whether the plugin is about a write.
+    /// Reports whether the plugin handles a write.
     pub(super) fn concerns(&self, a: &Attributes<'_>) -> bool {
         let named = |(group, pattern): &(&str, &str)| {
             let (plural, sub) = pattern.split_once('/').unwrap_or((pattern, ""));

@@ -76,7 +76,7 @@ impl PodTolerationRestriction {
     }
 }
 
-/// Whether everything `other` tolerates, `wide` tolerates too.
+/// Reports whether the toleration `wide` tolerates everything that `other` tolerates.
 fn covers(wide: &Value, other: &Value) -> bool {
     let field = |t: &Value, f: &str| tree::text(t, f).to_owned();
     let key = field(wide, "/key").is_empty() || field(wide, "/key") == field(other, "/key");

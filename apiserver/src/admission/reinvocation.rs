@@ -14,12 +14,12 @@ pub(super) enum Who {
     Webhooks,
 }
 
-/// What was asked in the first round, of one plugin.
+/// State of one plugin after the first round.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// Those that want to be asked again if somebody changes the object after them.
+    /// Webhooks to call again if the object changes after them (`reinvocationPolicy: IfNeeded`).
     before: BTreeSet<String>,
-    /// Those to ask in the second round.
+    /// Webhooks to call in the second round.
     again: BTreeSet<String>,
     /// The object as the plugin left it.
     left: Option<Value>,
@@ -37,7 +37,7 @@ pub struct Reinvocation {
 }
 
 impl Reinvocation {
-    /// Whether there is to be a second round; begins it.
+    /// Starts the second round, when one is needed; reports whether it did.
     pub(super) fn begin_second(&mut self) -> bool {
         let begin = self.wanted && !self.second;
         self.second |= begin;
@@ -65,7 +65,7 @@ impl Reinvocation {
         }
     }
 
-    /// Whether one is to be asked in this round.
+    /// Reports whether a webhook or policy is called in this round.
     pub(super) fn asks(&mut self, who: Who, id: &str) -> bool {
         !self.second || self.of(who).again.contains(id)
     }
@@ -101,7 +101,7 @@ impl Reinvocation {
 }
 
 impl Asked {
-    /// All that were asked before are to be asked again.
+    /// Moves all that were called before to the second round.
     fn recall(&mut self) {
         self.again.append(&mut self.before);
     }

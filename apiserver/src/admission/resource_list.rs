@@ -88,14 +88,14 @@ pub fn describe(list: &List) -> String {
     list.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
 }
 
-/// What a pod asks for (`requests`) or may use at most (`limits`): containers together, or the largest moment of
-/// initialisation when that is more; sidecars count on top; then overhead.
+/// Sums the `requests` or `limits` of a pod: the containers together, or the peak of initialization when that is more;
+/// sidecars add to both; then overhead.
 pub fn of_pod(pod: &Value, which: &str) -> List {
     total(pod, which, |container| asked(container, which))
 }
 
-/// The same of a pod that may be between two sizes: a container that is being resized counts with the most of what is
-/// asked for it, what was promised to it and what it has, or without what is asked for when it cannot be had.
+/// Sums a pod that may be in the middle of a resize: each container counts with the maximum of requested, allocated and
+/// actual resources, without the requested ones when the resize is infeasible.
 pub fn of_resized_pod(pod: &Value, which: &str) -> List {
     let hopeless = tree::list(pod, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "PodResizePending");
     let hopeless = hopeless.is_some_and(|c| tree::text(c, "/reason") == "Infeasible");

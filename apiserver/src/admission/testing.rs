@@ -50,7 +50,7 @@ impl Fixed {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What webhooks and policies are asked with, where everybody may do everything.
+    /// Dependencies of webhooks and policies with an authorizer that allows everything.
     pub fn means(self: &Arc<Self>) -> Means {
         let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], self.clone(), Vec::new()));
         let caller = Caller::new(self.clone(), TaskGroup::new(), Shutdown::new(), false, Egress::default());
@@ -165,7 +165,7 @@ impl Pipeline for Objects {
         Ok(object)
     }
 
-    /// As if nobody else had said anything of it.
+    /// Applies as if no other manager owned fields.
     async fn apply(
         &self,
         user: &UserInfo,
@@ -193,7 +193,7 @@ impl Pipeline for Objects {
     }
 }
 
-/// What a plugin made of a write.
+/// Result of a plugin's admission of a write.
 pub struct Told {
     /// The object then.
     pub object: Value,
@@ -201,7 +201,7 @@ pub struct Told {
     pub warnings: Vec<String>,
     /// For the audit log.
     pub annotations: BTreeMap<String, String>,
-    /// Why it may not be.
+    /// Error of a refused write.
     pub refused: Option<Status>,
     /// There was a second round of mutation.
     pub again: bool,
@@ -287,7 +287,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// Everything that comes of it: one round of validation, or as many of mutation as it takes.
+    /// Runs the plugin: one round of validation, or as many of mutation as needed.
     pub async fn told(mut self, plugin: &dyn Plugin, mutating: bool) -> Told {
         let mut annotations = BTreeMap::new();
         let mut attributes = self.attributes(&mut annotations);
@@ -315,7 +315,7 @@ impl<'a> Write<'a> {
         Self { user: user.clone(), ..self }
     }
 
-    /// Nothing is to be stored.
+    /// Makes the write a dry run.
     pub fn dry(self) -> Self {
         Self { dry_run: true, ..self }
     }

@@ -21,13 +21,13 @@ use crate::registry::{conversion, strategy, working};
 pub(super) struct Views<'c> {
     /// Conversion webhooks are asked through it.
     caller: &'c Arc<Caller>,
-    /// What is stored, by version; not in the version at hand.
+    /// Stored object by version, without the version at hand.
     old: BTreeMap<String, Value>,
-    /// What is written, by version; not in the version at hand.
+    /// New object by version, without the version at hand.
     new: BTreeMap<String, Value>,
-    /// What was shown last.
+    /// Version shown last.
     last: Option<Row>,
-    /// What was shown last is not what the write is about any more.
+    /// The object was changed in the version shown last, so that the write's own is out of date.
     changed: bool,
 }
 

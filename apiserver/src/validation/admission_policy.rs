@@ -92,7 +92,7 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     super::conditions::conditions(status, &path, out);
 }
 
-/// What a policy is about.
+/// Validates the match constraints and parameter kind of a policy.
 pub(super) fn constraints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     choice(spec, "failurePolicy", &["Fail", "Ignore"], path, out);
     if has(spec, "paramKind") {
@@ -252,7 +252,7 @@ pub(super) fn binding(object: &Value, out: &mut Vec<Error>) {
     actions(get(object, "spec"), &Path::of(&["spec", "validationActions"]), out);
 }
 
-/// What bindings of all policies have.
+/// Validates the fields that bindings of all policies share.
 pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     shaped(spec, "policyName", dns1123_subdomain, &path, out);

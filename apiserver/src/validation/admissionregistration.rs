@@ -33,7 +33,7 @@ pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     webhooks(new, true, Demands::of_change(new, old), out);
 }
 
-/// Which values the first version of this API let pass are not let pass. One that is stored without is changed without.
+/// Rules of v1 that v1beta1 did not have. A configuration stored without meeting one need not meet it when updated.
 #[derive(Clone, Copy)]
 struct Demands {
     /// Side effects that a call may have.
@@ -70,7 +70,7 @@ impl Demands {
     }
 }
 
-/// Whether one of the webhooks has a selector that is wrong.
+/// Reports whether a webhook has an invalid selector.
 pub(super) fn select_oddly(webhooks: &Value) -> bool {
     let selectors = |hook| ["namespaceSelector", "objectSelector"].map(|key| get(hook, key));
     webhooks.as_array().into_iter().flatten().flat_map(selectors).any(is_odd)
@@ -119,7 +119,7 @@ fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mu
     versions(hook, demands.known_versions, &path.child("admissionReviewVersions"), out);
 }
 
-/// What is wrong with a name that is to be a domain below those that anybody can have.
+/// Errors of a name that must be a fully qualified domain name of at least three segments.
 fn full_name(name: &str) -> Vec<String> {
     let wrong = dns1123_subdomain(name);
     match name.split('.').count() {
@@ -220,7 +220,7 @@ fn resources(all: &[&str], path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Where a webhook is.
+/// Validates the `clientConfig` of a webhook: a URL or a service.
 pub(super) fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
     match (has(config, "url"), has(config, "service")) {
         (true, false) => url(text(config, "url"), &path.child("url"), out),

@@ -42,18 +42,18 @@ pub(super) fn autoscaler_update(new: &Value, old: &Value, out: &mut Vec<Error>) 
     self::spec(spec, versions, objects, out);
 }
 
-/// Which versions of an API may be named.
+/// API versions that a scale target reference may name.
 #[derive(Clone, Copy)]
 enum Versions {
     Any,
-    /// Those of groups that have a name.
+    /// Versions of named groups only.
     OfGroups,
-    /// Whatever it says.
+    /// Any text.
     Unknown,
 }
 
 impl Versions {
-    /// What is wrong with the version that a reference names.
+    /// Explains why the version that a reference names is not allowed.
     fn unfit(self, reference: &Value) -> Option<String> {
         let version = text(reference, "apiVersion");
         match (self, version.split('/').collect::<Vec<_>>().as_slice()) {

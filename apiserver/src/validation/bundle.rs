@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Why these (in base64) are no certificates to trust; those that are empty are the system's.
+/// Explains why a CA bundle (base64) is refused; an empty one means the system's.
 pub(super) fn refused(encoded: &str) -> Option<String> {
     let pem = STANDARD.decode(encoded).unwrap_or_default();
     let why = (!pem.is_empty()).then(|| untrusted(&pem)).flatten()?;
@@ -41,7 +41,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((kind, inside, behind))
 }
 
-/// What is wrong with a certificate: the first of its parts that is not what it should be.
+/// Go's error for a malformed certificate: the first of its parts that cannot be parsed.
 fn malformed(der: &[u8]) -> &'static str {
     const SEQUENCE: u8 = 0x30;
     const INTEGER: u8 = 2;

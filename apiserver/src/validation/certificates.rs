@@ -45,7 +45,7 @@ pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
     conditions(object, &Value::Null, out);
 }
 
-/// What is asked for; usages that are unknown or there twice may stay, and so may the signer of the first version.
+/// Validates the spec of a request. On update unknown and duplicate usages may stay, and so may the signer of v1beta1.
 fn spec(object: &Value, before: &Value, out: &mut Vec<Error>) {
     const LEGACY: &str = "kubernetes.io/legacy-unknown";
     let (spec, before, path) = (get(object, "spec"), get(before, "spec"), Path::new("spec"));
@@ -116,7 +116,7 @@ pub(super) fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What is wrong with the first part between dots that is not well shaped.
+/// Reports the first label between dots that is malformed.
 fn parts_are(shape: fn(&str) -> Vec<String>, text: &str, path: &Path, out: &mut Vec<Error>) {
     let wrong = text.split('.').map(|part| (part, shape(part))).find(|(_, wrong)| !wrong.is_empty());
     for (part, why) in wrong.into_iter().flat_map(|(part, wrong)| wrong.into_iter().map(move |why| (part, why))) {
@@ -154,7 +154,7 @@ fn conditions(object: &Value, before: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What is wrong with an issued certificate: there is to be nothing but certificates.
+/// Explains why an issued certificate is refused: the PEM data must hold certificates only.
 fn unissuable(object: &Value) -> Option<String> {
     const KIND: &str = "CERTIFICATE";
     let encoded = certificate(object);
@@ -244,8 +244,8 @@ fn verdicts_stay(new: &Value, old: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What holds for every change: the specification is sound (it stays what it is), verdicts are not taken back, and a
-/// certificate is one, unless the one before it was none either.
+/// Validates every update: the spec again, approval and denial are not taken back, and a changed certificate is valid
+/// unless the old one was invalid too.
 fn changed(new: &Value, old: &Value, out: &mut Vec<Error>) {
     spec(new, old, out);
     conditions(new, old, out);

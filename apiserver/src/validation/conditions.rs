@@ -25,7 +25,7 @@ pub(super) fn conditions(status: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Whether a status says that a condition holds.
+/// Reports whether a status has a condition with status `True`.
 pub(super) fn is_true(status: &Value, kind: &str) -> bool {
     list(status, "conditions").iter().find(|c| text(c, "type") == kind).is_some_and(|c| text(c, "status") == "True")
 }

@@ -9,7 +9,7 @@ use super::meta::immutable;
 use super::names::{complain, is_semver, not_negative, qualified_name};
 use super::tree::{get, int, text};
 
-/// How a holder is chosen, of the ways that Kubernetes defines.
+/// Leader election strategies that Kubernetes defines.
 const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 const NO_VERSION: &str = "0.0.0";
 
@@ -39,7 +39,7 @@ fn strategy(name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Who would like to hold a lease.
+/// Validates a LeaseCandidate.
 pub(super) fn candidate(object: &Value, out: &mut Vec<Error>) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if text(spec, "leaseName").is_empty() {
@@ -77,7 +77,7 @@ pub(super) fn candidate_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     immutable(lease(new), lease(old), &Path::of(&["spec", "leaseName"]), out);
 }
 
-/// Which of two semantic versions is before the other; what they were built from does not count.
+/// Compares two semantic versions; build metadata does not count.
 pub(crate) fn order(a: &str, b: &str) -> Ordering {
     fn parts(version: &str) -> (Vec<u64>, Vec<&str>) {
         let version = version.split('+').next().unwrap_or_default();

@@ -53,7 +53,7 @@ pub(super) fn definition_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     names(at(new, &["status", "acceptedNames"]), &Path::of(&["status", "acceptedNames"]), out);
 }
 
-/// What is let through because it was there before.
+/// Invalid values that are allowed because the stored definition has them.
 #[derive(Clone, Copy, Default)]
 struct Allowed<'o> {
     /// Certificates that are none.
@@ -62,7 +62,7 @@ struct Allowed<'o> {
     no_schema: bool,
     /// Reviews of versions that nobody knows.
     reviews: bool,
-    /// What is said of versions.
+    /// Invalid values of versions that are allowed.
     before: Before<'o>,
 }
 
@@ -147,7 +147,7 @@ fn names(names: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What is asked of a definition beside its specification.
+/// Validates the parts of a definition outside its specification.
 fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let spec = get(object, "spec");
     definition_status(object, &Value::Null, out);
@@ -160,7 +160,7 @@ fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     }
 }
 
-/// What etcd may hold has to be known.
+/// Validates `status.storedVersions`: every version that etcd may hold must be in the specification.
 fn stored_versions(status: &Value, versions: &[Value], out: &mut Vec<Error>) {
     let path = Path::of(&["status", "storedVersions"]);
     let (stored, shown) = (texts(status, "storedVersions"), get(status, "storedVersions"));

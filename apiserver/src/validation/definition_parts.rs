@@ -1,4 +1,4 @@
-//! What a definition says of its versions: schemas, subresources, columns, selectable fields.
+//! Validation of a definition's versions: schemas, subresources, columns, selectable fields.
 //!
 //! Upstream judges what all versions have in common once, under the path of the whole definition.
 
@@ -26,10 +26,10 @@ const PARTS: [(&str, &str, Judge); 3] = [
 
 type Judge = fn(&Value, (bool, Leniency), &Path, &mut Vec<Error>);
 
-/// What the parts of a definition are let through with.
+/// Invalid values of versions that are allowed because the stored definition has them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Before<'o> {
-    /// What its schemas are.
+    /// Leniency for schemas.
     pub(super) lenient: Leniency,
     /// The versions there were.
     pub(super) versions: &'o [Value],
@@ -47,7 +47,7 @@ impl Before<'_> {
         Leniency { costs, ..self.lenient }
     }
 
-    /// Whether a version had too many selectable fields, and has the same.
+    /// Reports whether a version exceeded the limit of selectable fields before and has the same fields now.
     fn has_many(&self, version: &Value) -> bool {
         let fields = |version: &Value| get(version, "selectableFields").clone();
         self.same(version)
@@ -76,7 +76,7 @@ fn has_status(version: &Value) -> bool {
     at(version, &["subresources", "status"]).is_object()
 }
 
-/// What one of the versions has for itself.
+/// Validates the fields that one version sets for itself.
 pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
     deprecation(version, path, out);
     for (part, _, judge) in PARTS.into_iter().filter(|(part, ..)| !common(all, part)) {
@@ -89,7 +89,7 @@ pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &
     }
 }
 
-/// What all versions have in common.
+/// Validates the fields that all versions share.
 pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
     let all = list(spec, "versions");
     let Some(first) = all.first() else { return };
@@ -140,7 +140,7 @@ fn schema(holder: &Value, (status, lenient): (bool, Leniency), path: &Path, out:
     crate::crd::validate::schema(schema, &path, lenient, out);
 }
 
-/// What the root of a schema may say where the status is written on its own, and judged apart from the rest.
+/// Validates the root of a schema when the status subresource is enabled: only a few keywords are allowed.
 fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
     const GO_NAMES: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
     const BEFORE: [&str; 3] = ["id", "$schema", "$ref"];

@@ -100,7 +100,7 @@ pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What is spoken at a port.
+/// Validates `appProtocol`.
 fn application(port: &Value, path: &Path, out: &mut Vec<Error>) {
     if has(port, "appProtocol") {
         let protocol = text(port, "appProtocol");
@@ -171,7 +171,7 @@ fn full_name(name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Where an endpoint should be used from; false for too many places.
+/// Validates the hints of an endpoint; returns false when there are too many.
 fn places(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) -> bool {
     let (all, path) = (list(hints, key), path.child(key));
     if all.len() > MAX_HINTS {

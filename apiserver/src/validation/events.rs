@@ -10,7 +10,7 @@ use super::tree::{get, has, int, text};
 /// Most bytes of names, reasons, actions.
 const MAX_NAME: usize = 128;
 const MAX_NOTE: usize = 1024;
-/// Who reports, in the newer API.
+/// Field of the reporter in events.k8s.io/v1.
 const NEWER: &str = "reportingController";
 
 /// An event through the older API.
@@ -18,7 +18,7 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
     of_any(object, "reportingComponent", out);
 }
 
-/// What both APIs ask; who reports has a name of its own in each.
+/// Validates an event of either API, whose reporter field is named differently.
 fn of_any(object: &Value, reporter: &str, out: &mut Vec<Error>) {
     if has(object, "eventTime") {
         timed(object, reporter, out)

@@ -1,4 +1,4 @@
-//! What is asked of many text fields: to be there, to be well formed, to be one of a few words.
+//! Validation of common text fields: required, well formed, one of a few words.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

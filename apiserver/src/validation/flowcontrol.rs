@@ -128,7 +128,7 @@ fn subject(subject: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Who it is. All accounts of a namespace are `*`.
+/// Validates a subject. `*` means all service accounts of a namespace.
 fn somebody(who: &Value, account: bool, path: &Path, out: &mut Vec<Error>) {
     match text(who, "name") {
         "" => out.push(Error::required(path.child("name"), "")),

@@ -249,7 +249,7 @@ impl Writer {
     }
 }
 
-/// As the API writes it; a struct that was not sent is empty.
+/// Encodes a value as the API does; a struct that was not sent is empty.
 fn encode(schema: &Message, value: &Value, out: &mut Vec<u8>) {
     let empty = Value::Object(serde_json::Map::new());
     json::encode(schema, if value.is_null() { &empty } else { value }, out);
@@ -272,27 +272,27 @@ pub(super) fn of_field(field: &Field, whole: bool, value: &Value) -> Option<Stri
     String::from_utf8(writer.out).ok()
 }
 
-/// What changed in a pod's spec.
+/// Diff of a pod's spec in upstream's format.
 pub(super) fn pod_diff(old: &Value, new: &Value) -> String {
     diff(POD_SPEC, old, new)
 }
 
-/// What changed in an ephemeral container.
+/// Diff of an ephemeral container.
 pub(super) fn ephemeral_diff(old: &Value, new: &Value) -> String {
     diff(EPHEMERAL, old, new)
 }
 
-/// What changed in a claim's spec.
+/// Diff of a claim's spec.
 pub(super) fn claim_diff(old: &Value, new: &Value) -> String {
     diff(CLAIM_SPEC, old, new)
 }
 
-/// What changed in the source of a persistent volume.
+/// Diff of a persistent volume's source.
 pub(super) fn volume_diff(old: &Value, new: &Value) -> String {
     diff(VOLUME_SOURCE, old, new)
 }
 
-/// What changed in conditions of a request for a certificate.
+/// Diff of the conditions of a certificate signing request.
 pub(super) fn request_conditions_diff(old: Value, new: Value) -> String {
     let Some(field) = proto::schema::message(REQUEST_STATUS).and_then(|m| m.field("conditions")) else {
         return String::new();

@@ -1,4 +1,4 @@
-//! What became of a pod's request for a certificate: it is issued, denied or failed, once.
+//! Validation of a pod certificate request's status: issued, denied or failed, once.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,9 +19,9 @@ const ENDS: [&str; 3] = [ISSUED, "Denied", "Failed"];
 const CERTIFICATE: &str = "CERTIFICATE";
 const MAX_CHAIN: usize = 100 * 1024;
 const MINUTE: i64 = 60;
-/// How far from now a certificate may begin.
+/// Largest difference between `notBefore` and now, in seconds.
 const SKEW: i64 = 5 * MINUTE;
-/// How long after the beginning, and before the end, a certificate is renewed.
+/// Shortest time from `notBefore` to `beginRefreshAt`, and from there to `notAfter`, in seconds.
 const MARGIN: i64 = 10 * MINUTE;
 const SHORTEST: i64 = 60 * MINUTE;
 
@@ -55,7 +55,7 @@ pub(super) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
     out.push(Error::unfit(path, why));
 }
 
-/// What an issued request has besides conditions.
+/// Fields that an issued request sets besides conditions.
 const FIELDS: [&str; 4] = ["certificateChain", "notBefore", "notAfter", "beginRefreshAt"];
 
 /// There is no way but three, and one of them at most is gone.
@@ -149,7 +149,7 @@ fn is_address(text: &str) -> bool {
     text.rsplit_once('@').is_some_and(|(who, place)| plain(who) && plain(place))
 }
 
-/// Whether a certificate is for another key than was asked for.
+/// Error for a certificate whose key is not the requested one.
 fn other_key(status: &Value, old: &Value, certificate: &X509Certificate<'_>) -> Option<Error> {
     let encoded = text(get(old, "spec"), "pkixPublicKey");
     let asked = STANDARD.decode(encoded).unwrap_or_default();

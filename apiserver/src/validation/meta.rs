@@ -19,7 +19,7 @@ pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path
     core_finalizers(row, object, path, out);
 }
 
-/// What holds of the metadata of every object, whatever its kind.
+/// Validates the metadata that objects of all kinds share.
 pub(super) fn any(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     let meta = get(object, "metadata");
     let prefix = text(meta, "generateName");
@@ -151,7 +151,7 @@ pub(super) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: 
 
 /// Metadata of a template from which objects are made that have their own name.
 pub(super) fn template(meta: &Value, path: &Path, out: &mut Vec<Error>) {
-    /// As Go counts the fields, each with its first letter in lower case.
+    /// Fields in the order of Go's struct, each with its first letter in lower case.
     const OTHERS: [(&str, &str); 13] = [
         ("name", "name"),
         ("generateName", "generateName"),

@@ -81,20 +81,20 @@ pub(crate) use tree::{flag, list};
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);
 
-/// What is particular about a kind.
+/// Validation rules of a kind.
 #[derive(Clone, Copy)]
 struct Rules {
     group: &'static str,
     plural: &'static str,
     name: NameRule,
     create: Create,
-    /// What a new object goes through.
+    /// Steps for a new object.
     created: &'static [Step],
     update: Update,
-    /// What a changed object goes through.
+    /// Steps for an updated object.
     changed: &'static [Step],
     status: Update,
-    /// What an object goes through whose status changed.
+    /// Steps for an update of the status subresource.
     status_changed: &'static [Step],
 }
 
@@ -108,7 +108,7 @@ enum Step {
     Changed,
     /// The rules for new objects.
     Rules,
-    /// What may not change.
+    /// The rules for updates: immutable fields.
     Stays,
     /// No further if something was wrong so far.
     Sound,
@@ -118,11 +118,11 @@ use Step::{Changed, Metadata, Rules as Anew, Sound, Stays};
 
 /// The whole object as if it were new, and what may not change.
 const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
-/// The same with the specification once more.
+/// Steps of kinds whose spec is validated twice on update.
 const TWICE: &[Step] = &[Metadata, Anew, Changed, Anew, Stays];
-/// What a change is asked includes all that a new object is.
+/// Steps of kinds whose update validation includes the whole of create validation.
 const WITHIN: &[Step] = &[Changed, Metadata, Anew, Stays];
-/// What may not change, and then all that a new object is.
+/// Steps of kinds that check immutable fields first, and then validate like a new object.
 const STAYS_FIRST: &[Step] = &[Changed, Stays, Metadata, Anew];
 const SPEC: &[Step] = &[Changed, Anew, Stays];
 /// All of it twice, as roles of the whole cluster and their bindings are judged.
@@ -151,24 +151,24 @@ impl Rules {
         self
     }
 
-    /// What a new object goes through, where that is something else.
+    /// Replaces the steps for a new object.
     const fn created(mut self, steps: &'static [Step]) -> Self {
         self.created = steps;
         self
     }
 
-    /// What may not change.
+    /// Sets the update rules.
     const fn update(mut self, update: Update) -> Self {
         self.update = update;
         self
     }
 
-    /// What may not change; the rest of a changed object was judged before.
+    /// Sets the update rules where the rest of an updated object is not validated again.
     const fn update_only(self, update: Update) -> Self {
         self.update(update).changed(&[Changed, Stays])
     }
 
-    /// What a changed object goes through, where that is something else.
+    /// Replaces the steps for an updated object.
     const fn changed(mut self, steps: &'static [Step]) -> Self {
         self.changed = steps;
         self
@@ -179,7 +179,7 @@ impl Rules {
         self
     }
 
-    /// What an object goes through whose status changed, where that is something else.
+    /// Replaces the steps for an update of the status.
     const fn status_changed(mut self, steps: &'static [Step]) -> Self {
         self.status_changed = steps;
         self
@@ -500,7 +500,7 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
     out
 }
 
-/// What a client should know about an object that is accepted, new or changed from `old` through a subresource.
+/// Returns the warnings for an object that is accepted, new or updated from `old` through a subresource.
 pub fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
     warnings::of(row, subresource, object, old)
 }

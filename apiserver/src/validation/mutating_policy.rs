@@ -8,7 +8,7 @@ use super::fields::choice;
 use super::tree::{get, has, list, text, texts};
 use crate::expressions::{Names, Wanted};
 
-/// What is deleted cannot be changed.
+/// Operations that mutating policies may match: a deleted object cannot be mutated.
 const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
 /// `MutatingAdmissionPolicy`.

@@ -12,11 +12,11 @@ use shared::status::field::{Error, Path};
 
 use super::relaxed::{self, Leave};
 
-/// How objects of a kind are named.
+/// Rule for names of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameRule {
     Subdomain,
-    /// The same, where what a name begins with is judged only once it is a name.
+    /// Like `Subdomain`, with `generateName` checked only as part of the final name.
     WholeSubdomain,
     Label,
     Service,
@@ -194,7 +194,7 @@ pub(super) fn percent(text: &str) -> Option<i64> {
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
-/// What a malformed percentage is told.
+/// Error text for a malformed percentage.
 pub(super) fn percent_complaint() -> String {
     pattern("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])
 }

@@ -100,7 +100,7 @@ fn features(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What is wrong with the name of a feature: `MyFeature` or `MyFeature/mySubFeature`.
+/// Errors of a feature name: `MyFeature` or `MyFeature/mySubFeature`.
 fn feature_name(name: &str) -> Option<String> {
     const LONGEST: usize = 253;
     let shown = shared::status::go_quote(name);

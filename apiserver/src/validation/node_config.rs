@@ -1,4 +1,4 @@
-//! Where kubelets once took their configuration from. None does any more, but what is stored has to be right.
+//! Validation of `configSource`. Dynamic kubelet configuration is gone, but stored values must be valid.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
@@ -6,7 +6,7 @@ use shared::status::field::{Error, Path};
 use super::names::{complain, config_key, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, text};
 
-/// What a node of the API says of it, wished for and in use.
+/// Validates the config source of a node: desired and in use.
 pub(super) fn check(node: &Value, out: &mut Vec<Error>) {
     let (wished, used) = (get(get(node, "spec"), "configSource"), get(get(node, "status"), "config"));
     source(wished, true, &Path::of(&["spec", "configSource"]), out);

@@ -13,13 +13,13 @@ const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 
-/// What is in an annotation; `None` where it is not there or empty.
+/// Parses an annotation; `None` when it is missing or empty.
 fn read(metadata: &Value, key: &str, wanted: Form) -> Option<Result<Value, String>> {
     let text = text(get(metadata, "annotations"), key);
     (!text.is_empty()).then(|| parse(text, wanted))
 }
 
-/// What an annotation should be, as JSON and as a type of Go.
+/// Expected form of an annotation: JSON and the name of its Go type.
 #[derive(Clone, Copy)]
 enum Form {
     List(&'static str),

@@ -11,7 +11,7 @@ const DASHES: &str = "-----";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) label: String,
-    /// Whether lines like `Key: value` stand before what is in it.
+    /// Reports whether the block has headers (`Key: value` lines).
     pub(super) headers: bool,
     pub(super) contents: Vec<u8>,
 }
@@ -31,7 +31,7 @@ pub(super) fn blocks(text: &str) -> impl Iterator<Item = Block> {
     })
 }
 
-/// What follows the first line that begins so.
+/// Text behind the first line that starts with `begin`.
 fn after_line_start<'a>(text: &'a str, begin: &str) -> Option<&'a str> {
     let at = line_start(text, begin)?;
     text.get(at + begin.len()..)

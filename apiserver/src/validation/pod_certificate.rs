@@ -80,7 +80,7 @@ pub(super) fn projection(value: &Value, path: &Path, out: &mut Vec<Error>) {
     user_data(value, "userAnnotations", path, out);
 }
 
-/// What a pod's author tells the signer: keys have a domain.
+/// Validates the user data for the signer: keys are domain-prefixed.
 fn user_data(of: &Value, field: &str, path: &Path, out: &mut Vec<Error>) {
     let path = &path.child(field);
     let mut total = 0;
@@ -101,7 +101,7 @@ fn user_data(of: &Value, field: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Whoever asks has the key, and the key is good enough.
+/// Validates the public key and the proof of possession.
 fn possession(spec: &Value, path: &Path) -> Result<(), Error> {
     let bytes = |field: &str, most: usize| {
         let bytes = STANDARD.decode(text(spec, field)).unwrap_or_default();

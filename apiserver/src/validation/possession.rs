@@ -1,4 +1,4 @@
-//! Whether whoever asks for a certificate has the key it is for.
+//! Proof of possession: the requester holds the key that a certificate is for.
 
 use rsa::BigUint;
 use sha2::{Digest as _, Sha256};
@@ -11,18 +11,18 @@ use super::signature::{ecdsa, ed25519};
 /// Bits of the modulus of RSA keys that may be used.
 const MODULI: [usize; 2] = [3072, 4096];
 
-/// Why a key may not be used.
+/// Reasons to refuse a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// It is none.
+    /// The bytes are not a public key.
     NoKey,
-    /// It cannot sign, or in a way nobody uses.
+    /// The key cannot sign, or only with an unsupported algorithm.
     Type,
     /// A curve that is too weak.
     Curve(&'static str),
     /// A modulus of so many bits.
     Modulus(usize),
-    /// It did not sign the text.
+    /// The proof is not a signature of the key.
     Unproven,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn key(der: &[u8]) -> Result<SubjectPublicKeyInfo<'_>, Unfit> {
     }
 }
 
-/// Whether two keys are the same.
+/// Reports whether two keys are equal.
 pub(super) fn same(a: &SubjectPublicKeyInfo<'_>, b: &SubjectPublicKeyInfo<'_>) -> bool {
     let kind = |key: &SubjectPublicKeyInfo<'_>| (key.algorithm.algorithm.to_id_string(), curve(key));
     kind(a) == kind(b) && a.subject_public_key.data == b.subject_public_key.data
@@ -73,7 +73,7 @@ fn curve(key: &SubjectPublicKeyInfo<'_>) -> String {
     curve.map(|oid| oid.to_id_string()).unwrap_or_default()
 }
 
-/// Whether bytes are a point of a curve, not compressed.
+/// Reports whether bytes are an uncompressed point of a curve.
 fn is_point(curve: &str, point: &[u8]) -> bool {
     point.first() == Some(&4)
         && match curve {

@@ -6,7 +6,7 @@ use shared::status::field::{Error, Path};
 
 use super::tree::{at, flag, get, list};
 
-/// Where a kind keeps a pod's spec.
+/// Path of the pod's spec in a kind.
 fn spec_path(row: &Resource) -> &'static [&'static str] {
     match (&*row.group, &*row.plural) {
         ("", "pods") => &["spec"],

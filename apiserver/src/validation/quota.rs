@@ -35,7 +35,7 @@ pub(super) fn quota(object: &Value, out: &mut Vec<Error>) {
 /// Resources of pods that a scope can count.
 const OF_PODS: [&str; 7] = ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods"];
 
-/// Whether a scope says something about a resource; of others than the standard ones nothing is known.
+/// Reports whether a scope applies to a resource; scopes outside the standard ones apply to all.
 fn applies(scope: &str, resource: &str) -> bool {
     let counted = match scope {
         "BestEffort" => resource == "pods",
@@ -46,7 +46,8 @@ fn applies(scope: &str, resource: &str) -> bool {
     counted || !is_standard(resource)
 }
 
-/// What a quota knows by itself. "storage" is a size of claims; a quota counts "requests.storage".
+/// Reports whether a resource is a standard one of quotas. "storage" is a size of claims; a quota counts
+/// "requests.storage".
 fn is_standard(resource: &str) -> bool {
     let huge = resource.starts_with("hugepages-") || resource.starts_with("requests.hugepages-");
     huge || (STANDARD.contains(&resource) && resource != "storage")

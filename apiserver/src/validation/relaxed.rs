@@ -1,4 +1,4 @@
-//! What feature gates allow that is refused otherwise.
+//! Validation options: rules that feature gates and stored objects relax.
 //!
 //! A gate is a row of [`TABLE`]: its name, and how a stored object shows that it uses already what the gate is about,
 //! which it then may go on with when the gate is off. A rule asks [`allows`] before it refuses. What is allowed is
@@ -15,7 +15,7 @@ use super::tree::{flag, get, int, list, text};
 use super::volume::claim;
 use super::{admissionregistration, batch, networking, selectors};
 
-/// Whoever has the specification of a pod: `plural.group`, and where it is.
+/// Kinds with the spec of a pod: `plural.group`, and its path.
 pub const PODS: &[(&str, &str)] = &[
     ("pods", "spec"),
     ("podtemplates", "template.spec"),
@@ -43,7 +43,7 @@ const METADATA: &[(&str, &str)] = &[
     ("cronjobs.batch", "spec.jobTemplate.spec.template.metadata"),
 ];
 const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
-/// Who selects something for a purpose of its own; other workloads were always asked for sound selectors.
+/// Kinds with a label selector whose invalid values are kept when stored; other workloads never allowed any.
 const SELECTING: &[(&str, &str)] = &[
     ("poddisruptionbudgets.policy", "spec.selector"),
     ("networkpolicies.networking.k8s.io", "spec.podSelector"),
@@ -58,12 +58,12 @@ const WEBHOOKS: &[(&str, &str)] = &[
     ("validatingwebhookconfigurations.admissionregistration.k8s.io", "webhooks"),
 ];
 
-/// Whether a row is that of a `plural.group`.
+/// Reports whether a row is that of `plural.group`.
 pub(super) fn is_of(row: &Resource, of: &str) -> bool {
     of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group)
 }
 
-/// What a gate allows.
+/// One relaxed validation rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
     /// Autoscalers that go down to nothing.
@@ -96,9 +96,9 @@ pub(super) enum Leave {
     PartsOfPages,
     /// Selectors of pods that name values no label has.
     OddSelectors,
-    /// The same of nodes that are required, by pods or volumes.
+    /// Invalid label values in the required node affinity of pods or volumes.
     OddNodeLabels,
-    /// The same of pods that are spread, with all else that can be wrong with their selectors.
+    /// Invalid selectors of topology spread constraints.
     OddSelectorsOfSpread,
     /// Keys of labels that pods are spread by.
     OddKeysOfSpread,
@@ -112,7 +112,7 @@ pub(super) enum Leave {
     SysctlsOfHost,
     /// Block devices of pods with users of their own.
     DevicesOfOwnUsers,
-    /// The same as of pods of volumes that are claimed.
+    /// Invalid selectors of claims.
     OddSelectorsOfClaims,
     /// API groups that are none, of what claims are filled from.
     OddGroupsOfSources,
@@ -136,7 +136,7 @@ struct Gate {
     leave: Leave,
     /// With `!` in front when it is the gate's being off that allows it.
     name: &'static str,
-    /// Whose objects may show that they use it, and where they do.
+    /// Kinds whose stored objects may use the rule already, with the path to look at.
     within: &'static [(&'static str, &'static str)],
     used: fn(&Value) -> bool,
 }
@@ -224,12 +224,12 @@ thread_local! {
     static ALLOWED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether what is judged now may do that.
+/// Reports whether a rule is relaxed in the validation that runs on this thread.
 pub(super) fn allows(leave: Leave) -> bool {
     ALLOWED.get() & leave.bit() != 0
 }
 
-/// What the gates of a server allow.
+/// Rules that the feature gates of a server relax.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Relaxed(u64);
 
@@ -248,7 +248,7 @@ impl Relaxed {
     }
 }
 
-/// What was allowed before is allowed again after.
+/// Guard of one validation; restores the relaxed rules of before when dropped.
 struct Judgement(u64);
 
 impl Drop for Judgement {

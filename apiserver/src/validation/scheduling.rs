@@ -78,7 +78,7 @@ pub(super) fn workload(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// Who made it.
+/// Validates the reference to the controller of a workload.
 fn controller(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     shaped_if_said(reference, "apiGroup", dns1123_subdomain, path, out);
     for field in ["kind", "name"] {
@@ -86,7 +86,7 @@ fn controller(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// How the pods of a group are scheduled.
+/// Validates the scheduling policy of a pod group.
 fn scheduled(policy: &Value, path: &Path, out: &mut Vec<Error>) {
     match (has(policy, "basic"), has(policy, "gang")) {
         (false, false) => out.push(Error::required(path, "exactly one of `basic`, `gang` is required")),

@@ -22,7 +22,7 @@ pub(super) fn own_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) 
     label_selector_of(selector, !relaxed::allows(Leave::OddSelectors), path, out);
 }
 
-/// Whether there is anything wrong with a selector.
+/// Reports whether a selector is invalid.
 pub(super) fn is_odd(selector: &Value) -> bool {
     let mut out = Vec::new();
     label_selector(selector, &Path::default(), &mut out);
@@ -64,7 +64,8 @@ pub(super) fn is_empty(selector: &Value) -> bool {
     !has_entries(selector, "matchLabels") && list(selector, "matchExpressions").is_empty()
 }
 
-/// Whether a selector picks the labels of a template; `None` where it is no selector. That there is none picks nothing.
+/// Reports whether a selector matches the labels of a template; `None` when it is invalid. An absent one matches
+/// nothing.
 pub(super) fn picks(selector: &Value, labels: &Value) -> Option<bool> {
     Selector::from_object(Some(selector)).ok().map(|s| s.matches(Some(labels)))
 }

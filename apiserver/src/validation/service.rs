@@ -15,7 +15,7 @@ use super::networking;
 use super::pod::handlers::port_or_name;
 use super::tree::{at, get, has, int, list, text, texts};
 
-/// Who may come to a balancer, in an annotation.
+/// Annotation of a load balancer's allowed source ranges.
 pub(super) const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const BALANCED_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 
@@ -147,7 +147,7 @@ fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What is wrong with a new service's addresses and families, which is said before anything is allocated.
+/// Validates a new service's addresses and families, before anything is allocated.
 pub fn addressed(object: &Value) -> Vec<Error> {
     let mut out = Vec::new();
     cluster_ips(get(object, "spec"), &Path::new("spec"), &mut out);
@@ -307,7 +307,7 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What may change on a service.
+/// Validates an update of a service.
 pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));

@@ -31,7 +31,7 @@ fn lookup<'a>(schema: &'a Message, path: &str) -> Option<(&'a Field, bool)> {
     }
 }
 
-/// Whether the schema knows all fields of a struct.
+/// Reports whether the schema has all fields of a struct.
 fn declared(field: &Field, value: &Value) -> bool {
     match (&field.kind, value) {
         (Kind::Message(m), Value::Object(map)) => map.keys().all(|k| m.field(k).is_some()),

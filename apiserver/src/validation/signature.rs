@@ -1,4 +1,4 @@
-//! Whether a certificate request is signed with the key it asks a certificate for.
+//! Signature check of a certificate request against its own key.
 
 use ed25519_dalek::Verifier as _;
 use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
@@ -34,7 +34,7 @@ impl Family {
         }
     }
 
-    /// How upstream names the family in "specifies … public key", and the type of its keys.
+    /// Upstream's words for the family in "specifies … public key", and the Go type of its keys.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Rsa => ("an RSA", "*rsa.PublicKey"),
@@ -52,7 +52,7 @@ impl Family {
     }
 }
 
-/// What is signed in place of the text.
+/// Digest that is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hash {
     Sha1,
@@ -81,7 +81,7 @@ impl Hash {
     }
 }
 
-/// What a signature is made with.
+/// Signature algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Pkcs1(Hash),
@@ -169,7 +169,7 @@ fn pss(key: &RsaPublicKey, text: &[u8], signature: &[u8]) -> bool {
     schemes.into_iter().any(|(hash, scheme)| key.verify(scheme, &hash.of(text), signature).is_ok())
 }
 
-/// Whether the signature fits, on one of a curve's modules.
+/// Verifies an ECDSA signature with the types of a curve's module.
 macro_rules! on_curve {
     ($curve:ident, $point:expr, $digest:expr, $signature:expr) => {{
         let key = $curve::ecdsa::VerifyingKey::from_sec1_bytes($point);
@@ -178,7 +178,7 @@ macro_rules! on_curve {
     }};
 }
 
-/// Whether a digest was signed with a key of a curve.
+/// Verifies an ECDSA signature of a digest; false for one of another key, an error for an unsupported curve.
 pub(super) fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signature: &[u8]) -> Result<bool, String> {
     let curve = key.algorithm.parameters.as_ref().and_then(|p| p.as_oid().ok()).map(|oid| oid.to_id_string());
     let point = &*key.subject_public_key.data;
@@ -196,7 +196,7 @@ pub(super) fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signatu
     }
 }
 
-/// Whether a text was signed with a key of Ed25519.
+/// Verifies an Ed25519 signature of a text; `None` when it does not fit.
 pub(super) fn ed25519(key: &SubjectPublicKeyInfo<'_>, text: &[u8], signature: &[u8]) -> Option<()> {
     let bytes = key.subject_public_key.data.as_ref().try_into().ok()?;
     let key = ed25519_dalek::VerifyingKey::from_bytes(bytes).ok()?;

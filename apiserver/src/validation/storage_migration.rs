@@ -27,12 +27,12 @@ pub(super) fn migration(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What is migrated does not change.
+/// Validates that the spec of a migration is immutable.
 pub(super) fn migration_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
 
-/// How it goes: it runs, or it has ended well or badly.
+/// Validates the status of a migration: running, succeeded or failed.
 pub(super) fn migration_status(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (status, before, path) = (get(new, "status"), get(old, "status"), Path::new("status"));
     let (version, known) = (text(status, "resourceVersion"), text(before, "resourceVersion"));

@@ -1,4 +1,4 @@
-//! What servers say of the versions they store a resource in.
+//! Validation of storage versions reported by API servers.
 
 use std::collections::BTreeSet;
 

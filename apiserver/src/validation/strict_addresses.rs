@@ -20,7 +20,7 @@ struct Place {
     /// `*` stands for all elements of a list; a part `a=b` is read as `a` and told as `b`, which may be nothing.
     path: &'static str,
     judge: fn(&str) -> Option<String>,
-    /// What was there before is let through.
+    /// Values of the stored object are let through.
     keeps: bool,
 }
 
@@ -53,7 +53,7 @@ static PLACES: &[Place] = &[
 
 /// Fields of a pod's specification.
 const OF_PODS: [&str; 2] = ["hostAliases.*.ip", "dnsConfig.nameservers.*"];
-/// What is wrong with the spelling of an object's addresses.
+/// Returns the errors of addresses that are not in canonical form.
 pub fn check(row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
     let is = |of: &str| is_of(row, of) && row.custom.is_none();
     let mut out = Vec::new();
@@ -97,7 +97,7 @@ fn judge(object: &Value, path: &str, why: fn(&str) -> Option<String>, before: &[
     });
 }
 
-/// What is at a path.
+/// Texts at a path.
 fn values(object: &Value, path: &str) -> Vec<String> {
     let mut found = Vec::new();
     each(object, path, &Path::default(), &mut |_, text| found.push(text.to_owned()));
@@ -130,7 +130,8 @@ fn network(text: &str) -> Option<String> {
     odd(strict_network(text))
 }
 
-/// Why a spelling is refused. What is no address at all is refused anyway, and these fields need no canonical form.
+/// Explains why a spelling is refused. Text that is no address is refused elsewhere, and these fields need no canonical
+/// form.
 fn odd<T>(read: Result<T, String>) -> Option<String> {
     read.err().filter(|why| why.starts_with("must not"))
 }

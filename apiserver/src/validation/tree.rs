@@ -79,7 +79,7 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Nothing, as Go's zero values are.
+/// Reports whether a value is the zero value of Go.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -60,7 +60,7 @@ pub(super) fn misnamed(name: &str, signer: &str, prefix: bool) -> Vec<String> {
     }
 }
 
-/// What is trusted: authorities, each of them once.
+/// Validates a trust bundle: certificates of authorities, each of them once.
 fn anchors(bundle: &str, out: &mut Vec<Error>) {
     let path = Path::of(&["spec", "trustBundle"]);
     if bundle.len() > MAX_SIZE {
@@ -86,7 +86,7 @@ fn anchors(bundle: &str, out: &mut Vec<Error>) {
     out.extend(wrong.iter().map(|why| Error::invalid(&path, OMITTED, why)));
 }
 
-/// Why a block is no authority.
+/// Explains why a PEM block is not a trust anchor.
 fn unfit(block: &Block) -> Option<String> {
     if block.label != "CERTIFICATE" {
         return Some(format!("has bad block type: {}", block.label));

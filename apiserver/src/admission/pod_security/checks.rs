@@ -1,4 +1,4 @@
-//! What each Pod Security level forbids in a pod, with upstream's words for it.
+//! Checks of the Pod Security Standards, with upstream's texts.
 //!
 //! Pure: a pod's metadata and spec in, violations out.
 
@@ -18,7 +18,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// What is forbidden, without the detail.
+    /// Forbidden feature, without the detail.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -28,7 +28,7 @@ fn violation(reason: impl Into<String>, detail: impl Into<String>) -> Option<Vio
     Some(Violation { reason: reason.into(), detail: detail.into() })
 }
 
-/// What checks look at.
+/// Parts of a pod that the checks read.
 struct Pod<'a> {
     metadata: &'a Value,
     spec: &'a Value,

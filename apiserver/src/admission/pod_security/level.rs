@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use crate::access::tree;
 
-/// What a policy forbids.
+/// Level of the Pod Security Standards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// Unrestricted.
     Privileged,
     /// Known privilege escalations.
     Baseline,
-    /// Everything but current hardening practice.
+    /// Current hardening practice is required.
     Restricted,
 }
 
@@ -157,7 +157,7 @@ impl Policy {
         Ok(Policy { enforce: read("enforce")?, audit: read("audit")?, warn: read("warn")? })
     }
 
-    /// Whether nothing is forbidden, noted or warned about.
+    /// Reports whether enforce, audit and warn are all `privileged`.
     pub fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|p| p.level == Level::Privileged)
     }

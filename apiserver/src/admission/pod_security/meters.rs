@@ -1,4 +1,4 @@
-//! What Pod Security counts, by upstream's names.
+//! Metrics of Pod Security admission, under upstream's names.
 
 use prometheus::CounterVec;
 use shared::metrics;
@@ -16,7 +16,7 @@ pub(super) struct Meters {
     pub(super) errors: CounterVec,
 }
 
-/// How a request is called: operation, resource and subresource. `None` for one that is not counted.
+/// Labels of a request: operation, resource and subresource. `None` for one that is not counted.
 fn called<'a>(a: &'a Attributes<'_>) -> Option<[&'a str; 3]> {
     let operation = match a.operation {
         Operation::Create => "create",

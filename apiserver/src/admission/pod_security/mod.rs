@@ -19,7 +19,7 @@ use checks::{describe, evaluate};
 use level::{LabelError, Level, LevelVersion, Policy};
 use meters::Meters;
 
-/// Where a kind keeps its pod template.
+/// Path of the pod template in a kind.
 const TEMPLATES: &[(&str, &str, &str)] = &[
     ("", "replicationcontrollers", "/spec/template"),
     ("", "podtemplates", "/template"),
@@ -31,7 +31,7 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
     ("batch", "cronjobs", "/spec/jobTemplate/spec/template"),
 ];
 
-/// How many of a namespace's pods are looked at when its level changes, and how many warnings come of it.
+/// Limits when the level of a namespace changes: pods evaluated, and warnings.
 const NAMESPACE_PODS: usize = 3000;
 
 /// The plugin.
@@ -43,7 +43,7 @@ pub struct PodSecurity {
     meters: Meters,
 }
 
-/// Who and what is let alone.
+/// Exemptions.
 #[derive(Debug, Default)]
 struct Exempt {
     users: Vec<String>,
@@ -69,7 +69,7 @@ impl PodSecurity {
         })
     }
 
-    /// Why a request (and its pod) is let alone.
+    /// Dimension by which a request (and its pod) is exempt.
     fn exemption(&self, a: &Attributes<'_>, spec: &Value) -> Option<&'static str> {
         let class = tree::text(spec, "/runtimeClassName");
         if self.exempt.namespaces.iter().any(|n| n == a.namespace) {
@@ -282,7 +282,8 @@ impl PodSecurity {
     }
 }
 
-/// Whether an update touches what policies look at: container lists and images, seccomp and AppArmor annotations.
+/// Reports whether an update changes fields that the checks read: container lists and images, seccomp and AppArmor
+/// annotations.
 fn matters(old: &Value, new: &Value) -> bool {
     let lists = ["/spec/containers", "/spec/initContainers", "/spec/ephemeralContainers"];
     let images = |pod: &Value, l: &str| -> Vec<String> {

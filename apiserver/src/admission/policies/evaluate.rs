@@ -1,4 +1,4 @@
-//! What a policy says about a request under one parameter. Pure but for the questions it asks the authorisers.
+//! Evaluation of one policy on a request with one parameter. Pure but for the authorizer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::super::{NOTHING, measure};
 use crate::access::tree;
 use crate::expressions::{self, Dialect, EXHAUSTED, Scope, Wanted};
 
-/// What is judged.
+/// Variables of a request that expressions see.
 pub(super) struct Matter {
     pub(super) request: Value,
     pub(super) object: Value,
@@ -20,7 +20,7 @@ pub(super) struct Matter {
     pub(super) asker: Asker,
 }
 
-/// What one validation found.
+/// Failed validation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) message: String,
@@ -33,20 +33,20 @@ pub(super) struct Finding {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Annotation {
     Publish(String, String),
-    /// It could not be evaluated, and that refuses the request.
+    /// The expression could not be evaluated, and the failure policy is `Fail`.
     Broken(String),
 }
 
-/// Everything a policy says.
+/// Result of a policy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) findings: Vec<Finding>,
-    /// What could not be evaluated and does not matter.
+    /// Evaluation errors under the failure policy `Ignore`.
     pub(super) overlooked: Vec<String>,
     pub(super) annotations: Vec<Annotation>,
 }
 
-/// Whether what cannot be evaluated is overlooked.
+/// Reports whether the failure policy is `Ignore`.
 pub(super) fn fails_open(policy: &Value) -> bool {
     tree::text(policy, "/spec/failurePolicy") == "Ignore"
 }
@@ -64,7 +64,7 @@ fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Value) -> Scop
     Scope::new(dialect, &values)
 }
 
-/// The same with a policy's variables, computed anew, and with the authorisers for whoever may ask them.
+/// Builds the scope of a policy's expressions, with its variables and, where expressions may use it, the authorizer.
 pub(super) fn stage<'a>(
     policy: &Value,
     dialect: Dialect,
@@ -83,13 +83,13 @@ pub(super) fn stage<'a>(
     scope
 }
 
-/// Whether a policy has parameters.
+/// Reports whether a policy has parameters.
 pub(super) fn has_parameters(policy: &Value) -> bool {
     policy.pointer("/spec/paramKind").is_some_and(Value::is_object)
 }
 
-/// Whether a policy's match conditions let the request come before it. They see the request as it was made, and no
-/// namespace. A policy that does not care about failures is not asked when they cannot be evaluated.
+/// Reports whether a policy's match conditions hold. They see the request in its own version, and no namespace. An
+/// error under the failure policy `Ignore` skips the policy.
 pub(super) fn conditions_hold(policy: &Value, matter: &Matter, parameter: &Value, kind: &str) -> Result<bool, String> {
     let (conditions, since) = (tree::list(policy, "/spec/matchConditions"), Instant::now());
     if conditions.is_empty() {
@@ -114,7 +114,7 @@ fn dialect_of(policy: &Value) -> Dialect {
     Dialect::Policy { params: has_parameters(policy) }
 }
 
-/// What a validation found for itself.
+/// Result of a validation expression.
 type Verdict = Result<bool, String>;
 
 /// The judgement of a policy.

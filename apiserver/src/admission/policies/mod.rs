@@ -36,7 +36,7 @@ const QUESTIONS: [(&str, &str); 6] = [
     ("authorization.k8s.io", "selfsubjectrulesreviews"),
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
-/// Where policies of a kind and their bindings are.
+/// Plurals of a kind of policies and of its bindings.
 type Plurals = (&'static str, &'static str);
 const VALIDATING: Plurals = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
 const MUTATING: Plurals = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
@@ -53,11 +53,11 @@ struct Bound {
     binding: Arc<Value>,
     /// The request's resource as the policy's rules know it.
     shown: Row,
-    /// What it is asked under, one after the other.
+    /// Parameters to evaluate with, one after the other.
     parameters: Result<Vec<Arc<Value>>, Unusable>,
 }
 
-/// Why a policy cannot be asked.
+/// Reasons for which a policy cannot be evaluated.
 #[derive(Debug, PartialEq, Eq)]
 enum Unusable {
     Policy(String),
@@ -122,7 +122,7 @@ impl Policies {
         Views::new(&self.means.caller)
     }
 
-    /// What expressions see of the request as it is shown now.
+    /// Builds the variables of a request in the version at hand.
     fn matter(&self, a: &Attributes<'_>, views: &Views<'_>, namespace: Option<Arc<Value>>) -> Matter {
         let mut request = views.request(a);
         let [object, old] = ["object", "oldObject"].map(|field| request[field].take());
@@ -134,7 +134,7 @@ impl Policies {
     }
 }
 
-/// Whether match constraints cover the request, and in which version.
+/// Evaluates match constraints; returns the version of the resource that matched.
 fn matched(scene: &Scene<'_>, constraints: Option<&Value>) -> Result<Option<Row>, Status> {
     let constraints = constraints.unwrap_or(NOTHING);
     let policy = tree::text(constraints, "/matchPolicy");

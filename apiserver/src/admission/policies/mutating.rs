@@ -24,7 +24,7 @@ use crate::expressions::{Dialect, EXHAUSTED, Wanted};
 /// The plugin.
 pub struct MutatingPolicies(Policies);
 
-/// What a mutation wants.
+/// Mutation of a policy.
 #[derive(Debug, PartialEq)]
 enum Change {
     /// Fields to merge into the object.
@@ -33,7 +33,7 @@ enum Change {
     Patch(Value),
 }
 
-/// Why a mutation came to nothing.
+/// Failure of a mutation.
 enum Failed {
     /// The policy's fault: its failure policy says what follows.
     Policy(String),
@@ -186,7 +186,7 @@ impl MutatingPolicies {
     }
 }
 
-/// What a mutation makes of a request.
+/// Evaluates a mutation of a request.
 fn change(policy: &Value, mutation: &Value, matter: &Matter, parameter: &Value) -> Result<Change, String> {
     let dialect = Dialect::Mutation { params: evaluate::has_parameters(policy) };
     let mut scope = evaluate::stage(policy, dialect, matter, parameter, true);
@@ -244,7 +244,7 @@ fn check_names(value: &cel::Value<'_>, place: &str, problems: &mut Vec<String>) 
     }
 }
 
-/// Whether the maps that stand in the fields of an object have keys that are text, as those of JSON are.
+/// Reports whether maps in the fields of an object have text keys, as JSON's do.
 fn has_text_keys(value: &cel::Value<'_>) -> bool {
     match value {
         cel::Value::Made(made) => made.fields.values().all(has_text_keys),
@@ -305,7 +305,7 @@ fn misconfigured(bound: &Bound, why: &Unusable) -> Option<Refusal> {
     (!evaluate::fails_open(&bound.policy)).then(refusal)
 }
 
-/// What a policy made of an object does not go back into the version of the request.
+/// Error for a mutated object that cannot be converted back to the version of the request.
 fn unconverted(why: &Status) -> Status {
     Status::internal(&format!("failed to convert object: {}", why.message))
 }

@@ -13,7 +13,7 @@ use crate::access::tree;
 use crate::api::Reader;
 use crate::registry::Rows;
 
-/// How long a request waits for parameters that nobody has asked for before; upstream waits as long for its informer.
+/// Longest wait for parameters of a kind that was not read before; upstream waits as long for its informer.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// The row of the parameters of a policy that has some; why there is none otherwise.

@@ -1,5 +1,5 @@
-//! Nobody has a policy read for him what he may not read: who writes a policy must be allowed to read all objects of
-//! its `paramKind`, and who writes a binding the object or objects it names.
+//! Authorization of policies' parameters: the author of a policy must be allowed to read all objects of its
+//! `paramKind`, and the author of a binding the objects it names.
 
 use serde_json::{Value, json};
 use shared::authn::SYSTEM_MASTERS;
@@ -45,7 +45,7 @@ pub(in crate::admission) async fn check(
     Err(Status::invalid(&a.resource.group, &a.resource.kind, tree::name(new), [error]))
 }
 
-/// What the authorisers are asked about a write, and the field it is about.
+/// Attributes to authorize for a write of a policy or binding, and the field they are about.
 fn question(rows: &Rows, reader: &dyn Reader, a: &Attributes<'_>, new: &Value) -> Option<(Question, &'static str)> {
     let plurals =
         [VALIDATING, MUTATING].into_iter().find(|(p, b)| a.resource.plural == *p || a.resource.plural == *b)?;

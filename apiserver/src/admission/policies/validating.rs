@@ -41,7 +41,7 @@ struct Failure {
     validation_actions: Vec<String>,
 }
 
-/// What all policies came to.
+/// Result of all policies.
 #[derive(Default)]
 struct Verdict {
     refusals: Vec<Refusal>,

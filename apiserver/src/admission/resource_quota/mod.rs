@@ -29,7 +29,7 @@ const QUEUES: usize = 1024;
 pub struct ResourceQuota {
     reader: Arc<dyn Reader>,
     api: Api,
-    /// What may only be used where a quota speaks of it.
+    /// Resources that need a quota that covers them (`limitedResources`).
     limited: Vec<Value>,
     /// Requests of one namespace raise its quotas one after the other.
     queues: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -177,13 +177,13 @@ impl Kind<'_> {
     }
 }
 
-/// What a request asks for.
+/// Usage of a request.
 struct Asked<'a> {
-    /// Everything that the object uses.
+    /// Whole usage of the object.
     all: List,
-    /// What it uses more than before; what shrinks is the controller's to give back.
+    /// Increase over the stored object; the quota controller returns decreases.
     more: List,
-    /// What is stored, of an update: quotas that were not about it are asked for everything.
+    /// Stored object of an update: quotas that it did not match are charged the whole usage.
     before: Option<Kind<'a>>,
     /// Quotas follow what is written to a status; they do not refuse it.
     follows: bool,
@@ -201,7 +201,7 @@ impl<'a> Asked<'a> {
         Self { all: positive(all), more: positive(more), before, follows: a.subresource == "status" }
     }
 
-    /// What is asked of one quota.
+    /// Usage that one quota is charged.
     fn of_quota(&self, quota: &Value) -> &List {
         if self.before.is_some_and(|before| concerned(quota, before).is_none()) { &self.all } else { &self.more }
     }
@@ -218,7 +218,7 @@ fn concerned(quota: &Value, kind: Kind<'_>) -> Option<BTreeSet<String>> {
     (!names.is_empty()).then_some(names)
 }
 
-/// Nothing can be added to what nobody has counted.
+/// Refuses a request for resources that the quota controller has not counted yet.
 fn known(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> {
     let used = list::read(quota, "/status/used");
     if names.iter().all(|n| used.contains_key(n)) {

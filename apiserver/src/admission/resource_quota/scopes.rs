@@ -1,4 +1,4 @@
-//! Which pods (and claims) a quota with scopes is about. Pure.
+//! Scopes of quotas: the pods (and claims) that a quota counts. Pure.
 
 use serde_json::Value;
 
@@ -27,12 +27,12 @@ fn scopes(quota: &Value) -> impl Iterator<Item = Scope<'_>> {
     plain.chain(tree::list(quota, "/spec/scopeSelector/matchExpressions").iter().map(Scope::of))
 }
 
-/// Whether an object is in all scopes of a quota. Kinds without scopes are in none.
+/// Reports whether an object matches all scopes of a quota. Kinds without scopes match none.
 pub(super) fn matches(quota: &Value, group: &str, plural: &str, object: &Value) -> bool {
     scopes(quota).all(|scope| is_in(&scope, group, plural, object))
 }
 
-/// Whether an object is in a scope.
+/// Reports whether an object matches a scope.
 pub(super) fn is_in(scope: &Scope<'_>, group: &str, plural: &str, object: &Value) -> bool {
     match (group, plural) {
         ("", "pods") => pod(scope, object),
@@ -41,7 +41,7 @@ pub(super) fn is_in(scope: &Scope<'_>, group: &str, plural: &str, object: &Value
     }
 }
 
-/// Whether a quota has a scope of this name that an object is in, whatever its other scopes are.
+/// Reports whether a quota has a scope of this name that an object matches, whatever its other scopes are.
 pub(super) fn covers(quota: &Value, name: &str, group: &str, plural: &str, object: &Value) -> bool {
     scopes(quota).any(|scope| scope.name == name && is_in(&scope, group, plural, object))
 }
@@ -52,7 +52,7 @@ pub(super) fn describe(scope: &Value) -> String {
     format!("{{{} {} [{}]}}", text("/scopeName"), text("/operator"), tree::strings(scope, "/values").join(" "))
 }
 
-/// Whether a pod has a time by which it ends: the one thing about its scopes that an update can change.
+/// Reports whether a pod has an active deadline: the one scope that an update can change.
 pub(super) fn terminates(pod: &Value) -> bool {
     tree::int(pod, "/spec/activeDeadlineSeconds").is_some_and(|s| s >= 0)
 }
@@ -83,7 +83,7 @@ pub(super) fn attributes_classes(claim: &Value) -> [&str; 3] {
     .map(|field| tree::text(claim, field))
 }
 
-/// Whether one of the values, or none at all, is what a scope is about.
+/// Reports whether a scope's operator selects one of the values, or their absence.
 fn selects(scope: &Scope<'_>, values: &[&str]) -> bool {
     let values: Vec<&str> = values.iter().copied().filter(|v| !v.is_empty()).collect();
     let listed = |value: &&str| scope.values.iter().any(|v| v == value);
@@ -96,7 +96,7 @@ fn selects(scope: &Scope<'_>, values: &[&str]) -> bool {
     }
 }
 
-/// Whether a pod asks for no processor and memory. What it says as a whole is all that counts of it.
+/// Reports whether a pod's QoS class is BestEffort. Pod-level resources alone decide where they are set.
 pub(in super::super) fn best_effort(pod: &Value) -> bool {
     match tree::text(pod, "/status/qosClass") {
         "" => {}

@@ -1,4 +1,4 @@
-//! What one object uses, in the names quotas are written in. Pure.
+//! Evaluators of quota usage: the usage of one object, under the names of quotas. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const MOST_DEVICES: i64 = 32;
 const PLAIN: [&str; 6] =
     ["replicationcontrollers", "secrets", "configmaps", "resourcequotas", "services", "persistentvolumeclaims"];
 
-/// Whether the request can raise any usage.
+/// Reports whether a request can increase usage.
 pub(super) fn counts(a: &Attributes<'_>) -> bool {
     let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
     let (new, old) = (a.object().unwrap_or(&Value::Null), a.old_object.unwrap_or(&Value::Null));
@@ -44,7 +44,7 @@ fn count_name(group: &str, plural: &str) -> String {
     if group.is_empty() { format!("count/{plural}") } else { format!("count/{plural}.{group}") }
 }
 
-/// Whether a limit of that name concerns the resource.
+/// Reports whether a quota's resource name applies to the resource.
 pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
     if name == count_name(group, plural) || (group.is_empty() && PLAIN.contains(&plural) && name == plural) {
         return true;
@@ -68,7 +68,7 @@ pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
     }
 }
 
-/// What an object uses.
+/// Usage of an object.
 pub(super) fn of(group: &str, plural: &str, object: &Value) -> List {
     let mut used = List::from([(count_name(group, plural), list::count(1))]);
     if !group.is_empty() {
@@ -93,7 +93,7 @@ pub(super) fn of(group: &str, plural: &str, object: &Value) -> List {
     used
 }
 
-/// Whether a pod still uses anything: not finished, nor overdue to vanish.
+/// Reports whether a pod counts: not finished, nor overdue for deletion.
 fn lives(pod: &Value, now: jiff::Timestamp) -> bool {
     if matches!(tree::text(pod, "/status/phase"), "Failed" | "Succeeded") {
         return false;
@@ -123,7 +123,7 @@ fn devices(claim: &Value, used: &mut List) {
     }
 }
 
-/// What a claim was given.
+/// Storage allocated to a claim.
 fn allocated(claim: &Value) -> Option<Quantity> {
     list::read(claim, "/status/allocatedResources").remove("storage")
 }

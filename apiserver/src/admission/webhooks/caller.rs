@@ -34,10 +34,10 @@ const ANSWER_LIMIT: usize = 3 << 20;
 
 type Connection = SendRequest<Full<Bytes>>;
 
-/// What a TLS set-up depends on: the hash of the CA bundle, and the identity shown.
+/// Key of a TLS configuration: the hash of the CA bundle, and the client identity.
 type TrustId = ([u8; 32], usize);
 
-/// What a kept connection is for: the host, the TLS set-up, and the certificate that is shown.
+/// Key of a pooled connection: the host, the TLS configuration, and the client certificate.
 type Line = (String, TrustId, Vec<u8>);
 
 /// Calls webhooks.
@@ -64,7 +64,7 @@ pub(in super::super) struct Call<'a> {
     pub(in super::super) timeout: Duration,
 }
 
-/// What a server says to one request.
+/// Response of a webhook server.
 struct Answer {
     code: u16,
     text: bool,
@@ -75,7 +75,7 @@ struct Answer {
 /// A call that brought no answer.
 #[derive(Debug)]
 pub(in super::super) struct Failed {
-    /// What is told.
+    /// Error text.
     pub(in super::super) why: String,
     /// The HTTP code of an answer that is no success.
     pub(in super::super) code: Option<u16>,
@@ -268,13 +268,13 @@ fn cut_off(error: &hyper::Error) -> String {
     if error.is_incomplete_message() || error.is_closed() { "EOF".to_owned() } else { error.to_string() }
 }
 
-/// What the client library makes of an answer that is no success.
+/// Error text of client-go for an unsuccessful response.
 fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
     let said = String::from_utf8_lossy(&body[..body.len().min(2048)]).trim().to_owned();
     Status::answered(code, if text { &said } else { "unknown" }).message
 }
 
-/// Why a connection failed, in the words operators know.
+/// Go's text for a failed connection.
 pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
     if let Some(refused) = Refused::of(error) {
         return refused.to_string();

@@ -8,7 +8,7 @@ use super::hook::Hook;
 use crate::access::tree;
 use crate::expressions::{self, Dialect, Scope};
 
-/// Whether all conditions are true.
+/// Reports whether all match conditions hold.
 pub(super) fn hold(hook: &Hook, request: &Value, asker: &Asker) -> Result<bool, String> {
     check(tree::list(hook.spec(), "/matchConditions"), request, Some(asker))
 }

@@ -1,4 +1,4 @@
-//! How the server shows webhooks who it is: the users of a kubeconfig, each named after the hosts they are for.
+//! Client credentials for webhooks: the users of a kubeconfig, each named after the hosts they are for.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use shared::client::TokenFile;
 
 use crate::access::tree;
 
-/// What is shown to one host.
+/// Client identity for one host.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct Identity {
     /// Names the certificate among the TLS set-ups.
@@ -20,7 +20,7 @@ pub(in super::super) struct Identity {
     secret: Secret,
 }
 
-/// What stands in `Authorization`.
+/// Source of the `Authorization` header.
 #[derive(Debug, Clone, Default)]
 enum Secret {
     #[default]
@@ -120,7 +120,8 @@ impl Credentials {
         Ok(Self { users: users.collect::<Result<_, String>>()? })
     }
 
-    /// Who to be for a host: its own name with or without the port, `*` for its first labels, or `*` alone.
+    /// Finds the identity for a host: by its own name with or without the port, by `*` for its first labels, or by `*`
+    /// alone.
     pub(super) fn of(&self, host: &str, port: &str) -> Identity {
         let full = format!("{host}:{port}");
         let exact = [full.as_str(), host];

@@ -58,7 +58,7 @@ impl Hook {
         tree::text(self.spec(), "/reinvocationPolicy") == "IfNeeded"
     }
 
-    /// Whether it may be asked about something that will not happen.
+    /// Reports whether a dry run may call the webhook (`sideEffects`).
     pub(super) fn harmless(&self) -> bool {
         matches!(tree::text(self.spec(), "/sideEffects"), "None" | "NoneOnDryRun")
     }

@@ -40,7 +40,7 @@ pub(crate) use target::Target;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// What sets the two plugins apart.
+/// Differences between the mutating and the validating plugin.
 struct Phase {
     plural: &'static str,
     /// In metrics.
@@ -49,7 +49,7 @@ struct Phase {
     step: &'static str,
     /// In annotations of what failed open.
     word: &'static str,
-    /// They may answer with a patch.
+    /// The webhooks may return a patch.
     mutates: bool,
 }
 
@@ -63,19 +63,19 @@ const VALIDATING: Phase = Phase {
     mutates: false,
 };
 
-/// What begins the annotations with the patches of webhooks. They show what requests hold.
+/// Prefix of the annotations with the patches of webhooks, which contain request content.
 pub(crate) const PATCHES: &str = "patch.webhook.admission.k8s.io/";
 /// Codes that are counted where no answer has one.
 const OK: u16 = 200;
 const UNAVAILABLE: u16 = 503;
 
-/// What webhooks are asked with.
+/// Dependencies of webhook calls.
 pub struct Means {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
-    /// What is served.
+    /// Resources that are served.
     pub rows: Rows,
-    /// Whom match conditions can ask.
+    /// Authorizer for match conditions.
     pub authorization: Arc<Authorization>,
     /// Connections.
     pub caller: Arc<Caller>,
@@ -123,11 +123,11 @@ impl ValidatingWebhooks {
     }
 }
 
-/// Why a webhook did not let a request through.
+/// Reasons for which a webhook did not let a request through.
 enum Trouble {
-    /// It could not be asked, or its answer makes no sense.
+    /// The webhook could not be called, or its response is invalid.
     Calling(Failed),
-    /// It says no.
+    /// The webhook refused the request.
     Refused(Status),
     /// The server's own.
     Own(Status),
@@ -167,7 +167,7 @@ impl Webhooks {
         Views::new(&self.means.caller)
     }
 
-    /// What a webhook is asked, if its conditions let it be asked at all.
+    /// Builds the review for a webhook; `None` when its match conditions do not hold.
     fn question(&self, hook: &Hook, views: &Views<'_>, a: &Attributes<'_>) -> Result<Option<Value>, Status> {
         let request = review::request(views, a);
         let since = Instant::now();

@@ -1,4 +1,4 @@
-//! Where an answer that is a redirect leads, as Go's HTTP client sees it.
+//! Redirects of webhook responses, followed as Go's HTTP client does.
 
 use super::target::Target;
 

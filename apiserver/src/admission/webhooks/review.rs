@@ -12,7 +12,7 @@ use super::super::views::Views;
 use super::hook::Hook;
 use crate::access::tree;
 
-/// What a webhook said.
+/// Parsed response of a webhook.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     pub(super) allowed: bool,
@@ -59,7 +59,7 @@ pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> 
     })
 }
 
-/// What a `v1` answer must be like.
+/// Validates a `v1` response.
 fn check(review: &Value, response: &Value, wanted: &str, mutates: bool) -> Result<(), String> {
     let uid = tree::text(response, "/uid");
     if wanted != uid {

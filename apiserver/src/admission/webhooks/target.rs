@@ -1,4 +1,4 @@
-//! Where webhooks are: at a URL, or behind a service of the cluster.
+//! Addresses of webhooks: a URL, or a service of the cluster.
 
 use rand::seq::IndexedRandom as _;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::access::tree;
 use crate::api::Reader;
 use crate::egress::To;
 
-/// Where a webhook is.
+/// Address of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The name its certificate must have.
@@ -75,13 +75,13 @@ impl Target {
         })
     }
 
-    /// Where an answer of this one leads. A service's certificate is asked for everywhere.
+    /// Target of a redirect. The certificate name of a service stays the same throughout.
     pub(super) fn elsewhere(&self, to: Self) -> Self {
         let server = if self.service.is_some() { self.server.clone() } else { to.server };
         Self { server, ..to }
     }
 
-    /// Which network it is in.
+    /// Egress network of the target.
     pub(super) fn network(&self) -> To {
         if self.service.is_some() { To::Cluster } else { To::ControlPlane }
     }

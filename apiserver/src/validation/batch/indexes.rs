@@ -47,7 +47,7 @@ pub(super) fn readable(text: &str, completions: i64) -> Intervals {
     parts.filter_map(|part| parse(part, completions).ok()).flatten().collect()
 }
 
-/// How many indexes there are.
+/// Number of indexes in the intervals.
 pub(super) fn count(intervals: &Intervals) -> i64 {
     intervals.iter().map(|(first, last)| last - first + 1).sum()
 }

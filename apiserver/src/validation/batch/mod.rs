@@ -69,7 +69,7 @@ fn hosts(job: &Value, out: &mut Vec<Error>) {
 
 const PREFIXED_LABELS: [&str; 2] = ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
 
-/// Whether one of the labels with a prefix is missing.
+/// Reports whether one of the prefixed labels is missing.
 pub(super) fn lacks_prefixed_labels(labels: &Value) -> bool {
     !PREFIXED_LABELS.iter().all(|key| has(labels, key))
 }
@@ -194,7 +194,7 @@ fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// When pods of a job are made again.
+/// Validates `podReplacementPolicy`.
 fn replacement(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     if !has(spec, "podReplacementPolicy") {
         return;
@@ -209,7 +209,7 @@ fn replacement(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What may change on a job.
+/// Validates an update of a job: immutable fields and their exceptions.
 pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     selecting(spec, &path, out);

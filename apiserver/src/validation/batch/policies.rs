@@ -1,4 +1,4 @@
-//! When pods of a job count as failed, when the job has succeeded.
+//! Validation of pod failure policies and success policies of jobs.
 
 use std::collections::BTreeSet;
 

@@ -115,7 +115,7 @@ impl Change<'_> {
         }
     }
 
-    /// How a job comes to its end.
+    /// Validates transitions to a terminal condition.
     fn ways(&self, out: &mut Vec<Error>) {
         let path = self.path.child("conditions");
         // Upstream looks at the indexes, too.
@@ -217,7 +217,7 @@ impl Change<'_> {
         }
     }
 
-    /// What holds of every status.
+    /// Validates conditions that may not hold together.
     fn criteria(&self, out: &mut Vec<Error>) {
         self.apart("SuccessCriteriaMet", "Failed", out);
         self.apart("SuccessCriteriaMet", "FailureTarget", out);
@@ -227,7 +227,7 @@ impl Change<'_> {
         }
     }
 
-    /// What is not taken back.
+    /// Validates that terminal conditions are not taken back.
     fn kept(&self, out: &mut Vec<Error>) {
         let (status, before, path) = (self.status, self.before, self.path.child("conditions"));
         for kind in ["Failed", "Complete", "FailureTarget"] {

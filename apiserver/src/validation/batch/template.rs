@@ -1,5 +1,5 @@
-//! What may change in the template of a job: nothing while it runs. While it is suspended, where its pods will run, and
-//! behind a gate what they will need.
+//! Validation of updates of a job's template: immutable while the job runs. While it is suspended the scheduling
+//! directives may change, and with a feature gate the resources.
 
 use proto::Value;
 use serde_json::Map;
@@ -41,7 +41,7 @@ fn set(map: &mut Map<String, Value>, key: &str, value: &Value) {
     }
 }
 
-/// Whatever says where pods run, as in the new template.
+/// Copies the scheduling directives of the new template.
 fn placed_as(was: &mut Value, new: &Value) {
     for (holder, keys) in
         [("metadata", &["labels", "annotations"][..]), ("spec", &["nodeSelector", "tolerations", "schedulingGates"])]

@@ -8,8 +8,8 @@ use super::super::tree::{get, list};
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Where a write asks for administrative access that was not granted before. Specifications do not change: they are
-/// looked at once.
+/// Returns the path of administrative access that a write requests and the stored object did not have. Specifications
+/// are immutable, so only a create is looked at.
 pub fn admin_access(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Option<Path> {
     if row.group != "resource.k8s.io" {
         return None;
@@ -38,7 +38,7 @@ fn granted(object: &Value) -> Option<Path> {
     Some(Path::of(&["status", "allocation", "devices", "results"]).index(at).child("adminAccess"))
 }
 
-/// Whether a namespace is labelled for it.
+/// Forbids administrative access unless the namespace has the admin-access label.
 pub fn may_administer(namespace: Option<&Value>, path: Path) -> Result<(), Error> {
     let label = namespace.and_then(|n| n.get("metadata")?.get("labels")?.get(LABEL)?.as_str());
     if label == Some("true") {

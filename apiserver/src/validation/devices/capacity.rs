@@ -1,4 +1,4 @@
-//! How much of a capacity claims may ask for, where several share a device.
+//! Validation of the capacity that requests may ask of a shared device.
 
 use std::collections::BTreeSet;
 

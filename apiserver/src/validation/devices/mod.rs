@@ -71,7 +71,7 @@ pub(super) fn template(object: &Value, out: &mut Vec<Error>) {
     devices(get(get(spec, "spec"), "devices"), &path.child("spec").child("devices"), out);
 }
 
-/// What claims and templates ask for may not change.
+/// Validates that the spec of claims and templates is immutable.
 pub(super) fn spec_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
@@ -109,7 +109,7 @@ fn request(request: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What a request or one of its alternatives wants.
+/// Validates a device request or one of its subrequests.
 fn wanted(wanted: &Value, path: &Path, out: &mut Vec<Error>) {
     shaped(wanted, "deviceClassName", dns1123_subdomain, path, out);
     selectors(wanted, false, path, out);

@@ -14,7 +14,7 @@ use crate::validation::tree::{entries, flag, get, has, has_entries, int, list, s
 use crate::validation::volume::driver_name;
 
 const MAX_DEVICES: usize = 128;
-/// Where devices have taints or share counters.
+/// Maximum of devices in a slice with taints or shared counters.
 const MAX_ELABORATE_DEVICES: usize = 64;
 const MAX_ATTRIBUTES: usize = 32;
 const MAX_TEXT: usize = 64;
@@ -157,7 +157,7 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
     binding_conditions(device, path, out);
 }
 
-/// Where one device is, if the slice leaves that to each.
+/// Validates the node selection of one device, allowed when the slice has `perDeviceNodeSelection`.
 fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
     const KEYS: [&str; 3] = ["nodeName", "nodeSelector", "allNodes"];
     if !own {

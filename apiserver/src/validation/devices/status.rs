@@ -1,4 +1,4 @@
-//! What allocation wrote down in a claim's status.
+//! Validation of a claim's status: allocation, reservations, devices.
 
 use std::collections::BTreeSet;
 
@@ -83,14 +83,14 @@ fn result(result: &Value, requests: &Requests<'_>, path: &Path, out: &mut Vec<Er
     }
 }
 
-/// Which device it is.
+/// Validates the driver, pool and device that identify a device.
 fn identity(holder: &Value, path: &Path, out: &mut Vec<Error>) {
     driver_name(text(holder, "driver"), &path.child("driver"), out);
     pool_name(text(holder, "pool"), &path.child("pool"), out);
     complain(out, &path.child("device"), text(holder, "device"), dns1123_label(text(holder, "device")));
 }
 
-/// As upstream writes a device's name.
+/// Formats a device ID as upstream does.
 fn shown(holder: &Value) -> String {
     let mut name = format!("{}/{}/{}", text(holder, "driver"), text(holder, "pool"), text(holder, "device"));
     if has(holder, "shareID") {
@@ -100,7 +100,7 @@ fn shown(holder: &Value) -> String {
     name
 }
 
-/// What drivers report of the devices of a claim.
+/// Validates the device status that drivers report.
 fn devices(status: &Value, path: &Path, out: &mut Vec<Error>) {
     let results = list(at(status, &["allocation", "devices"]), "results");
     let allocated: BTreeSet<String> = results.iter().map(shown).collect();

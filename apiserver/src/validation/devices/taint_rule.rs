@@ -50,7 +50,7 @@ pub(super) fn taint(taint: &Value, effect_before: &str, path: &Path, out: &mut V
     }
 }
 
-/// What became of a rule.
+/// Validates the status of a taint rule.
 pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     conditions(status, &path, out);

@@ -48,14 +48,14 @@ fn secret_name(tls: &Value, path: &Path, out: &mut Vec<Error>) {
     shaped_if_said(tls, "secretName", dns1123_subdomain, path, out);
 }
 
-/// Whether a secret is named that can not be there.
+/// Reports whether an ingress names an invalid secret.
 pub(super) fn has_odd_secrets(spec: &Value) -> bool {
     let mut wrong = Vec::new();
     list(spec, "tls").iter().for_each(|tls| secret_name(tls, &Path::default(), &mut wrong));
     !wrong.is_empty()
 }
 
-/// Whether rules for hosts with a wildcard have something wrong, which was not looked at once.
+/// Reports whether rules for wildcard hosts are invalid, which earlier releases did not check.
 pub(super) fn has_odd_wildcard_rules(spec: &Value) -> bool {
     let mut wrong = Vec::new();
     let rules = list(spec, "rules").iter().filter(|rule| text(rule, "host").contains('*'));
@@ -79,7 +79,7 @@ pub(super) fn ingress_update(new: &Value, _: &Value, out: &mut Vec<Error>) {
     ingress(new, out);
 }
 
-/// Whether a service is named in an ingress as not all services may be.
+/// Reports whether an ingress names a service by a name that is not a DNS-1035 label.
 pub(super) fn has_relaxed_names(spec: &Value) -> bool {
     let named = |backend| text(get(backend, "service"), "name");
     let rules = list(spec, "rules").iter().flat_map(|rule| list(get(rule, "http"), "paths"));
@@ -246,7 +246,7 @@ fn typed_reference(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Whether a class's parameters are in a namespace.
+/// Validates the scope and namespace of an ingress class's parameters.
 fn scope(parameters: &Value, path: &Path, out: &mut Vec<Error>) {
     if !has(parameters, "scope") {
         out.push(Error::required(path.child("scope"), ""));

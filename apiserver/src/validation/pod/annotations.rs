@@ -11,7 +11,7 @@ use crate::validation::volume::descending_path;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// The seccomp profile of a pod, before there was a field.
 pub(crate) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-/// That of a container, whose name follows.
+/// Prefix of the annotation of a container, whose name follows.
 pub(crate) const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 /// The AppArmor profile of a container, whose name follows, before there was a field.
 pub(crate) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -38,7 +38,7 @@ pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<E
     }
 }
 
-/// What it costs to delete a pod, if anything is said, is a number without anything in front.
+/// Reports whether `controller.kubernetes.io/pod-deletion-cost` is absent or a canonical 32-bit number.
 pub(super) fn costs_a_number(metadata: &Value) -> bool {
     let cost = get(get(metadata, "annotations"), DELETION_COST).as_str();
     cost.is_none_or(|cost| {
@@ -75,7 +75,7 @@ pub(super) fn no_claims(metadata: &Value, spec: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// Where a new pod or template has annotation and field, they agree.
+/// Validates that annotations and fields of a new pod or template agree.
 pub(super) fn fields_match(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<Error>) {
     const APPARMOR_FIELD: &str = "appArmorProfile";
     const SECCOMP_FIELD: &str = "seccompProfile";

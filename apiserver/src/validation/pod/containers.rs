@@ -11,7 +11,7 @@ use crate::validation::names::{complain, dns1123_label, port_name, port_number};
 use crate::validation::relaxed::{self, Leave};
 use crate::validation::tree::{get, has, int, list, text, texts};
 
-/// What containers that come later have no use for.
+/// Fields that ephemeral containers may not set.
 const NOT_EPHEMERAL: [&str; 9] = [
     "ports",
     "resources",
@@ -27,7 +27,7 @@ const NO_POLICY: &str = "must specify restartPolicy when restart rules are used"
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
-/// What containers may refer to.
+/// Parts of the pod that containers may refer to.
 pub(super) struct Surroundings<'a> {
     /// Well formed volumes by name.
     pub volumes: BTreeMap<&'a str, &'a Value>,
@@ -42,7 +42,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl<'a> Surroundings<'a> {
-    /// What a spec with these volumes offers.
+    /// Collects the parts of a spec with these volumes.
     pub(super) fn of(spec: &'a Value, volumes: BTreeMap<&'a str, &'a Value>) -> Self {
         Self {
             volumes,
@@ -155,7 +155,7 @@ pub(super) fn trimmed_image(container: &Value, path: &Path, out: &mut Vec<Error>
     }
 }
 
-/// What runs beside the pod's containers is always restarted; rules of others are looked at where they have a policy.
+/// Validates the restart policy of an init container: a sidecar's is `Always`; rules need a policy.
 fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     let rules = !list(container, "restartPolicyRules").is_empty();
     if rules && !has(container, "restartPolicy") {

@@ -1,4 +1,4 @@
-//! Where containers see volumes, as files or as block devices.
+//! Validation of volume mounts and volume devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::containers::Surroundings;
 use crate::validation::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 
-/// Where the volumes of a list are, each in the last of its places: upstream looks them up by name.
+/// Mount paths by volume name, the last one winning: upstream looks them up by name.
 fn places<'a>(holder: &'a Value, key: &str, field: &str) -> BTreeMap<&'a str, &'a str> {
     list(holder, key).iter().map(|place| (text(place, "name"), text(place, field))).collect()
 }

@@ -1,4 +1,4 @@
-//! Where a pod may run: tolerations, affinity, topology spread, gates.
+//! Validation of scheduling fields: tolerations, affinity, topology spread, scheduling gates.
 
 use std::collections::BTreeSet;
 
@@ -117,7 +117,7 @@ fn weight(term: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Which pods a term is about, and in which namespaces; unless it is strict, by any values.
+/// Validates the label and namespace selectors of an affinity term; label values only when strict.
 pub(super) fn selectors(term: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
     for key in ["labelSelector", "namespaceSelector"] {
         label_selector_of(get(term, key), strict, &path.child(key), out);

@@ -69,7 +69,7 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
     }
 }
 
-/// What a pod asks for as a whole: more or less cpu and memory, and not nothing where there was something.
+/// Validates a resize of pod-level resources: cpu and memory only, and none may be removed.
 fn as_a_whole(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
     let (now, was) = (get(spec, "resources"), get(before, "resources"));
     let at = path.child("resources");
@@ -105,7 +105,7 @@ fn in_order(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> 
     out.len() == start
 }
 
-/// What is asked for and limited stays so.
+/// Validates that no request or limit is removed.
 fn kept(now: &Value, was: &Value, path: &Path, out: &mut Vec<Error>) {
     let (now, was) = (get(now, "resources"), get(was, "resources"));
     for key in ["requests", "limits"] {
@@ -121,7 +121,8 @@ fn can_resize(pod: &Value) -> bool {
     statuses.find(|s| !at(s, &["state", "running"]).is_null()).is_none_or(|s| has(s, "resources"))
 }
 
-/// Whether a container is the same but for cpu and memory. Where it had none of a list, any list will do; claims do not.
+/// Reports whether a container changed in cpu and memory only. A list of resources may be added where there was none,
+/// except claims.
 fn only_resized(now: &Value, was: &Value) -> bool {
     let resources = |c: &Value, key: &str| without(at(c, &["resources", key]), &["cpu", "memory"]);
     let listed = |key: &str| !has(get(was, "resources"), key) || same(&resources(now, key), &resources(was, key));

@@ -40,7 +40,7 @@ fn is_huge_pages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Whether more of a resource may be limited to than is asked for.
+/// Reports whether a resource's limit may exceed its request.
 pub(in crate::validation) fn overcommits(name: &str) -> bool {
     is_native_resource(name) && !is_huge_pages(name)
 }
@@ -93,7 +93,7 @@ pub(in crate::validation) fn amount(name: &str, value: &Value, path: &Path, out:
     }
 }
 
-/// What a sandbox costs: amounts judged like the limits of a container.
+/// Validates the overhead of a sandbox, with the rules of container limits.
 pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
     let path = path.child("limits");
     for (name, value) in entries(holder, key) {
@@ -113,7 +113,7 @@ fn whole_pages(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Whether an amount is one of whole pages, if it is one of pages at all.
+/// Reports whether an amount of huge pages is a multiple of the page size; true for other resources.
 pub(super) fn divides(name: &str, value: &Value) -> bool {
     let Some(size) = name.strip_prefix("hugepages-") else { return true };
     Quantity::parse(size).is_ok_and(|page| {
@@ -160,7 +160,7 @@ fn lists(value: &Value, name_rule: fn(&str, &Path, &mut Vec<Error>), path: &Path
     }
 }
 
-/// What is asked for is what is limited, or less of it where there may be less.
+/// Validates a request against its limit: equal, or lower for resources that can be overcommitted.
 fn within_limit(name: &str, wanted: &Quantity, limit: &Quantity, path: &Path, out: &mut Vec<Error>) {
     let order = wanted.partial_cmp(limit).unwrap_or(Ordering::Equal);
     let relation = match order {

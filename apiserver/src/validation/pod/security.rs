@@ -203,7 +203,7 @@ fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Which field lets a pod share with the host what a sysctl is about.
+/// Returns the pod field (`hostIPC` or `hostNetwork`) that shares the namespace of a sysctl with the host.
 pub(super) fn of_the_host(sysctl: &str, spec: &Value) -> Option<&'static str> {
     const BETWEEN_PROCESSES: [&str; 10] = [
         "kernel.sem",

@@ -72,7 +72,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
 
 const HEALTH: &str = "allocatedResourcesStatus";
 
-/// How the things do that a container was given: those it asked for, each once.
+/// Validates the health of resources in a container's status: each one requested and listed once.
 fn health(status: &Value, container: Option<&Value>, path: &Path, out: &mut Vec<Error>) {
     for (i, given) in list(status, HEALTH).iter().enumerate() {
         let (name, path) = (text(given, "name"), path.index(i));
@@ -95,7 +95,7 @@ fn health(status: &Value, container: Option<&Value>, path: &Path, out: &mut Vec<
 
 const HEALTHS: [&str; 3] = ["Healthy", "Unhealthy", "Unknown"];
 
-/// Why a container with these resources cannot have been given something.
+/// Explains why a container with these resources cannot have a resource in its status.
 fn not_asked_for(name: &str, resources: &Value) -> Option<&'static str> {
     let Some(claim) = name.strip_prefix("claim:") else {
         let asked = entries(resources, "requests").any(|(request, _)| request == name);
@@ -111,7 +111,7 @@ fn not_asked_for(name: &str, resources: &Value) -> Option<&'static str> {
     )
 }
 
-/// Which claims were made for the pod.
+/// Validates `resourceClaimStatuses`.
 fn claims(pod: &Value, path: &Path, out: &mut Vec<Error>) {
     let known: Vec<&str> = list(get(pod, "spec"), "resourceClaims").iter().map(|c| text(c, "name")).collect();
     let mut seen = BTreeSet::new();
@@ -199,7 +199,7 @@ fn addresses(status: &Value, before: &Value, key: &str, path: &Path, out: &mut V
     }
 }
 
-/// As whom a container's first process runs.
+/// Validates the user of a container in its status.
 fn user(status: &Value, pod: &Value, path: &Path, out: &mut Vec<Error>) {
     const MAX: i64 = 2_147_483_647;
     let linux = get(get(status, "user"), "linux");
@@ -240,7 +240,7 @@ fn ended(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     ended_stays(new, old, "ephemeralContainerStatuses", path, out, |_, _| false);
 }
 
-/// Whether a container has a rule that restarts its whole pod.
+/// Reports whether a container has a rule that restarts all containers.
 fn restarts_all(container: &Value) -> bool {
     list(container, "restartPolicyRules").iter().any(|rule| text(rule, "action") == "RestartAllContainers")
 }
@@ -269,7 +269,7 @@ fn ended_stays(
     }
 }
 
-/// Whether a container that ended is started again: by its rules, its own policy, or its pod's.
+/// Reports whether a terminated container restarts: by its rules, its own policy, or the pod's.
 fn restarts(container: &Value, pod: &str, code: i64) -> bool {
     if !has(container, "restartPolicy") {
         return by_policy(pod, code);

@@ -1,4 +1,4 @@
-//! What pods were once allowed to say: objects that are stored with it may keep it.
+//! Values that earlier releases allowed in pods: stored objects that use one may keep it.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
@@ -54,7 +54,7 @@ pub(in crate::validation) fn requires_odd_labels(spec: &Value) -> bool {
     has_odd_values(at(spec, &["affinity", "nodeAffinity", REQUIRED]))
 }
 
-/// The same of a persistent volume.
+/// Reports whether the node affinity of a persistent volume has invalid label values.
 pub(in crate::validation) fn reached_by_odd_labels(spec: &Value) -> bool {
     has_odd_values(at(spec, &["nodeAffinity", "required"]))
 }
@@ -65,13 +65,13 @@ pub(in crate::validation) fn spreads_by_odd_selectors(spec: &Value) -> bool {
     list(spec, "topologySpreadConstraints").iter().any(odd)
 }
 
-/// The same by keys of labels.
+/// Reports whether a topology spread constraint has invalid `matchLabelKeys`.
 pub(in crate::validation) fn spreads_by_odd_keys(spec: &Value) -> bool {
     let odd = |c: &Value| wrong(|path, out| placement::label_keys(c, path, out));
     list(spec, "topologySpreadConstraints").iter().any(odd)
 }
 
-/// The same where keys are not merged into the selector.
+/// Reports whether `matchLabelKeys` are invalid where they are not merged into the selector.
 pub(in crate::validation) fn spreads_by_odd_unmerged_keys(spec: &Value) -> bool {
     let odd = |c: &Value| wrong(|path, out| placement::unmerged_keys(c, path, out));
     list(spec, "topologySpreadConstraints").iter().any(odd)

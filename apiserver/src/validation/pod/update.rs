@@ -1,4 +1,4 @@
-//! What may change on a pod, through the pod itself and as ephemeral containers.
+//! Validation of updates of pods, through the pod itself and its subresource `ephemeralcontainers`.
 
 use proto::Value;
 use serde_json::Map;
@@ -148,7 +148,7 @@ fn loosen(map: &mut Map<String, Value>, spec: &Value, before: &Value) {
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// What a waiting pod asked for so far stays; more may come.
+/// Validates that a gated pod's node selection is only narrowed.
 fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
     let selector = get(spec, "nodeSelector");
     if entries(before, "nodeSelector").any(|(k, v)| get(selector, k) != v) {

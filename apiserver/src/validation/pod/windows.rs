@@ -1,4 +1,4 @@
-//! What pods may say for Windows, and what each operating system leaves no room for.
+//! Validation of Windows options, and of fields that an operating system does not support.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
@@ -28,7 +28,7 @@ const LINUX_OF_PODS: [(&str, bool); 15] = [
     ("supplementalGroupsPolicy", false),
     ("seLinuxChangePolicy", false),
 ];
-/// The same of containers.
+/// Fields of containers that Windows does not support.
 const LINUX_OF_CONTAINERS: [&str; 10] = [
     "appArmorProfile",
     "seLinuxOptions",
@@ -123,7 +123,7 @@ fn is_dns(domain: &str) -> bool {
     domain.split('.').all(label)
 }
 
-/// Whether any container of a pod is a process of the host.
+/// Reports whether any container of a pod is a Windows host process.
 pub(in crate::validation) fn has_host_process(spec: &Value) -> bool {
     let pod = host_process(get(spec, "securityContext"));
     let own = |c: &Value| host_process(get(c, "securityContext")).or(pod) == Some(true);

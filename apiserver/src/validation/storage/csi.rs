@@ -73,7 +73,7 @@ fn tokens(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What may not change on a driver.
+/// Validates an update of a CSI driver.
 pub(in crate::validation) fn driver_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     for key in ["attachRequired", "volumeLifecycleModes"] {
@@ -129,7 +129,7 @@ pub(in crate::validation) fn node_update(new: &Value, old: &Value, out: &mut Vec
     }
 }
 
-/// How many volumes a driver that stays can attach stays as it was.
+/// Validates that the allocatable count of a driver that stays on a CSI node does not change.
 pub(crate) fn counts_stay(new: &Value, old: &Value) -> Vec<Error> {
     let path = Path::of(&["spec", "drivers"]);
     let drivers = |node| list(get(node, "spec"), "drivers");
@@ -153,7 +153,7 @@ pub(in crate::validation) fn capacity(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What may not change on a capacity.
+/// Validates an update of a storage capacity.
 pub(in crate::validation) fn capacity_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     for key in ["nodeTopology", "storageClassName"] {
         immutable(get(new, key), get(old, key), &Path::new(key), out);

@@ -97,7 +97,7 @@ fn topologies(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What may not change on a storage class.
+/// Validates an update of a storage class.
 pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     for key in ["parameters", "provisioner", "reclaimPolicy"] {
         stays(new, old, key, out);
@@ -118,7 +118,7 @@ pub(super) fn attributes_class(object: &Value, out: &mut Vec<Error>) {
     parameters(object, true, out);
 }
 
-/// What may not change on a volume attributes class.
+/// Validates an update of a volume attributes class.
 pub(super) fn attributes_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     for key in ["driverName", "parameters"] {
         stays(new, old, key, out);

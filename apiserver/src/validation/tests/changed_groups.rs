@@ -1,4 +1,4 @@
-//! What is asked of changed objects, how often and in which order; rules of groups that policies and flows are of.
+//! Tests of updates: which checks run, how often and in which order; rules of the groups of policies and flow control.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What of pods may change: gated ones, resized ones, their status, their ephemeral containers.
+//! Tests of pod updates: gated pods, resizes, status, ephemeral containers.
 
 use serde_json::{Value, json};
 

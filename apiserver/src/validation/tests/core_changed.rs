@@ -1,4 +1,4 @@
-//! What changed objects of the core group are asked, in which order and how often.
+//! Tests of updates in the core group: which checks run, how often and in which order.
 
 use serde_json::{Value, json};
 
@@ -167,7 +167,7 @@ fn changed_claims() {
     assert!(got[0].contains("\n  \"VolumeName\": \"v\",\n"), "{got:?}");
 }
 
-/// What an old version of the API could not say, a controller has in annotations.
+/// A selector that v1 cannot express is kept in annotations.
 #[test]
 fn selectors_that_an_older_api_cannot_say() {
     let template = json!({"metadata": {"labels": {"a": "b", "c": "d"}}, "spec": super::pod_spec()});

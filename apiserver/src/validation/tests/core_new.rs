@@ -257,7 +257,7 @@ fn static_pods() {
     );
 }
 
-/// What upstream's table of resizes has, by what the container asked for before and what it asks for then.
+/// Upstream's table of resizes, by the resources of the container before and after.
 #[test]
 fn resizes() {
     let (class, only) = (

@@ -9,7 +9,7 @@ const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1/";
 const STORAGE: &str = "/apis/storage.k8s.io/v1/";
 const NETWORKING: &str = "/apis/networking.k8s.io/v1/";
 
-/// As with the core group's kinds: each looks at the metadata of what changes as often as it pleases.
+/// Kinds of other groups check metadata on update as often as upstream's do.
 #[test]
 fn metadata_is_judged_as_often_as_upstream_does() {
     let attachment = json!({"attacher": "a.b", "nodeName": "n", "source": {"persistentVolumeName": "v"}});

@@ -124,7 +124,7 @@ fn patched(path: &str, body: Value, patch: Value) -> Vec<(String, String)> {
     in_order(schema, validate_update(row, row, &new, &old)).iter().map(|e| (e.field.clone(), e.body())).collect()
 }
 
-/// How an object is changed: where, to what (null takes it away).
+/// A change to an object: path and new value (null removes it).
 type Change = (&'static str, Value);
 /// Changes, and the causes for which they are refused.
 type Row<'a> = (&'a [Change], &'a [&'a str]);
@@ -201,7 +201,7 @@ impl Valid {
         self.judge(table, |object| validate_update(self.row, self.row, object, &self.object));
     }
 
-    /// The same through a sub-resource.
+    /// Validates a table of changes through a subresource.
     fn sub(&self, name: &str, table: &[Row<'_>]) {
         self.judge(table, |object| validate_subresource(self.row, name, object, &self.object));
     }

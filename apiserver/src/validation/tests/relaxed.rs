@@ -157,7 +157,7 @@ fn gates_that_are_off_ask_less() {
     }
 }
 
-/// What the scheduler adds by itself may not be there; nobody else adds it.
+/// Users may not set the keys that the scheduler would add, where they are not merged.
 #[test]
 fn keys_that_are_not_merged() {
     let without = |gates: &[&str]| {

@@ -1,4 +1,5 @@
-//! What was allowed once and is stored may stay: refused of a new object, and of one that had nothing of the kind.
+//! Tests of stored values that earlier releases allowed: kept on update, refused in new objects and in ones that had
+//! none.
 
 use serde_json::{Value, json};
 
@@ -134,7 +135,7 @@ fn causes(valid: &Valid, new: &Value, old: &Value) -> Vec<String> {
     lines(valid.row, validate_update(valid.row, valid.row, new, old))
 }
 
-/// What no gate and no older release let pass is complained of with every change.
+/// An update reports invalid fields that no gate and no earlier release allowed, whatever changes.
 #[test]
 fn pods_are_judged_as_a_whole_whatever_changes() {
     let pods = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": pod_spec()}));

@@ -1,4 +1,4 @@
-//! What clients are warned of.
+//! Tests of warnings.
 
 use proto::Value;
 use serde_json::json;

@@ -29,12 +29,12 @@ pub(in crate::validation) fn claim(object: &Value, out: &mut Vec<Error>) {
     spec(get(object, "spec"), &Path::new("spec"), out);
 }
 
-/// Whether what a claim is filled from is of an API group.
+/// Reports whether a claim's data source has an API group.
 pub(in crate::validation) fn has_groups(spec: &Value) -> bool {
     ["dataSource", "dataSourceRef"].iter().any(|key| has(get(spec, key), "apiGroup"))
 }
 
-/// Whether the volumes that a claim is content with are picked by values that no label has.
+/// Reports whether a claim's selector has invalid label values.
 pub(in crate::validation) fn has_odd_selector(spec: &Value) -> bool {
     let mut out = Vec::new();
     label_selector(get(spec, "selector"), &Path::new("selector"), &mut out);
@@ -62,7 +62,7 @@ pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error
     shaped_if_said(spec, ATTRIBUTES, dns1123_subdomain, path, out);
 }
 
-/// What a claim is filled from.
+/// Validates the data source of a claim.
 fn data_source(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let (source, reference) = (get(spec, "dataSource"), get(spec, "dataSourceRef"));
     one_source(source, &path.child("dataSource"), out);
@@ -127,7 +127,7 @@ fn masked(spec: &Value, before: &Value, loose: &[&str], bound: bool) -> Value {
     copy
 }
 
-/// What may change on a claim: size and attributes once bound, the volume while unbound.
+/// Validates an update of a claim: size and attributes may change once bound, the volume while unbound.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let bound = text(get(new, "status"), "phase") == "Bound";
@@ -218,7 +218,7 @@ pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>
     }
 }
 
-/// What of a claim can grow: its storage, or things of other domains.
+/// Validates the name of a resizable resource: storage, or one of another domain.
 fn resizable(name: &str, path: &Path, out: &mut Vec<Error>) {
     let complaints = qualified_name(name);
     if !complaints.is_empty() {

@@ -10,7 +10,7 @@ use crate::validation::tree::{flag, get, has, int, text};
 const MAX_NAMES: usize = 64;
 const TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 
-/// What is wrong with a qualified name of iSCSI. Persistent volumes are told less.
+/// Errors of an iSCSI qualified name. Those of persistent volumes are less detailed.
 fn qualified_name(name: &str, persistent: bool) -> Option<&'static str> {
     let sized = |prefix: &str, n: usize| {
         let rest = name.strip_prefix(prefix).and_then(|r| r.char_indices().nth(1).map(|(i, _)| &r[i..]));

@@ -13,7 +13,7 @@ use crate::validation::selectors::node_selector;
 use crate::validation::tree::{at, entries, get, has, has_entries, quantity, same, text, texts};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-/// What a persistent volume can be made of, in the order in which it is judged.
+/// Sources of persistent volumes, in the order of validation.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -38,7 +38,7 @@ const SOURCES: [&str; 22] = [
     "storageos",
     "csi",
 ];
-/// What takes no options of mounting from an annotation.
+/// Sources that do not support mount options in an annotation.
 const WITHOUT_OPTIONS: [&str; 9] =
     ["hostPath", "flocker", "fc", "flexVolume", "portworxVolume", "scaleIO", "local", "storageos", "csi"];
 pub(super) const ATTRIBUTES: &str = "volumeAttributesClassName";
@@ -108,7 +108,7 @@ fn mounted_by_annotation(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-/// What a volume is, on its own or `inline` in an attachment.
+/// Validates the spec of a persistent volume, on its own or `inline` in an attachment.
 pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: &Path, out: &mut Vec<Error>) {
     if inline {
         for (key, set) in [("claimRef", has(spec, "claimRef")), ("capacity", has_entries(spec, "capacity"))] {
@@ -161,7 +161,7 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
     }
 }
 
-/// Which nodes can reach a volume.
+/// Validates the node affinity of a volume.
 fn nodes(affinity: &Value, inline: bool, path: &Path, out: &mut Vec<Error>) {
     let (required, within) = (get(affinity, "required"), path.child("required"));
     if inline {
@@ -227,7 +227,7 @@ fn volume_source(spec: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What may change on a volume, which is judged once more for that.
+/// Validates an update of a persistent volume, which includes the whole of create validation.
 pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     volume(new, out);
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));

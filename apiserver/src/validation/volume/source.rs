@@ -13,9 +13,9 @@ struct Source<'a> {
     value: &'a Value,
     /// The volume's name.
     volume: &'a str,
-    /// It is that of a persistent volume and not a pod's own.
+    /// The source is that of a persistent volume, not of a pod's volume.
     persistent: bool,
-    /// Where what has the source is.
+    /// Path of the object that has the source.
     holder: &'a Path,
 }
 
@@ -103,7 +103,7 @@ fn partition(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// What a secret or config map is as files.
+/// Validates the files of a secret or config map volume.
 fn files(value: &Value, path: &Path, out: &mut Vec<Error>) {
     projected::mode(value, "defaultMode", path, out);
     projected::items(value, path, out);

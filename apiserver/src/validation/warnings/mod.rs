@@ -1,4 +1,4 @@
-//! What clients are warned of though the object is accepted.
+//! Warnings for clients whose object is accepted.
 
 mod definition;
 mod networking;
@@ -48,7 +48,7 @@ const RULES: &[(&str, &str, Warn)] = &[
     ("apiextensions.k8s.io", "customresourcedefinitions", definition::formats),
 ];
 
-/// The same for a write of `status`.
+/// Warning rules for a write of `status`.
 const STATUS_RULES: &[(&str, &str, Warn)] = &[
     ("", "pods", |new, _, out| networking::pod_status(new, out)),
     ("", "services", |new, _, out| networking::service_status(new, out)),
@@ -91,14 +91,14 @@ fn of_pod(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     }
 }
 
-/// What pods are made of a template, once for each specification.
+/// Warns of a workload's pod template, once for each generation of the spec.
 fn workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     if respecified(new, old) {
         pod::template(at(new, &["spec", "template"]), "spec.template", out);
     }
 }
 
-/// The same where pods are named after the object.
+/// Warns like [`workload`], and of the name where pods are named after the object.
 fn named_workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
@@ -189,7 +189,7 @@ fn name_of(object: &Value, used_in: &str, out: &mut Vec<String>) {
     }
 }
 
-/// What is to be said of a node label, if anything.
+/// Warning for a deprecated node label.
 fn renamed(label: &str) -> Option<&'static str> {
     OLD_LABELS.iter().find(|(old, _)| *old == label).map(|(_, advice)| *advice)
 }
@@ -218,7 +218,7 @@ fn resource_slice(new: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// As of [`node_selector`]; upstream's path does not say which label it is about.
+/// Warns like [`node_selector`]; upstream's path does not name the label.
 fn runtime_class(new: &Value, out: &mut Vec<String>) {
     let labels = entries(get(new, "scheduling"), "nodeSelector").filter_map(|(key, _)| renamed(key));
     out.extend(labels.map(|advice| format!("scheduling.nodeSelector: {advice}")));
@@ -230,7 +230,7 @@ fn node_selector_term(term: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// The same of one that is only preferred: values that no label has are not refused there.
+/// Warns of a preferred node selector term: invalid label values are not refused there.
 fn preferred_term(term: &Value, path: &str, out: &mut Vec<String>) {
     for (i, expression) in list(term, "matchExpressions").iter().enumerate() {
         let path = format!("{path}.matchExpressions[{i}]");

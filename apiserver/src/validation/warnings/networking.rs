@@ -87,7 +87,7 @@ pub(super) fn endpoints(new: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// As of [`endpoints`].
+/// Warns like [`endpoints`].
 pub(super) fn slice(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     const CONTROLLERS: &[&str] = &["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
     if text(new, "addressType") == "FQDN" {

@@ -128,7 +128,7 @@ fn annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Whether a field of the security context of a pod or container is there.
+/// Reports whether the security context of a pod or container sets a field.
 fn says(holder: &Value, field: &str) -> bool {
     has(get(holder, "securityContext"), field)
 }

@@ -35,7 +35,7 @@ pub(super) fn claim(new: &Value, out: &mut Vec<String>) {
     requests(get(new, "spec"), "spec", out);
 }
 
-/// What the specification of a claim asks for.
+/// Warns of the resources in a claim's spec.
 pub(super) fn requests(spec: &Value, path: &str, out: &mut Vec<String>) {
     for key in ["requests", "limits"] {
         let storage = at(spec, &["resources", key, "storage"]);

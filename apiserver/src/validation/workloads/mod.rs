@@ -25,7 +25,7 @@ pub(super) fn counts(spec: &Value, keys: &[&str], path: &Path, out: &mut Vec<Err
     }
 }
 
-/// What every workload asks of its template: no restart policy but `Always`, no deadline.
+/// Validates the template of a workload: restart policy `Always`, no active deadline.
 fn lasting_template(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
     pod::template(template, path, out);
     only_lasting(template, kind, path, out);
@@ -81,7 +81,7 @@ pub(super) fn replication_controller(object: &Value, out: &mut Vec<Error>) {
     lasting_template(template, "ReplicationController", &path, out);
 }
 
-/// What a controller could once not say in a version of its API is in its annotations: that may not change.
+/// Validates that annotations with selectors that a version of the API cannot express do not change.
 pub(super) fn convertible(new: &Value, old: &Value, out: &mut Vec<Error>) {
     const UNSAID: &str = "non-convertible.kubernetes.io";
     for (key, value) in entries(get(old, "metadata"), "annotations") {

@@ -1,4 +1,4 @@
-//! What upstream's own plugins (`k8s.io/apiserver` v0.35.4) made of some hundred policies, and ours of the same.
+//! Comparison with upstream's plugins (`k8s.io/apiserver` v0.35.4) over some hundred policies.
 //!
 //! `upstream.json` has the objects of the cluster, the requests, and a row for each policy with its bindings: what is
 //! said of its spec beside the usual, and what came of it.
@@ -8,7 +8,7 @@ use serde_json::json;
 
 const TABLE: &str = include_str!("upstream.json");
 
-/// Everything that says nothing left out: upstream's typed objects and ours have different parts of that.
+/// Removes empty values, of which upstream's typed objects and ours have different ones.
 fn said(value: &Value) -> Value {
     let says = |v: &Value| !matches!(v, Value::Null) && v.as_object().is_none_or(|m| !m.is_empty());
     match value {
