@@ -18,7 +18,7 @@ use super::schema::{Additional, Checks, ListKind, Schema};
 /// Most errors of one object; more help nobody.
 const MAX_ERRORS: usize = 1_000;
 
-/// What is wrong with a value. What is as it was in `old` is not judged again.
+/// Validates a value against a schema. Parts that are unchanged since `old` are not validated again (ratcheting).
 pub fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<Error> {
     let mut out = Vec::new();
     at(value, old, schema, "", &mut out);
@@ -42,7 +42,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Whether a number is an integer: as a float it has to be one that JSON's readers tell apart from its neighbours.
+/// Reports whether a number is an integer: a float must be exactly representable by JSON readers.
 fn is_whole(value: &Value) -> bool {
     value.is_i64() || value.as_f64().and_then(json::whole).is_some()
 }
@@ -130,7 +130,7 @@ fn format_of(schema: &Schema) -> Option<&str> {
         .filter(|format| !format.is_empty() && formats::is_known(format))
 }
 
-/// What Go's numbers are called where a format was wanted.
+/// Format of a Go number where another one was expected.
 fn format_there(value: &Value) -> &'static str {
     match value {
         Value::Number(n) if n.is_f64() => "double",
@@ -160,7 +160,7 @@ fn enums(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>) {
     out.push(Error::not_supported(path_of(path), value.clone(), &supported));
 }
 
-/// Whether a value is one of an enumeration's: upstream makes the value a number of the other's type first.
+/// Reports whether a value equals one of an enumeration: upstream first converts the value to the other's numeric type.
 fn is_listed(listed: &Value, value: &Value) -> bool {
     match (listed, value) {
         (Value::Number(a), Value::Number(b)) if !a.is_f64() && b.is_f64() => a.as_i64() == b.as_f64().map(whole),
@@ -186,7 +186,7 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// How an alternative went: what is wrong, and how much was right.
+/// Result of one alternative of `anyOf` or `oneOf`: its errors, and how much of it was valid.
 struct Tried {
     errors: Vec<Error>,
     passed: usize,
@@ -399,7 +399,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What follows from Go's types, as upstream's validator answered.
+    /// Numbers and formats follow Go's types, as upstream's validator answered.
     #[test]
     fn numbers_and_formats_as_go_has_them() {
         let schema = Schema::compile(&json!({"type": "object", "properties": {

@@ -33,20 +33,20 @@ const LONGEST: Duration = Duration::from_secs(1000);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Going {
     since: Instant,
-    /// When it is looked at next; nothing while that is under way.
+    /// Time of the next round; `None` while one runs.
     due: Option<Instant>,
     backoff: Backoff,
     /// The specification it had when it was looked at last, as a hash.
     pub(super) tried: Option<[u8; 32]>,
 }
 
-/// How a round went: an error is in the conditions already.
+/// Result of a round: an error is already written to the conditions.
 pub(super) type Round = Result<Left, Status>;
 
-/// What is left after a round.
+/// Rest after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nothing, and the definition may go.
+    /// No objects: the definition can be deleted.
     Nothing,
     /// Some objects.
     Some,
@@ -59,23 +59,23 @@ impl Going {
         Self { since: now, due: Some(now), backoff: Backoff::doubling(AGAIN, LONGEST), tried: None }
     }
 
-    /// When it wants to be looked at.
+    /// Time of the next round.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether a round begins now; since when its objects are going.
+    /// Starts a round that is due; returns the time since which the objects are being deleted.
     pub(super) fn begin(&mut self, now: Instant) -> Option<Instant> {
         self.due.take_if(|due| *due <= now).map(|_| self.since)
     }
 
-    /// It is another definition now: what failed may work.
+    /// Resets the back-off because the definition changed.
     pub(super) fn changed(&mut self, now: Instant) {
         self.backoff.reset();
         self.due = self.due.map(|due| due.min(now));
     }
 
-    /// Whether there is to be another round.
+    /// Schedules the next round; returns false when there is none.
     pub(super) fn end(&mut self, round: &Round, now: Instant) -> bool {
         let pause = match round {
             Ok(Left::Nothing) => return false,
@@ -93,7 +93,7 @@ impl Going {
     }
 }
 
-/// What is said of a definition that goes.
+/// `Terminating` condition of a definition in deletion.
 #[derive(Debug, PartialEq, Eq)]
 struct Condition {
     status: &'static str,
@@ -115,14 +115,14 @@ impl Condition {
 const OVERLAPPING: [(&str, &str); 2] =
     [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
 
-/// What is said of a definition whose objects are none of its own, and which therefore stay.
+/// Condition of a definition whose objects belong to a built-in resource, and therefore stay.
 fn overlapping(group: &str, plural: &str) -> Option<Condition> {
     let why = "instances overlap with built-in resources in storage";
     OVERLAPPING.contains(&(group, plural)).then(|| Condition::of("False", "OverlappingBuiltInResource", why))
 }
 
-/// What is said after deleting objects: whether all are gone, or why it failed; nothing was to delete of what was never
-/// established. Nothing new is said while they are going and it has not been for long.
+/// Condition after deleting objects: all are gone, the deletion failed, or there was nothing to delete because the
+/// resource was never established. `None` while objects are still being deleted and little time has passed.
 fn condition(outcome: Option<Result<&bool, &str>>, waited: Duration) -> Option<Condition> {
     Some(match outcome {
         None => Condition::of("False", "NeverEstablished", "resource was never established"),
@@ -136,7 +136,7 @@ fn condition(outcome: Option<Result<&bool, &str>>, waited: Duration) -> Option<C
     })
 }
 
-/// What a round needs.
+/// Dependencies of a round.
 pub(super) struct Cleaner {
     pub(super) engine: Arc<Engine>,
     pub(super) api: Api,
@@ -184,7 +184,7 @@ impl Cleaner {
         self.engine.modify(&self.row, "", name, false, &mut change).await.map(|_| ())
     }
 
-    /// Whether all objects are gone.
+    /// Deletes all objects; reports whether all are gone.
     async fn delete_objects(&self, definition: &Value) -> Result<bool, Status> {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
         // Nobody can have made objects of a definition in the place of a resource of our own: those there are ours.

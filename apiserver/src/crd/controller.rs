@@ -40,9 +40,9 @@ pub struct Controller {
     engine: Arc<Engine>,
     cleaner: Arc<Cleaner>,
     row: Row,
-    /// What is known of each definition: its [`outline`].
+    /// Each definition's [`outline`], by name.
     known: BTreeMap<String, Value>,
-    /// What its rows were made from.
+    /// Sources of the published rows.
     published: BTreeMap<String, Source>,
     /// Definitions whose objects are still going.
     going: BTreeMap<String, Going>,
@@ -50,7 +50,7 @@ pub struct Controller {
     rounds: FuturesUnordered<BoxFuture<'static, (String, Round)>>,
 }
 
-/// What the rows of a definition are made from, as hashes: they are made again only when this changes.
+/// Hashes of the parts of a definition that its rows are made from: rows are rebuilt only when these change.
 #[derive(PartialEq, Eq)]
 struct Source {
     spec: [u8; 32],
@@ -66,7 +66,8 @@ impl Source {
     }
 }
 
-/// What has to be known of a definition to look at others. There are many, and the cache has the rest.
+/// Extracts the parts of a definition that are compared with other definitions. There are many, and the cache has the
+/// rest.
 fn outline(definition: &Value) -> Value {
     let (spec, status) = (&definition["spec"], &definition["status"]);
     json!({

@@ -18,7 +18,7 @@ use crate::admission::Caller;
 /// Time a webhook has to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How objects change versions.
+/// Conversion of objects between versions.
 #[derive(Debug)]
 pub enum Conversion {
     /// Only the name of the version changes.
@@ -98,7 +98,7 @@ pub async fn between(
     Ok(objects)
 }
 
-/// Why a webhook brought nothing.
+/// Failure of a conversion webhook.
 struct Failed {
     /// Upstream's word for it.
     kind: &'static str,
@@ -141,7 +141,7 @@ impl Webhook {
     }
 }
 
-/// Whether a review that came back is one, is about what was asked, and says that it went well.
+/// Validates a conversion review's response: its type, its uid and its result.
 fn check_answer(answer: &Value, version: &str, uid: &str) -> Result<(), String> {
     let (api_version, kind) = (tree::text(answer, "/apiVersion"), tree::text(answer, "/kind"));
     if version == "v1" && (api_version, kind) != ("apiextensions.k8s.io/v1", "ConversionReview") {

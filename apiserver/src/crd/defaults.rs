@@ -1,4 +1,4 @@
-//! Whether the defaults of a schema fit the places they are for.
+//! Validation of defaults against the schemas they are for.
 //!
 //! Answers for upstream's `structural-schema` package `defaulting`, as far as it judges schemas. Pure.
 
@@ -10,7 +10,7 @@ use super::leniency::{Leniency, has_default, is_unpruned};
 use super::schema::{MAX_DEPTH, Schema};
 use super::{check, embedded, rules};
 
-/// What is wrong with the defaults of a structural schema.
+/// Validates the defaults of a structural schema.
 pub(super) fn judge(text: &Value, schema: &Schema, path: &Path, lenient: Leniency) -> Vec<Error> {
     let mut out = Vec::new();
     if has_default(text) {

@@ -21,14 +21,14 @@ use crate::access::tree;
 use crate::printers::Column;
 use crate::registry::{Rows, storage_hash, version_rank};
 
-/// What the server keeps with a row of a custom resource.
+/// State that the server keeps with a row of a custom resource.
 #[derive(Debug)]
 pub struct Served {
     /// Name of the definition.
     pub definition: String,
-    /// What objects may hold.
+    /// Schema of the row's version.
     pub schema: Arc<Schema>,
-    /// The same of all versions there are, by name: what is stored may be of one that is not served any more.
+    /// Schemas of all versions by name: a stored object may be of one that is not served any more.
     pub schemas: Schemas,
     /// All versions there are, as the definition lists them.
     pub versions: Arc<[String]>,
@@ -38,19 +38,19 @@ pub struct Served {
     pub text: Arc<Value>,
     /// Changes whenever documents about the row would.
     pub hash: [u8; 32],
-    /// What the row adds to the OpenAPI v2 document, made when somebody asks.
+    /// OpenAPI v2 pieces of the row, made on first use.
     pub pieces: OnceLock<Pieces>,
     /// Columns of tables after the name, with where their cells come from.
     pub columns: Vec<Column>,
     /// One path per column after the first.
     pub cells: Vec<JsonPath>,
-    /// Where replicas are.
+    /// Scale subresource, if enabled.
     pub scale: Option<Scale>,
     /// Selectable fields of all versions: label and path.
     pub selectable: Arc<[(String, JsonPath)]>,
     /// Labels of this version.
     pub labels: Vec<String>,
-    /// How objects change versions.
+    /// Conversion between the versions.
     pub conversion: Arc<Conversion>,
     /// Said to clients of a deprecated version.
     pub warning: Option<String>,
@@ -58,7 +58,7 @@ pub struct Served {
     pub terminating: bool,
 }
 
-/// What objects of each version may hold.
+/// Schemas by version.
 pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
 
 /// The scale subresource.
@@ -72,7 +72,7 @@ pub struct Scale {
     pub selector: Option<Vec<String>>,
 }
 
-/// What the server keeps with a row; `None` for rows that are compiled in.
+/// Returns the state that is kept with a row; `None` for built-in rows.
 pub fn served(row: &Resource) -> Option<&Served> {
     row.custom.as_ref()?.behind.downcast_ref()
 }
@@ -89,12 +89,12 @@ pub fn versions(rows: &Rows, row: &Resource) -> Vec<Row> {
     names.filter_map(|name| version(rows, row, name)).collect()
 }
 
-/// Whether objects of other versions are converted by somebody outside.
+/// Reports whether other versions are converted by a webhook.
 pub fn converts(row: &Resource) -> bool {
     served(row).is_some_and(|s| matches!(*s.conversion, Conversion::Webhook(_)))
 }
 
-/// Whether what the cache holds may have to change to be shown as a row's objects.
+/// Reports whether cached objects may need conversion to be served as objects of the row.
 pub fn changes_version(row: &Row) -> bool {
     row.custom.is_some() && (!row.is_storage() || converts(row))
 }
@@ -162,7 +162,7 @@ pub fn rows(definition: &Value) -> Vec<Row> {
 /// A version, and what its objects may hold.
 type Compiled<'v> = (&'v Value, Arc<Schema>);
 
-/// What all rows of a definition have in common.
+/// State that all rows of a definition share.
 struct Shared {
     conversion: Arc<Conversion>,
     selectable: Arc<[(String, JsonPath)]>,

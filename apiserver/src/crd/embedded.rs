@@ -13,12 +13,12 @@ use shared::status::field::{Error, Path};
 use super::schema::Schema;
 use crate::validation;
 
-/// What becomes of metadata that cannot be read.
+/// Treatment of embedded metadata that cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// The request is refused.
     Refused,
-    /// What is wrong with it goes: it was stored before anybody looked.
+    /// Malformed fields are dropped: they were stored before they were validated.
     Dropped,
 }
 
@@ -36,7 +36,7 @@ struct Coercion {
     unknown: Vec<String>,
 }
 
-/// Where in an object one is: upstream names members of maps in one way where it refuses and in another where it warns.
+/// Path in an object: upstream formats map keys differently in errors and in warnings.
 #[derive(Default)]
 struct Place {
     refused: String,
@@ -143,7 +143,8 @@ fn drop_malformed(metadata: &mut Value) {
     *metadata = Value::Object(kept);
 }
 
-/// What is wrong with the objects in a value at a path; `whole`: it is one itself. Metadata is left what there is in it.
+/// Validates the embedded objects in a value at a path; `whole`: the value is one itself. Reduces metadata to known
+/// fields.
 pub fn judge(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
     let mut coercion = Coercion { malformed: Malformed::Refused, unknown: Vec::new() };
     let place = Place { refused: path.as_str().to_owned(), warned: path.as_str().to_owned() };
@@ -159,7 +160,7 @@ pub fn judge(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Ve
     out
 }
 
-/// What is wrong with objects inside of an object.
+/// Validates the objects embedded in an object.
 pub fn check(value: &Value, schema: &Schema, out: &mut Vec<Error>) {
     if schema.embeds {
         walk(value, schema, &Path::default(), false, out);

@@ -30,7 +30,7 @@ pub fn follow<'s>(path: &str, schema: &'s Value, brackets: bool) -> Result<(Vec<
     Ok((names, place))
 }
 
-/// What a schema says of one of its fields; those without a name of their own are all alike.
+/// Schema of a field, from `properties` or else from `additionalProperties`.
 fn below<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
     match schema["properties"].as_object() {
         Some(fields) if !fields.is_empty() => fields.get(name),

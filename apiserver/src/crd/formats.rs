@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use regex::Regex;
 
-/// Whether a text is of a format.
+/// Reports whether a text has a format.
 pub fn fits(format: &str, text: &str) -> bool {
     match format {
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
@@ -34,7 +34,7 @@ pub fn fits(format: &str, text: &str) -> bool {
     }
 }
 
-/// Whether texts are checked for a format at all. Hyphens are not told apart from nothing, as in go-openapi.
+/// Reports whether a format is validated at all. Hyphens are ignored in names, as in go-openapi.
 pub fn is_known(format: &str) -> bool {
     const CHECKED_ELSEWHERE: &[&str] = &[
         "ipv4",

@@ -1,5 +1,5 @@
-//! What a changed definition is let through with because it had it before: rules that came later do not make a
-//! definition that is there impossible to change.
+//! Leniency for definitions that exist: rules added in later releases do not make a stored definition impossible to
+//! update.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
@@ -8,20 +8,20 @@ use super::prune;
 use super::schema::{Additional, MAX_DEPTH, Schema};
 use super::structure::{key_fields, set_items};
 
-/// What is not asked of schemas.
+/// Rules that are waived for schemas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Leniency {
-    /// That they are structural.
+    /// Schemas must be structural.
     pub structure: bool,
-    /// That types are known ones.
+    /// Types must be known.
     pub types: bool,
-    /// That defaults have nothing that would be pruned.
+    /// Defaults must not contain fields that would be pruned.
     pub defaults: bool,
-    /// That elements of sets change as a whole.
+    /// Items of sets must be atomic.
     pub sets: bool,
-    /// That keys of lists are always there.
+    /// List map keys must be required or have defaults.
     pub keys: bool,
-    /// That a single rule is cheap.
+    /// The cost of a single rule is limited.
     pub costs: bool,
 }
 
@@ -43,12 +43,12 @@ impl Leniency {
 /// The types there are.
 pub const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// Whether a schema has a default anywhere.
+/// Reports whether a schema has a default anywhere.
 pub fn has_default(schema: &Value) -> bool {
     somewhere(schema, 0, &|s| !s["default"].is_null())
 }
 
-/// Whether a schema says anything that only Kubernetes understands.
+/// Reports whether a schema uses an `x-kubernetes-` extension.
 pub fn is_extended(schema: &Value) -> bool {
     let keys = ["preserve-unknown-fields", "list-map-keys", "list-type", "validations"];
     let flags = ["embedded-resource", "int-or-string"];
@@ -65,7 +65,7 @@ fn says(schema: &Value, judge: fn(&Value, &Path, &mut Vec<Error>)) -> bool {
     !out.is_empty()
 }
 
-/// Whether something holds of a schema or of one it is made of.
+/// Reports whether a predicate holds for a schema or for one nested in it.
 fn somewhere(schema: &Value, depth: usize, holds: &dyn Fn(&Value) -> bool) -> bool {
     if depth > MAX_DEPTH || !schema.is_object() {
         return false;
@@ -78,7 +78,7 @@ fn somewhere(schema: &Value, depth: usize, holds: &dyn Fn(&Value) -> bool) -> bo
     holds(schema) || lists.chain(maps).chain(single).any(below)
 }
 
-/// Whether a default has something that would be pruned.
+/// Reports whether a default has fields that would be pruned.
 fn unpruned(schema: &Schema, depth: usize) -> bool {
     if depth > MAX_DEPTH {
         return false;
@@ -93,7 +93,8 @@ fn unpruned(schema: &Schema, depth: usize) -> bool {
         || schema.items.as_deref().is_some_and(|inner| unpruned(inner, depth + 1))
 }
 
-/// Whether a default has fields that its place does not know; that of a `whole` object has those of any object.
+/// Reports whether a default has fields that would be pruned; those of every object are known in that of a `whole`
+/// object.
 pub(super) fn is_unpruned(default: &Value, schema: &Schema, whole: bool) -> bool {
     !prune::prune_at(&mut default.clone(), schema, whole).is_empty()
 }

@@ -1,4 +1,4 @@
-//! What judging custom resources and changing their version takes, under upstream's names.
+//! Metrics of validation and conversion of custom resources, under upstream's names.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -82,7 +82,7 @@ pub(super) fn converted(row: &Resource, from: &Value, since: Instant, succeeded:
     .observe(since.elapsed().as_secs_f64());
 }
 
-/// What the documents say of a definition has to be said anew, for some reason: `add`, `update` or `remove`.
+/// Counts a regeneration of the OpenAPI document of a definition, by reason: `add`, `update` or `remove`.
 pub(super) fn regenerated(definition: &Value, reason: &str) {
     let (name, group) = (tree::name(definition), tree::text(definition, "/spec/group"));
     metrics::counter(

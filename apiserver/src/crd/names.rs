@@ -1,4 +1,4 @@
-//! Which names a definition may have, and the conditions that say so. Pure.
+//! Naming conditions of definitions: accepts names, or reports conflicts. Pure.
 
 use std::collections::BTreeSet;
 

@@ -17,7 +17,7 @@ use super::{check, lists, meters, prune, rules};
 use crate::access::tree;
 use crate::registry::meta;
 
-/// What bodies of custom objects are decoded by: metadata has a type, everything else is kept as it is.
+/// Message that bodies of custom objects are decoded by: metadata is typed, everything else is kept as sent.
 pub fn open() -> &'static Message {
     static OPEN: OnceLock<Message> = OnceLock::new();
     OPEN.get_or_init(|| {
@@ -54,8 +54,8 @@ pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error>
     Ok(unknown)
 }
 
-/// The same for a body, which may say that it is of another kind or version. Nothing is known of another kind, and
-/// nothing at all of a version that there is not: whoever asks for those is refused later.
+/// Prunes and defaults a request body, which may be of another kind or version. Bodies of another kind or an unserved
+/// version pass through and are rejected later.
 ///
 /// # Errors
 /// As [`settle`].
@@ -78,7 +78,7 @@ pub fn settle_sent(row: &Resource, served: &Served, object: &mut Value) -> Resul
     Ok(names)
 }
 
-/// The same for what applying came to, which nobody sent: its nulls are judged and not dropped.
+/// Prunes and defaults the result of an apply: its nulls are validated and not dropped.
 ///
 /// # Errors
 /// An object inside of it has metadata that is none.
@@ -114,7 +114,7 @@ pub fn present(row: &Resource, served: &Served, object: &mut Value) {
     prune::prune(object, &served.schema);
 }
 
-/// What is wrong with a new object, of whose metadata it is known already.
+/// Validates a new object, given the errors of its metadata.
 pub fn create(row: &Resource, served: &Served, object: &Value, metadata: Vec<Error>) -> Vec<Error> {
     let mut out = type_meta(row, object);
     if out.is_empty() {
@@ -129,7 +129,7 @@ pub fn create(row: &Resource, served: &Served, object: &Value, metadata: Vec<Err
     out
 }
 
-/// What is wrong with a changed object, of whose metadata it is known already.
+/// Validates an updated object, given the errors of its metadata.
 pub fn update(
     row: &Resource,
     served: &Served,
@@ -157,7 +157,7 @@ pub fn update(
     })
 }
 
-/// What is wrong with a status that is written alone: it is judged alone, and named in texts from there on.
+/// Validates the status of a write to the status subresource; error paths start at `status`.
 fn status(served: &Served, new: &Value, old: &Value) -> Vec<Error> {
     let (Some(status), Some(schema)) = (new.get("status"), served.schema.property("status")) else { return Vec::new() };
     let mut wrong = check::check(status, old.get("status"), schema);
@@ -204,7 +204,7 @@ pub fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
     path.iter().try_fold(object, |v, step| v.get(step))
 }
 
-/// What stands at a path, or why nothing can stand there.
+/// Returns the value at a path, or an error when a value on the way is no object.
 fn nested<'v>(object: &'v Value, path: &[String]) -> Result<Option<&'v Value>, String> {
     let mut at = object;
     for (i, step) in path.iter().enumerate() {

@@ -35,7 +35,7 @@ pub fn index(rows: &Rows) -> Vec<(String, String)> {
     documents.map(|rows| (format!("apis/{}", rows[0].api_version()), hash(rows.iter()))).collect()
 }
 
-/// What a row adds to its document.
+/// OpenAPI v3 pieces of a row.
 struct Pieces {
     /// Members of `paths`, a comma before each.
     paths: Vec<u8>,
@@ -125,7 +125,7 @@ pub(super) fn kind(row: &Resource, kind: &str) -> Value {
     json!({"group": row.group, "version": row.version, "kind": kind})
 }
 
-/// What all objects share, as the documents of compiled-in groups have it: members, a comma before each.
+/// Schemas shared by all objects, as in the documents of built-in groups: members, each with a comma in front.
 fn shared_schemas() -> &'static [u8] {
     static SHARED: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let document = proto::openapi::v3_group_version("coordination.k8s.io", "v1");
@@ -147,7 +147,7 @@ fn object_schema(row: &Resource, served: &Served) -> Value {
     Value::Object(schema)
 }
 
-/// What all objects have.
+/// Adds the fields that every object has.
 pub(super) fn add_object_fields(schema: &mut Map<String, Value>) {
     let mut properties = schema.remove("properties").and_then(|p| p.as_object().cloned()).unwrap_or_default();
     describe(

@@ -1,4 +1,4 @@
-//! What a custom resource adds to the OpenAPI v2 document: its paths, and its schema without what version 2 cannot say.
+//! OpenAPI v2 of a custom resource: its paths, and its schema without keywords that version 2 lacks.
 //!
 //! Made from what [`super::openapi`] says in version 3, once per row, when somebody asks for the document.
 
@@ -131,7 +131,7 @@ fn simple(schema: &Value) -> Value {
     Value::Object(map)
 }
 
-/// What may be null need not be there.
+/// Removes nullable fields from `required`.
 fn requirements(map: &mut Map<String, Value>) {
     let is_nullable = |schema: Option<&Value>| schema.is_some_and(|s| s["nullable"] == true);
     let Some(required) = map.get("required").and_then(Value::as_array) else { return };

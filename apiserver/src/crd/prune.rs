@@ -185,7 +185,7 @@ mod tests {
         assert!(prune(&mut object, &schema()).is_empty(), "what is left is known");
     }
 
-    /// That there is nothing more is judged, not brought about.
+    /// Fields that `additionalProperties: false` forbids are refused, not pruned.
     #[test]
     fn what_is_refused_stays() {
         let closed = json!({"type": "object", "additionalProperties": false, "properties": {"a": {"type": "string"}}});

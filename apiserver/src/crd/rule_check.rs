@@ -1,4 +1,4 @@
-//! Whether the rules of a schema can be run: what they say, their types, what they may cost.
+//! Validation of CEL rules in a schema: compilation, types, estimated cost.
 
 use proto::Value;
 use shared::cel::{Declared, Program, Type};
@@ -32,12 +32,12 @@ pub(super) fn rules(
     out.extend(expressions);
 }
 
-/// Where a schema stands.
+/// Position of a schema.
 #[derive(Clone, Copy)]
 struct Spot {
-    /// It is that of a whole object.
+    /// The schema is that of a whole object.
     root: bool,
-    /// How often it can be there, by the limits of what it is in; `None` for no limit.
+    /// Maximum number of values at this position, by the limits around it; `None` when unlimited.
     bounded: Option<u64>,
     depth: usize,
 }
@@ -46,15 +46,16 @@ struct Check<'c> {
     lenient: Leniency,
     sound: bool,
     costs: &'c mut Costs,
-    /// What is wrong with the schema.
+    /// Errors of the schema.
     wrong: &'c [Error],
-    /// What is wrong with what rules say beside their expressions.
+    /// Errors of rules outside their expressions.
     said: Vec<Error>,
     expressions: Vec<Error>,
 }
 
 impl Check<'_> {
-    /// What is below first. `apart`: the place that holds this one, whose values cannot be compared with those before.
+    /// Checks a schema, nested ones first. `apart` is the path of the list or set around it whose elements cannot be
+    /// correlated with old ones.
     fn at(&mut self, text: &Value, schema: &Schema, path: &Path, spot: Spot, apart: Option<&Path>) {
         if spot.depth > MAX_DEPTH || !schema.has_rules() {
             return;
@@ -141,7 +142,7 @@ fn cost(program: &Program, decl: &Decl, times: u64) -> u64 {
     program.estimate(&|place| decl.size(place)).max.saturating_mul(times)
 }
 
-/// What is wrong with a rule beside its expressions.
+/// Validates the fields of a rule beside its expressions.
 fn words(rule: &Value, schema: &Value, path: &Path, out: &mut Vec<Error>) {
     let text = |key: &str| rule[key].as_str().unwrap_or("");
     let blank = |key: &str| !text(key).is_empty() && text(key).trim().is_empty();
@@ -187,7 +188,7 @@ pub(super) fn shown(rule: &Value) -> String {
     format!("{{{}}}", shown.join(","))
 }
 
-/// What a rule may name.
+/// Variables of a rule.
 pub(super) fn variables(of: &Type, optional: bool) -> Declared {
     let old = if optional { Type::optional(of.clone()) } else { of.clone() };
     Declared::from([("self".to_owned(), of.clone()), ("oldSelf".to_owned(), old)])

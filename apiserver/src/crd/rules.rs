@@ -65,7 +65,7 @@ impl Rule {
         self.program.get_or_init(|| self.compile(&self.text, schema, root)).as_ref().map_err(Clone::clone)
     }
 
-    /// As messages name it.
+    /// Text of the rule in error messages.
     fn shown(&self) -> &str {
         if self.message.is_empty() { self.text.trim() } else { self.message.trim() }
     }
@@ -104,14 +104,14 @@ impl Rule {
     }
 }
 
-/// What the rules find wrong with an object.
+/// Evaluates the rules on an object; returns the errors.
 pub fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<Error> {
     let mut run = Run { out: Vec::new(), budget: Budget::new(cel::RUNTIME_BUDGET), ended: false };
     run.at(schema, object, old, true, &Path::default());
     run.out
 }
 
-/// What they find wrong with a value at a path, as something new. `whole`: it is an object itself.
+/// Evaluates the rules on a value at a path, as on a new one. `whole`: the value is an object itself.
 pub fn check_at(schema: &Schema, value: &Value, whole: bool, path: &Path) -> Vec<Error> {
     let mut run = Run { out: Vec::new(), budget: Budget::new(cel::RUNTIME_BUDGET), ended: false };
     run.at(schema, value, None, whole, path);
@@ -121,7 +121,7 @@ pub fn check_at(schema: &Schema, value: &Value, whole: bool, path: &Path) -> Vec
 struct Run {
     out: Vec<Error>,
     budget: Budget,
-    /// Nothing more is looked at.
+    /// Evaluation has stopped.
     ended: bool,
 }
 

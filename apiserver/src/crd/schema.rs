@@ -15,7 +15,7 @@ use super::rules::Rule;
 /// Deepest schema that is compiled; deeper places hold anything.
 pub const MAX_DEPTH: usize = 100;
 
-/// What a place may hold.
+/// Compiled structural schema.
 #[derive(Debug, Default)]
 pub struct Schema {
     /// JSON type, empty when not said.
@@ -28,7 +28,7 @@ pub struct Schema {
     pub embedded: bool,
     /// A number or a text.
     pub int_or_string: bool,
-    /// What makes elements of a list the same.
+    /// Identity of list elements (`x-kubernetes-list-type`).
     pub list: ListKind,
     /// The map changes as a whole (server-side apply).
     pub atomic_map: bool,
@@ -72,7 +72,7 @@ pub enum ListKind {
     Atomic,
     /// Elements are unique.
     Set,
-    /// These fields of an element are unique.
+    /// The combination of these fields is unique.
     Map(Box<[Box<str>]>),
 }
 
@@ -124,7 +124,7 @@ pub struct Checks {
 /// A regular expression, compiled when it is first needed.
 #[derive(Debug)]
 pub struct Pattern {
-    /// As written.
+    /// Source of the pattern.
     pub text: Box<str>,
     compiled: OnceLock<Option<Regex>>,
 }
@@ -134,7 +134,7 @@ impl Pattern {
         Self { text: text.into(), compiled: OnceLock::new() }
     }
 
-    /// Whether the pattern is found in a text; one that cannot be compiled is found nowhere.
+    /// Reports whether the pattern matches a text; an invalid pattern matches none.
     pub fn is_match(&self, text: &str) -> bool {
         self.compiled
             .get_or_init(|| shared::patterns::compile(&self.text).ok())
@@ -154,7 +154,7 @@ impl Schema {
         self.properties.binary_search_by(|(k, _)| (**k).cmp(name)).ok().map(|i| &self.properties[i].1)
     }
 
-    /// What a field holds, listed or not.
+    /// Schema of a field, listed or additional.
     pub fn field(&self, name: &str) -> Option<&Self> {
         self.property(name).or(match &self.additional {
             Additional::Schema(s) => Some(s),
@@ -162,12 +162,12 @@ impl Schema {
         })
     }
 
-    /// Whether `null` stands for nothing here.
+    /// Reports whether a null is dropped here, because the schema is not nullable.
     pub fn drops_null(&self, value: &Value) -> bool {
         value.is_null() && !self.nullable
     }
 
-    /// Whether this place or one below has rules.
+    /// Reports whether this schema or a nested one has rules.
     pub fn has_rules(&self) -> bool {
         self.rules_below || !self.rules.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Whether a schema is structural: every place is described once, outside of what only limits values.
+//! Structural schemas: every field is specified once, outside of `allOf`, `anyOf`, `oneOf` and `not`.
 //!
 //! Answers for upstream's `structural-schema` package: conversion, invariants and completeness. Pure.
 
@@ -12,7 +12,7 @@ const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
-/// What schemas in alternatives may not say, and what of it is said.
+/// Keywords forbidden in nested schemas of alternatives, with the error text.
 const NOT_NESTED: [(&str, &str); 12] = [
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -32,7 +32,7 @@ fn properties(text: &Value) -> impl Iterator<Item = (&String, &Value)> {
     text["properties"].as_object().into_iter().flatten()
 }
 
-/// Whether something is said that is not what is meant anyway.
+/// Reports whether a keyword is set to something other than its default.
 fn said(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -44,7 +44,7 @@ fn said(value: &Value) -> bool {
     }
 }
 
-/// Why a schema cannot be read as a structural one, if it cannot.
+/// Explains why a schema cannot be read as a structural one; `None` when it can.
 pub(super) fn unreadable(text: &Value, depth: usize) -> Option<String> {
     const UNSUPPORTED: [&str; 7] =
         ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
@@ -75,7 +75,7 @@ pub(super) fn unreadable(text: &Value, depth: usize) -> Option<String> {
     std::iter::once(&text["items"]).chain(values).chain([&text["additionalProperties"]]).find_map(below)
 }
 
-/// What keeps a readable schema from being structural, sorted as upstream sorts it.
+/// Lists the violations that keep a schema from being structural, in upstream's order.
 pub(super) fn invariants(text: &Value, path: &Path) -> Vec<Error> {
     let mut out = Vec::new();
     place(text, Place::Root, path, 0, &mut out);
@@ -84,7 +84,7 @@ pub(super) fn invariants(text: &Value, path: &Path) -> Vec<Error> {
     out
 }
 
-/// What a place belongs to.
+/// Parent of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Root,
@@ -176,7 +176,7 @@ fn typed(text: &Value, at: Place, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Whether a schema of metadata says more than names.
+/// Reports whether a schema of metadata restricts more than names.
 fn restricts(metadata: &Value) -> bool {
     let named = |key: &String| matches!(key.as_str(), "name" | "generateName");
     metadata.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
@@ -188,7 +188,7 @@ fn restricts(metadata: &Value) -> bool {
     })
 }
 
-/// Whether alternatives are those of a place that holds integers or texts.
+/// Reports whether alternatives are those of int-or-string.
 fn either(alternatives: &[Value]) -> bool {
     let only = |text: &Value, kind: &str| {
         text["type"] == kind && text.as_object().is_some_and(|map| map.values().filter(|v| said(v)).count() == 1)
@@ -196,7 +196,8 @@ fn either(alternatives: &[Value]) -> bool {
     matches!(alternatives, [a, b] if only(a, "integer") && only(b, "string"))
 }
 
-/// What limits values. `known`: alternatives of types that are let through, here and in the first of all.
+/// Validates the value validations of a schema. `known`: the alternatives of int-or-string are allowed, in `anyOf` and
+/// in the first of `allOf`.
 fn limits(text: &Value, known: (bool, bool), path: &Path, depth: usize, out: &mut Vec<Error>) {
     for key in ["anyOf", "allOf", "oneOf"] {
         for (i, inner) in list(text, key).iter().enumerate() {
@@ -246,7 +247,8 @@ fn nested(text: &Value, known: bool, path: &Path, depth: usize, out: &mut Vec<Er
     }
 }
 
-/// What alternatives speak about is described outside of them. Paths of the place, and of what speaks about it.
+/// Checks that fields named in alternatives are specified outside of them. `at` is the path of the schema, `from` that
+/// of the alternative.
 fn complete(text: &Value, place: &Value, (at, from): (&Path, &Path), depth: usize, out: &mut Vec<Error>) {
     let mut each = |inner: &Value, from: Path| {
         if inner.is_object() {

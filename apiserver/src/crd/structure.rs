@@ -1,4 +1,4 @@
-//! What a schema may say at all: nothing unknown, and lists and maps are what is said of them.
+//! Structure of schemas: unknown keywords, and keywords that belong to lists and maps.
 //!
 //! Answers for the part of upstream's `apiextensions/validation` that looks at every schema, however it is nested.
 
@@ -9,7 +9,7 @@ use super::leniency::{Leniency, TYPES};
 use super::schema::MAX_DEPTH;
 use crate::access::tree;
 
-/// What a schema's text may not contain at all.
+/// Unsupported keywords, with the error text.
 const UNSUPPORTED: [(&str, &str); 6] = [
     ("id", "id is not supported"),
     ("additionalItems", "additionalItems is not supported"),
@@ -23,17 +23,17 @@ fn is(text: &Value, key: &str) -> bool {
     text[key] == true
 }
 
-/// Where a schema stands.
+/// Position of a schema.
 #[derive(Clone, Copy, Default)]
 pub(super) struct At<'w> {
     pub(super) depth: usize,
     /// In the metadata of an object.
     meta: bool,
-    /// Why it has no defaults.
+    /// Reason for which defaults are not allowed here.
     bare: Option<&'w str>,
 }
 
-/// What is wrong with what a schema says, beside its rules and whether it is structural.
+/// Validates the keywords of a schema, except for rules and structural constraints.
 pub(super) fn structure(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
     if at.depth > MAX_DEPTH || !text.is_object() {
         return;
@@ -52,7 +52,7 @@ pub(super) fn structure(text: &Value, path: &Path, at: At<'_>, lenient: Leniency
     extensions(text, path, lenient, out);
 }
 
-/// What may be said anywhere.
+/// Validates the keywords of every schema.
 fn standard(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
     let kind = text["type"].as_str().unwrap_or("");
     if !kind.is_empty() && !lenient.types && !TYPES.contains(&kind) {
@@ -126,7 +126,7 @@ fn extensions(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>
     lists(text, kind, path, lenient, out);
 }
 
-/// What is said of a place is only said of places of a type.
+/// Requires the type that a keyword belongs to.
 fn of_type(kind: &str, wanted: &str, said: &str, path: &Path, out: &mut Vec<Error>) {
     let (at, message) = (path.child("type"), format!("must be {wanted} if {said} is specified"));
     match kind {

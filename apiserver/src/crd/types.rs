@@ -15,7 +15,7 @@ const CHARACTER: u64 = 4;
 /// A place: the type of its value, and its size.
 #[derive(Debug)]
 pub(super) struct Decl {
-    /// What rules see.
+    /// CEL type of the values.
     pub(super) of: Type,
     /// Most elements, entries or bytes; 0 for what has none.
     max: u64,
@@ -131,7 +131,7 @@ impl Decl {
     }
 }
 
-/// How often a place can be there at most: by the limits of the lists and maps it is in, or by what a request can hold.
+/// Maximum number of values at a position: by the limits of the lists and maps around it, or by the size of a request.
 pub(super) fn cardinality(bounded: Option<u64>, min_bytes: u64) -> u64 {
     bounded.unwrap_or(MAX_REQUEST / (min_bytes + 1))
 }

@@ -1,4 +1,4 @@
-//! Whether a definition's schemas can be served: structure, lists, defaults, patterns and rules.
+//! Validation of a definition's schemas: structure, lists, defaults, patterns and rules.
 //!
 //! Answers for what upstream's `apiextensions/validation` and `schema` packages say beyond names and versions. Pure; the
 //! path of a schema is that of the version, or of the whole definition where all versions have the same.
@@ -11,14 +11,14 @@ use super::schema::Schema;
 use super::structure::{At, structure};
 use super::{defaults, rule_check, structural};
 
-/// What one rule may cost on any object at most.
+/// Maximum cost of one rule on any object.
 pub(super) const RULE_COST: u64 = 10_000_000;
-/// What all rules of a version may cost together.
+/// Maximum cost of all rules of a version.
 const TOTAL_COST: u64 = 100_000_000;
 /// Rules named when the total is too high.
 const MOST_EXPENSIVE: usize = 4;
 
-/// What is wrong with the schema of a version.
+/// Validates the schema of a version.
 pub fn schema(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>) {
     if !text.is_object() {
         return;
@@ -52,16 +52,16 @@ pub fn rule_shown(rule: &Value) -> String {
     rule_check::shown(rule)
 }
 
-/// Whether a schema describes every place once.
+/// Reports whether a schema is structural.
 pub fn is_structural(text: &Value) -> bool {
     structural::unreadable(text, 0).is_none() && structural::invariants(text, &Path::default()).is_empty()
 }
 
-/// What the rules of a version may cost.
+/// Estimated costs of the rules of a version.
 #[derive(Default)]
 pub(super) struct Costs {
     total: u64,
-    /// Those that matter, the most expensive first.
+    /// Most expensive rules first.
     most: Vec<(Path, u64)>,
 }
 

@@ -50,7 +50,7 @@ pub fn approval(new: &mut Value, old: &Value) {
     date(new, old);
 }
 
-/// What to count of a change that brings a certificate somebody wanted for a certain time.
+/// Count for an update that issues a certificate with a requested duration.
 pub(super) fn issued(new: &Value, old: &Value) -> Option<Count> {
     let certificate = |object: &Value| object.pointer("/status/certificate").and_then(Value::as_str).map(str::to_owned);
     let wanted = old.pointer("/spec/expirationSeconds").and_then(Value::as_i64)?;

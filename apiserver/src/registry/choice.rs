@@ -1,4 +1,4 @@
-//! Which compiled-in resources are served: what `--runtime-config` says of versions and resources, and of their stages.
+//! Selection of built-in resources: `--runtime-config` for versions, stages and resources, with the feature gates.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ impl Behaving {
         came(row).filter(|minor| *minor > self.emulation.minor())
     }
 
-    /// Whether a row is served, which something may be said of.
+    /// Reports whether a row is served, given `--runtime-config`.
     fn serves(&self, row: &Resource, said: &Said) -> Result<bool, String> {
         let Some(minor) = self.later(row) else { return Ok(true) };
         if said.names(row) {
@@ -129,7 +129,7 @@ impl Behaving {
     }
 }
 
-/// What differs from what is served by default.
+/// Difference from the resources that are served by default.
 #[derive(Debug, Default)]
 pub struct Choice {
     /// Rows that are served as well, in discovery order.
@@ -140,7 +140,7 @@ pub struct Choice {
     pub stored: Vec<Row>,
 }
 
-/// How far a version has come; the word of its key under `api/`.
+/// Stage of a version, as in its key `api/<stage>`.
 fn stage(version: &str) -> &'static str {
     match version {
         v if v.contains("alpha") => "alpha",
@@ -149,7 +149,7 @@ fn stage(version: &str) -> &'static str {
     }
 }
 
-/// What was said, by keys as upstream keeps them.
+/// Settings of `--runtime-config`, by upstream's keys.
 struct Said(BTreeMap<String, bool>);
 
 impl Said {
@@ -189,14 +189,14 @@ impl Said {
         if strangers.is_empty() { Ok(Self(said)) } else { Err(format!("unknown api groups {}", strangers.join(","))) }
     }
 
-    /// Whether something is asked for by group and version.
+    /// Reports whether a row is enabled by its group and version.
     fn names(&self, row: &Resource) -> bool {
         let version = format!("{}/{}", row.group, row.version);
         let keys = [format!("{version}/{}", row.plural), version];
         keys.iter().find_map(|key| self.0.get(key)).is_some_and(|on| *on)
     }
 
-    /// What is said of a row; the most particular key counts.
+    /// Setting of a row; the most specific key wins.
     fn of(&self, row: &Resource) -> Option<bool> {
         let version = format!("{}/{}", row.group, row.version);
         let keys = [
@@ -209,7 +209,7 @@ impl Said {
     }
 }
 
-/// Whether there is such a version; `None`: there is no such group.
+/// Reports whether a version exists; `None` when its group does not.
 fn known(group: &str, version: &str) -> Option<bool> {
     let mut rows = resources::all().iter().chain(resources::optional()).filter(|row| row.group == group).peekable();
     let old = KNOWN.iter().find(|(name, _)| *name == group).map(|(_, versions)| versions.contains(&version));
@@ -217,7 +217,7 @@ fn known(group: &str, version: &str) -> Option<bool> {
     served.or(old).map(|served| served || old == Some(true))
 }
 
-/// What `--runtime-config` and the feature gates choose.
+/// Selects the resources for `--runtime-config` and the feature gates.
 ///
 /// # Errors
 /// Upstream's words for keys and values that are none.

@@ -45,7 +45,7 @@ const NUMBERS: &[(&str, &str, &str)] =
 /// Of this one upstream says more, and takes nothing for no number.
 const ROLLBACK: &str = "deprecated.deployment.rollback.revision";
 
-/// Why an object that was sent cannot be what it says it is.
+/// Explains why a sent object cannot be decoded in its version.
 pub fn unreadable(row: &Resource, object: &Value) -> Option<String> {
     let (.., key) = NUMBERS.iter().find(|(group, plural, _)| *group == row.group && *plural == row.plural)?;
     let text = object["metadata"]["annotations"][*key].as_str()?;
@@ -62,7 +62,7 @@ pub fn unreadable(row: &Resource, object: &Value) -> Option<String> {
     Some(format!("{} in version {version} cannot be handled as a {}: {why}", row.kind, row.kind))
 }
 
-/// Whether objects of a kind are stored in a version that is described nowhere else.
+/// Reports whether objects of a kind are stored in a version that is not served.
 pub fn is_stored_only(group: &str, kind: &str, version: &str) -> bool {
     (group, kind, version) == ("apiextensions.k8s.io", "CustomResourceDefinition", "v1beta1")
 }

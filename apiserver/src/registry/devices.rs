@@ -29,7 +29,7 @@ pub(super) fn create_slice(slice: &mut Value, _: &mut StrategyCx<'_>) {
     date_slice(slice);
 }
 
-/// The same for a change.
+/// Dates the taints of an updated slice.
 pub(super) fn update_slice(slice: &mut Value, _: &Value) {
     date_slice(slice);
 }
@@ -39,7 +39,7 @@ pub(super) fn create_rule(rule: &mut Value, _: &mut StrategyCx<'_>) {
     date_rule(rule);
 }
 
-/// The same for a change; who changes the effect and not its time taints anew.
+/// Dates the taint of an updated rule; a changed effect without a new time counts as a new taint.
 pub(super) fn update_rule(rule: &mut Value, old: &Value) {
     date_rule(rule);
     let same = |field: &str| rule.pointer(field) == old.pointer(field);

@@ -12,8 +12,8 @@ pub(super) fn prepare_create(new: &mut Value, _: &mut StrategyCx<'_>) {
     endpoints(new).for_each(drop_topology);
 }
 
-/// The same, but endpoints that do not change keep it. Others keep the node that it named, so that a client that sends
-/// a part of what it read takes nothing away.
+/// Prepares an update of a slice. Unchanged endpoints keep the deprecated topology; others keep the `nodeName` it
+/// named, so that a client that sends only a part of what it read loses nothing.
 pub(super) fn prepare_update(new: &mut Value, old: &Value) {
     if new.get("endpoints") == old.get("endpoints") {
         return;

@@ -1,5 +1,5 @@
-//! What is served and will not be for ever: since when clients should leave it, for what, and how long they can put it
-//! off. The facts are what upstream's types say of themselves.
+//! Lifecycle of built-in API versions: the releases that deprecate and remove them, and their replacement. The facts
+//! are those of upstream's `prerelease-lifecycle` tags.
 
 use proto::resources::{Resource, group_version};
 
@@ -12,7 +12,7 @@ struct Ending {
     since: u32,
     /// The one that does without it, where that is decided.
     until: Option<u32>,
-    /// What there is in its place.
+    /// Replacement: group version and kind.
     instead: Option<(&'static str, &'static str)>,
 }
 
@@ -38,7 +38,7 @@ const ENDINGS: &[Ending] = &[
     },
 ];
 
-/// What clients are told of a resource that ends, and the release that does without it (or nothing).
+/// Deprecation warning of a resource, with the release that removes it (or an empty text).
 pub fn ending(row: &Resource) -> Option<(String, String)> {
     let of = |e: &&Ending| {
         (e.group, e.version) == (&*row.group, &*row.version) && (e.plural == "*" || e.plural == row.plural)

@@ -127,7 +127,7 @@ fn shown(v: &Value) -> Option<Box<str>> {
     }
 }
 
-/// Where a label's value is found.
+/// Source of a selectable field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The object's name.

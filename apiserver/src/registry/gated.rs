@@ -1,5 +1,5 @@
-//! What feature gates change of writes. Fields behind gates that are off are lost, unless the stored object uses the
-//! gate's fields already; gates that are on may refuse more, and allow more (`validation/relaxed.rs`).
+//! Fields behind disabled feature gates: dropped from writes unless the stored object uses them already. Enabled gates
+//! may also add or relax validation (`validation/relaxed.rs`).
 //!
 //! A table ([`table`]) and one walk; a gate of another field is one line. What is not a matter of fields alone is a
 //! function ([`pods`]).
@@ -21,9 +21,9 @@ struct Fields {
     plural: &'static str,
     group: &'static str,
     paths: Vec<Vec<String>>,
-    /// What else shows that they are in use.
+    /// Other fields whose use counts as use of the gate.
     used_by: Vec<Vec<String>>,
-    /// They go also where they are in use.
+    /// The fields are dropped even when in use.
     always: bool,
 }
 
@@ -37,7 +37,7 @@ impl Fields {
 #[derive(Default)]
 pub struct Gated {
     off: Vec<Fields>,
-    /// What becomes of pods without them.
+    /// Further rules for pod specs.
     rules: Vec<Rule>,
     /// `StrictIPCIDRValidation`
     strict_addresses: bool,
@@ -50,7 +50,7 @@ pub struct Gated {
     counts_unavailable: bool,
     /// `InPlacePodLevelResourcesVerticalScaling`: a resize may change what a pod has as a whole.
     pub whole_resize: bool,
-    /// What validation lets pass.
+    /// Validation rules that are relaxed.
     pub relaxed: Relaxed,
 }
 
@@ -78,7 +78,7 @@ impl Gated {
         }
     }
 
-    /// What these gates find wrong with an object, beside what everybody does.
+    /// Validation errors that depend on these gates.
     pub fn refuse(&self, row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
         match old {
             _ if self.strict_addresses => strict_addresses::check(row, subresource, new, old),
@@ -128,7 +128,7 @@ fn name(part: &str) -> &str {
     part.trim_end_matches(['?', '!'])
 }
 
-/// Whether there is something at a path.
+/// Reports whether there is a value at a path.
 fn has(value: &Value, path: &[String]) -> bool {
     let Some((part, rest)) = path.split_first() else { return !value.is_null() };
     match value {
@@ -159,7 +159,7 @@ fn take(value: &mut Value, path: &[String]) -> bool {
     }
 }
 
-/// The same of all of them.
+/// Removes a path from every item; reports whether one had it.
 fn take_of<'v>(items: impl Iterator<Item = &'v mut Value>, path: &[String]) -> bool {
     let mut taken = false;
     for item in items {

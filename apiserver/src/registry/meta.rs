@@ -129,7 +129,7 @@ pub fn is_deletable(object: &Value) -> bool {
         && meta["finalizers"].as_array().is_none_or(Vec::is_empty)
 }
 
-/// How dependents of a deleted object are treated.
+/// Treatment of dependents of a deleted object (`propagationPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// Whatever the object's finalizers say.
@@ -179,7 +179,7 @@ pub fn set_propagation(object: &mut Value, propagation: Propagation) {
     }
 }
 
-/// What a delete has to do.
+/// Action of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// Remove the object now.
@@ -188,7 +188,7 @@ pub enum Deletion {
     MarkedFirst,
     /// Write the marked object and let others finish.
     Marked,
-    /// It is on its way already: nothing to write.
+    /// The deletion is in progress already: nothing to write.
     Pending,
 }
 
@@ -196,7 +196,7 @@ fn grace_left(object: &Value) -> i64 {
     object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0)
 }
 
-/// What stands for an order to wait less than nothing.
+/// Normalizes a grace period: a negative one means one second.
 fn wanted(seconds: i64) -> i64 {
     if seconds < 0 { 1 } else { seconds }
 }

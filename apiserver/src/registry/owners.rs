@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proto::Value;
 
-/// When repeated owners are looked for.
+/// Phase in which duplicate owners are warned of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// In what the client sent with POST or PUT.

@@ -1,4 +1,4 @@
-//! What a write through a resource or subresource may own: who cannot change a field does not own it.
+//! Fields that managers can own through a resource or subresource: fields that a write cannot change are not owned.
 //!
 //! The facts are what upstream's strategies say of themselves. They need not be what these do: of a definition's
 //! status nobody owns metadata, though a write changes it.
@@ -30,7 +30,7 @@ pub fn ownable(row: &Resource, subresource: &str) -> Ownable {
     }
 }
 
-/// What `resize` is for.
+/// Fields of the subresource `resize`.
 const RESIZED: &[&[&str]] = &[
     &["spec", "containers", "*", "resources"],
     &["spec", "containers", "*", "resizePolicy"],

@@ -2,7 +2,7 @@
 
 use proto::Value;
 
-/// What drivers say of a device goes when the device is given back: who gives it back need not know of that.
+/// Drops the device status of devices that are no longer allocated: a client that deallocates need not know of it.
 pub(super) fn prepare_status(new: &mut Value, old: &Value) {
     let kept = allocated(new);
     let gone: Vec<[String; 4]> = allocated(old).into_iter().filter(|device| !kept.contains(device)).collect();
@@ -19,7 +19,7 @@ fn allocated(claim: &Value) -> Vec<[String; 4]> {
     results.into_iter().flatten().map(id).collect()
 }
 
-/// Which device, or which share of it.
+/// Identity of a device, or of a share of it.
 fn id(device: &Value) -> [String; 4] {
     ["driver", "pool", "device", "shareID"].map(|key| device[key].as_str().unwrap_or_default().to_owned())
 }

@@ -78,7 +78,7 @@ impl Rows {
         }
     }
 
-    /// The same of a custom resource; one that has its name from a resource of our own is another.
+    /// Storage row of a custom resource.
     pub fn custom_storage(&self, group: &str, plural: &str) -> Option<Row> {
         self.custom_resource(group, plural)?.first().map(Row::storage)
     }
@@ -100,7 +100,7 @@ impl Rows {
         self.types().map(|row| self.ours(row))
     }
 
-    /// The same for those whom it does not concern what is stored.
+    /// Rows for readers that do not depend on the storage version.
     pub fn types(&self) -> impl Iterator<Item = &'static Resource> + '_ {
         resources::all().iter().filter(|row| self.is_on(row)).chain(self.choice.on.iter().copied())
     }
@@ -168,7 +168,7 @@ fn of_group<'t>(table: &'t Table, group: &str) -> impl Iterator<Item = &'t Arc<[
     table.range(start..).take_while(move |((g, _), _)| *g == group).map(|(_, rows)| rows)
 }
 
-/// Whether a group is compiled in.
+/// Reports whether a group is built in.
 pub fn builtin_group(group: &str) -> bool {
     resources::all().iter().any(|r| r.group == group)
 }

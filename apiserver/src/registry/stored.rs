@@ -35,7 +35,7 @@ fn every() -> impl Iterator<Item = &'static Resource> {
     resources::all().iter().chain(resources::optional())
 }
 
-/// Whether both are versions of one resource.
+/// Reports whether both rows are versions of one resource.
 fn same(a: &Resource, b: &Resource) -> bool {
     a.plural == b.plural && a.group == b.group
 }

@@ -1,5 +1,4 @@
-//! What is particular about a kind, as data: which fields clients may not set, when `generation` moves, whether a PUT
-//! may create, how a delete is graceful.
+//! Strategy of a kind, as data: fields that clients may not set, `generation`, creation by PUT, graceful deletion.
 //!
 //! The generic pipeline asks [`of`] and never matches on kinds itself. A new kind is one row here, if that.
 
@@ -11,14 +10,14 @@ use shared::authn::UserInfo;
 use super::conversion::autoscaler;
 use super::{Gated, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
 
-/// When `metadata.generation` goes up.
+/// Rule for `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
     /// The kind has none.
     None,
-    /// It is as many as there were changes of the specification, none at first.
+    /// Counts updates of the specification, starting from none.
     Changes,
-    /// It is that of a new object, whatever changes.
+    /// Always 1.
     First,
     /// With any change outside `metadata` and `status`.
     Spec,
@@ -30,24 +29,24 @@ pub enum Generation {
     SpecAndLabels,
 }
 
-/// What a write of the object itself, and not of its `status`, may say of the status.
+/// Treatment of `status` in writes of the object itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nothing: there is none at first, and later it stays.
+    /// `status` is dropped on create and kept on update.
     Apart,
-    /// What it is at first.
+    /// `status` is initialized on create.
     AtCreation,
-    /// Whatever it likes.
+    /// `status` is written like any field.
     Open,
 }
 
 /// Facts a strategy function may need.
 pub struct StrategyCx<'a> {
-    /// Who writes.
+    /// User who writes.
     pub user: &'a UserInfo,
-    /// What the client should know.
+    /// Receives warnings for the client.
     pub warnings: &'a mut Vec<String>,
-    /// What feature gates have a say in.
+    /// Feature gates.
     pub gated: &'a Gated,
 }
 
@@ -67,13 +66,13 @@ pub struct Strategy {
     pub status_restores: &'static [&'static str],
     /// Runs after defaults and mutating admission, before validation.
     pub prepare_create: Option<fn(&mut Value, &mut StrategyCx<'_>)>,
-    /// The same for a PUT or PATCH of the main resource; second is the stored object.
+    /// Hook for a PUT or PATCH of the main resource; the second argument is the stored object.
     pub prepare_update: Option<fn(&mut Value, &Value)>,
-    /// The same for `status`.
+    /// Hook for a write of `status`; the second argument is the stored object.
     pub prepare_status: Option<fn(&mut Value, &Value)>,
     /// Seconds of grace of a delete that asks for `requested`; `None` when the kind has no grace.
     pub grace: Option<fn(&Value, requested: Option<i64>) -> i64>,
-    /// What besides finalizers keeps a deleted object, such as a namespace's content.
+    /// Condition that holds a deleted object besides finalizers, such as a namespace's content.
     pub holds: Option<fn(&Value) -> bool>,
     /// Marks the object when its deletion begins.
     pub on_delete: Option<fn(&mut Value)>,
@@ -81,7 +80,7 @@ pub struct Strategy {
     pub orphans_by_default: bool,
     /// Lives in etcd for `--event-ttl` only.
     pub expires: bool,
-    /// What is to be counted once a change (of the second to the first) is written.
+    /// Count to record once an update (new object, old object) is written.
     pub counts: Option<fn(&Value, &Value) -> Option<Count>>,
 }
 
@@ -112,7 +111,7 @@ const CONDITIONAL_GENERATION: Strategy = Strategy { unconditional_update: false,
 const CREATES_ON_PUT: Strategy = Strategy { create_on_update: true, ..PLAIN };
 const CONDITIONAL_CREATES: Strategy = Strategy { create_on_update: true, ..CONDITIONAL };
 
-/// Everything in metadata that clients may write.
+/// Metadata fields that clients may write.
 pub(in crate::registry) const METADATA: &[&str] =
     &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
 

@@ -12,7 +12,7 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
-/// Where a metric says what it is about.
+/// Sources of a metric spec.
 const SOURCES: [&str; 5] = ["object", "pods", "resource", "containerResource", "external"];
 
 /// From version 1.
@@ -58,7 +58,7 @@ fn forget_notes(object: &mut Value) {
     }
 }
 
-/// What is stored has no such annotations, whoever wrote them.
+/// Removes annotations of the conversion, which are never stored.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     forget_notes(object);
 }
@@ -158,7 +158,7 @@ type Field = (&'static str, &'static [&'static str], bool);
 const NAME: &[&str] = &["metric", "name"];
 const SELECTOR: &[&str] = &["metric", "selector"];
 
-/// What sources say of targets.
+/// Target fields of a metric source.
 fn targets(kind: &str) -> &'static [Field] {
     const VALUE: &[&str] = &["target", "value"];
     const AVERAGE: &[&str] = &["target", "averageValue"];
@@ -186,7 +186,7 @@ fn targets(kind: &str) -> &'static [Field] {
     }
 }
 
-/// What sources say of how it is.
+/// Current fields of a metric source.
 fn states(kind: &str) -> &'static [Field] {
     const VALUE: &[&str] = &["current", "value"];
     const AVERAGE: &[&str] = &["current", "averageValue"];
@@ -214,7 +214,7 @@ fn states(kind: &str) -> &'static [Field] {
     }
 }
 
-/// What a field says, if anything.
+/// Value of a field, if set.
 fn said(value: &Value, always: bool) -> Option<Value> {
     match value {
         Value::Null => always.then(|| json!("0")),

@@ -4,7 +4,7 @@
 use proto::Value;
 use serde_json::{Map, json};
 
-/// What versions may have in common: its name in a version and, for all of them, in the specification.
+/// Fields that versions can share: the name in a version, and in the specification for all versions.
 const PARTS: [(&str, &str); 4] = [
     ("schema", "validation"),
     ("subresources", "subresources"),
@@ -32,14 +32,14 @@ fn rename(columns: Option<&mut Value>, from: &str, to: &str) {
     }
 }
 
-/// What is the same in all versions, and is there.
+/// Returns a part that is set and equal in all versions.
 fn common(spec: &mut Map<String, Value>, part: &str) -> Option<Value> {
     let mut all = versions(spec).map(|version| version.get(part).cloned());
     let first = all.next()??;
     all.all(|other| other.as_ref() == Some(&first)).then_some(first)
 }
 
-/// As etcd has it.
+/// Converts to v1beta1, as stored in etcd.
 pub(super) fn to_v1beta1(object: &mut Value) {
     let Some(spec) = spec(object) else { return };
     for version in versions(spec) {
@@ -67,8 +67,8 @@ pub(super) fn to_v1beta1(object: &mut Value) {
     }
 }
 
-/// As it is kept. What says that it is `v1beta1` and names no version is none: an earlier release of this server wrote
-/// `v1` under that name.
+/// Converts to v1. A `v1beta1` object without version names is one that an earlier release of this server wrote as `v1`
+/// under that name.
 pub(super) fn from_v1beta1(object: &mut Value) {
     let Some(spec) = spec(object) else { return };
     let Some(name) = spec.remove("version").filter(|name| name.as_str().is_some_and(|name| !name.is_empty())) else {

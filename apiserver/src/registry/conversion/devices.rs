@@ -31,7 +31,8 @@ fn requests<'a>(object: &'a mut Value, kind: &str) -> impl Iterator<Item = &'a m
     maps(object, if kind == "ResourceClaimTemplate" { "/spec/spec/devices/requests" } else { "/spec/devices/requests" })
 }
 
-/// Those of a slice, whose node and reach are pointers in one version only: what says nothing goes.
+/// Yields the devices of a slice, and drops its empty `nodeName` and `allNodes`, which are pointers in one version
+/// only.
 fn devices(slice: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
     if let Some(spec) = slice.get_mut("spec").and_then(Value::as_object_mut) {
         for (field, nothing) in [("nodeName", json!("")), ("allNodes", json!(false))] {

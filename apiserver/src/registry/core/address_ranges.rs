@@ -23,7 +23,7 @@ pub(super) struct Range {
     pub(super) ready: bool,
 }
 
-/// Nobody says that it is not: it does not go, and who looks after it has not objected.
+/// Reports whether a ServiceCIDR is ready: not in deletion, and without a `Ready` condition that is not true.
 fn is_ready(object: &Value) -> bool {
     let ready = tree::list(object, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "Ready");
     meta::text(object, "deletionTimestamp").is_empty() && ready.is_none_or(|c| tree::text(c, "/status") == "True")

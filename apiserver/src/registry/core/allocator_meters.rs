@@ -1,5 +1,4 @@
-//! How many cluster addresses and node ports are taken, by whom they were chosen and how often there was none, under
-//! upstream's names.
+//! Metrics of the allocators of cluster IPs and node ports, under upstream's names.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -82,7 +81,7 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
     }
 });
 
-/// Who chose what is to be taken.
+/// Origin of an allocation.
 #[derive(Clone, Copy)]
 pub(super) enum Chosen {
     /// The client.

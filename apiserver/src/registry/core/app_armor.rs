@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::access::tree::find;
 use crate::validation::pod_annotations::APP_ARMOR;
 
-/// What an annotation says, as a field; nothing for one that makes no sense.
+/// Converts an AppArmor annotation to a field; `None` for an invalid one.
 fn profile(annotation: &str) -> Option<Value> {
     match annotation {
         "unconfined" => Some(json!({"type": "Unconfined"})),

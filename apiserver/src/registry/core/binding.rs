@@ -28,7 +28,7 @@ fn refuse(pod: &Value, why: &str) -> Status {
     Status::conflict("", "pods/binding", meta::text(pod, "name"), why)
 }
 
-/// What a binding does besides binding.
+/// Effects of a binding besides setting the node.
 #[derive(Clone, Copy, Debug)]
 pub struct Effects {
     /// A nomination has served its purpose and goes.

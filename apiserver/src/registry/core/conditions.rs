@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::registry::meta;
 
-/// What an evicted pod says.
+/// Condition of an evicted pod.
 const EVICTED: [(&str, &str); 4] = [
     ("type", "DisruptionTarget"),
     ("status", "True"),
@@ -49,13 +49,13 @@ pub(super) fn evicted(pod: &mut Value) {
     set(&mut pod["status"], condition, &meta::now());
 }
 
-/// Whether it says so already.
+/// Reports whether a pod has the condition.
 pub(super) fn is_evicted(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| EVICTED.iter().all(|(key, value)| c[key] == *value))
 }
 
-/// What is not so, of an observed generation and for a reason.
+/// Sets a condition to `False`, with the observed generation and a reason.
 pub(super) fn refuse(status: &mut Value, (kind, reason): (&str, &str), observed: i64, now: &str) {
     let condition =
         json!({"type": kind, "status": "False", "observedGeneration": observed, "reason": reason, "message": ""});

@@ -18,14 +18,14 @@ use crate::registry::meta;
 const EVERY: Duration = Duration::from_secs(10);
 const COMPONENT: &str = "kubernetes-service-cidr-controller";
 
-/// What is to be done about it.
+/// Action on the default ServiceCIDR.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Nothing,
     Create,
-    /// It gets the second range.
+    /// Add the second range.
     Widen,
-    /// It is ready.
+    /// Set the `Ready` condition.
     Approve,
     /// Something is wrong with it that an administrator has to see to.
     Tell(String, String),
@@ -59,7 +59,7 @@ fn step(there: Option<&Value>, ours: &[String]) -> Step {
     }
 }
 
-/// What this server says of it.
+/// Status with the `Ready` condition that this server sets.
 fn ready() -> Value {
     let condition = json!({
         "type": "Ready", "status": "True", "message": "Kubernetes default Service CIDR is ready",
@@ -74,7 +74,7 @@ pub struct DefaultRange {
     api: Api,
     ours: Vec<String>,
     teller: Teller,
-    /// What was told of already: it is not told again in other words.
+    /// Reasons of events sent already, which are not repeated.
     told: HashSet<String>,
 }
 

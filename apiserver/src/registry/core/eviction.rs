@@ -24,7 +24,7 @@ use crate::verbs::{InProcess, Reply, Request, list, subresources, target, unread
 
 /// Most pods a budget may have in flight.
 const MAX_DISRUPTED: usize = 2000;
-/// How often somebody else may be faster.
+/// Number of conflicting writes that are retried.
 const ROUNDS: usize = 20;
 /// The budget's condition.
 const ALLOWED: &str = "DisruptionAllowed";
@@ -68,7 +68,7 @@ fn may_go_unhealthy(budget: &Value, pod: &Value) -> bool {
     budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow" || (healthy >= desired && desired > 0)
 }
 
-/// Why a budget allows nothing now.
+/// Explains why a budget allows no disruption now.
 fn why_not(budget: &Value, name: &str) -> String {
     let (needs, has) = (number(budget, "desiredHealthy"), number(budget, "currentHealthy"));
     let conditions = budget["status"]["conditions"].as_array().into_iter().flatten();

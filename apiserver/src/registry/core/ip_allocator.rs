@@ -22,7 +22,7 @@ use crate::storage::{Written, codec};
 use crate::verbs::engine::Engine;
 use crate::verbs::{MANAGER, get, managers};
 
-/// Why an address was not allocated. The texts end up in the `spec.clusterIPs` error.
+/// Reasons for which an address was not allocated. The texts end up in the `spec.clusterIPs` error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpError {
     /// In no range.
@@ -34,7 +34,7 @@ pub enum IpError {
     /// Taken.
     #[error("provided IP is already allocated")]
     Taken,
-    /// Nothing left.
+    /// The range is full.
     #[error("range is full")]
     Full,
     /// etcd failed.
@@ -71,7 +71,7 @@ pub(super) fn family(ip: IpAddr) -> &'static str {
 pub(super) const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 /// Label with who looks after an address.
 pub(super) const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
-/// Who looks after those of services.
+/// Value of the managed-by label of IPAddresses of services.
 pub(super) const ALLOCATOR: &str = "ipallocator.k8s.io";
 
 /// An address that a service has.
@@ -164,7 +164,7 @@ async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Resu
     Err(IpError::Full)
 }
 
-/// What a dry run says to an address, which it does not look for among those that are taken.
+/// Checks an address in a dry run, without looking whether it is allocated.
 pub async fn would_allocate(engine: &Engine, ip: IpAddr) -> Result<(), IpError> {
     let all = ranges(engine, true).await?;
     let same = |r: &&Range| r.net.addr().is_ipv4() == ip.is_ipv4();

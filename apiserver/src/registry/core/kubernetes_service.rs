@@ -107,7 +107,7 @@ pub struct Reconciler {
     pub port: u16,
     /// `--kubernetes-service-node-port`, where the service has one.
     pub node_port: Option<u16>,
-    /// Whose addresses there are.
+    /// Source of the endpoint addresses.
     pub way: Way,
 }
 

@@ -13,13 +13,13 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx
     forget(object, None, ("status", "config"));
 }
 
-/// The same of a change.
+/// Prepares an update of a node.
 pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     settle(new);
     forget(new, Some(old), ("spec", "configSource"));
 }
 
-/// The same of a status.
+/// Prepares an update of a node's status.
 pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
     forget(new, Some(old), ("status", "config"));
 }

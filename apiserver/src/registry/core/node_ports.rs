@@ -16,7 +16,7 @@ use crate::verbs::engine::Engine;
 /// Rounds of a change that keeps losing races.
 const ROUNDS: usize = 32;
 
-/// Why a port was not allocated. The texts end up in the `nodePort` error.
+/// Reasons for which a port was not allocated. The texts end up in the `nodePort` error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// Outside the range.
@@ -25,7 +25,7 @@ pub enum PortError {
     /// Taken.
     #[error("provided port is already allocated")]
     Taken,
-    /// Nothing left.
+    /// The range is full.
     #[error("range is full")]
     Full,
     /// etcd failed.
@@ -80,7 +80,7 @@ impl std::fmt::Display for PortRange {
     }
 }
 
-/// Which ports of a range are taken. Bit `i` of the number stands for port `first + i`.
+/// Allocated ports of a range. Bit `i` of the number stands for port `first + i`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Bitmap(Vec<bool>);
 
@@ -136,7 +136,7 @@ fn schema() -> Result<&'static schema::Message, PortError> {
     schema::kind("", "v1", "RangeAllocation").ok_or_else(|| failed("no RangeAllocation"))
 }
 
-/// What an object says of its own range, which is `ours` unless it says otherwise.
+/// Ports of a stored bitmap; its range is `ours` unless it names another.
 fn ports_in(object: &Value, ours: PortRange) -> Result<BTreeSet<u16>, PortError> {
     let range = object["range"].as_str().and_then(PortRange::parse).unwrap_or(ours);
     let data = BASE64.decode(object["data"].as_str().unwrap_or("")).map_err(failed)?;
@@ -161,7 +161,7 @@ fn key(engine: &Engine) -> String {
     engine.store.key("/registry/ranges/servicenodeports")
 }
 
-/// What is taken now.
+/// Reads the allocated ports.
 pub(super) async fn stock(engine: &Engine, ours: PortRange) -> Result<Stock, PortError> {
     let (found, _) = engine.store.get(&key(engine)).await.map_err(failed)?;
     read(found.as_ref(), ours)

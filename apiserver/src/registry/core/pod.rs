@@ -77,7 +77,8 @@ fn backfill(new: &mut Value, old: &Value, field: &str) {
     }
 }
 
-/// What old kubelets drop stays: the class, and of which generation the status and its conditions are. Addresses agree.
+/// Prepares an update of a pod's status: keeps the QoS class and observed generations that old kubelets drop, and makes
+/// `podIP` and `podIPs` agree.
 pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
     let before = old.get("status").unwrap_or(&Value::Null);
     if new.get("status").is_none_or(Value::is_null) && before.is_null() {
@@ -143,7 +144,8 @@ fn keep(new: &mut Value, old: &Value) {
     }
 }
 
-/// Nothing runs yet, or no more: gone at once. Otherwise what was asked, or what the pod asks for.
+/// Grace period of a pod's deletion in seconds: 0 when it is not scheduled or has finished, else the requested one or
+/// the pod's own.
 pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
     let asked =
         requested.or_else(|| find(pod, "/spec/terminationGracePeriodSeconds").and_then(Value::as_i64)).unwrap_or(30);

@@ -30,11 +30,11 @@ pub struct Services {
     pub ranges: Vec<IpNet>,
     /// Node ports.
     pub ports: PortRange,
-    /// What `/metrics` counts.
+    /// Allocations, for the metrics.
     taken: Mutex<Taken>,
 }
 
-/// Why a service does not get what it needs.
+/// Reasons for which a service cannot be allocated.
 #[derive(Debug)]
 enum Refused {
     Field(field::Error),
@@ -54,7 +54,7 @@ impl From<String> for Refused {
     }
 }
 
-/// What was taken for a write.
+/// Addresses and ports allocated for a write.
 #[derive(Debug, Default)]
 pub struct Allocation {
     ips: Vec<String>,
@@ -428,7 +428,7 @@ async fn drop_endpoints(engine: &Engine, service: &Value) {
     }
 }
 
-/// What an update of a Service no longer needs.
+/// Addresses and ports that an update of a Service releases.
 pub fn freed(row: &Resource, new: &Value, old: &Value) -> Allocation {
     let spec = |object: &'_ Value| object.get("spec").and_then(Value::as_object).filter(|_| is_service(row)).cloned();
     let (Some(old), Some(new)) = (spec(old), spec(new)) else { return Allocation::default() };

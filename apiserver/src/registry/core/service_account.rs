@@ -10,7 +10,7 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx
     keep_names(object);
 }
 
-/// The same of a change.
+/// Prepares an update of a service account.
 pub(in crate::registry) fn prepare_update(new: &mut Value, _: &Value) {
     keep_names(new);
 }

@@ -79,8 +79,8 @@ fn policy_is_wrong(spec: &Spec, why: &str) -> Error {
     Error::invalid(Path::of(&["spec", "ipFamilyPolicy"]), text(spec, "ipFamilyPolicy"), why)
 }
 
-/// Whoever asks for one family where there were two gives back the second one, with its address; whoever leaves one
-/// out has to ask for it.
+/// Releases the second family of a service that asks for `SingleStack`, with its address; dropping one without asking
+/// for that is an error.
 fn released(spec: &mut Spec, old: &Spec, wrong: &mut Vec<Error>) {
     let single = text(spec, "ipFamilyPolicy") == SINGLE;
     for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {

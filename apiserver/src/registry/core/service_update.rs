@@ -1,5 +1,5 @@
-//! What an update of a Service takes over from what was there, and what it leaves behind. Pure; what goes is given
-//! back by [`super::service`] when the update is written.
+//! Update of a Service: values patched from the stored object, and allocations released. Pure; [`super::service`]
+//! releases them once the update is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,7 +88,7 @@ fn drop_carried_ports(spec: &mut Spec, old: &Spec) {
     }
 }
 
-/// What only the old type has use for goes, unless the client changed it.
+/// Drops fields that only the old type needs, unless the client changed them.
 fn outgrow(spec: &mut Spec, old: &Spec) {
     fn balanced(spec: &Spec) -> bool {
         text(spec, "type") == "LoadBalancer"

@@ -28,7 +28,7 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// What nobody ever looked at goes, unless it stands beside what everybody looks at.
+/// Drops a `dataSource` of an unknown kind when there is no `dataSourceRef`.
 fn settle(object: &mut Value) {
     let spec = &mut object["spec"];
     if let (true, false, Some(spec)) = (spec[REFERENCE].is_null(), is_known(&spec[SOURCE]), spec.as_object_mut()) {
@@ -57,7 +57,7 @@ pub(in crate::registry) fn prepare_volume_status(new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether the older name may stand for it: what else was sent has always been ignored.
+/// Reports whether a kind is supported in `dataSource`; others have always been ignored.
 fn is_known(source: &Value) -> bool {
     let known = [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
     known.contains(&(text(source, "/apiGroup"), text(source, "/kind")))

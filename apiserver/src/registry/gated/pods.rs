@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proto::Value;
 
-/// What becomes of a pod's specification that takes the place of another one, where a gate is off.
+/// Rule for the spec of a new or updated pod where a gate is disabled.
 pub(super) type Rule = fn(&mut Value, Option<&Value>);
 
 pub(super) const RULES: &[(&str, Rule)] =
@@ -79,7 +79,7 @@ fn image_volumes(spec: &mut Value, old: Option<&Value>) {
 const PROC: &str = "/securityContext/procMount";
 const DEFAULT: &str = "Default";
 
-/// What is said stays said, or stored objects would look changed; but it says nothing.
+/// Keeps a set `procMount`, so that stored objects do not look changed, but resets it to the default.
 fn proc_mounts(spec: &mut Value, old: Option<&Value>) {
     let differs =
         |container: &Value| container.pointer(PROC).is_some_and(|mount| mount.is_string() && mount != DEFAULT);

@@ -7,12 +7,12 @@ use crate::validation::PODS;
 /// follows.
 pub(super) struct Gate {
     pub(super) name: &'static str,
-    /// Where: `plural.group`, and what its paths begin with.
+    /// Kinds with the fields: `plural.group`, and the prefix of their paths.
     pub(super) within: &'static [(&'static str, &'static str)],
     pub(super) fields: &'static [&'static str],
-    /// What else of an object shows that the gate is in use.
+    /// Other fields whose use counts as use of the gate.
     pub(super) used_by: &'static [&'static str],
-    /// They go also where they are in use.
+    /// The fields are dropped even when in use.
     pub(super) always: bool,
 }
 

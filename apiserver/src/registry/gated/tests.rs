@@ -1,4 +1,4 @@
-//! What objects lose by which gates.
+//! Tests of fields dropped by disabled gates.
 
 use super::*;
 use crate::registry::builtin;
@@ -157,7 +157,7 @@ fn fields_go_when_their_gates_are_turned_off() {
     }
 }
 
-/// What a claim asks for shows that its status may have it, too; what it tolerates is nobody's field.
+/// A claim's request counts as use of the gate for its status; tolerations do not.
 #[test]
 fn results_of_claims_go_unless_they_were_asked_for() {
     let row = builtin("resource.k8s.io", "resourceclaims").expect("a row");

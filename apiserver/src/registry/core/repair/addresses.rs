@@ -32,7 +32,7 @@ const SERVICE_COMES: i64 = 60;
 /// An address that was taken for a service after that was made may be given back so much later.
 const ADDRESS_GOES: i64 = 5;
 
-/// What is known.
+/// Snapshot that addresses are checked against.
 struct View<'a> {
     reader: &'a dyn Reader,
     ranges: Vec<Range>,
@@ -44,13 +44,13 @@ impl View<'_> {
     }
 }
 
-/// What mends it.
+/// Repair action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mend {
     Nothing,
     /// The service is given the object of its address.
     Make,
-    /// The same, in the place of another one.
+    /// Replaces the service's IPAddress.
     Replace,
 }
 
@@ -67,7 +67,7 @@ fn is_ours(address: &Value) -> bool {
     tree::label(address, MANAGED_BY) == Some(ALLOCATOR)
 }
 
-/// What is wrong with an address of a service, and what mends it.
+/// Checks an address of a service; returns the finding and its repair.
 fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(Complaint, Mend)> {
     let (namespace, name) = (meta::text(service, "namespace"), meta::text(service, "name"));
     let complaint = |reason: &'static str, message| Complaint { reason: reason.into(), action: ALLOCATION, message };
@@ -109,13 +109,13 @@ fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(Complain
     unlabelled.then(|| (complaint("", message), mend))
 }
 
-/// What to do about an address.
+/// Result of checking an IPAddress.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
-    /// It will be clear after so many seconds.
+    /// Check again after this many seconds.
     Later(i64),
-    /// It goes.
+    /// Delete the IPAddress.
     Wrong(Complaint),
 }
 
@@ -230,7 +230,7 @@ impl Followed {
         Some(Self { cacher: engine.hub.cacher(&row), row, seen: 0, version: 0 })
     }
 
-    /// What changed since the last time, one after the other.
+    /// Yields the objects that changed since the last call.
     fn news(&mut self, reader: &dyn Reader) -> impl Iterator<Item = Value> {
         self.version = reader.version(&self.row.group, &self.row.plural);
         let news = self.cacher.since(self.seen);
@@ -339,7 +339,7 @@ mod tests {
         object
     }
 
-    /// What is done at a time about what there is: reasons, actions and what is left.
+    /// Runs one repair; returns the reasons and actions of events, and the addresses left.
     async fn mended(services: Vec<Value>, addresses: Vec<Value>, at: &str) -> (Vec<String>, Vec<String>) {
         let cluster = Arc::new(Fixed::default());
         for service in &services {

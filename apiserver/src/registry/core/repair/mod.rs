@@ -1,5 +1,5 @@
-//! What services have and what is noted as taken are brought in line again: after a crash between the two, after an
-//! upgrade from a cluster that noted it elsewhere, after somebody tampered with it.
+//! Repair loops: bring allocated addresses and ports in line with services, after a crash between the two writes, an
+//! upgrade from another allocator, or tampering.
 //!
 //! Each file decides purely what is wrong and what mends it; here is what both have in common.
 
@@ -46,9 +46,9 @@ fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status
 /// Something that is wrong with an object, as its event says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::registry::core) struct Complaint {
-    /// What upstream calls it.
+    /// Reason of the event, in upstream's words.
     pub(in crate::registry::core) reason: Cow<'static, str>,
-    /// What was tried; none for an event of the core group.
+    /// Action of the event; none for an event of the core group.
     pub(in crate::registry::core) action: Option<&'static str>,
     /// In words.
     pub(in crate::registry::core) message: String,

@@ -42,11 +42,11 @@ fn ports_of(service: &Value) -> Vec<u16> {
 /// A look's outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Look {
-    /// What is taken.
+    /// Allocated ports.
     taken: BTreeSet<u16>,
-    /// What nobody seems to have, and how many more looks it is spared.
+    /// Ports that no service uses, with the number of rounds until they are released.
     leaks: BTreeMap<u16, u8>,
-    /// What is wrong with services, by their place, and what upstream counts it as.
+    /// Findings: index of the service, upstream's label for the metric, complaint.
     wrong: Vec<(usize, &'static str, Complaint)>,
     /// Ports that are given back, or are about to be.
     leaked: usize,
