@@ -38,7 +38,7 @@ fn split(token: &str) -> Option<(&str, &str)> {
     (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
 }
 
-/// Whether a token may be for a group.
+/// Reports whether bootstrap tokens may authenticate as a member of a group.
 fn fits(group: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let rest = group.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')).unwrap_or_default().as_bytes();

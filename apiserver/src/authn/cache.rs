@@ -36,7 +36,7 @@ pub struct Cached<A> {
     meters: Meters,
 }
 
-/// What is counted, by upstream's names.
+/// Metrics of the token cache, under upstream's names.
 struct Meters {
     requests: CounterVec,
     took: HistogramVec,

@@ -9,19 +9,19 @@ pub const USER: &str = "x-remote-user";
 pub const UID: &str = "x-remote-uid";
 /// A group of the user.
 pub const GROUP: &str = "x-remote-group";
-/// What names of other things about the user begin with.
+/// Prefix of headers with extra attributes of the user.
 pub const EXTRA: &str = "x-remote-extra-";
 
 /// Names in lower case.
 #[derive(Debug, Clone)]
 pub struct FrontProxyHeaders {
     names: Vec<String>,
-    /// What names begin with.
+    /// Prefixes of header names.
     prefixes: Vec<String>,
 }
 
 impl FrontProxyHeaders {
-    /// Those that every server sends to the ones behind it, and those that this one believes.
+    /// Headers of the front proxy: the defaults sent to servers behind this one, and those that the flags name.
     pub fn from_flags(flags: &FlagSet) -> Self {
         let mut own = Self { names: [USER, UID, GROUP].map(str::to_owned).into(), prefixes: vec![EXTRA.to_owned()] };
         if flags.string("requestheader-client-ca-file").is_empty() {
@@ -36,7 +36,7 @@ impl FrontProxyHeaders {
         own
     }
 
-    /// Whether a header is one of them; its name is in lower case.
+    /// Reports whether a header is one of them; its name is in lower case.
     pub fn has(&self, name: &str) -> bool {
         self.names.iter().any(|own| own == name) || self.prefixes.iter().any(|begin| name.starts_with(begin.as_str()))
     }

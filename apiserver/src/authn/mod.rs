@@ -24,7 +24,7 @@ pub use jwt::Jwt;
 pub use static_tokens::{StaticTokens, TokenFileError};
 pub use webhook::TokenWebhook;
 
-/// Whether two secrets are the same. How long it takes says nothing about where they differ.
+/// Compares two secrets in constant time for equal lengths.
 pub fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
@@ -44,7 +44,7 @@ pub struct Tokens {
 }
 
 const INVALID: &str = "invalid bearer token";
-/// What a WebSocket subprotocol begins with that is a token.
+/// Prefix of a WebSocket subprotocol that carries a bearer token.
 pub const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 #[async_trait]
@@ -65,7 +65,7 @@ impl Tokens {
         &self.audiences
     }
 
-    /// Whom a token stands for; somebody or an error.
+    /// Authenticates a token; an error when no authenticator knows it.
     pub async fn identify(&self, token: &str, audiences: &[String]) -> Result<Identity, AuthnError> {
         let mut errors = Vec::new();
         for member in self.members.iter() {

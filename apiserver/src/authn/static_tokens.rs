@@ -8,7 +8,7 @@ use shared::authn::{AuthnError, Identity, UserInfo};
 
 use super::TokenAuthenticator;
 
-/// What is wrong with a token file.
+/// Errors of a token file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TokenFileError {
     /// Too few columns.

@@ -66,7 +66,7 @@ impl TokenAuthenticator for TokenWebhook {
     }
 }
 
-/// What an answered review says. A webhook that knows no audiences speaks for this server's `own`.
+/// Reads an answered TokenReview. A webhook that sets no audiences speaks for this server's `own`.
 fn judge(answer: &Value, wanted: &[String], own: &[String]) -> Result<Option<Identity>, AuthnError> {
     if !tree::flag(answer, "/status/authenticated") {
         return match tree::text(answer, "/status/error") {

@@ -1,5 +1,4 @@
-//! How a command ended: what the kubelet says of it on the error stream, and what the client of a WebSocket is told.
-//! Pure.
+//! End of a command: the kubelet's status on the error stream, and the status for the client of a WebSocket. Pure.
 
 use proto::json;
 use serde::Deserialize;
@@ -8,7 +7,7 @@ use shared::status::{Details, Status, go_quote};
 const NON_ZERO: &str = "NonZeroExitCode";
 const EXIT_CODE: &str = "ExitCode";
 
-/// What the kubelet says; all of it may be missing.
+/// Status of the kubelet; any part may be missing.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -18,7 +17,7 @@ struct Said {
     details: Option<Details>,
 }
 
-/// What the client is told, and under which code it is counted.
+/// Status for the client, and the code it is counted under.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) status: Status,

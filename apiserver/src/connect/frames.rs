@@ -23,14 +23,14 @@ const PONG: u8 = 10;
 const NORMAL: u16 = 1000;
 const PROTOCOL_ERROR: u16 = 1002;
 
-/// What a message is made of.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text = 1,
     Binary = 2,
 }
 
-/// What a client says.
+/// Message of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// A message, of whichever kind.
@@ -39,12 +39,12 @@ pub enum Said {
     Ping(Bytes),
 }
 
-/// Why nothing more comes of a client.
+/// Reasons to stop reading from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// It left, or said more than is listened to.
+    /// The client closed the connection, or sent too much.
     Left,
-    /// It does not keep to the protocol.
+    /// A frame is not masked.
     Unmasked,
 }
 
@@ -84,7 +84,7 @@ impl Frame {
         Ok(Some(Self { opcode, left, mask: bytes.get_u32().to_be_bytes() }))
     }
 
-    /// How much of the payload is of interest.
+    /// Number of payload bytes to keep.
     fn keeps(&self) -> usize {
         match self.opcode {
             PING => LONGEST_PING,
@@ -102,7 +102,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// What was said next, if it is complete.
+    /// Decodes the next message, if it is complete.
     ///
     /// # Errors
     /// Nothing more is listened to.
@@ -129,7 +129,7 @@ impl Decoder {
         }
     }
 
-    /// What there is of the frame, which is over.
+    /// Finishes the current frame; `None` for frames without a message.
     fn end(&mut self) -> Option<Said> {
         let (frame, payload) = (self.frame.take()?, self.payload.split().freeze());
         match frame.opcode {
@@ -140,7 +140,7 @@ impl Decoder {
     }
 }
 
-/// What a client says, read from its connection.
+/// Reads messages of a client from its connection.
 pub(super) struct Incoming<R> {
     connection: R,
     ahead: BytesMut,
@@ -152,8 +152,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         Self { connection, ahead: BytesMut::new(), decoder: Decoder::default() }
     }
 
-    /// What is said next; a frame that is cut short is taken for what there is of it. May be asked again after it was
-    /// not waited for.
+    /// Reads the next message; a truncated frame counts with the bytes there are. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Said, Over> {
         loop {
             if let Some(said) = self.decoder.decode(&mut self.ahead)? {
@@ -167,7 +166,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     }
 }
 
-/// What a client is told.
+/// Writes messages to a client.
 pub(super) struct Outgoing<W> {
     connection: W,
     waiting: BytesMut,
@@ -272,7 +271,7 @@ mod tests {
         bytes
     }
 
-    /// What is heard of bytes that come in pieces of a length.
+    /// Decodes bytes that arrive in pieces of a length.
     fn heard(bytes: &[u8], piece: usize) -> (Vec<Said>, Option<Over>) {
         let (mut decoder, mut ahead, mut said) = (Decoder::default(), BytesMut::new(), Vec::new());
         for piece in bytes.chunks(piece) {

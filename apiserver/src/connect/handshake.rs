@@ -1,5 +1,5 @@
-//! How a connection becomes a WebSocket. Upstream's server has two libraries for it, which refuse in different words: one
-//! takes the connection over first and says next to nothing, the other answers as any handler does.
+//! WebSocket handshake. Upstream uses two libraries with different errors: one takes the connection over first and
+//! answers with little more than a code, the other answers as any handler does.
 
 use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use actix_web::http::{Method, StatusCode};
@@ -11,12 +11,12 @@ use super::handed_over;
 /// The version of the protocol that there is.
 const VERSION: &str = "13";
 
-/// Why there is no WebSocket: the code, and what is said of it.
+/// Code and body of a refused handshake.
 pub(super) type Refusal = (u16, &'static str);
 
-/// Where a client may not be, or offers nothing that is spoken here.
+/// Forbidden origin, or no supported protocol.
 pub(super) const NOT_YOURS: Refusal = (403, "");
-/// Where a client offers several protocols, and nobody chooses.
+/// Several protocols are offered where the server selects none.
 pub(super) const NO_CHOICE: Refusal = (400, "");
 
 /// The protocols that a client offers, best first.
@@ -32,7 +32,7 @@ fn first<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// What is wrong with a handshake, if anything is.
+/// Returns the error of a malformed handshake.
 fn wrong(method: &Method, headers: &HeaderMap) -> Option<Refusal> {
     let asks = first(headers, CONNECTION.as_str()).to_ascii_lowercase().contains("upgrade");
     let rules = [
@@ -65,7 +65,7 @@ fn refused(code: u16, why: &'static str) -> HttpResponse {
     handed_over(response.force_close().body(why))
 }
 
-/// The same for a tunnel, whose library answers as a handler.
+/// Answers the handshake of a tunnel, whose library answers as a handler does.
 pub(super) fn begin_tunnel(request: &HttpRequest, protocol: Option<&str>) -> Result<ResponseHead, HttpResponse> {
     if let Some((code, _)) = wrong(request.method(), &upgrade::headers(request)) {
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);

@@ -1,4 +1,4 @@
-//! Where a node's kubelet is, and how it is trusted (`--kubelet-*` flags).
+//! Addresses of kubelets and their TLS (`--kubelet-*` flags).
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Kubelets {
         self.locate(&node)
     }
 
-    /// The same, whoever it turns out to be.
+    /// Address of a kubelet whose certificate is not verified.
     pub(super) async fn unverified(&self, api: &Api, node: &str) -> Result<Origin, Status> {
         let tls = Some(Arc::clone(&self.anybody));
         Ok(Origin { tls, ..self.of(api, node).await? })

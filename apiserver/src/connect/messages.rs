@@ -16,7 +16,7 @@ const BASE64: &str = "base64.binary.k8s.io";
 /// Bytes of a log in one message.
 const LONGEST: usize = 2 << 10;
 
-/// How a client wants the bytes.
+/// Encoding of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Binary,
@@ -44,7 +44,7 @@ fn form(offered: &[String]) -> Option<(Form, &'static str)> {
     })
 }
 
-/// Whether a request asks for messages.
+/// Reports whether a request asks for a WebSocket.
 pub(super) fn wanted(request: &HttpRequest) -> bool {
     upgrade::protocol(request).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }

@@ -1,4 +1,4 @@
-//! What became of connections to kubelets, under upstream's names.
+//! Metrics of connections to kubelets, under upstream's names.
 
 use std::sync::LazyLock;
 

@@ -46,7 +46,7 @@ pub(crate) fn handed_over(mut response: HttpResponse) -> HttpResponse {
     response
 }
 
-/// Whether an answer leaves as it is.
+/// Reports whether a response is sent unchanged: its connection is handed over.
 pub(crate) fn is_handed_over(response: &HttpResponse) -> bool {
     response.status() == StatusCode::SWITCHING_PROTOCOLS || response.extensions().get::<HandedOver>().is_some()
 }
@@ -60,11 +60,11 @@ pub struct Connect {
     front_proxy: FrontProxyHeaders,
     /// In which form kubelets hear of sessions over WebSocket.
     form: pods::Forms,
-    /// What may pass through a connection.
+    /// Bandwidth limit of a connection.
     limit: Limit,
 }
 
-/// What all handlers of one request need.
+/// Arguments that all handlers of a request share.
 struct Call<'a> {
     request: &'a HttpRequest,
     info: &'a RequestInfo,
@@ -87,7 +87,7 @@ impl Connect {
         })
     }
 
-    /// Whether a request belongs here.
+    /// Reports whether a request is for a connect subresource that is served here.
     pub fn takes(info: &RequestInfo) -> bool {
         if !info.is_resource || !info.api_group.is_empty() || info.name.is_empty() {
             return false;

@@ -17,7 +17,7 @@ use crate::access::tree::text;
 use crate::egress::BoxStream;
 use crate::verbs::query::Query;
 
-/// Which of the streaming subresources.
+/// Streaming subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Exec,
@@ -62,18 +62,18 @@ impl Connect {
     }
 }
 
-/// What becomes of a client's bytes on their way to the kubelet, which speaks SPDY.
+/// Path of a client's bytes to the kubelet, which speaks SPDY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// The streams of a WebSocket become such of SPDY.
     Translated,
     /// A WebSocket carries SPDY.
     Tunnelled,
-    /// They stay as they are.
+    /// The bytes are relayed unchanged.
     Relayed,
 }
 
-/// Which forms there are beside that of the client.
+/// Translations that are enabled.
 #[derive(Clone, Copy)]
 pub(super) struct Forms {
     /// `TranslateStreamCloseWebsocketRequests`
@@ -170,7 +170,7 @@ async fn begun(kubelet: &Origin, path: String) -> Result<Rewound<BoxStream>, End
     }
 }
 
-/// Where a client of Go's would go now.
+/// Target of a redirect that Go's client would follow.
 pub(super) fn redirect(code: StatusCode, headers: &HeaderMap) -> Option<&str> {
     let redirects = matches!(code.as_u16(), 301 | 302 | 303 | 307 | 308);
     let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
@@ -219,7 +219,7 @@ fn refused(head: &ResponseHead, body: bytes::Bytes) -> Result<HttpResponse, Stat
     Ok(handed_over(response.force_close().body(body)))
 }
 
-/// Whether a header says how the bytes of a body come.
+/// Reports whether a header belongs to one hop or frames the body.
 fn between(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(&name.as_str()) || *name == CONTENT_LENGTH
 }
@@ -238,7 +238,7 @@ fn spdy_request(method: &str, path_and_query: String, protocol: &'static str) ->
     RequestHead { method: method.to_owned(), path_and_query, headers }
 }
 
-/// What a client asked for. There are no defaults: nobody waits for a stream that nobody opens.
+/// Streams that a client asked for. There are no defaults: nobody waits for a stream that nobody opens.
 fn streams(query: &Query) -> Streams {
     Streams {
         stdin: query.flag("stdin"),
@@ -248,7 +248,7 @@ fn streams(query: &Query) -> Streams {
     }
 }
 
-/// What the kubelet is told of a session: what runs, and which streams there are. It refuses what has none.
+/// Parameters of the session for the kubelet: command and streams. It refuses a session without streams.
 fn session(kind: Kind, query: &Query) -> Vec<String> {
     let streams = streams(query);
     let words = if kind == Kind::Exec { query.all("command") } else { Vec::new() };

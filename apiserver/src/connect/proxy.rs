@@ -39,10 +39,10 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whom a request goes to.
+/// Backend of a proxied request.
 struct Target {
     origin: Origin,
-    /// As links of its own would name it.
+    /// Host as the backend's own links name it.
     host: String,
 }
 
@@ -161,8 +161,8 @@ impl Connect {
     }
 }
 
-/// Whether somebody who may proxy may be led to an address: never to this machine itself, nor to what only machines on
-/// the same wire should reach, such as a cloud's metadata.
+/// Reports whether requests may be proxied to an address: not to this machine, nor to link-local or multicast
+/// addresses, such as a cloud's metadata service.
 fn proxyable(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
@@ -211,7 +211,7 @@ fn service_port(service: &Value, wanted: i64, name: &str) -> Result<String, Stat
     Ok(found["name"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Where a service may be, if a pod is there.
+/// Endpoint of a service, if its pod has the address.
 #[derive(Debug, PartialEq, Eq)]
 struct Candidate<'a> {
     ip: &'a str,
@@ -237,7 +237,7 @@ fn addresses<'a>(endpoints: &'a Value, port_name: &str, namespace: &str) -> Vec<
     found
 }
 
-/// Whether a pod has an address.
+/// Reports whether a pod has an address.
 fn has_address(pod: &Value, ip: &str) -> bool {
     pod["status"]["podIPs"].as_array().into_iter().flatten().any(|own| own["ip"] == ip)
 }
@@ -254,7 +254,7 @@ fn inner_path(info: &RequestInfo) -> Vec<u8> {
     joined(b"", path.as_bytes())
 }
 
-/// Which links of an answer are to lead through here again.
+/// Builds the rewriting of links for a response.
 fn links(call: &Call<'_>, theirs: String, path: &[u8]) -> Links {
     // Over HTTP/2 every request names its host; otherwise another proxy wrote the line.
     let line = Some(call.request.uri()).filter(|_| call.request.version() != Version::HTTP_2);

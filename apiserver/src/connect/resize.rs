@@ -23,7 +23,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// What the kubelet is sent after these bytes.
+    /// Reads client bytes; returns the resize messages for the kubelet.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if self.over {

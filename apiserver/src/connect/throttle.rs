@@ -12,10 +12,10 @@ use tokio::time::{Instant, Sleep};
 
 use crate::egress::BoxStream;
 
-/// What passes is counted in moments of this length.
+/// Interval over which bytes are counted.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// How much may pass.
+/// Limit in bytes per second; 0 is unlimited (`--max-connection-bytes-per-sec`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limit(u64);
 
@@ -35,7 +35,7 @@ impl Limit {
     }
 }
 
-/// How much of each moment is left.
+/// State of a limit within the current interval.
 #[derive(Debug)]
 struct Pace {
     /// Bytes of a moment, and how long that is.
@@ -55,7 +55,7 @@ impl Pace {
         Self { each, moment, left: each, ends: now + moment }
     }
 
-    /// How much may pass now, or when something may.
+    /// Returns the number of bytes that may pass now, or the time from which some may.
     fn allows(&mut self, now: Instant) -> Result<usize, Instant> {
         if now >= self.ends {
             (self.left, self.ends) = (self.each, now + self.moment);
@@ -76,7 +76,7 @@ impl Direction {
         Self { pace: Pace::new(rate, now), sleep: Box::pin(tokio::time::sleep_until(now)) }
     }
 
-    /// How much may pass now; waits where that is nothing.
+    /// Returns the number of bytes that may pass; pending while that is zero.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         loop {
             match self.pace.allows(Instant::now()) {

@@ -32,17 +32,17 @@ const CHANNELS: u8 = 5;
 const CLOSE: u8 = 255;
 /// Pings that may wait to be answered.
 const PINGS: usize = 8;
-/// How often the kubelet is asked whether it is there, so that nobody between takes the connection for dead.
+/// Interval of pings to the kubelet, which keep intermediaries from closing an idle connection.
 const PING_PERIOD: Duration = Duration::from_secs(5);
 /// A session ends in which nothing was said for so long, as at kubelets.
 const IDLE: Duration = Duration::from_secs(4 * 60 * 60);
-/// How long the client may take to hear how it went.
+/// Timeout of sending the final status to the client.
 const TELLING: Duration = Duration::from_secs(10);
-/// How long the client may take to say goodbye.
+/// Timeout of the client's closing frame.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes of input in a frame.
 const CHUNK: usize = 32 << 10;
-/// How long the kubelet may take to say that it has the streams.
+/// Timeout of the kubelet's replies to the new streams.
 const OPENING: Duration = Duration::from_secs(30);
 /// Of what the kubelet says on the error stream, so much is read.
 const LONGEST_SAID: usize = 1 << 20;
@@ -89,9 +89,9 @@ impl Streams {
     }
 }
 
-/// How a session is over.
+/// End of a session.
 enum Over {
-    /// It came to its end, which is told.
+    /// The command ended; the status is sent to the client.
     Ended(Box<Ended>),
     /// The client does not listen any more, or does not keep to the protocol.
     Left(frames::Over),
@@ -223,14 +223,14 @@ fn open(codec: &mut Codec, streams: Streams, out: &mut BytesMut) -> Result<Numbe
     Ok(numbers)
 }
 
-/// What a client's message is for.
+/// Content of a client's message.
 #[derive(Debug, PartialEq, Eq)]
 enum Said<'a> {
     /// Bytes of a channel.
     Bytes(u8, &'a [u8]),
     /// The last bytes of a channel were said.
     Last(u8),
-    /// Nothing that concerns anybody.
+    /// An ignored message.
     Nothing,
     /// Not in the protocol.
     Wrong,
@@ -253,7 +253,7 @@ struct Input<'a> {
     sizes: Sizes,
     /// Pings of the kubelet.
     pinged: mpsc::Receiver<u32>,
-    /// When to ping it, and how the next ping is called: those of clients are odd.
+    /// Timer of pings, and the number of the next one: those of clients are odd.
     period: Interval,
     ping: u32,
     heard: &'a Cell<Instant>,
@@ -350,11 +350,11 @@ struct Output<'a, C> {
     numbers: &'a Numbers,
     /// Streams of the kubelet that have not ended.
     open: Vec<u32>,
-    /// What came on the error stream.
+    /// Bytes read from the error stream.
     said: Vec<u8>,
     pings: mpsc::Sender<u32>,
     heard: &'a Cell<Instant>,
-    /// How many of the streams the kubelet has, and who waits for all of them.
+    /// Number of streams the kubelet accepted, and the waiter for all of them.
     accepted: usize,
     opened: &'a Notify,
 }
@@ -391,7 +391,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
         }
     }
 
-    /// What the client is told of a frame: bytes of a channel.
+    /// Message for the client from a frame: bytes of a channel.
     fn message(&mut self, frame: Frame) -> Option<(u8, Bytes)> {
         match frame {
             Frame::Data { stream, bytes, fin } => {
@@ -450,7 +450,7 @@ mod tests {
         Message::Binary([&[channel], bytes].concat().into())
     }
 
-    /// How upstream's library says that it has a stream; the first of these begins its compression.
+    /// SYN_REPLY of upstream's library; the first of them starts its compression.
     fn accepted(stream: u32) -> Vec<u8> {
         let block: &[u8] = match stream {
             1 => &[120, 249, 227, 198, 167, 194, 98, 96, 96, 96, 0, 0, 0, 0, 255, 255],
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(translation.await.expect("it ends"), 200);
     }
 
-    /// What a client hears of a session with a kubelet that does this.
+    /// Messages that a client receives in a session with this kubelet.
     async fn heard(kubelet: Result<tokio::io::DuplexStream, Ended>, says: &[&'static [u8]]) -> Vec<Message> {
         let (client, ours) = tokio::io::duplex(1024);
         actix_web::rt::spawn(translate(ours, ready(kubelet), Streams { stderr: true, ..Streams::default() }));

@@ -24,9 +24,9 @@ use tokio_rustls::TlsConnector;
 use crate::authn::{FrontProxyHeaders, TOKEN_PROTOCOL};
 use crate::egress::{BoxStream, Egress, Refused, To};
 
-/// How long the other side may take to show who it is.
+/// Timeout of the TLS handshake with the backend.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long the other side may take to answer a request to upgrade.
+/// Timeout of the backend's answer to an upgrade request.
 const SWITCH: Duration = Duration::from_secs(30);
 /// Headers that concern one connection only (RFC 9110 section 7.6.1).
 pub(crate) const HOP_BY_HOP: [&str; 8] = [
@@ -42,7 +42,7 @@ pub(crate) const HOP_BY_HOP: [&str; 8] = [
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Headers that are between the client and us.
 const OURS: [&str; 3] = ["authorization", "host", "x-ironclad-upgrade"];
-/// What the names of others that are begin with: whom to act as is for us.
+/// Prefix of impersonation headers, which are for this server and not forwarded.
 const OURS_BEGIN: &str = "impersonate-";
 
 /// A server behind the API server.
@@ -64,7 +64,7 @@ impl Origin {
         host_port::join(&self.host, self.port)
     }
 
-    /// Why it could not be reached, in the words operators know.
+    /// Describes a connection failure in Go's words.
     pub(super) fn why(&self, error: &io::Error) -> String {
         cert::refused(&self.host, error)
     }
@@ -178,7 +178,7 @@ pub(super) fn host(request: &HttpRequest) -> &str {
     }
 }
 
-/// What is sent on for a client that is to be known by those behind: its headers, the host it means, where it comes from.
+/// Headers for a backend that shall know the client: the client's own, its `Host`, and `X-Forwarded-For`.
 pub(super) fn sent_on(request: &HttpRequest, upgrade: bool, front_proxy: &FrontProxyHeaders) -> HeaderMap {
     let mut headers = forwarded(&shared::upgrade::headers(request), upgrade, front_proxy);
     let host = Some(host(request)).filter(|host| !host.is_empty()).map(HeaderValue::from_str);
@@ -192,15 +192,15 @@ pub(super) fn sent_on(request: &HttpRequest, upgrade: bool, front_proxy: &FrontP
     headers
 }
 
-/// Where a request comes from, by those it came through and the last of them.
+/// Value of `X-Forwarded-For`: the earlier hops and the peer.
 pub(crate) fn forwarded_for(request: &HttpRequest) -> Option<String> {
     let peer = request.peer_addr()?.ip().to_string();
     let before = request.headers().get_all(FORWARDED_FOR).filter_map(|value| value.to_str().ok());
     Some(before.chain([peer.as_str()]).collect::<Vec<_>>().join(", "))
 }
 
-/// What follows a request's head, where anything does. The other side is told of no more than it is sent: it would take
-/// the next request for the rest.
+/// Body of a request, if any. The backend is told of no more bytes than it is sent: it would take the next request for
+/// the rest.
 pub(crate) fn body(payload: web::Payload) -> Option<Payload> {
     match payload.into_inner() {
         Payload::None => None,

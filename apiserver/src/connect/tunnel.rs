@@ -10,7 +10,7 @@ use tungstenite::protocol::{Role, WebSocketConfig};
 
 /// The subprotocol that asks for a tunnel.
 pub const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
-/// What the names of protocols in a tunnel begin with.
+/// Prefix of protocol names in a tunnel.
 pub const PREFIX: &str = "SPDY/3.1+";
 /// The kubelet's name for what is inside.
 pub const STREAM_PROTOCOL: &str = "portforward.k8s.io";

@@ -16,7 +16,7 @@ use crate::verbs::{Body, Reply};
 /// Bytes of the length in front of an event in protobuf; messages have a length of their own.
 const LENGTH: usize = 4;
 
-/// Whether a request is for such a watch.
+/// Reports whether a request asks for a watch over WebSocket.
 pub fn wants_messages(request: &HttpRequest, info: &RequestInfo) -> bool {
     info.verb == "watch" && upgrade::protocol(request).is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
 }
@@ -31,7 +31,7 @@ fn message(mut frame: Bytes, content_type: &str) -> (Kind, Bytes) {
     (Kind::Binary, frame)
 }
 
-/// Whether the page that asks, which has to be said, is one.
+/// Reports whether the required `Origin` header is a URL.
 fn names_origin(request: &HttpRequest) -> bool {
     let origin = request.headers().get(ORIGIN).map(|origin| origin.as_bytes()).unwrap_or_default();
     Url::parse_request(origin).is_ok()

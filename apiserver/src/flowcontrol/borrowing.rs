@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// How much of the demand's past counts against its present.
+/// Weight of the past in the smoothed demand.
 const SMOOTHING: f64 = 0.977;
 /// The least a level is taken to want, so that shares can be formed.
 const LEAST_TARGET: f64 = 0.001;
@@ -21,7 +21,7 @@ pub(super) struct Integrator {
     highest: f64,
 }
 
-/// What an [`Integrator`] saw.
+/// Observations of an [`Integrator`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Seen {
     elapsed: f64,
@@ -45,7 +45,7 @@ impl Integrator {
         self.squares += self.value * self.value * passed;
     }
 
-    /// What was seen since the last call; the value stays.
+    /// Returns the observations since the last call; the value stays.
     pub(super) fn take(&mut self, now: Duration) -> Seen {
         self.advance(now);
         let mut seen = Seen { elapsed: self.elapsed, highest: self.highest, ..Seen::default() };
@@ -58,7 +58,7 @@ impl Integrator {
     }
 }
 
-/// What a level wanted lately.
+/// Recent demand of a priority level.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Demand {
     /// The most seats wanted at once in the last period.
@@ -87,9 +87,9 @@ impl Demand {
 pub(super) struct Bounds {
     /// Its share of the server.
     pub(super) nominal: u32,
-    /// What it keeps when it lends all it may.
+    /// Minimum limit, when all that may be lent is lent.
     pub(super) least: u32,
-    /// What it has when it borrows all it may.
+    /// Maximum limit, when all that may be borrowed is borrowed.
     pub(super) most: u32,
 }
 
@@ -124,12 +124,12 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// What it wanted lately, within its own share.
+    /// Minimum current limit: the recent peak of demand, within the nominal limit.
     fn floor(&self) -> u32 {
         whole(self.demand.highest).min(self.bounds.nominal).max(self.bounds.least)
     }
 
-    /// What it is taken to want.
+    /// Target of the allocation: smoothed demand, at least the minimum current limit.
     pub(super) fn target(&self) -> f64 {
         self.demand.smoothed.max(f64::from(self.floor()))
     }

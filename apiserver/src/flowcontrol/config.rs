@@ -77,7 +77,7 @@ impl LevelSpec {
     }
 }
 
-/// Everything that is configured.
+/// All flow schemas and priority levels.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
     pub(super) levels: Vec<LevelSpec>,

@@ -126,7 +126,7 @@ fn of_queues(s: &Sight<'_>) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Where a request is: queue and place in it, -1 where there is none.
+/// Position of a request: queue and index in it, -1 where there is none.
 type Where = (i64, i64);
 
 fn of_requests(s: &Sight<'_>, details: bool) -> Vec<Vec<String>> {

@@ -151,7 +151,7 @@ async fn changed(reader: &dyn Reader, seen: (u64, u64)) {
 struct Statuses(BTreeMap<String, VecDeque<Instant>>);
 
 impl Statuses {
-    /// Whether one more write of this status is in order.
+    /// Reports whether another write of this status is within the limit.
     fn may_write(&mut self, name: &str, now: Instant) -> bool {
         let times = self.0.entry(name.to_owned()).or_default();
         while times.front().is_some_and(|t| now.duration_since(*t) > WINDOW) {

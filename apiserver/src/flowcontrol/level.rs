@@ -22,7 +22,7 @@ const DEMAND: [f64; 12] = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.8, 4.0
 
 /// Names a request that runs.
 pub(super) type Ticket = u64;
-/// What one who waited is told.
+/// Grant for a request that was queued.
 pub(super) type Told = (Grant, Ticket);
 
 /// One who waits.
@@ -31,7 +31,7 @@ pub(super) struct Waiter {
     tell: oneshot::Sender<Told>,
 }
 
-/// How a level is used, as ratios through time.
+/// Utilization of a level, as ratios over time.
 struct Use {
     waiting: Timing,
     executing: Timing,
@@ -262,7 +262,7 @@ impl Level {
         show(&self.name, "demand", &inner.usage.demand);
     }
 
-    /// What there is to see.
+    /// Gives a consistent view of the level to a function.
     pub(super) fn look<R>(&self, see: impl FnOnce(&Sight<'_>) -> R) -> R {
         let inner = self.inner.lock();
         let (waiting, executing, _) = inner.queues.load();

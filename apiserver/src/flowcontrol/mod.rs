@@ -63,14 +63,14 @@ struct Schema {
     meters: Arc<Meters>,
 }
 
-/// What is configured now.
+/// Current configuration.
 #[derive(Default)]
 struct State {
     levels: BTreeMap<String, Arc<Level>>,
     schemas: Vec<Arc<Schema>>,
 }
 
-/// What a request was classified as: goes out in headers.
+/// Flow schema and priority level of a request, sent in headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classified {
     /// Uid of the FlowSchema.
@@ -82,9 +82,9 @@ pub struct Classified {
 /// A request that was sent away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Where it belonged.
+    /// Classification of the request.
     pub classified: Classified,
-    /// When to come again, in seconds.
+    /// Value of `Retry-After`, in seconds.
     pub retry_after: i64,
 }
 
@@ -102,7 +102,7 @@ pub struct FlowControl {
     clock: Arc<Clock>,
     /// Seats of the server.
     total: u32,
-    /// How long a request may take when it says nothing else.
+    /// Timeout of requests that set none.
     timeout: Duration,
     state: RwLock<Arc<State>>,
     watchers: Watchers,
@@ -112,7 +112,7 @@ pub struct FlowControl {
     mix: Mix,
 }
 
-/// How many reading and changing requests wait and run.
+/// Numbers of read-only and mutating requests that wait and execute.
 struct Mix(Mutex<[(f64, Timing); 4]>);
 
 impl Mix {
@@ -319,7 +319,7 @@ impl std::fmt::Debug for Seat {
 }
 
 impl Seat {
-    /// What the request was classified as.
+    /// Classification of the request.
     pub fn classified(&self) -> Classified {
         self.about.schema.classified()
     }

@@ -19,14 +19,14 @@ use super::work::{GUESS, Work};
 /// One seat of so many is spared.
 const SPARE: u32 = 10;
 
-/// What happens to requests that find no seat.
+/// Treatment of requests that find no seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// There is always a seat.
     Exempt,
-    /// They are sent away.
+    /// The request is rejected.
     Reject,
-    /// They wait, each flow in one of the `hand` queues out of `queues` that it has, which hold `length` each.
+    /// The request is queued: each flow has `hand` of the `queues` queues, which hold `length` requests each.
     Queue { queues: u32, hand: u32, length: usize },
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Grant {
     pub(super) spare: bool,
 }
 
-/// Why a request is sent away.
+/// Reasons to reject a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No seat, and nobody waits here.
@@ -50,11 +50,11 @@ pub(super) enum Refusal {
     QueueFull,
 }
 
-/// What became of a request that came.
+/// Result of an arriving request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Start {
     Granted(Grant),
-    /// It waits in this queue, under this ticket, behind so many.
+    /// Queued, with the ticket and the number of requests ahead.
     Waits {
         queue: u32,
         ticket: u64,
@@ -139,7 +139,7 @@ pub(super) struct QueueSet<T> {
     waiting: usize,
     executing: usize,
     seats: u32,
-    /// Those of them that are of the spare.
+    /// Seats in use out of the reserve for narrow requests.
     spare: u32,
     waiting_seats: u32,
     demand: Integrator,
@@ -283,12 +283,12 @@ impl<T> QueueSet<T> {
         self.dispatch(now)
     }
 
-    /// When [`QueueSet::tick`] has something to do for those who wait.
+    /// Time at which [`QueueSet::tick`] has seats to free for waiting requests.
     pub(super) fn due(&self) -> Option<Duration> {
         self.tails.first().filter(|_| self.waiting > 0).map(|tail| tail.0)
     }
 
-    /// What was wanted since the last call.
+    /// Demand since the last call.
     pub(super) fn take_demand(&mut self, now: Duration) -> Seen {
         self.demand.take(now)
     }
@@ -316,7 +316,7 @@ impl<T> QueueSet<T> {
         self.waiting_seats
     }
 
-    /// Who could not go though it was his turn, since the last call.
+    /// Returns the request that was next since the last call and found no seats.
     pub(super) fn take_held_up(&mut self) -> Option<&T> {
         let at = self.held_up.take()?;
         self.queues.get(&at)?.waiting.front().map(|w| &w.token)
@@ -339,7 +339,7 @@ impl<T> QueueSet<T> {
         })
     }
 
-    /// Who waits, by queue and place in it.
+    /// Waiting requests, by queue and index in it.
     pub(super) fn line(&self) -> impl Iterator<Item = (u32, usize, &Waiting<T>)> {
         self.queues.iter().flat_map(|(at, q)| q.waiting.iter().enumerate().map(|(i, w)| (*at, i, w)))
     }
@@ -369,7 +369,7 @@ impl<T> QueueSet<T> {
         best.1
     }
 
-    /// Whether there is room for one whose turn it is. A wide one that no level of this size has room for runs alone.
+    /// Reports whether there are seats for the next request. One wider than the level's limit runs alone.
     fn accommodates(&self, seats: u32) -> bool {
         if seats == 1 {
             return self.seats < self.limit;
@@ -444,8 +444,8 @@ impl<T> QueueSet<T> {
         told
     }
 
-    /// Who goes next: the oldest request of the queue that would be done first. When its seats are not free nobody takes
-    /// what would be its own, or a wide request would wait for ever.
+    /// Dispatches the next request: the oldest of the queue with the earliest virtual finish. When its seats are not
+    /// free no other takes them, or a wide request would wait for ever.
     fn next(&mut self, now: Duration) -> Option<(T, Grant)> {
         let at = self.first(|_| true)?;
         let seats = self.queues.get(&at)?.waiting.front()?.work.widest();

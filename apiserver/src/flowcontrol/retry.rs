@@ -1,4 +1,4 @@
-//! How long a client that is sent away should stay away: longer while a priority level keeps refusing. Pure.
+//! Back-off for rejected clients: longer while a priority level keeps rejecting. Pure.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// What to answer now, in seconds.
+    /// Current value of `Retry-After`, in seconds.
     pub(super) fn wait(&self) -> i64 {
         self.wait
     }

@@ -1,4 +1,4 @@
-//! Which flow a request belongs to. A schema's rules are read once, into what is compared. Pure.
+//! Classification of requests by flow schema. Rules are parsed once. Pure.
 
 use serde_json::Value;
 use shared::authn::UserInfo;
@@ -6,7 +6,7 @@ use shared::authn::UserInfo;
 use crate::access::tree;
 use crate::api::RequestInfo;
 
-/// What is classified.
+/// Request to classify.
 #[derive(Clone, Copy)]
 pub(super) struct Digest<'a> {
     pub(super) info: &'a RequestInfo,
@@ -43,7 +43,7 @@ struct Rule {
     paths: Vec<PathRule>,
 }
 
-/// What tells the flows of a schema apart.
+/// Flow distinguisher method of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Distinguisher {
     Nothing,
@@ -168,12 +168,12 @@ impl Spec {
         }
     }
 
-    /// Whether a request belongs to it.
+    /// Reports whether a request matches the schema.
     pub(super) fn covers(&self, digest: &Digest<'_>) -> bool {
         self.rules.iter().any(|r| r.covers(digest))
     }
 
-    /// What tells the request's flow from others of the schema.
+    /// Flow distinguisher of a request.
     pub(super) fn distinguish<'a>(&self, digest: &Digest<'a>) -> &'a str {
         match self.distinguisher {
             Distinguisher::Nothing => "",

@@ -75,7 +75,7 @@ async fn a_queue_is_left_in_turn() {
     assert!(waits.await.is_ok());
 }
 
-/// Whose a request is counts where there are queues to choose from, and all who pass a queue are counted in it.
+/// Flows are told apart only where there are several queues; every request that was queued is counted.
 #[tokio::test]
 async fn what_is_told_of_queues() {
     for (queues, told) in [(4, true), (1, false)] {
@@ -142,7 +142,7 @@ async fn requests_stay_in_a_level_that_goes_away() {
     assert!(flow.dump("dump_priority_levels", false).is_some_and(|p| !p.contains("mine,")));
 }
 
-/// What the filter costs: a few microseconds per request (printed; held to a loose bound for slow machines).
+/// Cost of the filter: a few microseconds per request (printed; the limit is loose for slow machines).
 #[tokio::test]
 async fn a_request_costs_little() {
     let flow = FlowControl::new(600, Duration::from_secs(60), empty(), true);

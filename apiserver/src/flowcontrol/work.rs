@@ -1,5 +1,5 @@
-//! What a request costs: seats while it runs, and seats for a while after it when many watchers hear of its change.
-//! Pure: counts come in as arguments.
+//! Work estimate of a request: seats while it runs, and seats for a while after it when many watchers receive its
+//! event. Pure: counts come in as arguments.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::verbs::query::Query;
 
 /// Bytes a list may hold in memory for one seat.
 const BYTES_PER_SEAT: u64 = 100_000;
-/// What a list from the cache holds at most, in bytes: it is streamed.
+/// Estimated memory of a streamed list from the cache, in bytes.
 const STREAMED: u64 = 1_000_000;
 /// The size taken for objects of unknown size, in bytes: the largest etcd takes.
 const LARGEST_OBJECT: u64 = 1_500_000;
 /// Most seats of a list, and of a write.
 const MOST_LIST_SEATS: u32 = 100;
-/// The same, and how many objects make a seat, where lists are not estimated by size.
+/// Maximum of seats where lists are estimated by the number of objects.
 const MOST_COUNTED_SEATS: u32 = 10;
 const OBJECTS_PER_SEAT: u64 = 100;
 const MOST_WRITE_SEATS: u32 = 10;
 /// Watchers served by one seat, and how long a seat is busy with one event.
 const WATCHERS_PER_SEAT: u32 = 10;
 const EVENT: Duration = Duration::from_millis(5);
-/// What a request is taken to last before it is known.
+/// Assumed duration of a request that has not finished.
 pub(super) const GUESS: Duration = Duration::from_millis(3);
 
 /// An estimate.
@@ -34,7 +34,7 @@ pub(super) struct Work {
     pub(super) seats: u32,
     /// Seats after that.
     pub(super) last_seats: u32,
-    /// How long these are taken.
+    /// Duration of the final seats.
     pub(super) tail: Duration,
 }
 
@@ -120,11 +120,11 @@ impl Watchers {
     }
 }
 
-/// What an estimate needs to know beyond the request.
+/// Facts for an estimate beyond the request.
 pub(super) struct Facts<'a> {
     /// Most seats a request of this priority level may have; 0 is no bound.
     pub(super) most: u32,
-    /// What is stored of a resource; `None` for one that is not served here.
+    /// Storage statistics of a resource; `None` for one that is not served here.
     pub(super) stored: &'a dyn Fn(&RequestInfo) -> Option<Stored>,
     /// Watches that may hear of a write.
     pub(super) watchers: u32,
@@ -170,12 +170,12 @@ fn list_seats(info: &RequestInfo, query: &Query, facts: &Facts<'_>) -> u32 {
     u32::try_from(seats).unwrap_or(u32::MAX).clamp(1, most.max(1))
 }
 
-/// What there is to list.
+/// Size of a list.
 struct List {
     objects: u64,
-    /// As many as are wanted.
+    /// Number of objects within the limit.
     limited: u64,
-    /// It is about one object.
+    /// The list selects a single object.
     single: bool,
     cached: bool,
     selective: bool,

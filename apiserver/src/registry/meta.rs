@@ -132,7 +132,7 @@ pub fn is_deletable(object: &Value) -> bool {
 /// Treatment of dependents of a deleted object (`propagationPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// Whatever the object's finalizers say.
+    /// Decided by the object's finalizers.
     Unset,
     /// Dependents stay.
     Orphan,

@@ -1,11 +1,11 @@
-//! What the flags say of how objects are stored that is not about connections.
+//! Storage options from flags, without those of connections.
 
 use std::collections::BTreeMap;
 
 use proto::resources::Resource;
 use shared::flags::FlagSet;
 
-/// Why the flags cannot be followed.
+/// Invalid flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
     /// `--storage-backend`
@@ -19,10 +19,10 @@ pub enum ChoiceError {
     /// `--watch-cache-sizes`
     #[error("invalid value of watch cache size: {0}")]
     CacheSize(String),
-    /// The same, with what is no number.
+    /// `--watch-cache-sizes`: a size that is not a number.
     #[error("invalid size of watch cache size: {0}")]
     CacheNumber(String),
-    /// The same, with what is less than nothing.
+    /// `--watch-cache-sizes`: a negative size.
     #[error("watch cache size cannot be negative: {0}")]
     CacheNegative(String),
 }
@@ -38,8 +38,7 @@ pub fn check_backend(flags: &FlagSet) -> Result<(), ChoiceError> {
     }
 }
 
-/// Which resources have a watch cache. A cache has the size it needs, whatever the flags say; but where that is 0 there
-/// is none.
+/// Resources with a watch cache. A cache has the size it needs, whatever the flags say; a size of 0 disables it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caching {
     on: bool,
@@ -48,7 +47,7 @@ pub struct Caching {
 }
 
 impl Default for Caching {
-    /// What no flag says anything of: events are many, and read by few.
+    /// Resources without a cache by default: events are many, and read by few.
     fn default() -> Self {
         let events = ["", "events.k8s.io"].map(|group| (("events".to_owned(), group.to_owned()), 0));
         Self { on: true, sizes: events.into() }
@@ -74,7 +73,7 @@ impl Caching {
         Ok(caching)
     }
 
-    /// Whether requests for a resource are answered from a cache.
+    /// Reports whether a resource has a watch cache.
     pub fn has(&self, row: &Resource) -> bool {
         let none = |((plural, group), size): (&(String, String), &u64)| {
             *size == 0 && *plural == *row.plural && *group == *row.group
@@ -95,7 +94,7 @@ fn cache_size(text: &str) -> Result<((String, String), u64), ChoiceError> {
     Ok(((plural.to_owned(), group.to_owned()), size))
 }
 
-/// Whether built-in objects are stored as JSON: `--storage-media-type`. JSON is YAML, too.
+/// Reports whether built-in objects are stored as JSON (`--storage-media-type`; YAML includes JSON).
 ///
 /// # Errors
 /// A media type in which nothing is stored.

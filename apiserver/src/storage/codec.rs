@@ -18,7 +18,7 @@ use crate::crd;
 use crate::negotiate::Media;
 use crate::registry::fields;
 
-/// Why stored bytes could not be read, or an object not be written.
+/// Errors of decoding stored bytes and of encoding objects.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     /// No tables for the kind.
@@ -33,7 +33,7 @@ pub enum CodecError {
     /// Broken JSON.
     #[error("json: {0}")]
     Json(#[from] json::DecodeError),
-    /// It is no object, or its metadata is none.
+    /// The value is not an object, or its metadata is not.
     #[error("json: not an object with metadata")]
     NoObject,
 }
@@ -67,7 +67,7 @@ pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, C
     Ok(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
 }
 
-/// What etcd gets of a tree, with the newline that Go's encoder ends every value with.
+/// Encodes an object for etcd, with the newline that Go's encoder ends every value with.
 fn stored_json(object: &Value) -> Vec<u8> {
     let mut out = plain_json(object);
     out.push(b'\n');
@@ -110,7 +110,7 @@ pub fn to_json(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), Codec
     transcode(row, raw, true, out)
 }
 
-/// The same as an element of a list: without type metadata.
+/// Encodes an object as an item of a list: without type metadata.
 pub fn to_json_item(row: &Resource, raw: &Raw, out: &mut Vec<u8>) -> Result<(), CodecError> {
     transcode(row, raw, false, out)
 }
@@ -142,7 +142,7 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
     read(row, stored, revision).map(|(raw, _)| raw)
 }
 
-/// The same, and whether it would be stored in another form: an older release did not know all defaults, or had another
+/// Decodes a stored value; the flag reports that a write would store it differently: with newer defaults, or in another
 /// version.
 fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), CodecError> {
     if stored.starts_with(MAGIC) {
@@ -200,7 +200,7 @@ pub fn written(row: &Resource, stored: &[u8], revision: i64) -> Option<Raw> {
     if stored.starts_with(MAGIC) { raw(row, stored, revision).ok() } else { None }
 }
 
-/// Whether these are the bytes that etcd was given for a cached object, or would be.
+/// Reports whether stored bytes are those of a cached object.
 pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
     match raw {
         Raw::Proto(_) if versions::other(row).is_some() => {
@@ -220,7 +220,7 @@ pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
     }
 }
 
-/// The same object at another revision.
+/// Returns the object at another revision.
 pub fn restamp(raw: &Raw, revision: i64) -> Raw {
     match raw {
         Raw::Proto(b) => stamp(b, &revision.to_string()).map_or_else(|| raw.clone(), |v| Raw::Proto(Bytes::from(v))),

@@ -22,7 +22,7 @@ pub(super) const CONNECT: Duration = Duration::from_secs(10);
 const PLAIN: &str = "http://";
 const SECURE: &str = "https://";
 
-/// Where etcd is and who we are to it.
+/// Connection options of etcd.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `https://host:port` of each member.
@@ -37,13 +37,14 @@ pub struct Options {
     pub cert_file: String,
     /// Its key.
     pub key_file: String,
-    /// What is kept on other servers: paths as rows have them (`/registry/events`), and the servers.
+    /// Servers of single resources (`--etcd-servers-overrides`): paths as rows have them (`/registry/events`), and the
+    /// servers.
     pub overrides: Vec<(String, Vec<String>)>,
     /// Path, group and plural of what is stored, for the metrics.
     pub named: Vec<(String, String, String)>,
     /// Opens the connections, where they do not go straight.
     pub dialer: Option<Dialer>,
-    /// Whether calls are part of traces.
+    /// Calls are traced.
     pub traced: bool,
 }
 

@@ -75,7 +75,7 @@ impl CallKind {
     }
 }
 
-/// Why a member did not answer.
+/// Failure of a call to a member.
 enum Failure {
     /// The connection could not be made.
     NotSent(BoxError),
@@ -88,7 +88,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// What the caller gets when nobody else is asked.
+    /// Result for the caller when no other member is tried.
     fn into_answer(self) -> Result<Response, BoxError> {
         match self {
             Self::NotSent(why) | Self::Broken(why) => Err(why),

@@ -7,7 +7,7 @@ use shared::grpc;
 use shared::metrics::{self, Counter};
 use tonic::Code;
 
-/// What etcd is called for.
+/// RPC of etcd.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call {
     Range,
@@ -76,7 +76,7 @@ impl Call {
         counts.sent.inc();
     }
 
-    /// It has been answered, or has failed.
+    /// Records the result of a call.
     pub(super) fn end(self, code: Code) {
         if code == Code::Ok {
             self.counts().received.inc();
@@ -105,7 +105,7 @@ impl Watch {
         Self { stream, ended: Code::Cancelled }
     }
 
-    /// What happens next; nothing when etcd ends it.
+    /// Reads the next response of the watch; `None` when etcd ends it.
     ///
     /// # Errors
     /// The connection is gone.

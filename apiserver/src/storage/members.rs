@@ -59,7 +59,7 @@ impl Members {
         self.pick_but(None)
     }
 
-    /// As [`Self::pick`], but another member than `asked`, if there is another.
+    /// Picks like [`Self::pick`] another member than `asked`, if there is one.
     pub(super) fn pick_but(&self, asked: Option<usize>) -> usize {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.members.len();

@@ -1,4 +1,4 @@
-//! What etcd is asked about which resources, and how long it takes, under upstream's names.
+//! Metrics of requests to etcd, under upstream's names.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};

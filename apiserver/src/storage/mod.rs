@@ -45,7 +45,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 pub use transform::Transformers;
 
-/// Why a storage call failed.
+/// Errors of storage.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// etcd could not be asked, or answered with an error.
@@ -65,7 +65,7 @@ pub enum Error {
     Transform {
         /// The key.
         key: String,
-        /// Why.
+        /// Cause.
         why: transform::Error,
     },
     /// Certificate files of the connection are unreadable.
@@ -73,7 +73,7 @@ pub enum Error {
     Certificates(#[from] shared::cert::CertError),
 }
 
-/// What a write is told that asked for another object than is there.
+/// Error text of a write whose precondition on uid or resource version failed.
 pub fn other_than_asked(key: &str, what: &str, asked: &str, there: &str) -> String {
     format!(
         "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: {asked}, {what} in object meta: {there}"
@@ -91,7 +91,7 @@ pub struct Stored {
     pub revision: i64,
     /// Lease the key hangs on, or 0.
     pub lease: i64,
-    /// It would be sealed differently now.
+    /// The value would be encrypted differently now.
     pub stale: bool,
 }
 
@@ -241,7 +241,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The same store once for each etcd, in their order: the main one is the first.
+    /// Yields the store of each etcd cluster in their order, the main one first.
     pub fn each(&self) -> impl Iterator<Item = Self> + '_ {
         (0..self.etcds.len()).map(|at| Self { at, ..self.clone() })
     }
@@ -301,7 +301,7 @@ impl Store {
         [&*self.prefix, tail].concat()
     }
 
-    /// What seals and opens values.
+    /// Transformers of values.
     pub fn transformers(&self) -> &Transformers {
         &self.transformers
     }
@@ -339,7 +339,7 @@ impl Store {
         sealed.map_err(|why| Error::Transform { key: key.to_owned(), why })
     }
 
-    /// The same of what is written, as traces tell it.
+    /// Transforms a value for storage, and traces the step.
     async fn sealed(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
         let sealed = self.seal(key, value).await;
         traces::step(if sealed.is_ok() { "TransformToStorage succeeded" } else { "TransformToStorage failed" });
@@ -397,7 +397,7 @@ impl Store {
         Ok((self.first(r.take_kvs()).await?, revision))
     }
 
-    /// What etcd has at a key, as it is.
+    /// Reads a key without transforming its value.
     pub async fn raw(&self, key: &str) -> Result<Option<KeyValue>, Error> {
         let mut r = self.measured(key, Operation::Get, self.kv_of(key).get(key, None)).await?;
         Ok(r.take_kvs().pop())
@@ -433,7 +433,7 @@ impl Store {
         Ok(Page { items, more: raw.more, count: raw.count, revision: raw.revision })
     }
 
-    /// The same as etcd has it.
+    /// Reads a page of keys without transforming the values.
     pub async fn raw_page(
         &self,
         prefix: &str,

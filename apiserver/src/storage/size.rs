@@ -1,4 +1,4 @@
-//! How large etcd's database is, for the metrics.
+//! Metrics of etcd's database size.
 
 use std::time::Duration;
 

@@ -11,10 +11,10 @@ use super::Store;
 use super::grpc::Call;
 use super::meters::Operation;
 
-/// What of Go's packages has another name than its group.
+/// Go packages whose name differs from their group.
 const PACKAGES: &[(&str, &str)] = &[("", "core"), ("internal", "apiserverinternal")];
 
-/// What upstream calls the type of an object, in its own code.
+/// Go type of an object in upstream's traces.
 fn go_type(row: &Resource) -> String {
     if row.custom.is_some() {
         return "*unstructured.Unstructured".to_owned();

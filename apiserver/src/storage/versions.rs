@@ -1,5 +1,5 @@
-//! What etcd has in another version than the one that objects are kept in: what an older release stored, and what an older
-//! one has to be able to read. Most objects pass by with a comparison of two short texts.
+//! Stored versions that differ from the one in memory: values of an older release, and values that an older one must be
+//! able to read. Most objects pass after comparing two short texts.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use proto::{Value, defaulting, protobuf};
 use super::codec::{CodecError, served_schema};
 use crate::registry::conversion;
 
-/// Whether an `apiVersion` is this group and version.
+/// Reports whether an `apiVersion` is this group and version.
 pub(super) fn is(api_version: &str, group: &str, version: &str) -> bool {
     api_version.rsplit_once('/').unwrap_or(("", api_version)) == (group, version)
 }
@@ -47,7 +47,7 @@ pub(super) fn kept(row: &Resource, envelope: &Envelope<'_>) -> Result<Option<Vec
     Ok(Some(protobuf::encode(served_schema(row)?, &object)))
 }
 
-/// The same of an object that etcd has as JSON, or CBOR.
+/// Converts an object stored as JSON or CBOR to the version in memory.
 pub(super) fn kept_tree(row: &Resource, object: Value) -> Value {
     let told = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     let (group, version) = told.rsplit_once('/').unwrap_or(("", &told));

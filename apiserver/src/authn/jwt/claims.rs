@@ -21,7 +21,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// What Go says of a claim that is not of the type it is read as.
+/// Go's error for a claim of another type than it is read as.
 fn unlike(claim: &Value, wanted: &str) -> String {
     format!("json: cannot unmarshal {} into Go value of type {wanted}", json_type(claim))
 }
@@ -35,7 +35,7 @@ fn text(claim: &Value) -> Result<String, String> {
     }
 }
 
-/// How deep claims have escaped names beside their own: each level may double what lies below it.
+/// Maximum depth at which claims get escaped names beside their own: each level may double the size below it.
 const ESCAPED_LEVELS: usize = 4;
 
 /// Claims as expressions see them: all numbers are fractions, and what no expression could name otherwise has its
@@ -68,7 +68,7 @@ fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), S
     }
 }
 
-/// Whom the claims name.
+/// Maps claims to a user.
 pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, String> {
     let shown = seen(claims, 0);
     let mut scope = Scope::new(Dialect::Claims, &[("claims", &shown)]);

@@ -21,10 +21,10 @@ use mappings::{check_email, read_extra, read_mapping, read_rules, read_uid, read
 
 /// Most issuers.
 const ISSUERS: usize = 64;
-/// What `--authentication-config` allows. (`ES512` has no implementation in the libraries used.)
+/// Signing algorithms that `--authentication-config` allows. (`ES512` has no implementation in the libraries used.)
 const ALGORITHMS: [&str; 9] = ["ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"];
 
-/// Where a part of a user comes from.
+/// Source of a part of the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Mapping {
     /// Nowhere.
@@ -34,14 +34,14 @@ pub enum Mapping {
     Claim {
         /// The claim.
         claim: String,
-        /// What is put before its value.
+        /// Prefix of the value.
         prefix: String,
     },
     /// From an expression.
     Expression(String),
 }
 
-/// What must hold of the claims.
+/// Validation rule for claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
     /// A claim has a value.
@@ -65,9 +65,9 @@ pub enum Rule {
 pub struct Issuer {
     /// Its name, which is a URL.
     pub url: String,
-    /// Where its document is, when not in the usual place.
+    /// URL of the discovery document, when it differs from the issuer's.
     pub discovery: Option<String>,
-    /// Whom to trust for its certificate (PEM); the system's authorities when absent.
+    /// Certificate authority of the issuer (PEM); the system's when absent.
     pub ca: Option<String>,
     /// The network it is reached through.
     pub egress: Option<To>,
@@ -89,10 +89,10 @@ pub struct Issuer {
     pub user_rules: Vec<(String, String)>,
 }
 
-/// Who may ask without a credential.
+/// Configuration of anonymous requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Anonymous {
-    /// Whether anybody.
+    /// Anonymous requests are enabled.
     pub enabled: bool,
     /// For which paths only; all when empty.
     pub paths: Vec<String>,
@@ -103,7 +103,7 @@ pub struct Anonymous {
 pub struct Configured {
     /// Issuers of tokens.
     pub issuers: Vec<Issuer>,
-    /// When the file says something of it.
+    /// Anonymous requests, if configured in the file.
     pub anonymous: Option<Anonymous>,
 }
 
@@ -119,17 +119,17 @@ const OIDC: [&str; 9] = [
     "oidc-required-claim",
 ];
 
-/// What is asked of a file.
+/// Conditions that a file is validated under.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
     /// The issuers of this server's own tokens.
     pub own: &'a [String],
-    /// Whether it may say by which way an issuer is reached (`StructuredAuthenticationConfigurationEgressSelector`).
+    /// The file may set the egress of an issuer (`StructuredAuthenticationConfigurationEgressSelector`).
     pub egress: bool,
 }
 
 impl<'a> Terms<'a> {
-    /// Those of a server.
+    /// Builds the conditions of a server from its flags.
     pub fn from_flags(flags: &FlagSet, own: &'a [String]) -> Self {
         Self { own, egress: flags.enabled("StructuredAuthenticationConfigurationEgressSelector") }
     }

@@ -15,15 +15,15 @@ use crate::access::tree;
 /// Most issuers of other tokens.
 const ISSUERS: usize = 16;
 
-/// Where another token is.
+/// Source of a distributed claim.
 #[derive(Debug, PartialEq, Eq)]
 struct Endpoint {
     url: String,
-    /// What is shown there.
+    /// Bearer token for the source.
     token: Option<String>,
 }
 
-/// Where a claim is that is not among the claims; `None` where there is nothing to fetch.
+/// Finds the source of a claim that is not in the token; `None` where there is nothing to fetch.
 fn endpoint(claims: &Value, claim: &str) -> Result<Option<Endpoint>, String> {
     if claims.get(claim).is_some() {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! What is measured of the keys that issuers publish, behind `StructuredAuthenticationConfigurationJWKSMetrics`: when
-//! they were fetched last, and which they were.
+//! Metrics of the issuers' key sets, behind `StructuredAuthenticationConfigurationJWKSMetrics`: time of the last fetch,
+//! and hash of the keys.
 
 use prometheus::GaugeVec;
 use shared::metrics;

@@ -1,7 +1,7 @@
-//! What an issuer publishes: where its keys are, which is asked at start, and the keys, which are fetched when a token
-//! names one that is not known and the issuer has not said that they stay the same; by one request at a time, whose
-//! outcome is that of all who wait for it. Anybody can send such tokens: past a burst, fetches wait for their turn, and
-//! nobody is refused for that, so that a key which is really new is known with the next fetch.
+//! Discovery and keys of an issuer. The discovery document is fetched at start; the keys when a token names an unknown
+//! one and the issuer has not said that they stay the same; by one request at a time, whose result all waiters share.
+//! Anybody can send such tokens: past a burst, fetches are delayed, and no token is refused for that, so that a key
+//! which is really new is known with the next fetch.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -36,7 +36,7 @@ const SHOWN: usize = 256;
 /// Most keys of one issuer.
 const KEYS: usize = 256;
 
-/// What a signature is checked with.
+/// Key that verifies signatures.
 enum Checked {
     Usual(DecodingKey),
     /// Of the largest curve, which the library for the others does not know.
@@ -93,17 +93,17 @@ impl Known {
     }
 }
 
-/// What became of fetching something.
+/// State of fetching a document.
 #[derive(Default)]
 struct Tried {
-    /// When that ended, and how.
+    /// Time and result of the last fetch.
     last: Option<(Instant, Result<(), String>)>,
-    /// When all fetches so far are paid for, each with a pause.
+    /// Time from which no fetch so far delays the next one.
     paid: Option<Instant>,
 }
 
 impl Tried {
-    /// How long the next fetch waits for its turn.
+    /// Delay of the next fetch.
     fn wait(&self, now: Instant) -> Duration {
         self.paid.map_or(Duration::ZERO, |paid| paid.saturating_duration_since(now + EVERY * (AT_ONCE - 1)))
     }
@@ -126,7 +126,7 @@ pub(super) struct Keys {
     tried: Mutex<Tried>,
 }
 
-/// Where an issuer says its keys are, and who it says it is.
+/// Fetches the discovery document of an issuer.
 async fn document(source: &Source, remote: &Remote) -> Result<Value, String> {
     let reply = source.get(remote, None).await?;
     match refusal(&reply) {
@@ -185,7 +185,7 @@ impl Keys {
         }
     }
 
-    /// Nothing is said any more of what was fetched.
+    /// Removes the metrics of the issuer's keys.
     pub(super) fn forget(&self) {
         if let Some(fetches) = &self.fetches {
             fetches.forget();
@@ -273,7 +273,7 @@ impl Keys {
         named.any(|k| k.checked.fits(algorithm, message, signature))
     }
 
-    /// Whether one of the issuer's keys signed a message.
+    /// Verifies the signature of a message with one of the issuer's keys.
     pub(super) async fn verify(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> Result<(), String> {
         let refused = |why: &str| format!("failed to verify signature: {why}");
         if self.verified(algorithm, id, message, signature) {

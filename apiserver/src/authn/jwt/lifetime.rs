@@ -1,5 +1,5 @@
-//! How long what an issuer published may be kept, in the issuer's own words. Only these put off a fetch: an issuer that
-//! says nothing is asked again whenever a token names a key that is not known.
+//! Lifetime of an issuer's documents, from their cache headers. Only these delay a fetch: an issuer without them is
+//! asked again whenever a token names an unknown key.
 
 use std::time::Duration;
 

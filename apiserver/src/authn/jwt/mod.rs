@@ -93,7 +93,7 @@ impl Issuers {
         Ok(Self { providers, stop: Some(stop.drop_guard()) })
     }
 
-    /// Whether all issuers have been reached.
+    /// Reports whether all issuers have been reached.
     pub fn ready(&self) -> bool {
         let _ = &self.stop;
         self.providers.iter().all(|p| p.keys.is_known())
@@ -125,7 +125,7 @@ impl Jwt {
         old.providers.iter().filter(|p| !stays(p)).for_each(|gone| gone.keys.forget());
     }
 
-    /// Whom a token stands for at a time (seconds). `None` for tokens of other issuers.
+    /// Authenticates a token at a time (seconds). `None` for tokens of other issuers.
     async fn check(&self, token: &str, now: f64) -> Result<Option<Identity>, AuthnError> {
         let Some(token) = Token::read(token) else { return Ok(None) };
         let issuers = self.issuers.load_full();
@@ -142,7 +142,7 @@ impl Jwt {
 /// A token taken apart; nothing of it is known to be true.
 struct Token<'t> {
     header: &'t str,
-    /// What is signed.
+    /// Signed part of the token.
     message: &'t str,
     signature: &'t str,
     claims: Value,
@@ -184,7 +184,7 @@ impl Provider {
         claims::identity(&self.issuer, &claims).map(Identity::from)
     }
 
-    /// Whether a token is of the issuer of these keys, for us, and valid at a time.
+    /// Verifies that a token is from the issuer of these keys, for one of our audiences, and valid at a time (seconds).
     async fn verify(&self, keys: &Keys, token: &Token<'_>, now: f64) -> Result<(), String> {
         registered::check(&token.claims).map_err(|why| format!("oidc: {why}"))?;
         self.audience(&token.claims)?;

@@ -64,7 +64,7 @@ pub(super) fn check(claims: &Value) -> Result<(), String> {
     distributed(claims, unlike)
 }
 
-/// Where claims are that are not in the token.
+/// Checks the claims that name sources of distributed claims.
 fn distributed(claims: &Value, unlike: impl Fn(&Value, &str, &str) -> Result<(), String>) -> Result<(), String> {
     let there = |name: &str| claims.get(name).filter(|value| !value.is_null());
     let empty = serde_json::Map::new();

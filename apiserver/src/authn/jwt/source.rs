@@ -1,5 +1,5 @@
-//! How issuers are reached: straight or through a network's proxy, trusting whom their configuration says, and on to
-//! where they redirect to, as Go's clients go.
+//! HTTP client for issuers: direct or through an egress proxy, with the configured authority, following redirects like
+//! Go's client.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const REDIRECTS: usize = 10;
 /// See the module.
 #[derive(Clone, Default)]
 pub(super) struct Source {
-    /// Whom to trust (PEM); the system's authorities when absent.
+    /// Certificate authority (PEM); the system's when absent.
     pub(super) ca: Option<String>,
     /// Opens the connections, where they do not go straight.
     pub(super) dialer: Option<Dialer>,
@@ -49,7 +49,7 @@ fn host(url: &str) -> Option<String> {
     Some(url.parse::<Uri>().ok()?.authority()?.to_string())
 }
 
-/// Where an answer leads to, if it does.
+/// Target of a redirect; `None` when the response is none.
 fn next(url: &str, reply: &Reply) -> Option<String> {
     if !matches!(reply.code, 301..=303 | 307 | 308) {
         return None;

@@ -1,11 +1,11 @@
-//! Which links of a page lead through the proxy again, and how they are written then.
+//! Rewriting of links in proxied pages: the links that lead through the proxy again, and their new form.
 
 use shared::url::{Url, joined};
 
-/// Where a page comes from, and under which path it is had here.
+/// Origin of a page, and its path at this server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Links {
-    /// What the client's request line says before its path, which is nothing where no other proxy wrote it.
+    /// Scheme of the client's request line; empty unless another proxy wrote one.
     pub scheme: String,
     /// See there.
     pub host: String,

@@ -1,4 +1,4 @@
-//! Where the start tags of a page are, found byte by byte as it comes; everything else passes as it is.
+//! Tokenizer of start tags in HTML, byte by byte; everything else passes unchanged.
 //!
 //! What is read as what is what golang.org/x/net/html reads it as, in its oddities too: text of some elements is no markup,
 //! and a tag that the page ends in is lost.
@@ -12,7 +12,7 @@ const RAW: [&str; 10] =
 /// The longest tag that is understood; others pass as they are.
 const LONGEST: usize = 1 << 20;
 
-/// What the next byte is read as.
+/// State of the tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Text,
@@ -77,7 +77,7 @@ enum Hidden {
 pub(super) struct Markup {
     links: Links,
     state: State,
-    /// What is not decided yet: the beginning of a tag.
+    /// Undecided bytes: the start of a tag.
     held: Vec<u8>,
     name_end: usize,
     attributes: Vec<Attribute>,
@@ -250,7 +250,7 @@ impl Markup {
         read
     }
 
-    /// Whether a byte ends a name, a key or a value.
+    /// Reports whether a byte ends a name, a key or a value.
     fn ends(&self, at: InTag, byte: u8, here: usize) -> bool {
         match at {
             InTag::Name => ends_name(byte),

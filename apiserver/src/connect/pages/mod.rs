@@ -29,23 +29,23 @@ pub(crate) use links::Links;
 use markup::Markup;
 use packing::{Pack, Packing, Unpack};
 
-/// What the other side says of pages of other origins is not for it to say.
+/// CORS headers of the backend, which are removed: the API server sets its own.
 const CORS: [&str; 4] = [
     "access-control-allow-credentials",
     "access-control-allow-headers",
     "access-control-allow-methods",
     "access-control-allow-origin",
 ];
-/// How much of an answer is read before it is begun.
+/// Bytes of a response that are read before it starts.
 const HELD: usize = 1 << 20;
-/// How much is read at once of what may grow a thousandfold.
+/// Bytes that are decompressed at a time: they may grow a thousandfold.
 const BITE: usize = 4 << 10;
 /// Up to here Go's server says how long an answer is.
 const MEASURED: usize = 2 << 10;
 
-/// What becomes of the bytes of an answer.
+/// Processing of a response body.
 enum Stage {
-    /// What only we asked to be packed.
+    /// Removes the compression that only the proxy asked for.
     Transport(Box<Unpack>),
     Page(Box<Page>),
 }
@@ -161,12 +161,12 @@ fn first(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Whether an answer is a page, whatever its character set.
+/// Reports whether a response is HTML, in any character set.
 fn is_page(headers: &HeaderMap) -> bool {
     first(headers, CONTENT_TYPE).split(';').next().unwrap_or_default().trim() == "text/html"
 }
 
-/// What is to become of a page, if anything.
+/// Prepares the rewriting of a page; `None` for responses that are passed unchanged.
 fn page(headers: &HeaderMap, links: Links) -> Option<Page> {
     let encoding = first(headers, CONTENT_ENCODING);
     let packing = Packing::named(encoding);

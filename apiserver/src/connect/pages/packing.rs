@@ -6,13 +6,13 @@ use std::mem;
 use flate2::write::{DeflateEncoder, GzEncoder, MultiGzDecoder};
 use flate2::{Compression, Decompress, FlushDecompress, Status};
 
-/// How long the head of what is packed with gzip is, and how it begins.
+/// Length and magic number of a gzip header.
 const HEAD: (usize, [u8; 2]) = (10, [0x1f, 0x8b]);
 
-/// How much room there is at first for what is taken out.
+/// Initial size of the decompression buffer, in bytes.
 const ROOM: usize = 16 << 10;
 
-/// How a body is packed.
+/// Compression of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     Gzip,
@@ -46,12 +46,12 @@ impl Unpack {
         }
     }
 
-    /// Whether nothing came.
+    /// Reports whether nothing was read yet.
     pub(super) fn is_untouched(&self) -> bool {
         matches!(self, Self::Gzip { head, .. } if head.is_empty())
     }
 
-    /// Whether nothing that is packed has begun.
+    /// Reports whether no gzip header has been read.
     pub(super) fn is_headless(&self) -> bool {
         matches!(self, Self::Gzip { head, .. } if head.len() < HEAD.0 || !head.starts_with(&HEAD.1))
     }

@@ -39,7 +39,7 @@ const LINKS: &[(&str, &[&str])] = &[
     ("video", &["poster", "src"]),
 ];
 
-/// What numbers of characters between 0x80 and 0x9f mean in pages: Windows-1252.
+/// Characters that numeric references between 0x80 and 0x9f mean in HTML: Windows-1252.
 const WINDOWS: [char; 32] = [
     '\u{20ac}', '\u{81}', '\u{201a}', '\u{192}', '\u{201e}', '\u{2026}', '\u{2020}', '\u{2021}', '\u{2c6}', '\u{2030}',
     '\u{160}', '\u{2039}', '\u{152}', '\u{8d}', '\u{17d}', '\u{8f}', '\u{90}', '\u{2018}', '\u{2019}', '\u{201c}',
@@ -56,7 +56,7 @@ pub(super) type Attribute = (Range<usize>, Range<usize>);
 /// A start tag from `<` to `>`.
 pub(super) struct Tag<'t> {
     pub raw: &'t [u8],
-    /// Where its name ends.
+    /// Offset at which the name ends.
     pub name_end: usize,
     pub attributes: &'t [Attribute],
 }
@@ -112,7 +112,7 @@ fn escape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What the value of an attribute says: line ends are one character, and references are what they stand for.
+/// Decodes an attribute's value: line ends become one character, and character references their characters.
 fn plain(value: &[u8]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(value.len());
     for (i, byte) in value.iter().enumerate() {
@@ -140,7 +140,7 @@ fn plain(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How long a reference by name is, and what it means, if anything. In links `&copy=1` is no copyright.
+/// Length and meaning of a named reference, if it is one. In links `&copy=1` is not a copyright sign.
 fn named(text: &[u8]) -> (usize, Option<String>) {
     let letters = text[1..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     let end = 1 + letters;
@@ -151,7 +151,7 @@ fn named(text: &[u8]) -> (usize, Option<String>) {
     (end, meaning.map(|meaning| (*meaning).to_owned()))
 }
 
-/// How long a reference by number is, and what it means. Numbers overflow as they do for Go, which are no characters.
+/// Length and meaning of a numeric reference. Numbers overflow as in Go, and are then no characters.
 fn numbered(text: &[u8]) -> (usize, Option<String>) {
     let nothing = (1, None);
     // Go asks for as much.

@@ -27,7 +27,7 @@ fn rewritten(page: &str, length: usize) -> String {
     String::from_utf8(out).expect("text")
 }
 
-/// What apimachinery 0.35.4 makes of these. (A hundred thousand more, thrown together at random, came out the same.)
+/// Rewritten pages equal those of apimachinery 0.35.4. (So did a hundred thousand random ones.)
 #[test]
 fn links_of_pages() {
     for (page, want) in [
@@ -72,7 +72,7 @@ fn no_tag_takes_all_the_memory() {
     assert_eq!(rewritten(&page, 4096), page, "it is not understood");
 }
 
-/// What is answered, with what is said of it.
+/// Runs a response through the rewriting; returns its headers and body.
 async fn answered(headers: &[(&str, &str)], parts: Vec<Vec<u8>>) -> Result<(HeaderMap, Vec<u8>), String> {
     let mut response = HttpResponse::Ok();
     for header in headers {
@@ -141,7 +141,7 @@ async fn what_is_packed_stays_packed() {
     }
 }
 
-/// What is a stream is passed on as it comes, and where there is no body nothing is missing.
+/// Streams pass without delay, and a missing body stays missing.
 #[tokio::test]
 async fn what_only_we_asked_to_be_packed() {
     let mut packer = GzEncoder::new(Vec::new(), Compression::fast());

@@ -68,7 +68,7 @@ const WORDS: [&str; 65] = [
     "keep-alive",
     "origin",
 ];
-/// What follows the words.
+/// Text behind the words of the dictionary.
 const REST: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
 203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden\
 404 Not Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept \

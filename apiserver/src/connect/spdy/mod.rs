@@ -23,7 +23,7 @@ const LONGEST: usize = 1 << 20;
 /// Longest header block, decompressed.
 const LONGEST_HEADERS: usize = 64 << 10;
 
-/// Why the other side cannot be understood.
+/// Reasons for which the peer cannot be understood.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpdyError {
     /// A frame's length is beyond reason.
@@ -40,7 +40,7 @@ pub enum SpdyError {
     Headers,
 }
 
-/// What the other side sent.
+/// Frame of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A new stream.
@@ -49,14 +49,14 @@ pub enum Frame {
         stream: u32,
         /// Its headers.
         headers: Vec<(String, String)>,
-        /// Nothing will come on it.
+        /// The stream is half-closed: no data follows.
         fin: bool,
     },
     /// The answer to a stream of ours.
     Accepted {
         /// Its number.
         stream: u32,
-        /// Nothing will come on it.
+        /// The stream is half-closed: no data follows.
         fin: bool,
     },
     /// Bytes.
@@ -65,7 +65,7 @@ pub enum Frame {
         stream: u32,
         /// The bytes.
         bytes: Bytes,
-        /// They are the last.
+        /// The stream ends with these bytes.
         fin: bool,
     },
     /// The stream is broken off.

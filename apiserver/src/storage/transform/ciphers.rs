@@ -112,7 +112,7 @@ impl Cipher {
         XSalsa20Poly1305::new_from_slice(key).ok().map(|c| Self::Secretbox(Box::new(c)))
     }
 
-    /// As the configuration names it.
+    /// Name in error texts.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Cbc(_) => "AES-CBC",

@@ -11,7 +11,7 @@ use super::kms::{Kms, Timeout};
 use super::{Chain, Key, Kind, Provider, Table};
 use crate::registry;
 
-/// Why a configuration cannot be used.
+/// Errors of an encryption configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file.
@@ -19,7 +19,7 @@ pub enum ConfigError {
     Read {
         /// Its path.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         why: String,
     },
     /// Its syntax.
@@ -27,15 +27,15 @@ pub enum ConfigError {
     Decode {
         /// Its path.
         path: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
-    /// What it says.
+    /// An invalid field.
     #[error("{field}: {why}")]
     Invalid {
         /// The field, such as `resources[0].providers[1].aescbc.keys[0].secret`.
         field: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
 }
@@ -106,10 +106,10 @@ struct KmsConfig {
     timeout: Option<String>,
 }
 
-/// Which keys of etcd a chain is for.
+/// Keys that a chain of transformers applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Those below these prefixes.
+    /// Keys below these prefixes.
     Below(Vec<String>),
     /// All.
     All,
@@ -287,7 +287,7 @@ fn kms(
     Ok(made_now)
 }
 
-/// What a configuration file comes to.
+/// Parsed configuration.
 pub(super) struct Read {
     pub(super) table: Table,
     /// Services to be asked for their health.

@@ -25,7 +25,7 @@ use super::ciphers::{Aes, gcm_open, gcm_seal};
 use super::meters::{Meters, Way, made_key};
 use super::{Error, Opened};
 
-/// How long writes go on after the service last confirmed its key.
+/// Duration for which writes go on after the service last confirmed its key.
 const CONFIRMED_FOR: Duration = Duration::from_secs(3 * 60);
 /// Between two questions for the service's health when it is well.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(60);
@@ -100,7 +100,7 @@ struct EncryptResponse {
     annotations: BTreeMap<String, Vec<u8>>,
 }
 
-/// What stands in etcd behind the prefix.
+/// Stored form behind the prefix.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Envelope {
     #[prost(bytes = "vec", tag = "1")]
@@ -128,7 +128,7 @@ struct Source {
 }
 
 impl Source {
-    /// Whether keys can be made of it.
+    /// Validates the seed or key.
     fn check(&self) -> Result<(), Error> {
         let length = self.secret.len();
         match self.from_seed {
@@ -221,12 +221,12 @@ impl Kms {
         }
     }
 
-    /// As configured.
+    /// Name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the service said of itself when it was last asked.
+    /// Health of the service at the last check.
     pub fn health(&self) -> Result<(), String> {
         self.health.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! What encryption and key management services cost, under upstream's names.
+//! Metrics of encryption at rest and KMS, under upstream's names.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instan
     }
 }
 
-/// Which way a value goes.
+/// Direction of a transformation.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// To etcd.

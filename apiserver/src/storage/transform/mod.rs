@@ -26,10 +26,10 @@ use ciphers::Cipher;
 use meters::Way;
 pub use meters::publish;
 
-/// What all sealed values begin with.
+/// Prefix of all encrypted values.
 const SEALED: &[u8] = b"k8s:enc:";
 
-/// Why bytes could not be sealed or opened.
+/// Errors of transformers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No provider of the resource knows the prefix.
@@ -72,9 +72,9 @@ enum Kind {
 /// Opened bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// As they were before sealing.
+    /// Decrypted bytes.
     pub bytes: Vec<u8>,
-    /// They would be sealed differently now.
+    /// The value would be encrypted differently now.
     pub stale: bool,
 }
 
@@ -139,7 +139,7 @@ fn prefix_of<'c>(chain: &'c [Provider], sealed: &[u8]) -> &'c [u8] {
     chain.iter().find(of).map_or(&[], |p| &p.prefix)
 }
 
-/// What a key is about: its first part, or the first two of a custom resource.
+/// Resource of a key: its first segment, or the first two of a custom resource.
 fn resource_of(tail: &str) -> &str {
     let path = tail.trim_start_matches('/');
     let first = path.split('/').next().unwrap_or(path);

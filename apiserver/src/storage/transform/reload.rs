@@ -14,7 +14,7 @@ use crate::reloads::Reloads;
 
 /// Between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a configuration's services may take to become well before the server gives up on it.
+/// Longest wait for the services of a new configuration to become healthy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A configuration in use.
@@ -43,7 +43,7 @@ impl Loaded {
         }
     }
 
-    /// What is wrong with the services behind a check, if anything.
+    /// Health of the services behind a check.
     pub fn check(&self, name: &str) -> Result<(), String> {
         let services = self.services.load();
         match name.strip_prefix("kms-provider-").and_then(|i| i.parse::<usize>().ok()) {

@@ -1,4 +1,4 @@
-//! What configurations seal with which prefixes, and what is wrong with others.
+//! Tests of encryption configurations: prefixes of stored values, and errors.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What an issuer is called, where it is found and whom its tokens are for.
+//! Validation of issuers: URL, discovery URL, audiences.
 
 use std::collections::HashSet;
 

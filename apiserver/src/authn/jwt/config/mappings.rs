@@ -1,4 +1,4 @@
-//! What becomes of the claims of a token: the parts of a user, and the rules for claims and user.
+//! Validation of claim mappings: the parts of a user, and the rules for claims and user.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::{Mapping, Rule};
 use crate::access::tree;
 use crate::expressions::{self, Dialect, Wanted};
 
-/// Whether an expression can be compiled; a message where not.
+/// Compiles an expression; reports whether it can be, and an error when not.
 fn compiles(dialect: Dialect, expression: &str, wanted: Wanted, path: Path, errors: &mut Vec<Error>) -> bool {
     match expressions::problem(dialect, expression, wanted) {
         None => true,
@@ -105,7 +105,7 @@ pub(super) fn read_uid(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> M
     }
 }
 
-/// Whether a key belongs to a name only Kubernetes may use.
+/// Reports whether a key is in a domain reserved for Kubernetes.
 fn reserved(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else { return false };
     ["kubernetes.io", "k8s.io"].iter().any(|own| domain == *own || domain.ends_with(&format!(".{own}")))
@@ -172,12 +172,12 @@ pub(super) fn read_user_rules(entry: &Value, path: &Path, errors: &mut Vec<Error
     rules
 }
 
-/// Whether an expression reads a claim by its name.
+/// Reports whether an expression reads a claim by name.
 fn reads(expression: &str, claim: &str) -> bool {
     Regex::new(&format!(r"\bclaims\s*\.\s*\??\s*{claim}\b")).is_ok_and(|pattern| pattern.is_match(expression))
 }
 
-/// Whoever is named by an address must have shown that it is his.
+/// Requires `email_verified` where the username comes from `email`.
 pub(super) fn check_email(
     username: &Mapping,
     extra: &[(String, String)],
