@@ -1,5 +1,5 @@
-//! What an authorisation decision costs among 5,000 roles and 10,000 bindings: one JSON line a question, with the limit
-//! it is held to. Time is that of the processor, so that others on the machine do not count.
+//! Cost of an authorization decision among 5,000 roles and 10,000 bindings: one JSON line per request, with its limit.
+//! Measured in CPU time, so that others on the machine do not count.
 
 use apiserver::authz::Observer as _;
 use apiserver::authz::rbac::Index;

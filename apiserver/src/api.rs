@@ -18,7 +18,7 @@ use shared::status::Status;
 use crate::egress::Egress;
 use crate::registry::Rows;
 
-/// What a request asks for, read from its method and path alone.
+/// Request info: verb, resource, namespace and name, read from method and path alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     /// True for paths below `/api/<version>` and `/apis/<group>/<version>` that name a resource.
@@ -63,11 +63,11 @@ pub trait Reader: Send + Sync {
     fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>>;
     /// Waits until the resource has been read and its version is another one than `since`.
     fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()>;
-    /// How much is stored of a resource; `None` for one that is not stored here.
+    /// Storage statistics of a resource; `None` for one that is not stored here.
     fn stored(&self, group: &str, plural: &str) -> Option<Stored>;
 }
 
-/// What is stored of a resource.
+/// Storage statistics of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     /// Objects.
@@ -86,7 +86,7 @@ pub struct Changed {
     pub object: Option<Arc<Value>>,
 }
 
-/// What changed in a resource.
+/// Changes of a resource since a version.
 pub struct Changes {
     /// The version to ask with next.
     pub version: u64,
@@ -168,7 +168,7 @@ impl Api {
         self.rows.storage(group, plural).ok_or_else(Status::generic_not_found)
     }
 
-    /// What is served.
+    /// Resources that are served.
     pub fn rows(&self) -> &Rows {
         &self.rows
     }
@@ -232,7 +232,7 @@ impl Api {
     }
 }
 
-/// What every room may hold on to for the life of the process.
+/// Shared state of the process that every component may hold.
 #[derive(Clone)]
 pub struct Context {
     /// The parsed command line.
@@ -241,7 +241,7 @@ pub struct Context {
     pub reader: Arc<dyn Reader>,
     /// In-process writes.
     pub api: Api,
-    /// What is served now.
+    /// Resources that are served now.
     pub rows: Rows,
     /// Named background work, ended at shutdown.
     pub tasks: TaskGroup,
@@ -272,9 +272,9 @@ pub trait TokenIssuer: Send + Sync {
 pub struct Issued {
     /// The request with `status` filled in.
     pub object: Value,
-    /// What the client should know.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
-    /// What the token is known by.
+    /// Credential ID of the token.
     pub credential: String,
 }
 
@@ -295,6 +295,6 @@ pub trait Virtual: Send + Sync {
 /// Asks the authorisers whether something is allowed; implemented by `access`.
 #[async_trait]
 pub trait Permits: Send + Sync {
-    /// Nothing, or the reason of the refusal.
+    /// Asks the authorizers; an error is the reason of the refusal.
     async fn ask(&self, attributes: &shared::authz::Attributes) -> Result<(), String>;
 }

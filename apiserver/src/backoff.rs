@@ -10,7 +10,7 @@ use rand::Rng as _;
 pub(crate) struct Backoff {
     first: Duration,
     longest: Duration,
-    /// How much longer the next one is: so many times, divided by so much.
+    /// Growth of the delay: numerator and denominator.
     grows: (u32, u32),
     /// By how many hundredths a pause may be longer, so that not all come back at once.
     jitter: u32,
@@ -33,7 +33,7 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// How long to wait now.
+    /// Returns the next delay and lengthens the one after it.
     pub(crate) fn pause(&mut self) -> Duration {
         let (times, by) = self.grows;
         let pause = self.next;

@@ -13,13 +13,13 @@ use shared::status::field::aggregate;
 
 /// Programs remembered.
 const PROGRAMS: usize = 1024;
-/// What is said when there is nothing left to spend.
+/// Error text of an exhausted cost budget.
 pub const EXHAUSTED: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 type Compiled = Result<Arc<Program>, String>;
 
-/// Where an expression stands.
+/// Environment of an expression, which decides its variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// In a validating policy or a webhook's match condition; whether there are `params`.
@@ -96,7 +96,7 @@ fn review() -> Type {
     )
 }
 
-/// What an expression must come to.
+/// Expected type of an expression's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wanted {
     /// Anything.
@@ -151,7 +151,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Those of a place.
+    /// Declares the variables of an environment.
     pub fn of(dialect: Dialect) -> Self {
         Self { dialect, declared: dialect.declared(), mark: String::new() }
     }
@@ -162,7 +162,7 @@ impl Names {
         self.mark.push(';');
     }
 
-    /// The same for what is said of a refusal: that is not asked of anybody.
+    /// Declares the same variables without the authorizer, for message expressions.
     #[must_use]
     pub fn without_authorizer(&self) -> Self {
         let mut names = self.clone();
@@ -209,7 +209,7 @@ impl Names {
     }
 }
 
-/// What is wrong with an expression at a place.
+/// Compilation error of an expression; `None` when it is valid.
 pub fn problem(dialect: Dialect, expression: &str, wanted: Wanted) -> Option<String> {
     Names::of(dialect).compile(expression, wanted).err()
 }
@@ -232,7 +232,7 @@ impl<'a> Scope<'a> {
         self.values.set(name, value);
     }
 
-    /// What is left to spend.
+    /// Remaining budget.
     pub fn left(&self) -> u64 {
         self.budget.left()
     }
@@ -242,7 +242,7 @@ impl<'a> Scope<'a> {
         self.budget = Budget::new(budget);
     }
 
-    /// Whether everything is spent.
+    /// Reports whether the budget is exhausted.
     pub fn is_exhausted(&self) -> bool {
         self.budget.is_exhausted()
     }
@@ -310,7 +310,8 @@ fn failed(expression: &str, why: &Error) -> String {
     format!("expression '{expression}' resulted in error: {why}")
 }
 
-/// Whether all conditions are true, within their own budget. One that is false wins over those that fail.
+/// Evaluates match conditions within their own budget; reports whether all are true. One that is false wins over those
+/// that fail.
 pub fn hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, String> {
     scope.spend_from(cel::MATCH_CONDITIONS_BUDGET);
     let mut failures = Vec::new();

@@ -1,4 +1,4 @@
-//! What is counted when a file that configures the server is read again while it runs, under upstream's names.
+//! Metrics of configuration reloads, under upstream's names.
 
 use prometheus::{CounterVec, GaugeVec};
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ pub(crate) struct Reloads {
     server: String,
 }
 
-/// As metrics name what they do not show.
+/// Hash of a value, for labels that must not contain it.
 pub(crate) fn hashed(bytes: &[u8]) -> String {
     let hash: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hash}")

@@ -33,13 +33,13 @@ const REMEMBERED: usize = 10_000;
 enum Mode {
     /// A pod's service account as the pod's node.
     AssociatedNode,
-    /// As any node.
+    /// Impersonate any node (`impersonate:arbitrary-node`).
     ArbitraryNode,
-    /// As a service account.
+    /// Impersonate a service account (`impersonate:serviceaccount`).
     ServiceAccount,
-    /// As anybody else.
+    /// Impersonate any other user (`impersonate:user-info`).
     UserInfo,
-    /// As was always possible.
+    /// Impersonate under the verb `impersonate` of earlier releases.
     Legacy,
 }
 
@@ -78,12 +78,12 @@ impl Mode {
         }
     }
 
-    /// What the audit log says of it.
+    /// Constraint in the audit log.
     fn constraint(self) -> &'static str {
         if self == Self::Legacy { "" } else { self.verb() }
     }
 
-    /// Whether it is about such a wish of such a user.
+    /// Reports whether the mode applies to such an impersonation by such a user.
     fn takes(self, wish: &Wish, user: &UserInfo) -> bool {
         let bare = wish.uid.is_empty() && wish.groups.is_empty() && wish.extra.is_empty();
         let (node, account) = (node(&wish.name), service_account(&wish.name));
@@ -110,7 +110,7 @@ impl Mode {
     }
 }
 
-/// What must be allowed for a request with a wish in a mode; nothing where the mode is not about it.
+/// Plans the checks of an impersonation in a mode; `None` where the mode does not apply.
 fn plan(mode: Mode, wish: &Wish, request: &Attributes) -> Option<Vec<Step>> {
     if !mode.takes(wish, &request.user) {
         return None;
@@ -133,7 +133,7 @@ fn plan(mode: Mode, wish: &Wish, request: &Attributes) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// What is asked about the parts of the other user.
+/// Builds the checks of the parts of the impersonated user.
 struct Parts<'a> {
     mode: Mode,
     wish: &'a Wish,
@@ -154,7 +154,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Where names and groups are asked about.
+    /// API group of the checks of names and groups.
     fn group(&self) -> &'static str {
         if self.mode == Mode::Legacy { "" } else { AUTHENTICATION }
     }
@@ -211,7 +211,7 @@ impl Parts<'_> {
     }
 }
 
-/// What is wrong with the keys and values of somebody's extra fields.
+/// Returns the error of invalid keys and values of extra fields.
 fn unfit(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     extra.iter().find_map(|(key, values)| {
         let mut wrong = Vec::new();
@@ -242,7 +242,7 @@ pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
     Err(Status::bad_request(&format!("requested {} without impersonating a user name", shown(&wish))))
 }
 
-/// As Go shows the struct.
+/// Formats the struct as Go's `%#v` does.
 fn shown(wish: &Wish) -> String {
     let list = |items: &[String]| {
         let items: Vec<String> = items.iter().map(|item| go_quote(item)).collect();
@@ -263,7 +263,7 @@ fn shown(wish: &Wish) -> String {
 pub(super) struct Modes(Mutex<HashMap<String, Mode>>);
 
 impl Modes {
-    /// Whom to take the sender of a request for, and what the audit log says of it.
+    /// Authorizes the impersonation; returns the impersonated user and the constraint for the audit log.
     pub(super) async fn settle(
         &self,
         access: &Access,
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// What is asked in a mode, in short.
+    /// Lists the checks of a mode in short.
     fn asked(mode: Mode, wish: &Wish, user: UserInfo) -> Option<Vec<String>> {
         let line = |q: &Attributes| {
             format!("{} {}/{}/{} {}/{}", q.verb, q.api_group, q.resource, q.subresource, q.namespace, q.name)

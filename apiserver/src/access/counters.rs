@@ -1,4 +1,4 @@
-//! What the chain counts, by upstream's names.
+//! Metrics of the access filters, under upstream's names.
 
 use std::time::Instant;
 

@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime};
 use shared::run::Shutdown;
 use tokio::time::Instant;
 
-/// How often a file's stamp is looked at.
+/// Interval at which a file's modification is checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// When a content is tried again that could not be used yet.
+/// Interval at which unusable content is tried again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What tells two states of a file apart without reading it.
+/// Modification time and size, which tell two states of a file apart without reading it.
 fn stamp(path: &str) -> Option<(SystemTime, u64)> {
     let found = std::fs::metadata(path).ok()?;
     Some((found.modified().ok()?, found.len()))
@@ -58,7 +58,7 @@ pub(super) async fn follow(
 mod tests {
     use super::*;
 
-    /// What could not be used is told again after a while, and what was is not.
+    /// Unusable content is reported again after a while, and used content is not.
     #[tokio::test(start_paused = true)]
     async fn changes_are_told_and_nothing_else() {
         let path = std::env::temp_dir().join(format!("followed-{}", uuid::Uuid::new_v4()));

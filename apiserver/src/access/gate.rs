@@ -1,5 +1,5 @@
-//! Whether there is room for a request: by priority and fairness, or without it by counting. Requests that take as
-//! long as the client likes are not held up; a watch is, until it has begun.
+//! Concurrency limits of requests: priority and fairness, or max-in-flight without it. Long-running requests are
+//! exempt; a watch is not while it starts.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::inflight::{self, Limits};
 use crate::api::RequestInfo;
 use crate::flowcontrol::{Classified, FlowControl, Seat, Watching};
 
-/// What every client is told that finds no room.
+/// Text of the response to a rejected request (429).
 pub const TRY_AGAIN: &str = "Too many requests, please try again later.";
 
 /// See the module.
@@ -22,7 +22,7 @@ pub enum Gate {
     Counted(Limits),
 }
 
-/// What holds a request's room until it is dropped.
+/// Concurrency that a request holds until dropped.
 #[derive(Debug)]
 pub enum Permit {
     /// Of a priority level.
@@ -34,7 +34,7 @@ pub enum Permit {
 /// There is no room.
 pub(super) struct Full {
     pub(super) status: Status,
-    /// What flow control made of the request.
+    /// Flow schema and priority level of the request.
     pub(super) classified: Option<Classified>,
 }
 
@@ -78,7 +78,7 @@ impl Gate {
 }
 
 impl Permit {
-    /// What the request was classified as.
+    /// Flow schema and priority level of the request.
     pub fn classified(&self) -> Option<Classified> {
         match self {
             Self::Seat(seat) => Some(seat.classified()),

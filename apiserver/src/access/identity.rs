@@ -1,4 +1,4 @@
-//! Who this server is among several: upstream's name for it, made from the machine's name.
+//! Identity of this API server: upstream's name for it, derived from the host name.
 
 use data_encoding::BASE32_NOPAD;
 use sha2::{Digest, Sha256};

@@ -12,7 +12,7 @@ const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// The group of what is asked about where the core group has nothing like it.
 pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Whom a request asks to be taken for.
+/// Impersonation that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) name: String,
@@ -41,7 +41,7 @@ pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
 }
 
 impl Wish {
-    /// What the headers say.
+    /// Reads the impersonation headers.
     pub(super) fn read(headers: &dyn Headers) -> Self {
         let one = |name: &str| headers.all(name).first().map(|v| v.clone().into_owned()).unwrap_or_default();
         let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -65,7 +65,7 @@ impl Wish {
         groups.chain(extra).chain(uid).collect()
     }
 
-    /// What the real user must be allowed.
+    /// Lists the permissions that the real user needs.
     pub(super) fn questions(&self, user: &UserInfo) -> Vec<Attributes> {
         let ask = |group: &str, resource: &str, name: &str| Attributes {
             user: user.clone(),

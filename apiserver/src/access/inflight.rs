@@ -1,5 +1,5 @@
-//! How many requests are worked on at once, without priority and fairness: reading and changing requests each have a
-//! limit, and what does not fit is sent away. `system:masters` always get an answer.
+//! Max-in-flight limits without priority and fairness: read-only and mutating requests have one each, and what exceeds
+//! it is rejected. `system:masters` is exempt.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What stands between a request and its verb: who asks, on whose behalf, whether there is room, whether it is
-//! allowed. In comes a request's head, out goes the user to act as, or the refusal.
+//! Filters between a request and its verb: authentication, impersonation, concurrency, authorization. In: a request's
+//! head. Out: the user to act as, or the error.
 //!
 //! Answers for upstream's filter chain (authentication, impersonation, max-in-flight, authorisation) and for the
 //! review resources, which ask the same parties. Nothing here reads a body or writes a response.
@@ -41,7 +41,7 @@ use crate::serve::spans::FILTERS;
 use crate::tokens::ServiceAccounts;
 use crate::verbs::query::Query;
 
-/// What the chain looks at.
+/// Head of a request, as the filters see it.
 pub struct Head<'a> {
     /// HTTP method.
     pub method: &'a str,
@@ -51,29 +51,29 @@ pub struct Head<'a> {
     pub headers: &'a dyn Headers,
     /// The client's certificate chain, leaf first, unverified.
     pub certificates: &'a [CertificateDer<'static>],
-    /// What the path says.
+    /// Request info.
     pub info: &'a RequestInfo,
 }
 
 /// The way is free.
 #[derive(Debug)]
 pub struct Pass {
-    /// Whom to act as.
+    /// User to act as.
     pub user: UserInfo,
     /// Held until the response is written; none for requests that take as long as the client likes.
     pub permit: Option<Permit>,
 }
 
-/// What the chain found out on the way, for the audit log; filled in whether the request gets through or not.
+/// Findings of the filters for the audit log; filled in whether the request gets through or not.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// Whom the caller asked to be taken for.
+    /// Impersonated user.
     pub impersonated: Option<UserInfo>,
     /// The verb of constrained impersonation that he was allowed it by.
     pub constraint: &'static str,
     /// Annotations of the audit event.
     pub annotations: BTreeMap<String, String>,
-    /// What flow control made of the request.
+    /// Flow schema and priority level of the request.
     pub classified: Option<Classified>,
 }
 
@@ -172,7 +172,7 @@ impl Access {
         Err(deny::unauthorised_request(&question, &verdict.reason).into())
     }
 
-    /// Whom a user acts as.
+    /// Resolves impersonation: returns the user that a user acts as.
     async fn acting(&self, head: &Head<'_>, user: UserInfo, notes: &mut Notes) -> Result<UserInfo, Status> {
         let other = match &self.modes {
             Some(modes) => {
@@ -194,7 +194,7 @@ impl Access {
         Ok(other)
     }
 
-    /// Whether the authorisers allow something.
+    /// Reports whether the authorizers allow a request.
     pub async fn allows(&self, question: &Attributes) -> bool {
         self.authorization.allows(question).await
     }
@@ -210,7 +210,7 @@ impl Access {
         deny::unauthorised_request(question, reason)
     }
 
-    /// Whether there is room for requests.
+    /// Concurrency limits of requests.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -220,7 +220,7 @@ impl Access {
         &self.authorization
     }
 
-    /// Whether RBAC is among the authorisers.
+    /// Reports whether RBAC is among the authorizers.
     pub fn rbac_enabled(&self) -> bool {
         self.rbac
     }

@@ -22,9 +22,9 @@ const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// Answers all of them.
 pub struct Reviews {
-    /// Whom to ask what is allowed.
+    /// Authorizers.
     pub authorization: Arc<Authorization>,
-    /// Whom to ask about tokens.
+    /// Service-account tokens.
     pub tokens: Tokens,
 }
 

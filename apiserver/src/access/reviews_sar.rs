@@ -26,7 +26,7 @@ impl<'a> Spec<'a> {
         Self { spec, resource: part("resourceAttributes"), other: part("nonResourceAttributes") }
     }
 
-    /// What is wrong with it; `about` a user given in it, or about the caller.
+    /// Validates the spec; `about` tells one that names a user from a self review.
     pub(super) fn validate(&self, about: bool) -> Vec<Error> {
         let mut errors = Vec::new();
         let path = Path::new("spec");
@@ -94,7 +94,7 @@ impl<'a> Spec<'a> {
         }
     }
 
-    /// What of the selectors could not be understood. Less is selected then, so nobody is allowed more for it.
+    /// Lists the selectors that could not be parsed. They are ignored, which selects more and never allows more.
     pub(super) fn ignored(&self) -> Vec<String> {
         let said = |name: &str, (kept, failed): (String, bool)| {
             let how = if kept.is_empty() { "ignored" } else { "partially ignored" };
@@ -210,9 +210,9 @@ fn check_requirement(requirement: &Value, path: &Path, label: bool, errors: &mut
     }
 }
 
-/// What is wrong with metadata that a client gave a review: there is nothing to keep it with. `but` is let pass.
+/// Validates that a review has no metadata, which is not stored. `but` is an allowed field.
 pub(super) fn validate_metadata(review: &Value, but: &str) -> Option<Error> {
-    /// What is not the client's to say.
+    /// System fields of metadata.
     const SYSTEM: [&str; 6] =
         ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "managedFields", "selfLink", "uid"];
     let given = review.get("metadata").and_then(Value::as_object)?;
@@ -229,7 +229,7 @@ pub(super) fn validate_metadata(review: &Value, but: &str) -> Option<Error> {
     kept.keys().any(|field| field != but).then(|| Error::invalid("metadata", Value::Object(kept), &why))
 }
 
-/// What is wrong with a local review posted in a namespace.
+/// Validates a local review that was posted in a namespace.
 pub(super) fn validate_local(review: &Value, namespace: &str) -> Vec<Error> {
     let path = Path::new("spec");
     let mut errors = Vec::new();

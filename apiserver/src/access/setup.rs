@@ -25,7 +25,7 @@ use crate::flowcontrol::FlowControl;
 use crate::reloads::{Reloads, hashed};
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
 
-/// Why the chain cannot be set up.
+/// Errors of the setup of the filters.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Service-account keys.
@@ -174,9 +174,9 @@ fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
     }
 }
 
-/// How long an identity is believed without asking again; as upstream.
+/// Lifetime of a cached authentication; as upstream.
 const BELIEVED: Duration = Duration::from_secs(10);
-/// How long new issuers may take to be reached before the old ones are kept.
+/// Longest wait for new issuers to be reached before the old ones are kept.
 const REACHED_WITHIN: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 const NONE: &[Value] = &[];
 
-/// What is at a JSON pointer whose steps are names of fields or numbers. Unlike [`Value::pointer`] it knows no escapes,
-/// and so makes nothing on the way: every write looks at a hundred fields.
+/// Returns the value at a JSON pointer whose steps are names of fields or indexes. Unlike [`Value::pointer`] it knows
+/// no escapes, and so allocates nothing: every write looks at a hundred fields.
 pub fn find<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     pointer.split('/').skip(1).try_fold(object, |value, step| match value {
         Value::Object(fields) => fields.get(step),
@@ -51,7 +51,7 @@ pub fn map<'a>(object: &'a Value, pointer: &str) -> Option<&'a Map<String, Value
     find(object, pointer).and_then(Value::as_object)
 }
 
-/// Whether a field is present and not null.
+/// Reports whether a field is present and not null.
 pub fn has(object: &Value, pointer: &str) -> bool {
     find(object, pointer).is_some_and(|v| !v.is_null())
 }

@@ -1,4 +1,4 @@
-//! Whether a server behind an API service can be used: what the objects say ([`judge`]), then what it answers itself.
+//! Availability of aggregated API servers: from the cluster's objects ([`judge`]), then from the server's own response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,8 @@ pub(super) fn set(object: &mut Value, condition: &Condition, now: &str) -> bool 
     changed
 }
 
-/// What keeps an API service from being used as far as its service and endpoint slices say.
+/// Returns the `Available` condition of an API service as far as its service and endpoint slices decide it; `None` when
+/// they are fine.
 pub(super) fn judge(api: &ApiService, service: Option<&Value>, slices: &[Arc<Value>]) -> Option<Condition> {
     let behind = api.behind.as_ref()?;
     let (namespace, name) = (&behind.namespace, &behind.name);

@@ -68,7 +68,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     }
 }
 
-/// Whom the server itself is to others.
+/// Identity of the aggregator towards other servers.
 pub(super) fn aggregator() -> UserInfo {
     UserInfo {
         name: "system:kube-aggregator".to_owned(),
@@ -144,7 +144,7 @@ impl Backend {
         Ok(Self { target, direct: true, tls: Arc::new(tls), name, egress, client, probe })
     }
 
-    /// Where the server is now: `host:port`.
+    /// Current address of the server: `host:port`.
     pub(super) fn address(&self, reader: &dyn Reader) -> Result<String, String> {
         self.target.address(reader, self.direct)
     }
@@ -214,7 +214,7 @@ impl Backend {
         self.fetch_as((&self.address(reader)?, path), &aggregator(), headers, limit).await
     }
 
-    /// The same from an address, as a user.
+    /// Fetches a path from an address as a user.
     pub(super) async fn fetch_as(
         &self,
         (address, path): (&str, &str),
@@ -239,7 +239,7 @@ impl Backend {
         answer.map(|answer| answer.status().as_u16()).map_err(|error| self.words(&address, &error))
     }
 
-    /// What went wrong, in the words operators know.
+    /// Describes a failure in Go's words.
     fn words(&self, address: &str, error: &hyper_util::client::legacy::Error) -> String {
         let mut source = error.source();
         while let Some(inner) = source {

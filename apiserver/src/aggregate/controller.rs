@@ -28,31 +28,31 @@ use crate::registry::{Rows, meta};
 const TOGETHER: Duration = Duration::from_millis(20);
 /// A server is asked again after this time, without a reason.
 const AGAIN: Duration = Duration::from_secs(30);
-/// The same after a failure, doubled with each one up to [`AGAIN`].
+/// Shortest interval after a failure, doubled with each one up to [`AGAIN`].
 const SOON: Duration = Duration::from_secs(5);
 /// Pause after a failed write.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The same at start, where others wait for it.
+/// Interval at start, where others wait for the result.
 const AT_START: Duration = Duration::from_millis(50);
 /// Writes under way at once.
 const WRITES: usize = 32;
 
-/// How the checks of one server go.
+/// State of the checks of one server.
 struct Check {
-    /// What was checked: it is done again when this changes.
+    /// Hash of the checked parts: a change makes the check due.
     of: u64,
-    /// What the last one brought: it is done again when somebody says otherwise.
+    /// Condition of the last check: it is due again when somebody writes another.
     found: Option<Condition>,
     due: Instant,
     failures: u32,
     running: bool,
 }
 
-/// What a check brought.
+/// Result of a check.
 struct Checked {
     name: String,
     condition: Condition,
-    /// What the server said of its resources; none when it did not answer.
+    /// Discovery of the server; none when it did not respond.
     entry: Option<Value>,
 }
 
@@ -357,7 +357,7 @@ impl Controller {
     }
 }
 
-/// Whether a service's condition is that already.
+/// Reports whether a service has this condition.
 fn says(service: &ApiService, condition: &Condition) -> bool {
     service.available.as_ref().is_some_and(|(status, reason, message)| {
         status == condition.status && reason == condition.reason && *message == condition.message

@@ -15,14 +15,14 @@ use crate::access::tree;
 use crate::api::{Reader, RequestInfo};
 use crate::registry::version_rank;
 
-/// What a server is asked for; it may know only a later one of these.
+/// `Accept` header of discovery; a server may know only a later one of these.
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
     application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest document read.
 const LIMIT: usize = 8 << 20;
 
-/// Where a group stands among others.
+/// Position of a group among others.
 pub type Place = (Reverse<Option<i64>>, String);
 
 impl Directory {
@@ -38,7 +38,7 @@ impl Directory {
         (Reverse(versions.map(|version| self.priorities(group, version).0).max()), group.to_owned())
     }
 
-    /// Whether the server that answers a group version said that it has what a request is for.
+    /// Reports whether the discovery of an aggregated group version lists the resource of a request.
     pub fn lists(&self, info: &RequestInfo) -> bool {
         if self.remote(&info.api_group, &info.api_version).is_none() {
             return false;
@@ -52,7 +52,7 @@ impl Directory {
         resources.iter().any(|r| tree::text(r, "/resource") == info.resource && part(r))
     }
 
-    /// Whether this server answers all of a group.
+    /// Reports whether this server serves all versions of a group.
     pub fn alone(&self, group: &str) -> bool {
         !self.remotes.keys().any(|(other, _)| **other == *group)
     }
@@ -130,7 +130,7 @@ fn entry_of(mut group: Value) -> Value {
     group
 }
 
-/// What a server says of the resources of a group version: an `APIVersionDiscovery`.
+/// Fetches the discovery of a group version: an `APIVersionDiscovery`.
 pub(super) async fn fetch(service: &ApiService, backend: &Backend, reader: &dyn Reader) -> Option<Value> {
     let get = |path: String| async move {
         let fetched = backend.fetch(reader, &path, &[("accept", ACCEPT)], LIMIT);

@@ -1,4 +1,4 @@
-//! Who asks, in headers that only a front proxy may send.
+//! Identity headers of the front proxy: the user of a proxied request.
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use shared::authn::UserInfo;
@@ -7,7 +7,7 @@ use shared::flags::FlagSet;
 use crate::authn::FrontProxyHeaders;
 use crate::authn::front_proxy::{EXTRA, GROUP, UID, USER};
 
-/// Which headers are a front proxy's.
+/// Header names of the front proxy.
 #[derive(Debug, Clone)]
 pub(super) struct Headers {
     /// Such as callers may not set.

@@ -46,13 +46,13 @@ pub type GroupVersion = (Box<str>, Box<str>);
 
 /// A group version that another server answers.
 pub struct Remote {
-    /// What its API service says.
+    /// API service.
     pub service: ApiService,
     /// Connections to it, or why there can be none.
     backend: Result<Arc<Backend>, String>,
 }
 
-/// What a server said of its resources.
+/// Discovery of an aggregated server.
 #[derive(Clone)]
 pub struct Discovered {
     /// An `APIVersionDiscovery` without its freshness.
@@ -61,13 +61,13 @@ pub struct Discovered {
     pub fresh: bool,
 }
 
-/// What is known of all API services at one moment.
+/// Snapshot of all API services.
 #[derive(Default, Clone)]
 pub struct Directory {
     /// API services by group and version.
     pub services: BTreeMap<GroupVersion, Arc<ApiService>>,
     remotes: BTreeMap<GroupVersion, Arc<Remote>>,
-    /// What the servers behind them said.
+    /// Discovery of the servers behind them.
     found: BTreeMap<GroupVersion, Discovered>,
 }
 
@@ -167,7 +167,7 @@ impl Aggregator {
         backend.fetch_as(place, user, headers, limit).await.map(|fetched| (fetched.code, fetched.body))
     }
 
-    /// What is known now.
+    /// Returns the current snapshot.
     pub fn directory(&self) -> Arc<Directory> {
         self.directory.load_full()
     }

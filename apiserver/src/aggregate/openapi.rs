@@ -1,4 +1,4 @@
-//! What other servers say of their schemas: asked for when somebody asks us, and kept for a while.
+//! OpenAPI of aggregated servers: fetched on demand, and cached for a while.
 //!
 //! Of a version 2 document only the paths of the API service's group version and the definitions these need are taken;
 //! definitions this server has itself stay its own. Version 3 documents are passed on as they are, and made of version 2
@@ -42,7 +42,7 @@ struct Known {
     address: Option<String>,
 }
 
-/// What was read, by group version.
+/// Cached documents, by group version.
 #[derive(Default)]
 pub struct Kept(Mutex<BTreeMap<GroupVersion, Known>>);
 
@@ -174,7 +174,7 @@ impl Schemas {
         hex(&self.etag)
     }
 
-    /// The same in version 3.
+    /// Builds the version 3 document.
     fn document(&self) -> Document {
         let body = openapi_v3::document(&self.paths, &self.definitions);
         let body = serde_json::to_vec(&body).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Schemas {
     }
 }
 
-/// What of a document belongs to a group version.
+/// Extracts the part of a document that belongs to a group version.
 fn part(mut document: Value, prefix: &str) -> Schemas {
     let take = |document: &mut Value, field: &str| match document.get_mut(field).map(Value::take) {
         Some(Value::Object(map)) => map,

@@ -24,11 +24,11 @@ use crate::peers::PROXIED;
 /// A refusal: HTTP code and plain text.
 pub type Refused = (u16, String);
 
-/// What became of a request that was sent on.
+/// Result of a proxied request.
 enum Passed {
     /// The connection is the other server's.
     Switched(HttpResponse),
-    /// It answers; `true`: packed, as only we asked for.
+    /// A response; `true`: compressed because only the proxy asked for it.
     Sent(Sent, bool),
 }
 
@@ -179,7 +179,7 @@ fn links(address: &str) -> Links {
     }
 }
 
-/// Whether an answer sends the client elsewhere, and its credentials with it. Nobody here follows it.
+/// Reports whether a response redirects the client, and its credentials, elsewhere. The proxy never follows.
 fn redirects(sent: &Sent) -> bool {
     let code = sent.answer.status().as_u16();
     (300..400).contains(&code) && sent.answer.headers().contains_key(LOCATION.as_str())

@@ -18,11 +18,11 @@ pub(super) const ALWAYS: &str = "true";
 pub(super) struct Wanted {
     group: String,
     version: String,
-    /// Which label it has.
+    /// Value of the `autoregister` label.
     managed: &'static str,
 }
 
-/// What to do about one API service, by name.
+/// Action on one API service, by name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Create(Wanted),
@@ -49,7 +49,7 @@ impl Wanted {
         json!({AUTOMANAGED: self.managed})
     }
 
-    /// Whether what is stored is what is wanted.
+    /// Reports whether a stored API service is as wanted.
     fn is(&self, stored: &ApiService) -> bool {
         let priorities = (stored.group_priority, stored.version_priority);
         stored.managed == self.managed
@@ -77,7 +77,7 @@ pub(super) fn wanted(rows: &[Row]) -> BTreeMap<String, Wanted> {
     wanted
 }
 
-/// What to do at start (`first`) and afterwards. Services without the label are somebody else's.
+/// Plans the actions at start (`first`) and afterwards. Services without the label are not touched.
 pub(super) fn steps<'s>(
     wanted: &BTreeMap<String, Wanted>,
     stored: impl IntoIterator<Item = &'s ApiService>,

@@ -11,7 +11,7 @@ pub(super) const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged"
 /// The condition that counts.
 pub(super) const AVAILABLE: &str = "Available";
 
-/// Where another server is.
+/// Service of an aggregated server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behind {
     /// Namespace of the service.
@@ -22,26 +22,26 @@ pub struct Behind {
     pub port: i64,
     /// PEM of who signs for it; the system's authorities when empty.
     pub bundle: Vec<u8>,
-    /// It need not prove who it is.
+    /// Its certificate is not verified (`insecureSkipTLSVerify`).
     pub insecure: bool,
 }
 
-/// What of an API service matters for serving.
+/// Fields of an API service that matter for serving.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiService {
     /// `version.group`
     pub name: String,
     /// Uid.
     pub uid: String,
-    /// Who looks after it: the label of services that are registered automatically.
+    /// Value of the `autoregister` label; empty for services that somebody else manages.
     pub managed: String,
     /// Group, empty for core.
     pub group: String,
     /// Version.
     pub version: String,
-    /// Where clients prefer the group: high ones first.
+    /// `groupPriorityMinimum`: higher ones come first.
     pub group_priority: i64,
-    /// Where clients prefer the version in its group.
+    /// `versionPriority` within the group.
     pub version_priority: i64,
     /// Another server; none for what is answered here.
     pub behind: Option<Behind>,
@@ -90,7 +90,7 @@ impl ApiService {
         self.available.as_ref().is_some_and(|(status, _, _)| status == "True")
     }
 
-    /// Where its resources are: `/apis/<group>/<version>`.
+    /// Path of its resources: `/apis/<group>/<version>`.
     pub fn path(&self) -> String {
         if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -100,8 +100,7 @@ impl ApiService {
     }
 }
 
-/// Where clients prefer a group and version served here: the group's priority, the version's. Custom resources come
-/// last.
+/// Priorities of a group and version served here: the group's, the version's. Custom resources come last.
 pub fn preference(group: &str, version: &str) -> (i64, i64) {
     let of_group = match group {
         "" => return (18000, 1),

@@ -1,4 +1,4 @@
-//! Who asks, as far as the head of a request says it: for the audit trail and for traces.
+//! Client of a request, from its headers: source addresses and user agent, for audit and traces.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 /// Letters of a client's name that are kept.
 const USER_AGENT: usize = 1024;
 
-/// Where a request says it came from, proxy by proxy, and where it did: that is always the last.
+/// Source addresses of a request: those that proxies added, then the peer's.
 pub(crate) fn source_ips(forwarded: &str, real: &str, peer: Option<IpAddr>) -> Vec<String> {
     let ip = |text: &str| text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
     let mut all: Vec<IpAddr> = forwarded.split(',').filter_map(|part| ip(part.trim())).collect();
@@ -16,7 +16,7 @@ pub(crate) fn source_ips(forwarded: &str, real: &str, peer: Option<IpAddr>) -> V
     all.iter().map(IpAddr::to_string).collect()
 }
 
-/// What a client calls itself, as much of it as is written down.
+/// User agent, truncated as upstream does.
 pub(crate) fn user_agent(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(USER_AGENT) {
         Some((end, _)) => Cow::Owned(format!("{}...TRUNCATED", &text[..end])),

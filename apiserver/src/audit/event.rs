@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use shared::authn::UserInfo;
 
-/// What the event is about.
+/// Object of the event.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
@@ -38,7 +38,7 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// What the address of a request did not say, its object does.
+    /// Completes the reference from the object, where the URL did not name it.
     pub fn fill(&mut self, object: &Value) {
         let meta = &object["metadata"];
         for (own, key) in [
@@ -54,7 +54,7 @@ impl ObjectRef {
     }
 }
 
-/// How the user came about.
+/// Metadata of the authentication.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationMetadata {
@@ -74,7 +74,7 @@ pub struct Event {
     pub api_version: &'static str,
     /// See [`super::policy::Level`].
     pub level: &'static str,
-    /// The same for all events of a request.
+    /// Audit ID, shared by all events of a request.
     #[serde(rename = "auditID")]
     pub audit_id: String,
     /// See [`super::policy::Stage`].
@@ -84,37 +84,37 @@ pub struct Event {
     pub request_uri: String,
     /// Verb, or lower-case method.
     pub verb: String,
-    /// Who asked.
+    /// Authenticated user.
     pub user: UserInfo,
-    /// Whom he asked to be taken for.
+    /// Impersonated user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<UserInfo>,
-    /// How it came to that.
+    /// Authentication metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication_metadata: Option<AuthenticationMetadata>,
-    /// Where from, nearest last.
+    /// Source addresses, nearest last.
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     pub source_ips: Vec<String>,
-    /// What the client calls itself.
+    /// User agent.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user_agent: String,
-    /// What about; none off resources.
+    /// Object of the request; none for non-resource requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectRef>,
     /// A Status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_status: Option<Value>,
-    /// As sent.
+    /// Object in the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_object: Option<Value>,
-    /// As answered.
+    /// Object in the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_object: Option<Value>,
-    /// When the request came.
+    /// Time at which the request arrived.
     pub request_received_timestamp: String,
-    /// When the stage was reached.
+    /// Time at which the stage was reached.
     pub stage_timestamp: String,
-    /// What the parts of the server noted.
+    /// Annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::event::Event;
 
-/// What the flags say.
+/// Options of the log back end.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `--audit-log-path`; `-` is the standard output.
@@ -195,7 +195,7 @@ fn kept(path: &Path) -> Vec<(PathBuf, SystemTime)> {
     found
 }
 
-/// Which of the files put aside (newest first) are too many or too old.
+/// Selects the rotated files (newest first) that are too many or too old.
 fn superfluous(files: Vec<(PathBuf, SystemTime)>, most: usize, days: u64, now: SystemTime) -> Vec<PathBuf> {
     let oldest = Duration::from_secs(days * 86_400);
     let too_many = |at: usize| most > 0 && at >= most;

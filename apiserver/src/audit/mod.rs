@@ -46,7 +46,7 @@ pub struct Audit {
     rejected: Counter,
 }
 
-/// What an event says of the request's way here.
+/// Origin of a request, as events record it.
 pub struct Origin<'a> {
     /// The id all events of the request have.
     pub audit_id: &'a str,
@@ -167,19 +167,19 @@ impl Audit {
     }
 }
 
-/// How much of what a request sends is kept for the trail.
+/// Part of the request body that is kept for audit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// Nothing.
+    /// None of it.
     #[default]
     Nothing,
-    /// Which object it is.
+    /// The object reference only.
     Reference,
     /// All of it.
     All,
 }
 
-/// What a request sent, as it was understood.
+/// Decoded content of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// An object.
@@ -188,7 +188,7 @@ pub enum Content {
     Other(Value),
 }
 
-/// What is known of one request so far.
+/// Audit trail of one request.
 pub struct Trail {
     audit: Arc<Audit>,
     level: Level,
@@ -196,16 +196,16 @@ pub struct Trail {
     event: Event,
     long_running: bool,
     begun: Instant,
-    /// What the parts of the server note of it while they work on it.
+    /// Receives annotations while the request is served.
     noted: Option<Noted>,
 }
 
-/// Where it is told how long a request took.
+/// Annotation of the latency.
 const LATENCY: &str = "apiserver.latency.k8s.io/total";
-/// How long a request may take before that is told.
+/// Latency from which it is annotated.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// What is told of how long a request took.
+/// Annotation of a slow request; `None` for others.
 fn latency(took: Duration) -> Option<(String, String)> {
     (took > SLOW).then(|| (LATENCY.to_owned(), shared::flags::format_duration(took)))
 }
@@ -252,7 +252,7 @@ fn without_managed_fields(mut object: Value) -> Value {
 }
 
 impl Trail {
-    /// Whether the answer takes as long as the client likes.
+    /// Reports whether the request is long-running.
     pub fn is_long_running(&self) -> bool {
         self.long_running
     }
@@ -266,7 +266,7 @@ impl Trail {
         accepted
     }
 
-    /// Whom the caller asked to be taken for, and the constraint, if there was one.
+    /// Records the impersonated user and the constraint.
     pub fn impersonates(&mut self, user: Option<UserInfo>, constraint: &'static str) {
         self.event.impersonated_user = user;
         let said = AuthenticationMetadata { impersonation_constraint: constraint };
@@ -294,8 +294,7 @@ impl Trail {
         }
     }
 
-    /// What was sent, once it was understood: which object it is about is told at every level, what it holds only
-    /// where the policy wants it.
+    /// Records the request body: the object reference at every level, the content only where the policy wants it.
     fn sent(&mut self, sent: Option<Content>) {
         let object = match sent {
             None => return,
@@ -312,7 +311,7 @@ impl Trail {
         }
     }
 
-    /// How much of what is sent is to be kept.
+    /// Part of the request body to keep.
     pub fn wanted(&self) -> Wanted {
         if self.level >= Level::Request { Wanted::All } else { Wanted::Reference }
     }

@@ -8,13 +8,13 @@ use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
 
-/// How much is written down.
+/// Audit level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// No events.
     #[default]
     None,
-    /// Who, what, when.
+    /// Metadata of the request: user, time, resource, verb.
     Metadata,
     /// And the request's object.
     Request,
@@ -40,7 +40,7 @@ impl Level {
     }
 }
 
-/// When it is written down.
+/// Audit stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Before anything else.
@@ -90,7 +90,7 @@ struct Rule {
     omit: Omit,
 }
 
-/// What is left out.
+/// Omissions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Omit {
     /// Events of these stages.
@@ -165,7 +165,7 @@ impl Policy {
         Self::parse(&bytes).map_err(|e| format!("{e}: from file {path}"))
     }
 
-    /// What a policy says that nobody knows is left out: upstream warns of it and goes on.
+    /// Decodes a policy; unknown fields are dropped with a warning, as upstream does.
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let tree = config::decode(bytes, "Policy", Unknown::Warn).map_err(|e| match e {
             ConfigError::NoKind(_) | ConfigError::NoVersion(_) => {
@@ -188,7 +188,7 @@ impl Policy {
         if rules.is_empty() { Err("loaded illegal policy with 0 rules".to_owned()) } else { Ok(Self { rules, omit }) }
     }
 
-    /// What is written down of a request.
+    /// Selects the level of a request, and the omissions.
     pub fn decide(&self, request: &Attributes) -> (Level, &Omit) {
         match self.rules.iter().find(|rule| rule.matches(request)) {
             Some(rule) => (rule.level, &rule.omit),

@@ -1,5 +1,4 @@
-//! How events reach a back end: at once, or gathered by a task that sends them in batches and not too fast; cut down
-//! first when they are too large.
+//! Delivery to a back end: at once, or in batches with a rate limit; events that are too large are truncated first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +26,7 @@ const TRIES: u32 = 5;
 /// Batches that are on their way to a webhook at one time.
 const WEBHOOK_BATCHES: usize = 128;
 
-/// Where events end.
+/// Destination of events.
 enum Target {
     Log(Log),
     Webhook { remote: Remote, pause: Duration },
@@ -81,7 +80,7 @@ struct Limits {
     batch: usize,
 }
 
-/// What an event takes, with the end of its line.
+/// Size of an event in bytes, with the end of its line.
 fn length(event: &Event) -> usize {
     event.json().len() + 1
 }
@@ -163,7 +162,7 @@ fn failed(plugin: &str, events: usize, error: &str) {
     tracing::error!(plugin, impacted = events, error, "Error in audit plugin");
 }
 
-/// How batches are made.
+/// Options of batching.
 #[derive(Debug, Clone, Copy)]
 struct Batching {
     buffer: usize,
@@ -179,12 +178,12 @@ struct Batching {
 pub enum Sink {
     /// The request waits for its events.
     Blocking {
-        /// Where to.
+        /// Back end.
         out: OutHandle,
         /// A request whose first event is lost is refused.
         strict: bool,
     },
-    /// It does not.
+    /// Events are queued for batches.
     Batch(mpsc::Sender<Arc<Event>>),
 }
 

@@ -12,12 +12,12 @@ const VERSION: &str = "abac.authorization.kubernetes.io/v1beta1";
 /// A policy file that is of no use.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be opened.
     #[error("error opening policy file {path}: {why}")]
     Open {
         /// The file.
         path: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
     /// A line cannot.
@@ -27,9 +27,9 @@ pub enum Error {
         path: String,
         /// Counted from 1.
         line: usize,
-        /// What is there.
+        /// The line's text.
         text: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
 }
@@ -148,7 +148,7 @@ impl Abac {
         (Decision::NoOpinion, "No policy matched.".to_owned())
     }
 
-    /// What a user may do in a namespace.
+    /// Lists a user's rules in a namespace.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> Vec<Rule> {
         let mut rules = Vec::new();
         for p in self.0.iter().filter(|p| p.is_for(user)) {

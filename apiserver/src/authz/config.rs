@@ -1,5 +1,5 @@
-//! Which authorisers there are: from `--authorization-mode` and its companions, or from the file of
-//! `--authorization-config`, which is followed while the server runs.
+//! Configuration of authorizers: from `--authorization-mode` and its companions, or from the file of
+//! `--authorization-config`, which is reloaded on change.
 //!
 //! In come flags and bytes, out go checked descriptions ([`Configured`]) and, from them, the chain's members.
 
@@ -27,12 +27,12 @@ use crate::expressions::{self, Dialect, Wanted};
 
 /// Longest a webhook may take.
 const LONGEST: i64 = 30_000_000_000;
-/// What a webhook of the flags gets.
+/// Timeout of a webhook that is configured by flags.
 const FLAG_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most match conditions of one webhook.
 const CONDITIONS: usize = 64;
 
-/// Why there is no chain.
+/// Errors of the authorization configuration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
     /// The configuration, in upstream's words.
@@ -50,7 +50,7 @@ fn invalid(text: impl Into<String>) -> ConfigError {
 /// One authoriser as configured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Configured {
-    /// Which.
+    /// Mode.
     pub mode: Mode,
     /// Its name.
     pub name: String,
@@ -327,7 +327,7 @@ fn read_conditions(conditions: &[Value], path: &Path, errors: &mut Vec<Error>) -
     expressions
 }
 
-/// What members are built from.
+/// Dependencies of authorizers.
 pub struct Parts {
     /// For the indexes.
     pub reader: Arc<dyn Reader>,

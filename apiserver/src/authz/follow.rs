@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::api::{Reader, Source};
 
-/// What is derived.
+/// Index derived from objects.
 pub trait Observer {
     /// Takes over one object's current state; `None` when it is gone.
     fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>);
@@ -43,12 +43,12 @@ impl<T: Observer + Default> Follower<T> {
         self.opened.get_or_init(|| self.sources.iter().map(|(g, p)| self.reader.source(g, p)).collect())
     }
 
-    /// Whether all resources have been read. Asking opens them.
+    /// Reports whether all resources have been read. The first call opens them.
     pub fn synced(&self) -> bool {
         self.opened().iter().flatten().all(|s| s.synced())
     }
 
-    /// As new as the cache.
+    /// Locks the index for reading, after catching up with the cache.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         for (at, source) in self.opened().iter().enumerate() {
             if let Some(source) = source

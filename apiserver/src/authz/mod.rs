@@ -35,7 +35,7 @@ use webhook::Webhook;
 pub enum Mode {
     /// Everybody may do everything.
     AlwaysAllow,
-    /// Nobody may do anything.
+    /// Denies every request.
     AlwaysDeny,
     /// Rules from a file.
     Abac,
@@ -69,19 +69,19 @@ impl Mode {
     }
 }
 
-/// What came out.
+/// Decision of an authorizer or of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Yes, no, or nobody knew.
     pub decision: Decision,
     /// The reasons given.
     pub reason: String,
-    /// What went wrong while asking; the decision stands all the same.
+    /// Errors of evaluation; the decision stands all the same.
     pub error: Option<String>,
 }
 
 impl Verdict {
-    /// Whether it is a yes.
+    /// Reports whether the request is allowed.
     pub fn is_allowed(&self) -> bool {
         self.decision == Decision::Allow
     }
@@ -194,7 +194,7 @@ pub struct Authorization {
     ready: AtomicBool,
 }
 
-/// How long a first request waits for the policies to be read, and how often it looks.
+/// Longest wait of a first request for the policies to be read, and the interval of checks.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -285,7 +285,7 @@ impl Authorization {
         Some(undecided.verdict())
     }
 
-    /// Whether a request is allowed.
+    /// Reports whether a request is allowed.
     pub async fn allows(&self, request: &Attributes) -> bool {
         self.verdict(request).await.is_allowed()
     }
@@ -298,7 +298,7 @@ impl Authorization {
         })
     }
 
-    /// What a user may do in a namespace, as far as it can be listed: rules, and why the list is not complete.
+    /// Lists a user's rules in a namespace, and the reasons for which the list is incomplete.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
         let (mut rules, mut gaps) = (Vec::new(), Vec::new());
         for member in self.members.load().iter() {
@@ -341,7 +341,7 @@ pub fn field_value(selector: &str, field: &str) -> Option<String> {
     FieldSelector::parse(selector).ok()?.exact(field).map(str::to_owned)
 }
 
-/// Whether a request's field selector pins a field to a value.
+/// Reports whether a request's field selector requires a field to equal a value.
 pub fn field_equals(request: &Attributes, field: &str, value: &str) -> bool {
     field_value(&request.field_selector, field).is_some_and(|v| v == value)
 }

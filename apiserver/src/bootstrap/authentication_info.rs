@@ -19,12 +19,12 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// How often the files are looked at, and how often what is stored is.
+/// Intervals at which the files and the stored object are checked.
 pub(super) const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 /// Seconds that a certificate may have run out: clocks differ.
 const SLACK: i64 = 300;
 
-/// What this server has to say.
+/// Authentication settings of this server.
 fn data(flags: &FlagSet) -> BTreeMap<String, String> {
     let mut data = BTreeMap::new();
     let mut file = |key: &str, flag: &str| {
@@ -89,7 +89,7 @@ fn bundle(theirs: &str, ours: &str, now: Timestamp) -> String {
     cert::to_pem(&all)
 }
 
-/// What is stored as it is to be; none where it is so already.
+/// Plans the write of the config map; `None` when it is up to date.
 fn planned(stored: Option<&Value>, data: &BTreeMap<String, String>, now: Timestamp) -> Option<Value> {
     let mut changed = stored.is_none();
     let mut object = stored.cloned().unwrap_or_else(|| config_map(NAME));

@@ -33,7 +33,7 @@ fn renewed(there: Option<Value>, id: &str, holder: &str, host: &str, now: jiff::
     lease
 }
 
-/// Whether the server of a lease has not been heard of for as long as it holds.
+/// Reports whether the lease of a server has expired.
 fn expired(lease: &Value, now: jiff::Timestamp) -> bool {
     if tree::label(lease, LABEL) != Some(COMPONENT) {
         return false;

@@ -1,6 +1,6 @@
-//! What a cluster must have before anybody can use it: RBAC roles and bindings, system priority classes, the
-//! objects of flow control. Written at start through the in-process [`Api`](crate::api::Api), many at a time, only
-//! where something is missing; what administrators changed stays.
+//! Bootstrap objects: RBAC roles and bindings, system priority classes, flow control. Written at start through the
+//! in-process [`Api`](crate::api::Api), many at a time, only where something is missing; changes of administrators
+//! stay.
 //!
 //! Default namespaces, the `kubernetes` service and its endpoints are not made here.
 
@@ -41,10 +41,10 @@ const WRITES: usize = 32;
 /// Between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How often the objects of flow control are looked after.
+/// Interval at which the objects of flow control are reconciled.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// How far the work has come.
+/// Progress of the post-start hooks.
 #[derive(Debug)]
 pub struct Progress {
     rbac: bool,
@@ -61,7 +61,7 @@ impl Progress {
         HOOKS.into_iter().filter(|h| self.rbac || *h != RBAC).collect()
     }
 
-    /// Whether a check passes.
+    /// Reports the result of a check: an error until its hook has finished.
     pub fn check(&self, hook: &str) -> Result<(), String> {
         let at = HOOKS.iter().position(|h| *h == hook);
         let done = at.is_none_or(|i| self.done[i].load(Ordering::Acquire) || (HOOKS[i] == RBAC && !self.rbac));
@@ -78,7 +78,7 @@ impl Progress {
 /// The server's own user name.
 pub const SERVER: &str = "system:apiserver";
 
-/// Who writes.
+/// User that the server writes as.
 pub fn server_user() -> UserInfo {
     UserInfo { name: SERVER.to_owned(), groups: vec![SYSTEM_MASTERS.to_owned()], ..UserInfo::default() }
 }

@@ -9,7 +9,7 @@ use crate::access::tree;
 use crate::authz::rbac::{Rule, missing};
 
 const RBAC_TABLE: &str = include_str!("rbac.json");
-/// What roles have, or what roles there are, where features are on that are off by default.
+/// Rules and roles of features that are off by default.
 const GATED_TABLE: &str = include_str!("gated.json");
 const FLOW_TABLE: &str = include_str!("flowcontrol.json");
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
@@ -19,10 +19,10 @@ const FLOW_AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// Flow control's group.
 pub(super) const FLOW_GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
-/// What to do about one object.
+/// Action on one object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Nothing.
+    /// No action.
     Keep,
     /// Make it.
     Create(Value),
@@ -142,7 +142,7 @@ pub fn flow_control() -> BTreeMap<String, Vec<Value>> {
         .collect()
 }
 
-/// What to do about `wanted`, given what is stored under its name.
+/// Plans the action on `wanted`, given the object stored under its name.
 pub(super) fn step(plural: &str, wanted: &Value, stored: Option<&Value>) -> Step {
     let Some(stored) = stored else { return Step::Create(wanted.clone()) };
     match plural {
@@ -268,13 +268,13 @@ fn flow(wanted: &Value, stored: &Value) -> Step {
     Step::Update(object)
 }
 
-/// Whether an object was made by a program (this or an older one) that does not want it any more.
+/// Reports whether an object was created by this or an older release, and is not wanted any more.
 pub(super) fn outdated(wanted: &[Value], stored: &Value) -> bool {
     tree::annotation(stored, FLOW_AUTOUPDATE) == Some("true")
         && !wanted.iter().any(|w| tree::name(w) == tree::name(stored))
 }
 
-/// Whether a stored value says everything a wanted one does; defaults it has on top do not count.
+/// Reports whether a stored value contains a wanted one; additional defaults do not count.
 fn covers(stored: &Value, wanted: &Value) -> bool {
     match (stored, wanted) {
         (Value::Object(s), Value::Object(w)) => w.iter().all(|(k, v)| s.get(k).is_some_and(|own| covers(own, v))),

@@ -75,12 +75,12 @@ const OLDER: &[(&str, &[&str], &[&str])] = &[
 /// A stored resource: group and plural.
 type Name = (String, String);
 
-/// What a server does with a stored resource.
+/// Encoding and decodable versions of a stored resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Encoding {
     encodes: String,
     decodes: Vec<String>,
-    /// The same objects under other names.
+    /// Other resources that store the same objects.
     also: Vec<Name>,
 }
 
@@ -93,7 +93,7 @@ fn qualified((group, plural): &Name) -> String {
     if group.is_empty() { plural.clone() } else { format!("{plural}.{group}") }
 }
 
-/// What is stored, by the first of its names.
+/// Encodings of stored resources, by their first name.
 fn encodings(rows: &Rows) -> BTreeMap<Name, Encoding> {
     let rows: Vec<Row> = rows.built_in().filter(|row| row.is_stored()).collect();
     let mut stored: Vec<&Resource> = rows.iter().map(|row| &**row).collect();
@@ -170,7 +170,7 @@ fn told(mut object: Value, server: &str, encoding: &Encoding, now: &str) -> Valu
     object
 }
 
-/// What has yet to be told, and what went wrong with it last.
+/// Storage versions that have yet to be published, each with its last error.
 pub struct StorageVersions {
     encodings: BTreeMap<Name, Encoding>,
     pending: RwLock<BTreeMap<Name, Option<String>>>,
@@ -178,7 +178,7 @@ pub struct StorageVersions {
 }
 
 impl StorageVersions {
-    /// Where the gates say so. Custom resources are not waited for.
+    /// Created where the feature gates are on. Custom resources are not waited for.
     pub fn from_flags(flags: &FlagSet, rows: &Rows) -> Option<Arc<Self>> {
         let wanted = flags.enabled("StorageVersionAPI") && flags.enabled("APIServerIdentity");
         wanted.then(|| Arc::new(Self::new(encodings(rows))))
@@ -190,7 +190,7 @@ impl StorageVersions {
         Self { encodings, pending, complete: AtomicBool::new(false) }
     }
 
-    /// Everything was told once.
+    /// Reports whether every version was published once.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
@@ -239,7 +239,8 @@ impl StorageVersions {
     }
 }
 
-/// What the writing of storage versions itself needs: these, the leases of servers, and their namespace.
+/// Reports whether a request is exempt from waiting, because publishing needs it: storage versions, leases of servers,
+/// and their namespace.
 fn is_spared(info: &RequestInfo, user: &UserInfo) -> bool {
     match (info.api_group.as_str(), info.resource.as_str()) {
         (GROUP, PLURAL) => true,

@@ -119,7 +119,7 @@ fn wrong_names(selections: &[Selection]) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a connection.
+/// Errors of a connection.
 fn mistakes(connection: &Connection) -> Vec<String> {
     match (connection.proxy_protocol.as_str(), &connection.transport) {
         ("Direct", None) => vec![],
@@ -163,7 +163,7 @@ impl Tcp {
         }
     }
 
-    /// As upstream's structure is written into messages.
+    /// Formats the structure as upstream's messages do.
     fn shown(&self) -> String {
         let text = |value: &str| serde_json::Value::from(value).to_string();
         let tls = self.tls_config.as_ref().map_or_else(

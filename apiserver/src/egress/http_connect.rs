@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{BoxStream, CONNECT, Stage};
 
-/// Where the proxy is.
+/// Address of the proxy.
 pub(super) enum Proxy {
     Tcp { address: String, tls: Option<(Arc<ClientConfig>, ServerName<'static>)> },
     Uds(PathBuf),
@@ -77,7 +77,7 @@ impl Proxy {
         }
     }
 
-    /// Why there is no connection to the proxy, in Go's words.
+    /// Describes a failed connection to the proxy in Go's words.
     fn unreachable(&self, error: &std::io::Error) -> String {
         let network = if matches!(self, Self::Uds(_)) { "unix" } else { "tcp" };
         match os::words(error) {

@@ -1,5 +1,5 @@
-//! How connections leave the API server: straight, or through a proxy that `--egress-selector-config-file` names for
-//! where they lead.
+//! Egress of the API server: direct connections, or the proxy that `--egress-selector-config-file` sets for the
+//! destination's network.
 //!
 //! In: `host:port` and which network it belongs to. Out: a stream of bytes to it. What is spoken on it (TLS, HTTP) is the
 //! caller's business. Proxies speak HTTP CONNECT ([`http_connect`]) or Konnectivity's gRPC ([`konnectivity`]).
@@ -32,21 +32,20 @@ const CONNECT: Duration = Duration::from_secs(30);
 pub enum To {
     /// Nodes, pods and services.
     Cluster,
-    /// What stands beside the API servers: a webhook that is named by its URL, and who is asked about credentials, rights
-    /// and told what happened.
+    /// Peers of the API server: webhooks with a URL, authentication and authorization webhooks, audit.
     ControlPlane,
     /// The store.
     Etcd,
 }
 
 impl To {
-    /// As configurations name it.
+    /// Name in the configuration.
     fn name(self) -> &'static str {
         config::NAMES.iter().find(|(_, to)| *to == self).map_or("", |(name, _)| name)
     }
 }
 
-/// How a network is reached.
+/// Transport to a network.
 #[derive(Debug, Default)]
 enum Way {
     #[default]
@@ -56,7 +55,7 @@ enum Way {
     Grpc(PathBuf),
 }
 
-/// Why a proxy did not connect.
+/// Failure of a proxy to connect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);
@@ -203,7 +202,7 @@ impl Egress {
     }
 }
 
-/// Where a dial failed.
+/// Stage at which a dial failed.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The proxy was not reached.

@@ -1,4 +1,4 @@
-//! What a configuration may say. That it is followed is tested through the server.
+//! Tests of the configuration. The server's tests cover its effect.
 
 use super::{Egress, To, Ways, config};
 
@@ -138,7 +138,7 @@ async fn a_proxy_that_says_something_else() {
     assert_eq!(told, want);
 }
 
-/// Who names a network in a configuration of its own must find it in this one; who does not, goes straight.
+/// A configuration that names a network needs an egress for it; one that does not, connects directly.
 #[test]
 fn networks_that_are_demanded() {
     let of = |named| Egress(std::sync::Arc::new(Ways { named, ..Ways::default() }));

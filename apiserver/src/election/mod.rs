@@ -33,7 +33,7 @@ const NAME: &str = "leader-election-controller";
 const GROUP: &str = "coordination.k8s.io";
 /// While there are candidates, their leases are looked at this often: nobody says when one runs out.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often candidates that are gone are removed.
+/// Interval at which expired candidates are removed.
 const COLLECT: Duration = Duration::from_secs(30 * 60);
 
 /// Elects until the shutdown, whenever this server is the one to do it.

@@ -1,4 +1,4 @@
-//! Who is to lead: what candidates and a Lease look like, and what follows.
+//! Choice of a leader: a pure function from candidates and a Lease to the next action.
 
 use std::cmp::Ordering;
 
@@ -12,14 +12,14 @@ use crate::validation::{is_semver, semantic_order};
 
 /// The one way to choose that is known here; leases of others are left without a holder.
 const OLDEST: &str = "OldestEmulationVersion";
-/// How long candidates have to answer, and how long an answer counts.
+/// Time that candidates have to respond to a ping, and that a response counts.
 const ANSWER: SignedDuration = SignedDuration::from_secs(5);
 /// A candidate that has not been heard of for so long is gone.
 const GONE: SignedDuration = SignedDuration::from_mins(30);
 /// Seconds that a lease holds which its holder has not renewed yet.
 const HOLDS: i64 = 5;
 
-/// Who would like to lead.
+/// LeaseCandidate.
 pub(super) struct Candidate<'v> {
     object: &'v Value,
     pub(super) namespace: &'v str,
@@ -30,12 +30,12 @@ pub(super) struct Candidate<'v> {
     asked: Option<Timestamp>,
 }
 
-/// What is to be done for a lease now.
+/// Next action on a lease.
 #[derive(Debug)]
 pub(super) enum Step<'c, 'v> {
-    /// Nothing, or nothing yet.
+    /// No action yet.
     Wait,
-    /// These are to say whether they are there.
+    /// Ping these candidates.
     Ask(Vec<&'c Candidate<'v>>),
     /// The lease is for this one; for nobody where others choose.
     Elect { strategy: &'v str, holder: Option<&'v str> },
@@ -73,7 +73,7 @@ impl<'v> Candidate<'v> {
         }
     }
 
-    /// Whether nobody will ever answer for it.
+    /// Reports whether the candidate has expired.
     pub(super) fn is_gone(&self, now: Timestamp) -> bool {
         self.renewed.is_none_or(|at| later(at, GONE) < now)
     }
@@ -84,7 +84,7 @@ impl<'v> Candidate<'v> {
         if is_semver(text) { text } else { "0.0.0" }
     }
 
-    /// Whether it was asked and has not answered.
+    /// Reports whether the candidate was pinged and has not responded.
     fn owes_an_answer(&self) -> bool {
         self.asked.is_some_and(|asked| self.renewed.is_none_or(|renewed| renewed < asked))
     }
@@ -137,7 +137,7 @@ pub(super) fn step<'c, 'v>(
     Ok(Step::Elect { strategy, holder })
 }
 
-/// Whether somebody else may have to lead.
+/// Reports whether a new election may be needed.
 fn is_needed(candidates: &[&Candidate<'_>], lease: Option<&Value>, now: Timestamp) -> Result<bool, String> {
     let Some(lease) = lease else { return Ok(true) };
     let holder = tree::text(lease, "/spec/holderIdentity");
@@ -157,7 +157,7 @@ fn has_run_out(lease: &Value, now: Timestamp) -> bool {
     renewed.zip(holds).is_none_or(|(renewed, holds)| later(renewed, SignedDuration::from_secs(holds)) < now)
 }
 
-/// How to choose: what the newest of them say.
+/// Strategy: that of the candidate with the newest binary version.
 fn strategy<'v>(candidates: &[&Candidate<'v>]) -> Result<&'v str, String> {
     let Some((mut newest, others)) = candidates.split_first() else { return Err("no candidates".to_owned()) };
     for one in others {
@@ -175,7 +175,8 @@ fn strategy<'v>(candidates: &[&Candidate<'v>]) -> Result<&'v str, String> {
     Ok(newest.strategy)
 }
 
-/// Who behaves like the oldest release, is of the oldest, and has been there longest.
+/// Best candidate of the strategy `OldestEmulationVersion`: the oldest emulation version, then the oldest binary, then
+/// the oldest object.
 fn oldest<'c, 'v>(candidates: &[&'c Candidate<'v>]) -> Option<&'c Candidate<'v>> {
     let stated = |one: &&&Candidate<'v>| {
         ["emulationVersion", "binaryVersion"]

@@ -14,7 +14,7 @@ const PREFIX: &str = "/registry/peerserverleases/";
 /// The label that names the server.
 const IDENTITY: &str = "apiserverIdentity";
 
-/// What a server's key holds.
+/// Endpoints object stored under a server's key.
 fn object(id: &str, host: &str, port: u16, generation: i64) -> Value {
     json!({
         "metadata": {"generation": generation, "labels": {IDENTITY: id}},
@@ -55,7 +55,7 @@ pub(super) async fn remove(store: &Store, id: &str) -> Result<(), storage::Error
     Ok(())
 }
 
-/// Where servers are, by their identities.
+/// Addresses of the servers, by identity.
 pub(super) async fn addresses(store: &Store) -> Result<Vec<(String, String)>, storage::Error> {
     let prefix = store.key(PREFIX);
     let page = store.page(&prefix, &prefix, 0, 0).await?;

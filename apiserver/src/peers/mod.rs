@@ -39,22 +39,22 @@ const LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver
 const RENEW: Duration = Duration::from_secs(10);
 /// Time between two looks at who there is; leases of all sorts change all the time.
 const LOOK: Duration = Duration::from_secs(1);
-/// What a definition or an API service made is nobody else's for so long after it is gone.
+/// Time for which a group version that a definition or API service provided is not proxied after that is gone.
 const GRACE: Duration = Duration::from_secs(5 * 60);
-/// How often somebody who does not answer is asked again, and how soon.
+/// Attempts to fetch the discovery of a peer, and their delay.
 const ASKED: u32 = 20;
 const AGAIN: Duration = Duration::from_millis(5);
 const LATEST: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest document read.
 const LIMIT: usize = 8 << 20;
-/// What a server says of itself alone, and what one says that knows no others.
+/// `Accept` header of a peer's own discovery, and of one that knows no peers.
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer,\
     application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
 type GroupVersion = (String, String);
 
-/// What a server serves.
+/// Resources of a peer.
 #[derive(Default, Clone, Debug, PartialEq)]
 struct Said {
     /// Group, version and plural.
@@ -97,7 +97,7 @@ impl Said {
 /// See the module.
 pub struct Peers {
     id: String,
-    /// Where others find this server.
+    /// Address of this server for its peers.
     address: (String, u16),
     store: Store,
     reader: Arc<dyn Reader>,
@@ -106,7 +106,7 @@ pub struct Peers {
     backend: Backend,
     /// By identity.
     said: ArcSwap<BTreeMap<String, Said>>,
-    /// What definitions and API services make, and when it was there last.
+    /// Group versions of definitions and API services, with the time they were seen last.
     made: Mutex<HashMap<GroupVersion, Instant>>,
     rerouted: metrics::CounterVec,
 }

@@ -69,7 +69,7 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
     Summary { ready: begun.ready, total, reason, restarts: tally.text(now) }
 }
 
-/// What there is to say of a pod whose containers say nothing.
+/// Status of a pod without container statuses.
 fn unstarted(pod: &Value) -> String {
     let gated = |c: &Value| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated";
     match list(pod, "/status/conditions").iter().any(gated) {
@@ -78,7 +78,7 @@ fn unstarted(pod: &Value) -> String {
     }
 }
 
-/// What is known after a look at the init containers.
+/// Summary of the init containers.
 #[derive(Default)]
 struct Begun {
     ready: usize,

@@ -1,4 +1,4 @@
-//! How values read in a cell.
+//! Formats of values in table cells.
 
 use jiff::Timestamp;
 use proto::Value;
@@ -81,7 +81,7 @@ fn age(at: i64, now: Timestamp) -> String {
     duration((now.as_millisecond() - at).div_euclid(1000))
 }
 
-/// How long ago a time in a tree is.
+/// Age of a time in an object.
 pub(super) fn since(v: Option<&Value>, now: Timestamp) -> String {
     match time(v) {
         Some(t) if now == OPEN => format!("\u{1}{}\u{2}", t.as_millisecond()),

@@ -15,12 +15,12 @@ use crate::egress::{Egress, To};
 use crate::registry::compiled;
 use crate::storage::{self, Caching, Store, transform};
 
-/// How long etcd is waited for.
+/// Longest wait for etcd at start.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a resource is called in metrics, by where it is stored.
+/// Labels of a resource in storage metrics, by its prefix.
 fn named(row: &Resource) -> (String, String, String) {
     (row.etcd_prefix.to_string(), row.group.to_string(), row.plural.to_string())
 }

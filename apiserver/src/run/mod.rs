@@ -37,7 +37,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Time for connections to end when all is answered, and for streams where clients were sent away before.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// What all steps of a life share.
+/// State that all phases of the process share.
 struct Process {
     flags: Arc<FlagSet>,
     tasks: TaskGroup,
@@ -48,7 +48,7 @@ struct Process {
     closed: Shutdown,
     /// Triggered when the last request was answered: until then everything it needs goes on, and it is written down.
     answered: Shutdown,
-    /// How watches end.
+    /// End of the watches at shutdown.
     closing: Arc<Closing>,
 }
 
@@ -75,7 +75,7 @@ impl Process {
         self.tasks.spawn_until(&self.answered, name, work);
     }
 
-    /// What is to be called when a milestone is reached.
+    /// Callback for reaching a milestone.
     fn reaches(&self, milestone: fn(&Milestones) -> &AtomicBool) -> impl Fn() + Send + Sync + 'static {
         let milestones = self.milestones.clone();
         move || milestone(&milestones).store(true, Ordering::Release)
@@ -164,7 +164,7 @@ fn health(process: &Process, engine: &Engine, bootstrap: Arc<Progress>, encrypti
     }
 }
 
-/// What the server's own certificate is made out to, besides its addresses.
+/// Names in the server's own certificate besides its addresses.
 fn names(services: &Services) -> Vec<String> {
     ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
         .map(str::to_owned)

@@ -21,7 +21,7 @@ use crate::verbs::engine::Engine;
 /// Long lists read from etcd at one time.
 const ETCD_LISTS: usize = 4;
 
-/// Who asks the authorisers while an object is judged.
+/// Authorizer for admission, backed by the filters.
 struct Asks(Arc<Access>);
 
 #[async_trait::async_trait]
@@ -54,7 +54,7 @@ pub(super) fn engine(process: &Process, objects: Objects, store: Store, hub: Arc
     })
 }
 
-/// What all rooms are given.
+/// Builds the context of all components.
 pub(super) fn context(process: &Process, engine: &Arc<Engine>, addresses: &Addresses, egress: &Egress) -> Context {
     Context {
         flags: process.flags.clone(),

@@ -1,4 +1,4 @@
-//! What is read from the flags before anything is connected to, so that a mistake in one is said at once.
+//! Settings parsed from flags before anything connects, so that an invalid flag fails at once.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ pub(super) struct Settings {
     pub(super) addresses: Addresses,
     pub(super) conduct: Conduct,
     pub(super) egress: Egress,
-    /// How this server says that it is one of those behind the service `kubernetes`.
+    /// Endpoint reconciler type.
     pub(super) way: Way,
     /// The node port of that service.
     pub(super) node_port: Option<u16>,
-    /// What the caches may keep of encoded objects, in bytes.
+    /// Memory budget of cached encodings, in bytes.
     pub(super) encodings: usize,
-    /// Which resources have caches.
+    /// Resources with watch caches.
     pub(super) caching: Caching,
     pub(super) objects: Objects,
 }
 
-/// What is said of objects and how they are written.
+/// Settings of objects and their storage.
 pub(super) struct Objects {
     pub(super) rows: Rows,
     pub(super) services: Services,

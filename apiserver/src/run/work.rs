@@ -77,7 +77,7 @@ pub(super) fn follow_peers(
     Ok(peers)
 }
 
-/// What begins traces, where `--tracing-config-file` asks for them. They go to their collector to the last.
+/// Starts tracing where `--tracing-config-file` configures it. Spans are exported until the very end.
 pub(super) fn write_traces(process: &Process, egress: &Egress) -> anyhow::Result<Tracer> {
     let path = process.flags.string("tracing-config-file");
     if path.is_empty() {

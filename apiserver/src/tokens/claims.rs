@@ -1,4 +1,4 @@
-//! What a token says: upstream's layout of claims, and of the older tokens kept in secrets.
+//! Claims of service-account tokens: upstream's layout, and that of legacy tokens in secrets.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ pub struct Claims {
     /// Id.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub jti: String,
-    /// What it is about.
+    /// Private claims `kubernetes.io`.
     #[serde(rename = "kubernetes.io")]
     pub kubernetes: Kubernetes,
     /// Not before.

@@ -1,4 +1,4 @@
-//! As much DER as key files need: reading and writing tag, length and value.
+//! DER for key files: reading and writing tag, length and value.
 
 /// Reads elements one after the other.
 #[derive(Clone, Copy)]

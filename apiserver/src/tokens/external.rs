@@ -26,7 +26,7 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 const SHORTEST_LIFE: i64 = 600;
 /// Most letters of a key's id.
 const LONGEST_ID: usize = 1024;
-/// When the signer says nothing usable.
+/// Refresh interval when the signer gives none.
 const REFRESH: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -84,7 +84,7 @@ struct MetadataResponse {
 pub(super) struct Fetched {
     /// In the signer's order.
     pub(super) keys: Vec<PublicKey>,
-    /// When to ask again.
+    /// Time of the next refresh.
     pub(super) refresh: Duration,
 }
 

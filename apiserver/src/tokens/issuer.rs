@@ -58,12 +58,12 @@ impl TokenIssuer for Issuer {
     }
 }
 
-/// How long a token is to live.
+/// Requested lifetime of a token in seconds.
 fn wanted(request: &Value) -> i64 {
     tree::int(request, "/spec/expirationSeconds").unwrap_or(3600)
 }
 
-/// What is said of a request that means an account which is no more, where that is let pass.
+/// Warnings for a request that names the uid of another service account, where that is allowed.
 fn of_another(request: &Value, account: &Value) -> Vec<String> {
     let [asked, uid] = [request, account].map(|object| tree::text(object, "/metadata/uid"));
     if asked.is_empty() || asked == uid {

@@ -100,7 +100,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether `signature` (base64) is this key's under `message`.
+    /// Verifies that `signature` (base64) is this key's over `message`.
     pub fn verify(&self, message: &str, signature: &str) -> bool {
         jsonwebtoken::crypto::verify(signature, message.as_bytes(), &self.decoding, self.algorithm()).unwrap_or(false)
     }

@@ -23,7 +23,7 @@ pub use issuer::Issuer;
 pub use keys::{KeyError, PublicKey, SigningKey};
 pub use validator::Validator;
 
-/// What the flags say.
+/// Options of service-account tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// `--service-account-issuer`; the first issues, all are believed.
@@ -36,7 +36,7 @@ pub struct Config {
     pub audiences: Vec<String>,
     /// `--service-account-jwks-uri`
     pub jwks_uri: String,
-    /// Where the key set is found when nothing else is said.
+    /// Default URL of the key set.
     pub default_jwks_uri: String,
     /// `--service-account-max-token-expiration` in seconds, 0 for none.
     pub max_expiration: i64,
@@ -54,7 +54,7 @@ pub struct Config {
     pub longest_extended: Option<i64>,
 }
 
-/// Why tokens cannot be set up.
+/// Errors of the setup of tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
@@ -65,7 +65,7 @@ pub enum Error {
     Key {
         /// The file.
         path: String,
-        /// Why.
+        /// Cause.
         why: KeyError,
     },
     /// Flags contradict one another.
@@ -82,7 +82,7 @@ pub struct ServiceAccounts {
     material: ArcSwap<Material>,
     /// Counts exchanges of the keys.
     generation: AtomicU64,
-    /// Who signs, when that is somebody else.
+    /// External signer, if configured.
     external: Option<Signer>,
 }
 
@@ -207,7 +207,7 @@ impl ServiceAccounts {
         Ok(Some(fetched.refresh))
     }
 
-    /// Whether somebody else signs.
+    /// Reports whether tokens are signed externally.
     pub fn is_external(&self) -> bool {
         self.external.is_some()
     }
@@ -230,7 +230,7 @@ impl ServiceAccounts {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What the flags said, defaults filled in.
+    /// Returns the options with defaults filled in.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -249,7 +249,7 @@ impl ServiceAccounts {
         Ok(format!("{message}.{signature}"))
     }
 
-    /// Whether one of the keys signed a token.
+    /// Verifies that one of the keys signed a token.
     fn verify(&self, message: &str, signature: &str, key_id: &str) -> bool {
         let material = self.material.load();
         let named = material.keys.iter().filter(|k| k.id == key_id);

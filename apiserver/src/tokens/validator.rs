@@ -1,5 +1,5 @@
-//! Whether a service-account token is to be believed: signature, issuer, times, audiences, and whether the account
-//! and what the token is bound to still exist and are the same.
+//! Validation of service-account tokens: signature, issuer, times, audiences, and whether the account and the bound
+//! object still exist with the same uid.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ const EXTRA: &str = "authentication.kubernetes.io/";
 const LEEWAY: i64 = 60;
 /// Seconds an object may be on its way out before tokens bound to it are refused.
 const DELETION_GRACE: i64 = 60;
-/// What messages call an account.
+/// Word for a service account in messages.
 const ACCOUNT: &str = "service account";
-/// What is said of tokens whose object is gone.
+/// Error text of tokens whose object is gone.
 const INVALIDATED: &str = "service account token has been invalidated";
 /// Tokens whose signature is known to be good.
 const KNOWN_LIMIT: usize = 4096;
@@ -62,7 +62,7 @@ const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// Set by the cleaner of tokens nobody uses.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-/// How tokens are used, and what is counted of it.
+/// Counters of token uses, with their help.
 const USES: [(&str, &str); 6] = [
     ("serviceaccount_stale_tokens_total", "[ALPHA] Cumulative stale projected service account tokens used"),
     ("serviceaccount_valid_tokens_total", "[ALPHA] Cumulative valid projected service account tokens used"),
@@ -106,7 +106,7 @@ impl Validator {
         Self { accounts, reader, api, known: Mutex::default() }
     }
 
-    /// Whom a token stands for, at a time. `None` for tokens of other issuers.
+    /// Authenticates a token at a time (seconds). `None` for tokens of other issuers.
     pub async fn check(&self, token: &str, audiences: &[String], now: i64) -> Result<Option<Identity>, AuthnError> {
         let Some((message, signature)) = token.rsplit_once('.') else { return Ok(None) };
         let Some((header, payload)) = message.split_once('.').filter(|(_, p)| !p.contains('.')) else {
@@ -312,7 +312,7 @@ fn account_user(namespace: &str, name: &str, uid: &str) -> UserInfo {
     }
 }
 
-/// Why a token that is bound to an object, as it is now, does not stand for its account any more.
+/// Explains why a bound token is no longer valid, given the bound object as it is now.
 fn complaint(what: &str, namespace: &str, bound: &Bound, object: Option<&Value>, now: i64) -> Option<String> {
     let account = what == ACCOUNT;
     let Some(object) = object else {

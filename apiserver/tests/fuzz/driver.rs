@@ -16,7 +16,7 @@ const LONGEST: usize = 4_096;
 /// An input that takes longer is a finding; other programs of the machine take their time, too.
 const SLOW: Duration = Duration::from_secs(20);
 
-/// What reads bytes, and says in words how it went.
+/// Target of fuzzing: reads bytes and describes the outcome.
 pub(crate) type Target = fn(&[u8]) -> String;
 
 /// A small generator (xorshift), so that a failure can be had again by its seed.
@@ -81,7 +81,7 @@ fn attempt(name: &str, target: Target, input: &[u8]) -> String {
     outcome.unwrap_or_else(|_| panic!("panicked; {}", shown()))
 }
 
-/// What an outcome is remembered by: its words, not what of the input is quoted in it.
+/// Hash of an outcome: of its words, not of quoted input.
 fn signature(outcome: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut quoted = false;

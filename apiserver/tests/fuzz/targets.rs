@@ -1,4 +1,4 @@
-//! What the bytes are given to. An outcome is told in words.
+//! Fuzz targets. Each describes its outcome in words.
 
 use std::fmt::Display;
 
@@ -61,7 +61,7 @@ fn pods(input: &[u8]) -> Option<(Value, Value)> {
     Some((object, json::decode_any(patch).ok()?))
 }
 
-/// Whatever was read can be written.
+/// Writes a value that was read: everything readable can be written.
 fn written(value: &Value) {
     let mut out = Vec::new();
     json::encode(pod(), value, &mut out);
@@ -126,7 +126,7 @@ pub(crate) fn cbor(input: &[u8]) -> String {
     }
 }
 
-/// Whatever is in etcd, of kinds that are stored in each of the ways.
+/// Decodes stored values of kinds in each storage format.
 pub(crate) fn stored_values(input: &[u8]) -> String {
     let kinds = [
         ("", "pods"),

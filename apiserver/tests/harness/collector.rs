@@ -141,7 +141,7 @@ impl Collector {
         self.seen.lock().iter().filter(|(of, _)| of == service).map(|(_, span)| span.clone()).collect()
     }
 
-    /// Whether anything with this name was seen.
+    /// Reports whether a span with this name was received.
     pub fn saw(&self, name: &str) -> bool {
         self.seen.lock().iter().any(|(_, span)| span.name == name)
     }

@@ -23,7 +23,7 @@ use super::free_port;
 /// An address with this port is refused.
 pub const REFUSED: &str = ":81";
 
-/// What a proxy speaks.
+/// Protocol of a proxy.
 #[derive(Clone, Copy)]
 pub enum Speaks {
     /// HTTP CONNECT.
@@ -62,7 +62,7 @@ impl Proxy {
         &self.socket
     }
 
-    /// Whether a tunnel to an address was asked for.
+    /// Reports whether a tunnel to an address was requested.
     pub fn was_asked_for(&self, address: &str) -> bool {
         self.asked.lock().expect("not poisoned").contains(address)
     }
@@ -75,7 +75,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What stands at every address.
+/// Serves the backend behind every address.
 async fn at(address: String, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let service = service_fn(move |request: Request<Incoming>| {
         let address = address.clone();
@@ -229,7 +229,7 @@ fn framed(packet: &Packet) -> Frame<Bytes> {
     Frame::data(Bytes::from([&[0], &length[..], &message].concat()))
 }
 
-/// What is noted when the close of a connection was asked for.
+/// Entry for a requested close of a connection.
 pub const CLOSED: &str = "closed";
 
 /// Packets come in by `body`, and go out by `sender`.

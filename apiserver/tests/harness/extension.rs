@@ -37,7 +37,7 @@ fn discovery() -> Value {
         {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get", "list"]}]})
 }
 
-/// What is asked, by whom, and what came with it.
+/// Echoes a request: method, path, user and headers.
 async fn echo(request: Request<Incoming>, peer: String) -> Value {
     let mut headers = serde_json::Map::new();
     for (name, value) in request.headers() {
@@ -142,7 +142,7 @@ impl Extension {
         self.port
     }
 
-    /// Everything is a failure from now on, or no more.
+    /// Makes every response a failure, or ends that.
     pub fn down(&self, down: bool) {
         self.down.store(down, Ordering::Release);
     }

@@ -37,7 +37,7 @@ struct State {
     decrypted: AtomicUsize,
     /// Number of the key that is used now.
     key: AtomicUsize,
-    /// It answers nothing that makes sense.
+    /// Respond with nonsense.
     sick: AtomicBool,
 }
 

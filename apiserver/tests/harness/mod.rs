@@ -56,7 +56,7 @@ pub fn free_port() -> u16 {
     ports.take(usize::from(COUNT)).find(free).expect("a free port")
 }
 
-/// Whether there is no etcd, with the reason printed; where tests must run, it is a failure.
+/// Reports whether etcd is missing, and prints so; in CI that is a failure.
 pub fn etcd_is_missing() -> bool {
     let missing = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err();
     if missing {
@@ -108,7 +108,7 @@ impl Drop for Member {
     }
 }
 
-/// How long to ask for what must come.
+/// Longest wait for an expected state.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks until there is an answer. For what no watch tells of, as a file that the server looks at by time.
@@ -184,7 +184,7 @@ impl Cluster {
         Self::start_on(Vec::new(), flags).await
     }
 
-    /// The same on an etcd with flags of its own.
+    /// Starts a cluster on an etcd with flags of its own.
     pub async fn start_on(etcd_flags: Vec<String>, flags: impl FnOnce(&std::path::Path, &Pki) -> Vec<String>) -> Self {
         // Another test of this process may have done it.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -220,12 +220,12 @@ impl Cluster {
         Client::new(self.port, &self.pki, identity)
     }
 
-    /// Where this cluster's files are.
+    /// Folder of this cluster's files.
     pub fn dir(&self) -> &std::path::Path {
         &self.dir
     }
 
-    /// Where this cluster's etcd listens.
+    /// Port of this cluster's etcd.
     pub fn etcd_port(&self) -> u16 {
         self.etcd_port
     }
@@ -243,7 +243,7 @@ impl Cluster {
         self.connection_of(Identity::Admin).await
     }
 
-    /// The same of somebody who has a certificate.
+    /// Connects with a client certificate.
     pub async fn connection_of(&self, whose: Identity) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
         let roots = shared::cert::root_store(self.pki.ca.as_bytes()).expect("roots");
         let (certificate, key) = self.pki.pair(&whose).expect("a pair");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
-/// Who asks.
+/// Identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// In `system:masters`.

@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Pki;
 
-/// What is asked: path with query, and body. What is answered: code and body.
+/// Handler of requests: path with query, and body in; code and body out.
 pub type Answers = dyn Fn(&str, &[u8]) -> (u16, String) + Send + Sync;
 
 /// Lives as long as the test's runtime.

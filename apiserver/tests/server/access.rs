@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Tests of authorization.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What admission plugins and webhooks let in, change and refuse.
+//! Tests of admission plugins and webhooks.
 
 use base64::Engine as _;
 use serde_json::{Value, json};

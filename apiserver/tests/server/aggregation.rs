@@ -77,7 +77,7 @@ async fn an_old_server_has_schemas_in_version_3() {
     assert_eq!(document["components"]["schemas"][kind]["properties"]["spec"]["type"], "string");
 }
 
-/// Where it is allowed, another server may send clients elsewhere.
+/// Redirects of aggregated servers pass where they are allowed.
 #[tokio::test(flavor = "multi_thread")]
 async fn redirects_pass_where_they_are_allowed() {
     if etcd_is_missing() {
@@ -303,7 +303,7 @@ async fn our_own_services_are_looked_after() {
     until_reason(&c, "v1.batch", "Local").await;
 }
 
-/// What an API service says of itself is what was found, whoever writes something else.
+/// The server restores the `Available` condition of an API service, whoever changes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_are_what_was_found() {
     if etcd_is_missing() {
@@ -352,7 +352,7 @@ async fn conditions_are_what_was_found() {
     assert_eq!(c.get(&format!("/apis/{EXTENSION}/v1")).await.code, 503);
 }
 
-/// Whether a server answers is one thing, whether it is the right one is found out by those who ask it something.
+/// A check accepts any server that responds; requests fail on the wrong certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_wrong_server_is_found_out_when_it_is_asked() {
     if etcd_is_missing() {

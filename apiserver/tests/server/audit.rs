@@ -1,4 +1,4 @@
-//! What is written down of requests.
+//! Tests of audit.
 
 use serde_json::{Value, json};
 

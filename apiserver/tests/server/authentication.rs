@@ -141,7 +141,7 @@ async fn tokens_of_other_issuers() {
     becomes(&c, &signed(&with("jti", json!("j2"))), "n:jane").await;
 }
 
-/// Where groups are that are not in a token: an issuer of its own, which wants to see a token.
+/// Starts an issuer of distributed claims with the groups, which requires a token.
 async fn groups_elsewhere(c: &Cluster) -> Remote {
     let url: Arc<OnceLock<String>> = Arc::default();
     let own = url.clone();
@@ -253,7 +253,7 @@ async fn a_webhook_that_knows_tokens() {
     }
 }
 
-/// Who is waited for does not make a request longer than it may be.
+/// A silent webhook does not make a request exceed its timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_that_is_silent() {
     if etcd_is_missing() {

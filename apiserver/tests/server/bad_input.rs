@@ -1,4 +1,4 @@
-//! What no client should send: the answer is upstream's, and nothing of it stays.
+//! Invalid input: the response is upstream's, and nothing of it is stored.
 
 use bytes::Bytes;
 use serde_json::{Value, json};

@@ -182,7 +182,7 @@ async fn what_a_router_offers(c: &Client, maps: &str) {
     }
 }
 
-/// What the router, the query's reader and the keys of the store say of a request line, in upstream's words.
+/// Malformed request lines are refused by the router, the query parser and the keys of the store, in upstream's words.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_lines_that_are_almost_right() {
     let Some((c, ns)) = workspace("almost-right").await else { return };

@@ -12,7 +12,7 @@ const SOCKET: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket
                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 const SPDY: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
-/// What the kubelet answers: as many lines of log as are asked for, or what the command is called after.
+/// Response of the fake kubelet: the requested number of log lines, or whatever the command is named after.
 fn says(head: &str) -> String {
     let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no such container","reason":"NotFound","code":404}"#;
     let answer = |line: &str, body: &str| {
@@ -62,7 +62,7 @@ async fn raw(c: &Cluster, path: &str, headers: &str) -> (String, String) {
     (head, String::from_utf8_lossy(&body).into_owned())
 }
 
-/// Which of some headers an answer has.
+/// Reports for each of some headers whether a response has it.
 fn has(head: &str, names: &[&str]) -> Vec<bool> {
     names.iter().map(|name| head.contains(&format!("\r\n{name}"))).collect()
 }
@@ -134,7 +134,7 @@ async fn a_connection_that_is_handed_over_is_the_kubelets() {
     }
 }
 
-/// What a client of a session over WebSocket hears on the error channel.
+/// Message on the error channel of a WebSocket session.
 async fn told(c: &Cluster, command: &str) -> Value {
     let url = format!("wss://localhost{PODS}/p/exec?stdout=1&command={command}");
     let mut asked = tungstenite::client::IntoClientRequest::into_client_request(url).expect("a request");

@@ -198,7 +198,7 @@ async fn failing_conversions_are_told_of() {
     }
 }
 
-/// What version 1 of an autoscaler has no fields for is in annotations, in types that it has, whoever wrote it.
+/// Fields that version 1 of an autoscaler lacks are kept in annotations, in valid types, whoever wrote them.
 #[tokio::test(flavor = "multi_thread")]
 async fn autoscalers_of_version_1_say_everything() {
     let Some((c, _)) = crate::workspace("scalers").await else { return };

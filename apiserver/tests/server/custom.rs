@@ -35,7 +35,7 @@ pub async fn define(c: &Client, definition: Value) {
     panic!("{name} is not established");
 }
 
-/// Where the objects of a definition are, in each version that is served.
+/// Paths of a definition's objects, in each served version.
 fn collections(definition: &Value) -> Vec<String> {
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -386,7 +386,7 @@ async fn what_webhooks_add_is_pruned_and_completed() {
     c.delete(&format!("{path}/crd-mutated")).await.ok();
 }
 
-/// What version 1 calls a host is an address in version 2.
+/// Starts a conversion webhook: `host` in version 1 is `address` in version 2.
 async fn host_converter(cluster: &Cluster) -> Webhook {
     Webhook::start(cluster.pki(), |_, review| {
         let wanted = review["desiredAPIVersion"].as_str()?;
@@ -508,7 +508,7 @@ async fn definitions_that_are_refused() {
     }
 }
 
-/// Who owns a field in one version owns what it is called in the other.
+/// Ownership of a field in one version is ownership of its converted field in the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_are_compared_in_their_own_version() {
     let Some((c, ns)) = workspace("crd-owners").await else { return };

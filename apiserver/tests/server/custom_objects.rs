@@ -182,8 +182,7 @@ async fn what_was_there_twice_may_stay() {
     assert!(again.code == 422 && again.text().contains("Duplicate value"), "{}", again.text());
 }
 
-/// Who asks for custom objects is told the same things as upstream tells him, which differ from those about built-in
-/// resources.
+/// Errors of custom resources' paths are upstream's, which differ from those of built-in resources.
 #[tokio::test(flavor = "multi_thread")]
 async fn addresses_where_nothing_is() {
     let Some((c, ns)) = workspace("crd-addresses").await else { return };
@@ -279,7 +278,7 @@ async fn what_is_sent_in_yaml_and_applied() {
     assert_eq!(over.code, 200, "it has ended: {}", over.text());
 }
 
-/// What upstream looks at first, and what it says of it.
+/// Checks run in upstream's order, with upstream's errors.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_are_judged_in_upstreams_order() {
     let Some((c, ns)) = workspace("crd-order").await else { return };

@@ -108,7 +108,7 @@ async fn versions_that_were_stored_stay() {
     assert!(refused.code == 422 && refused.text().contains("unable to load root certificates"), "{}", refused.text());
 }
 
-/// What is left of a definition that goes can still be let go, though nothing new comes.
+/// Finalizers of the remaining objects of a definition in deletion can be removed, and nothing new is created.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_objects_can_be_let_go() {
     let Some((c, ns)) = workspace("crd-last").await else { return };
@@ -183,7 +183,7 @@ async fn what_cannot_be_converted_is_not_tried_all_the_time() {
     .await;
 }
 
-/// Those that have their name from a resource of our own take nothing along when they go.
+/// Deleting a definition that shares its name with a built-in resource deletes no built-in objects.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_objects_stay_when_a_definition_goes() {
     let Some((c, ns)) = workspace("crd-ours").await else { return };

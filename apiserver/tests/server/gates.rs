@@ -85,7 +85,7 @@ async fn sessions_by_get(c: &Cluster) {
         .await;
 }
 
-/// How Alice fares who opens a session by GET.
+/// Code of Alice's opening of a session by GET.
 async fn opened(c: &Cluster, pod: &str) -> u16 {
     let mut connection = c.connection_of(Identity::Alice).await;
     let ask = format!(

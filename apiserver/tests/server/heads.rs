@@ -97,7 +97,7 @@ async fn hears(connection: &mut (impl tokio::io::AsyncRead + Unpin), words: &str
     assert_eq!(String::from_utf8_lossy(&heard), words);
 }
 
-/// Who waits to be told to go on is told when somebody wants to hear more, and not before.
+/// `100 Continue` is sent when the body is read, and not before.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_are_asked_for_when_they_are_read() {
     if etcd_is_missing() {

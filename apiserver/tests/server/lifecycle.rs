@@ -17,7 +17,7 @@ pub(crate) async fn say(connection: &mut Connection, text: &str) {
     connection.flush().await.expect("asked");
 }
 
-/// What is said over a connection until it is closed.
+/// Reads a connection until it is closed.
 pub(crate) async fn heard(mut connection: Connection) -> String {
     let mut said = String::new();
     let end = tokio::time::timeout(Duration::from_secs(30), connection.read_to_string(&mut said)).await;
@@ -97,7 +97,7 @@ async fn watches_outlast_the_port() {
     tokio::task::block_in_place(|| drop(beside));
 }
 
-/// What was begun has everything it needs to the end, although the port is closed.
+/// Requests in flight are served to the end after the port is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_outlast_the_port() {
     if etcd_is_missing() {

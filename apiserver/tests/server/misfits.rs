@@ -38,7 +38,7 @@ fn foo(group: &str, metadata: Value, spec: Value) -> Value {
     object
 }
 
-/// What is said of a patch that makes of a custom object what it is not.
+/// Patches that change the kind of a custom object are refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_objects_stay_what_they_are() {
     let Some((c, ns)) = workspace("misfit-kinds").await else { return };

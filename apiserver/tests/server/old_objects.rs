@@ -1,5 +1,4 @@
-//! What an older release wrote, which did not know all defaults of today: it is shown with them, and stored with them when
-//! somebody writes it again.
+//! Objects of an older release without today's defaults are served with them, and stored with them on the next write.
 
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
@@ -48,7 +47,7 @@ const OLD: [Old; 5] = [
 ];
 
 impl Old {
-    /// What etcd holds.
+    /// Decodes the object in etcd.
     async fn tree(&self, c: &Cluster) -> Value {
         let (bytes, _) = c.stored(self.key).await.expect("it is there");
         let (group, version, kind) = self.kind;
@@ -71,7 +70,7 @@ impl Old {
         c.etcd_client().await.kv_client().put(self.key, bytes, None).await.expect("written");
     }
 
-    /// All that it lacks is there, and nothing else.
+    /// Checks that an object equals the wanted one, but for its resource version.
     fn is_whole(&self, object: &Value, want: &Value) {
         let mut object = object.clone();
         object["metadata"]["resourceVersion"] = want["metadata"]["resourceVersion"].clone();

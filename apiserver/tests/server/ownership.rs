@@ -1,4 +1,4 @@
-//! Who owns fields, through HTTP: between versions of a kind, and through subresources.
+//! Tests of field ownership through HTTP: between versions of a kind, and through subresources.
 
 use serde_json::{Value, json};
 
@@ -202,7 +202,7 @@ async fn what_is_gone_is_not_applied_anew() {
     assert_eq!(c.get(&format!("{ns}/configmaps/a")).await.code, 404);
 }
 
-/// What an applier owns through a subresource.
+/// Fields that an applier owns through a subresource.
 fn owned(object: &Value, manager: &str, subresource: &str) -> Value {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     let sub = |entry: &Value| entry["subresource"].as_str().unwrap_or_default().to_owned();
@@ -279,8 +279,8 @@ fn specs_owned(object: &Value) -> Value {
     Value::Object(entries.map(own).collect())
 }
 
-/// Who owned parts of what is replaced as a whole since a change of the definition owns the whole, and stands in the way
-/// of those who would take it away.
+/// After a definition makes a field atomic, owners of its parts own the whole, and conflict with appliers that remove
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_definition_makes_wholes_of_parts_and_parts_of_wholes() {
     let Some((c, _)) = workspace("own-schemas").await else { return };

@@ -208,7 +208,7 @@ async fn watches_miss_nothing_under_load() {
     }
 }
 
-/// Where pages end, and what is not cut into pages.
+/// Pages end where upstream's do, and some lists are not paginated.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_end_where_upstreams_do() {
     let Some((c, ns)) = crate::workspace("pages-end").await else { return };

@@ -1,4 +1,4 @@
-//! What `--runtime-config` turns off is nowhere to be seen, and what it leaves on is as it was.
+//! Resources disabled by `--runtime-config` are gone everywhere, and others are unchanged.
 
 use serde_json::{Value, json};
 

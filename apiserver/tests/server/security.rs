@@ -167,7 +167,7 @@ async fn little_does_not_become_much() {
     c.get(&maps).await.ok();
 }
 
-/// Whatever is counted is kept, so nobody makes up what to count.
+/// Made-up resources create no metric series, because series are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_strangers_make_up_is_not_counted() {
     let Some((c, ns)) = workspace("counted").await else { return };
@@ -239,7 +239,7 @@ async fn connection(server: &Cluster, protocol: &[u8]) -> tokio_rustls::client::
     TlsConnector::from(Arc::new(tls)).connect(name, socket).await.expect("secured")
 }
 
-/// What comes back for raw bytes, until the server ends the connection or has nothing more to say.
+/// Sends raw bytes; returns the response until the server closes or pauses.
 async fn said(server: &Cluster, request: &[u8]) -> String {
     let mut stream = connection(server, b"http/1.1").await;
     // A server that has heard enough may close before all is sent.

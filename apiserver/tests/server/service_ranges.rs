@@ -161,7 +161,7 @@ async fn what_was_lost_is_found_at_the_start() {
     assert_eq!(told, want);
 }
 
-/// What an unreadable service has would pass for nobody's.
+/// Unreadable services keep their allocations: nothing is released while one cannot be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_given_back_while_a_service_cannot_be_read() {
     let Some(mut c) = small().await else { return };

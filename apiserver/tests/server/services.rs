@@ -49,7 +49,7 @@ async fn a_second_family_is_given_back() {
     assert_eq!(taken(&again).await, [404, 404]);
 }
 
-/// What cannot be given is said before what is wrong otherwise, and nothing stays taken.
+/// Allocation errors precede other errors, and nothing stays allocated.
 #[tokio::test(flavor = "multi_thread")]
 async fn there_being_nothing_to_give_is_said_first() {
     let Some((c, ns)) = crate::workspace("given-first").await else { return };
@@ -153,7 +153,7 @@ async fn endpoints_go_with_their_service() {
     assert_eq!(c.get(&format!("{endpoints}/held")).await.code, 404);
 }
 
-/// What a server left behind that died between two writes is put right by the next one.
+/// A new server repairs what one left behind that died between two writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_given_becomes_what_services_have() {
     if etcd_is_missing() {

@@ -231,7 +231,7 @@ async fn servers_of_a_cluster_share_its_service() {
     );
 }
 
-/// What dashboards and alerts look at.
+/// Metrics that dashboards and alerts use are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_measured() {
     let Some((c, ns)) = crate::workspace("measured").await else { return };
@@ -288,7 +288,7 @@ async fn documents_come_in_protobuf() {
     assert_eq!(c.call("GET", path, &[("Accept", "text/html")], None).await.code, 406);
 }
 
-/// Where the processor's time goes is told to profilers, unless they are not wanted.
+/// CPU profiles are served, unless profiling is disabled.
 #[tokio::test(flavor = "multi_thread")]
 async fn profilers_are_told_of_the_processor() {
     let Some(server) = crate::cluster().await else { return };

@@ -1,4 +1,4 @@
-//! What servers say of the versions they store resources in.
+//! Tests of storage versions reported by servers.
 
 use serde_json::json;
 

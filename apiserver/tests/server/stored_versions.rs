@@ -24,7 +24,7 @@ fn claim(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}})
 }
 
-/// What a request for a device looks like in v1beta1, and in what came after it.
+/// Device class of a request in v1beta1, and in later versions.
 fn requests(object: &Value) -> (&Value, &Value) {
     let request = &object["spec"]["devices"]["requests"][0];
     (&request["deviceClassName"], &request["exactly"]["deviceClassName"])

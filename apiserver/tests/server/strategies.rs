@@ -1,5 +1,4 @@
-//! What is particular about kinds, as clients meet it: what a PUT may do, what a write of `status` leaves alone, what
-//! becomes of decisions about certificates.
+//! Tests of strategies through HTTP: PUT, writes of `status`, approvals of certificates.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

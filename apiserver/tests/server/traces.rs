@@ -115,7 +115,7 @@ async fn a_request_is_told_of_from_end_to_end() {
     assert!(collector.trace(trace, &["GET /api/v1/namespaces/{:namespace}/configmaps"]).is_none());
 }
 
-/// Who goes on with a trace is told of it also where this server writes nothing down.
+/// Trace context is passed on even where this server records no spans.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_is_handed_on_all_the_same() {
     if etcd_is_missing() {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::harness::{Answer, Client, Cluster, Identity, etcd_is_missing};
 
-/// What is not compared: custom resources and aggregated APIs.
+/// Reports whether a path is not compared: custom resources and aggregated APIs.
 fn is_elsewhere(path: &str) -> bool {
     ["/apis/ex.com/", "/apis/apiextensions.k8s.io/", "/apis/agg.ex.com/", "/apis/apiregistration.k8s.io/"]
         .iter()
@@ -259,7 +259,7 @@ fn proto_merge(into: &mut Value, from: Value) {
     }
 }
 
-/// What had happened before the request of that name.
+/// Prepares the state before the request of that name.
 async fn before(cluster: &Cluster, c: &Client, name: &str) {
     let agent = [("Content-Type", "application/json"), ("User-Agent", "unknown")];
     let post = async |path: &str, o: Value| {

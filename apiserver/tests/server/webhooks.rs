@@ -405,7 +405,7 @@ async fn scales_are_asked_about_as_scales() {
     assert_eq!(owners[0]["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
 }
 
-/// What is on its way already needs nobody's consent to go.
+/// Deletes of objects that are already in deletion call no webhooks.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_asked_about_what_goes_anyway() {
     let Some((c, webhook, _)) = start().await else { return };

@@ -1,4 +1,4 @@
-//! What comes of a write before anything is written: refusals, and writes of what was not there a moment ago.
+//! Tests of writes that store nothing or race: refusals, and writes of objects created a moment ago.
 
 use bytes::Bytes;
 use futures::future::join_all;

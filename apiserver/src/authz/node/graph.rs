@@ -1,5 +1,5 @@
-//! Which objects are related to which node: node ← pod ← secrets, config maps, claims, service accounts;
-//! claim ← volume ← volume secrets; attachments and resource slices by their node name.
+//! Graph of objects and nodes: node ← pod ← secrets, config maps, claims, service accounts; claim ← volume ← volume
+//! secrets; attachments and resource slices by their node name.
 //!
 //! Pure: fed one object at a time, asked by (kind, namespace, name).
 
@@ -12,7 +12,7 @@ use super::meters;
 use crate::access::tree;
 use crate::authz::follow::Observer;
 
-/// What kind of object a vertex stands for.
+/// Kind of a vertex's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Pod.
@@ -55,7 +55,7 @@ pub struct Graph {
     volumes: HashMap<String, (Option<Vertex>, Vec<Vertex>)>,
     /// Secret → volumes that use it.
     volume_secrets: HashMap<Vertex, HashSet<String>>,
-    /// What names its node itself → node.
+    /// Node of each object that names its node itself.
     direct: HashMap<Vertex, String>,
 }
 
@@ -150,7 +150,7 @@ impl Graph {
         self.volumes.insert(name.to_owned(), (claim, secrets));
     }
 
-    /// Whether a node needs an object.
+    /// Reports whether an object is related to a node.
     pub fn related(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
         match kind {
             Kind::Pod => self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node),

@@ -1,10 +1,10 @@
-//! How long changes of the graph take, under upstream's name.
+//! Metrics of graph updates, under upstream's name.
 
 use std::sync::LazyLock;
 
 use shared::metrics::{self, Histogram};
 
-/// What is put into the graph, with upstream's word for it.
+/// Plurals of objects in the graph, with upstream's label for each.
 const KINDS: [(&str, &str); 4] = [
     ("pods", "Pod"),
     ("persistentvolumes", "PV"),
@@ -28,7 +28,7 @@ pub(super) fn show() {
     LazyLock::force(&TIMES);
 }
 
-/// Where a change of an object of this plural is measured.
+/// Histogram of updates by objects of this plural.
 pub(super) fn of(plural: &str, added: bool) -> Option<&'static Histogram> {
     let at = KINDS.iter().position(|(known, _)| *known == plural)?;
     Some(&TIMES[at][usize::from(!added)])

@@ -40,7 +40,7 @@ fn no(text: impl Into<String>) -> Answer {
 pub struct NodeAuthorizer {
     graph: Follower<Graph>,
     rules: Vec<Rule>,
-    /// Whether the static rules, which follow feature gates, know of pods' requests for certificates.
+    /// The static rules, which follow feature gates, include pod certificate requests.
     certifies: bool,
 }
 
@@ -61,7 +61,7 @@ impl NodeAuthorizer {
         NodeAuthorizer { graph: Follower::new(reader, SOURCES), rules, certifies }
     }
 
-    /// Whether what relates objects to nodes has been read.
+    /// Reports whether the resources of the graph have been read.
     pub fn synced(&self) -> bool {
         self.graph.synced()
     }
@@ -250,7 +250,7 @@ impl Ask<'_> {
         }
     }
 
-    /// Whether the request's field selector pins a field to this node's name.
+    /// Reports whether the request's field selector requires a field to equal this node's name.
     fn selects(&self, field: &str) -> bool {
         super::field_equals(self.request, field, self.node)
     }

@@ -1,4 +1,4 @@
-//! Nobody may grant what he does not hold: the check on writes of roles and bindings.
+//! Escalation check of writes of roles and bindings: users cannot grant permissions they lack.
 //!
 //! A write passes when the writer is in `system:masters`, may `escalate` the role (or `bind` it), or holds
 //! every rule himself.
@@ -15,7 +15,7 @@ use crate::access::tree;
 
 /// One write of a role or binding.
 pub struct Write<'a> {
-    /// Who writes.
+    /// User who writes.
     pub user: &'a UserInfo,
     /// `roles`, `clusterroles`, `rolebindings` or `clusterrolebindings`.
     pub plural: &'a str,
@@ -23,9 +23,9 @@ pub struct Write<'a> {
     pub namespace: &'a str,
     /// The object's name.
     pub name: &'a str,
-    /// What is written.
+    /// New object.
     pub new: &'a Value,
-    /// What was there.
+    /// Stored object.
     pub old: Option<&'a Value>,
 }
 
@@ -43,8 +43,8 @@ impl Write<'_> {
     }
 }
 
-/// What the authorisers are asked about a write; a yes makes [`check`] unnecessary. `None` when the write grants
-/// nothing or the writer may do everything.
+/// Attributes of the verbs `escalate` and `bind`; permission makes [`check`] unnecessary. `None` when the write grants
+/// nothing or the user may do everything.
 pub fn question(write: &Write<'_>) -> Option<Attributes> {
     if !write.binds() && !matches!(write.plural, "roles" | "clusterroles") {
         return None;
@@ -116,7 +116,7 @@ pub fn everything() -> [Rule; 2] {
     ]
 }
 
-/// Whether an update touches only what garbage collection writes: owner references and finalizers.
+/// Reports whether an update changes only metadata that the garbage collector writes: owner references and finalizers.
 fn only_bookkeeping_changed(old: &Value, new: &Value) -> bool {
     let bare = |o: &Value| {
         let mut o = o.clone();

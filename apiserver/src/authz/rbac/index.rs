@@ -63,7 +63,7 @@ struct Binding {
     name: String,
     namespace: String,
     role: RoleRef,
-    /// Where the role is, whether it exists or not.
+    /// Slot of the role, whether it exists or not.
     slot: usize,
     subjects: Vec<Subject>,
 }
@@ -143,7 +143,7 @@ impl Bindings {
     }
 }
 
-/// What a visitor sees: one rule and why it holds, or a role that is missing.
+/// Item of a visit: one rule and its explanation, or a missing role.
 pub enum Found<'a> {
     /// A rule, and a closure-free handle to its explanation.
     Rule(&'a Rule, Why<'a>),
@@ -175,7 +175,7 @@ struct Slot {
     key: (String, String),
     /// None while bindings name a role that does not exist.
     rules: Option<Vec<Rule>>,
-    /// What the rules may be about at all.
+    /// Upper bound of what the rules can match.
     reach: Reach,
     bindings: usize,
 }

@@ -33,7 +33,7 @@ pub struct Rule {
 pub struct Reach(u64);
 
 impl Reach {
-    /// Whatever there is.
+    /// Matches everything.
     pub const ALL: Reach = Reach(u64::MAX);
     /// URLs that are no resources.
     const URLS: u64 = 1 << 63;
@@ -67,7 +67,7 @@ impl Reach {
         Reach(if request.resource_request { Self::bit(&request.resource) } else { Self::URLS })
     }
 
-    /// Whether they have something in common.
+    /// Reports whether two reaches intersect.
     pub fn meets(self, other: Reach) -> bool {
         self.0 & other.0 != 0
     }
@@ -106,7 +106,7 @@ impl Rule {
         tree::list(role, "/rules").iter().map(Rule::from_value).collect()
     }
 
-    /// Whether the rule allows the request.
+    /// Reports whether the rule allows the request.
     pub fn allows(&self, request: &Attributes) -> bool {
         if !has_or_star(&self.verbs, &request.verb) {
             return false;
@@ -134,7 +134,7 @@ impl Rule {
         })
     }
 
-    /// How many atoms it has.
+    /// Number of atoms.
     fn size(&self) -> usize {
         let lists = [&self.api_groups, &self.resources, &self.verbs].map(Vec::len);
         let on_resources = lists.iter().fold(self.resource_names.len().max(1), |n, more| n.saturating_mul(*more));
@@ -170,7 +170,7 @@ impl Rule {
         atoms
     }
 
-    /// Whether everything `other` grants is granted by this rule alone.
+    /// Reports whether this rule alone grants everything that `other` grants.
     pub fn covers(&self, other: &Rule) -> bool {
         let set = |own: &[String], sub: &[String]| has(own, "*") || has_all(own, sub);
         let resources = has(&self.resources, "*")
@@ -210,8 +210,8 @@ pub fn quoted_list<S: AsRef<str>>(list: &[S]) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
-/// What of `wanted` no rule of `held` covers, as atoms. Lists that make too many of them are looked at as a whole: then
-/// one rule has to cover all that another grants.
+/// Atoms of `wanted` that no rule of `held` covers. Lists with too many atoms are compared as whole rules: then one
+/// rule has to cover all that another grants.
 pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     let size = wanted.iter().fold(0_usize, |size, rule| size.saturating_add(rule.size()));
     let split = |rule: &Rule| if size > MOST_ATOMS { vec![rule.clone()] } else { rule.atoms() };

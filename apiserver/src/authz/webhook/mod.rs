@@ -29,20 +29,20 @@ const LONGEST_KEY: usize = 10_000;
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What the configuration says of one webhook.
+/// Configuration of one webhook.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// For metrics.
     pub name: String,
     /// `v1` or `v1beta1`.
     pub version: String,
-    /// How long a yes is remembered; zero: not at all.
+    /// Lifetime of a cached permission; zero: not cached.
     pub authorized_ttl: Duration,
-    /// How long anything else is.
+    /// Lifetime of any other cached decision.
     pub unauthorized_ttl: Duration,
     /// For one try.
     pub timeout: Duration,
-    /// What a failure means: Deny or NoOpinion.
+    /// Decision on failure: Deny or NoOpinion.
     pub on_error: Decision,
     /// Expressions that must all be true, else the webhook is not asked.
     pub conditions: Vec<String>,
@@ -175,7 +175,7 @@ impl Webhook {
         (self.options.on_error, String::new())
     }
 
-    /// Whether the match conditions want this request. One that is false wins over one that fails.
+    /// Reports whether the match conditions select this request. One that is false wins over one that fails.
     fn concerned(&self, request: &Attributes) -> Result<bool, String> {
         if self.options.conditions.is_empty() {
             return Ok(true);

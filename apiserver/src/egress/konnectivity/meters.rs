@@ -1,4 +1,4 @@
-//! What is counted of calls and packets, under the names of Konnectivity's own client.
+//! Metrics of calls and packets, under the names of Konnectivity's own client.
 
 use prometheus::{CounterVec, GaugeVec};
 use shared::{grpc, metrics};

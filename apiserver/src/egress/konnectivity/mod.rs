@@ -82,7 +82,7 @@ async fn connect(socket: &Path) -> Result<Channel, String> {
     endpoint.connect_with_connector(once).await.map_err(|e| e.to_string())
 }
 
-/// Why there is no connection: for metrics, and in words.
+/// Failure of a dial: the reason for metrics, and the text.
 type Failure = (&'static str, String);
 
 fn closed() -> Failure {

@@ -1,4 +1,4 @@
-//! What goes over a call: the messages of `konnectivity-client/proto/client`, by the numbers of their fields.
+//! Packets of a call: the messages of `konnectivity-client/proto/client`, by field number.
 
 use bytes::Bytes;
 

@@ -1,9 +1,8 @@
-//! Whether what clients saw can have happened: one order of writes that explains every answer, every list and every
-//! event. Pure.
+//! Checks a history: one order of writes must explain every response, every list and every event. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How a request to write ended.
+/// Outcome of a write request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Acknowledged, at this revision (0: the answer names none).
@@ -14,7 +13,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// What a request wanted.
+/// Intent of a write request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
     /// Leave this mark in the object; marks are unique.
@@ -29,7 +28,7 @@ pub struct Write {
     pub name: String,
     pub wish: Wish,
     pub outcome: Outcome,
-    /// When the answer was there, in microseconds.
+    /// Time of the response, in microseconds.
     pub ended: u64,
 }
 
@@ -52,7 +51,7 @@ pub struct Event {
     pub revision: i64,
 }
 
-/// Everything that was seen.
+/// All observations.
 #[derive(Debug, Default)]
 pub struct History {
     pub writes: Vec<Write>,
@@ -63,7 +62,7 @@ pub struct History {
 
 type State = BTreeMap<String, (String, i64)>;
 
-/// What cannot have happened; empty when all is well.
+/// Lists the violations; empty when the history is possible.
 pub fn violations(history: &History) -> Vec<String> {
     let mut wrong = Vec::new();
     for (n, events) in history.watches.iter().enumerate() {

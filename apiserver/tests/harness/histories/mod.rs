@@ -237,7 +237,7 @@ fn applied(mark: &str) -> Value {
     object
 }
 
-/// What was done, by outcome: for whoever reads the report.
+/// Number of writes by outcome, for the report.
 pub fn summary(history: &History) -> BTreeMap<&'static str, usize> {
     let count = |wanted: fn(&Outcome) -> bool| history.writes.iter().filter(|w| wanted(&w.outcome)).count();
     BTreeMap::from([
