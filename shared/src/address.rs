@@ -24,7 +24,7 @@ pub fn network(text: &str) -> Option<IpNet> {
     }
 }
 
-/// What is left to say of an address that [`ip`] reads: upstream's warning, without the field.
+/// Upstream's warning for an address that [`ip`] accepts, without the field.
 #[must_use]
 pub fn ip_warning(text: &str) -> Option<String> {
     let ip = ip(text)?;
@@ -39,7 +39,7 @@ pub fn ip_warning(text: &str) -> Option<String> {
     }
 }
 
-/// What is left to say of a network that [`network`] reads: upstream's warnings, without the field.
+/// Upstream's warnings for a network that [`network`] accepts, without the field.
 #[must_use]
 pub fn network_warnings(text: &str) -> Vec<String> {
     let (Some((address, _)), Some(network)) = (split(text), network(text)) else { return Vec::new() };
@@ -65,7 +65,7 @@ pub fn network_warnings(text: &str) -> Vec<String> {
     out
 }
 
-/// What keeps a network from being strictly spelled, in upstream's words.
+/// Parses a network strictly; the error has upstream's words.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -87,7 +87,7 @@ pub fn strict_network(text: &str) -> Result<IpNet, String> {
     if canonical == text { Ok(network) } else { Err(format!("must be in canonical form ({canonical:?})")) }
 }
 
-/// What keeps an address from being strictly spelled, in upstream's words.
+/// Parses an address strictly; the error has upstream's words.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -103,7 +103,8 @@ pub fn strict_ip(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// Whether an address may be given to a Service out of a network: neither the network's own nor, of IPv4, that for all.
+/// Reports whether a Service may get an address of a network: not the network address, nor the broadcast address of
+/// IPv4.
 #[must_use]
 pub fn may_be_given(network: &IpNet, ip: IpAddr) -> bool {
     network.contains(&ip) && ip != network.network() && !(ip.is_ipv4() && ip == network.broadcast())
@@ -134,7 +135,7 @@ fn without_zeros(digits: &str) -> Cow<'_, str> {
     if rest.is_empty() && !digits.is_empty() { Cow::Borrowed("0") } else { Cow::Borrowed(rest) }
 }
 
-/// Whether strict readers accept the spelling and see no IPv4 address within an IPv6 one.
+/// Reports whether strict parsers accept the spelling and see no IPv4-mapped IPv6 address.
 fn is_standard(text: &str) -> bool {
     !has_zeros(text) && !matches!(split(text), Some((IpAddr::V6(v6), _)) if v6.to_ipv4_mapped().is_some())
 }

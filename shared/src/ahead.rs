@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const MOST: usize = 34 << 10;
 
 thread_local! {
-    /// Where a thread reads to. A connection has bytes of its own only while somebody has yet to take them.
+    /// Read buffer of a thread. A connection has a buffer of its own only while bytes wait to be taken.
     static DESK: RefCell<Box<[u8]>> = RefCell::new(vec![0; MOST].into());
 }
 
@@ -22,9 +22,9 @@ thread_local! {
 #[derive(Debug)]
 pub struct Ahead<T> {
     io: T,
-    /// What has come and was not asked for yet.
+    /// Bytes read ahead.
     held: Vec<u8>,
-    /// How much of it has been taken.
+    /// Number of them taken.
     taken: usize,
 }
 

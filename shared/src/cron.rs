@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use crate::flags::{parse_duration, parse_integer};
 
-/// How many years ahead a next time is looked for.
+/// Number of years in which the next time is searched.
 const YEARS: i16 = 5;
 /// In seconds.
 const HOUR: i64 = 3600;
@@ -27,7 +27,7 @@ impl Field {
     }
 }
 
-/// When a job is due.
+/// Schedule of a cron job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// At the minutes that all fields select.
@@ -130,7 +130,7 @@ impl Schedule {
     }
 }
 
-/// What the next time is looked for by, from the largest to the smallest.
+/// Units of the search for the next time, from the largest to the smallest.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Month,
@@ -143,7 +143,7 @@ enum Unit {
 impl Unit {
     const ALL: [Self; 5] = [Self::Month, Self::Day, Self::Hour, Self::Minute, Self::Second];
 
-    /// Whether a larger unit may have changed with this one.
+    /// Reports whether the start of this unit may start a larger one.
     fn begins_anew(self, at: DateTime) -> bool {
         match self {
             Self::Month => at.month() == 1,
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(never.next(Timestamp::UNIX_EPOCH, &TimeZone::UTC), None);
     }
 
-    /// As the library says that upstream uses.
+    /// Schedules across clock changes match those of the library that upstream uses.
     #[test]
     fn clocks_that_are_changed() {
         for (zone_name, spec, after, want) in [

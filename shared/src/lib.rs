@@ -1,4 +1,4 @@
-//! What all five components share: flags, serving, client, informers, access chains
+//! Shared parts of all five components: flags, serving, client, informers, authentication and authorization.
 
 pub mod address;
 mod ahead;

@@ -29,14 +29,14 @@ pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, String> {
     compiled.map_err(|_| format!("error parsing regexp: expression too large: `{text}`"))
 }
 
-/// What is wrong, and the part of the pattern that is.
+/// Error of a pattern, with the offending part.
 struct Wrong<'t>(&'static str, &'t str);
 
 const RANGE: &str = "invalid character class range";
 const ESCAPE: &str = "invalid escape sequence";
 const PERL: &str = "invalid or unsupported Perl syntax";
 
-/// What is consumed of a text when a rest is left.
+/// Returns the part of a text before a rest.
 fn consumed<'t>(text: &'t str, rest: &str) -> &'t str {
     &text[..text.len() - rest.len()]
 }
@@ -56,9 +56,9 @@ struct Reader<'t> {
     out: String,
     /// Of the places that the open groups stand in: how often things there repeat what is in them, at most.
     groups: Vec<i64>,
-    /// The same of the place that is read, without its last thing.
+    /// Maximum repetition inside the current group, without its last element.
     inside: i64,
-    /// The same of the last thing.
+    /// Maximum repetition inside the last element.
     last: i64,
     /// There is something that can be repeated.
     argument: bool,
@@ -168,7 +168,7 @@ impl<'t> Reader<'t> {
         Ok(rest)
     }
 
-    /// What begins with `(?`.
+    /// Reads a group that starts with `(?`.
     fn flags(&mut self, text: &'t str) -> Result<&'t str, Wrong<'t>> {
         if text.starts_with("(?P<") || text.starts_with("(?<") {
             let Some(end) = text.find('>') else { return Err(Wrong("invalid named capture", text)) };

@@ -1,11 +1,11 @@
-//! Whether a pod may be on a node: what it asks of the node's labels, and what it tolerates of its taints. The scheduler,
-//! which asks this of every node for every pod, has it compiled.
+//! Placement of pods: node selector and node affinity against labels, tolerations against taints. The scheduler, which
+//! evaluates these for every node and pod, compiles them.
 
 use k8s_openapi::api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration, VolumeNodeAffinity,
 };
 
-/// Whether a toleration covers a taint.
+/// Reports whether a toleration tolerates a taint.
 #[must_use]
 pub fn tolerates<'a>(t: &'a Toleration, taint: &Taint) -> bool {
     let set = |field: &'a Option<String>| field.as_deref().filter(|text| !text.is_empty());
@@ -30,13 +30,13 @@ pub fn tolerates<'a>(t: &'a Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Whether every taint that `concerns` is tolerated.
+/// Reports whether every taint that `concerns` selects is tolerated.
 #[must_use]
 pub fn all_tolerated(taints: &[Taint], tolerations: &[Toleration], concerns: impl Fn(&Taint) -> bool) -> bool {
     taints.iter().filter(|t| concerns(t)).all(|taint| tolerations.iter().any(|t| tolerates(t, taint)))
 }
 
-/// Whether the node satisfies the pod's nodeSelector and required node affinity.
+/// Reports whether the node satisfies the pod's nodeSelector and required node affinity.
 #[must_use]
 pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();

@@ -1,4 +1,4 @@
-//! What components ask of objects of the typed API (`k8s-openapi`).
+//! Helpers for objects of the typed API (`k8s-openapi`).
 
 use k8s_openapi::api::core::v1::{
     Container, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
@@ -69,12 +69,12 @@ pub fn is_pod_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether a resource is one of Kubernetes' own.
+/// Reports whether a resource is native to Kubernetes.
 pub fn is_native_resource(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether a resource is an extended one: of another domain, and with a name that can stand in a quota.
+/// Reports whether a resource is an extended one: of another domain, and with a name that is valid in a quota.
 pub fn is_extended_resource(name: &str) -> bool {
     !is_native_resource(name)
         && !name.starts_with("requests.")
@@ -86,7 +86,7 @@ pub fn ephemeral_claim(pod: &str, volume: &str) -> String {
     format!("{pod}-{volume}")
 }
 
-/// Whether an initial container keeps running beside those that come after it.
+/// Reports whether an init container is a sidecar.
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }

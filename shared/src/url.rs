@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use crate::status::go_quote;
 
-/// Who asks, as it may stand before a host.
+/// User info of a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     name: Vec<u8>,
@@ -17,29 +17,29 @@ pub struct User {
 pub struct Url {
     /// In lower case.
     pub scheme: String,
-    /// What follows a scheme and is no path.
+    /// Opaque part behind a scheme.
     pub opaque: Vec<u8>,
-    /// What stands before `@`.
+    /// User info.
     pub user: Option<User>,
     /// With its port.
     pub host: Vec<u8>,
     /// Without escapes.
     pub path: Vec<u8>,
-    /// How the path was written, where it would be written otherwise.
+    /// Path as written, where the canonical encoding differs.
     written_path: Vec<u8>,
-    /// As it was written.
+    /// Query as written.
     pub query: Vec<u8>,
     /// A question mark without anything behind it.
     asks_nothing: bool,
     /// Without escapes.
     pub fragment: Vec<u8>,
-    /// How the fragment was written, where it would be written otherwise.
+    /// Fragment as written, where the canonical encoding differs.
     written_fragment: Vec<u8>,
     /// A scheme and a path, and no host between them.
     hostless: bool,
 }
 
-/// Where in a URL something stands.
+/// Component of a URL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Host,
@@ -51,7 +51,7 @@ enum Part {
 }
 
 impl Part {
-    /// Whether a byte is written as an escape.
+    /// Reports whether a byte is percent-encoded.
     fn escapes(self, byte: u8) -> bool {
         let plain: &[u8] = match self {
             Self::Host | Self::Zone => b"!$&'()*+,;=:[]<>\"",
@@ -63,7 +63,7 @@ impl Part {
         !(byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || plain.contains(&byte))
     }
 
-    /// Whether a text could have been written so, if not by us.
+    /// Reports whether a text is a valid encoding, if not the canonical one.
     fn may_be_written(self, text: &[u8]) -> bool {
         text.iter().all(|byte| b"!$&'()*+,;=:@[]%".contains(byte) || !self.escapes(*byte))
     }
@@ -83,7 +83,8 @@ impl Url {
         Ok(url)
     }
 
-    /// As it stands in a request, Go's `ParseRequestURI`: an absolute URI or an absolute path, which a fragment is part of.
+    /// Parses a request's URL like Go's `ParseRequestURI`: an absolute URI or an absolute path, with `#` as a part of
+    /// it.
     ///
     /// # Errors
     /// In Go's words.
@@ -160,7 +161,7 @@ impl Url {
         if judge_port(part).is_ok() { part } else { &[] }
     }
 
-    /// As one text.
+    /// Writes the URL.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -208,7 +209,7 @@ impl Url {
 }
 
 impl User {
-    /// As it stands before `@`.
+    /// Writes the user info as it stands before `@`.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let mut out = escaped(&self.name, Part::User);
@@ -220,7 +221,7 @@ impl User {
     }
 }
 
-/// What a query says, by name, without what cannot be read.
+/// Parses a query into values by name, without pairs that cannot be decoded.
 #[must_use]
 pub fn values(query: &[u8]) -> BTreeMap<Vec<u8>, Vec<Vec<u8>>> {
     let word = |text: &[u8]| {
@@ -281,7 +282,7 @@ fn find(text: &[u8], mark: u8) -> Option<usize> {
     text.iter().position(|byte| *byte == mark)
 }
 
-/// What stands before a mark and behind it.
+/// Splits a text at a mark.
 fn cut(text: &[u8], mark: u8) -> (&[u8], &[u8]) {
     find(text, mark).map_or((text, &[]), |at| (&text[..at], &text[at + 1..]))
 }
@@ -340,13 +341,13 @@ fn literal(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok([b"[", host.as_slice(), b"]", &text[end + 1..]].concat())
 }
 
-/// Nothing, or a colon and digits, or the colon alone.
+/// Validates a port: empty, or a colon and digits, or the colon alone.
 fn judge_port(text: &[u8]) -> Result<(), String> {
     let fits = text.is_empty() || (text[0] == b':' && text[1..].iter().all(u8::is_ascii_digit));
     if fits { Ok(()) } else { Err(format!("invalid port {} after host", quoted(text))) }
 }
 
-/// How a text was written, where we would write it otherwise.
+/// Returns the text as written where the canonical encoding differs, else nothing.
 fn odd(text: &[u8], plain: &[u8], part: Part) -> Vec<u8> {
     if escaped(plain, part) == text { Vec::new() } else { text.to_vec() }
 }
@@ -423,7 +424,7 @@ mod tests {
         assert_eq!(Url::parse(b"").expect("nothing"), Url::default());
     }
 
-    /// What Go 1.25's `url.Parse` and `String` make of these.
+    /// Writing matches Go 1.25's `url.Parse` and `String`.
     #[test]
     fn what_is_written_again() {
         for (text, want) in [
@@ -480,7 +481,7 @@ mod tests {
         }
     }
 
-    /// What Go 1.25's `url.ParseRequestURI` makes of these.
+    /// Parsing matches Go 1.25's `url.ParseRequestURI`.
     #[test]
     fn what_is_asked_for() {
         for (text, want) in [

@@ -1,4 +1,4 @@
-//! Which upstream release this is, and the document `/version` serves.
+//! Upstream release, and the document of `/version`.
 
 use serde_json::{Value, json};
 

@@ -30,7 +30,7 @@ pub const ANONYMOUS: &str = "system:anonymous";
 /// `system:masters`
 pub const SYSTEM_MASTERS: &str = "system:masters";
 
-/// Who is asking.
+/// User of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserInfo {
@@ -112,7 +112,7 @@ pub fn unescaped_key(text: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
 }
 
-/// What authenticators look at.
+/// Credentials of a request, as authenticators see them.
 #[derive(Clone, Copy)]
 pub struct Credentials<'a> {
     /// Request headers.
@@ -213,7 +213,7 @@ impl Authenticator for Anonymous {
 
 /// Runs `chain`, and answers with the anonymous user when nobody offered a credential (never when one was bad).
 pub struct OrAnonymous<A> {
-    /// Who is asked first.
+    /// Authenticators in their order.
     pub chain: A,
     /// The only paths that may be asked for so; all when empty.
     pub paths: Vec<String>,

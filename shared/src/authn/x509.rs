@@ -39,7 +39,7 @@ pub(super) struct Verifier {
     /// None without an authority that may sign.
     trust: Option<Arc<dyn ClientCertVerifier>>,
     seen: Mutex<HashMap<[u8; 32], Seen>>,
-    /// How long certificates will still be good for.
+    /// Remaining lifetime of client certificates.
     remaining: HistogramVec,
     /// Subjects may name their user's uid.
     uids: bool,

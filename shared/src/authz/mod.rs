@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use crate::authn::UserInfo;
 pub use delegated::SubjectAccessReviewAuthorizer;
 
-/// What is asked for.
+/// Attributes of a request that authorizers decide on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Who asks.
+    /// User of the request.
     pub user: UserInfo,
     /// Verb, or lower-case method off resources.
     pub verb: String,
@@ -146,7 +146,7 @@ impl PathAllowList {
         }
     }
 
-    /// Whether a path is on the list.
+    /// Reports whether a path is on the list.
     pub fn contains(&self, path: &str) -> bool {
         let path = path.trim_start_matches('/');
         self.exact.iter().any(|p| p == path) || self.prefixes.iter().any(|p| path.starts_with(p.as_str()))

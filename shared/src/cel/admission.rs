@@ -1,4 +1,5 @@
-//! What expressions about requests may name: `object`, `oldObject`, `request`, `params`, `namespaceObject`, `authorizer`.
+//! CEL environment of requests under admission: `object`, `oldObject`, `request`, `params`, `namespaceObject`,
+//! `authorizer`.
 //!
 //! Objects are of any type where a policy is stored, and of a known one where its status is made.
 

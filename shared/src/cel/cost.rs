@@ -1,22 +1,22 @@
-//! What functions cost: counted when they run, estimated before. The numbers are upstream's, because what may be stored
-//! and what is cancelled depends on them.
+//! Costs of functions: counted at run time, estimated before. The numbers are upstream's, because they decide which
+//! expressions can be stored and which runs are cancelled.
 
 use super::estimate::{Given, Range};
 use super::types::Type;
 use super::value::Value;
 use super::{Error, Fuel};
 
-/// What looking at one character costs.
+/// Cost of traversing one character.
 pub(super) const CHARACTER: f64 = 0.1;
-/// What one character of a regular expression costs per looked-at character.
+/// Cost of one character of a regular expression per traversed character.
 const PATTERN: f64 = 0.25;
 /// Characters that estimates assume for the regular expression behind a named format.
 const FORMAT_PATTERN: f64 = 128.0;
 /// Characters of the name of a format at most.
 const FORMAT_NAME: u64 = 64;
-/// What making a list costs beside the call.
+/// Cost of creating a list beside the call.
 const NEW_LIST: u64 = 10;
-/// What a requirement of a selector costs: a structure and a list.
+/// Cost of one requirement of a selector: a structure and a list.
 const REQUIREMENT: f64 = 50.0;
 /// Addresses as bytes.
 const ADDRESS: Range = Range { min: 4, max: 16 };
@@ -44,11 +44,11 @@ pub(super) enum Cost {
     Matches,
     /// `find` and `findAll`, whose result has a size.
     Find,
-    /// Whether a text contains another.
+    /// Substring search in a text.
     Contains,
-    /// Whether a list contains a value.
+    /// Membership of a value in a list.
     InList,
-    /// Whether two values are the same.
+    /// Equality of two values.
     Equal,
     /// By the shorter of two.
     Compare,
@@ -68,9 +68,9 @@ pub(super) enum Cost {
     Flatten,
     /// Every element against every other.
     Distinct,
-    /// The same, of the list in this argument; whether it holds texts.
+    /// Sorting of the list in this argument; the flag says that it holds texts.
     Sort(usize, bool),
-    /// Whether a network contains an address or network; whether it is given as text.
+    /// Containment of an address or network in a network; the flag says that it is given as text.
     Network {
         whole: bool,
         text: bool,
@@ -86,7 +86,7 @@ pub(super) enum Cost {
     Selector,
 }
 
-/// How large a value is where it counts: what has no size counts as one.
+/// Size of an argument; one without size counts as one.
 fn size(values: &[Value<'_>], i: usize) -> u64 {
     let value = match values.get(i) {
         Some(Value::Optional(Some(inner))) => Some(&**inner),
@@ -107,7 +107,7 @@ fn floored(n: u64, factor: f64) -> u64 {
     (n as f64 * factor) as u64
 }
 
-/// What walking over a value costs.
+/// Cost of traversing a value.
 fn walk(value: &Value<'_>, fuel: &mut Fuel) -> Result<u64, Error> {
     fuel.burn(1)?;
     match value {
@@ -138,7 +138,7 @@ fn squared(list: Option<&Value<'_>>) -> u64 {
     floored(n.saturating_mul(n), factor).saturating_add(1 + NEW_LIST)
 }
 
-/// What reading a selector costs.
+/// Cost of parsing a selector of this length.
 fn selector(length: Range) -> Range {
     Range::fixed(NEW_LIST).plus(length.times(CHARACTER)).plus(length.times(0.5).times(REQUIREMENT))
 }
@@ -149,7 +149,7 @@ fn pattern_of(format: Option<&Value<'_>>) -> u64 {
 }
 
 impl Cost {
-    /// Whether it is counted by which function of a name it is; where that is not known, it counts as any.
+    /// Reports whether the cost depends on the overload; an unresolved one is counted like any function.
     fn is_chosen(self) -> bool {
         matches!(
             self,
@@ -157,7 +157,7 @@ impl Cost {
         )
     }
 
-    /// What is known before the function runs. `single`: it is known which of the functions of its name it is.
+    /// Cost that is known before the call. `single`: the overload is resolved.
     pub(super) fn before(self, v: &[Value<'_>], single: bool, fuel: &mut Fuel) -> Result<u64, Error> {
         if !single && self.is_chosen() {
             return Ok(1);
@@ -208,7 +208,7 @@ impl Cost {
         })
     }
 
-    /// What is known by the result; nothing for a failure.
+    /// Cost that depends on the result; zero for a failure.
     pub(super) fn after(self, result: Option<&Value<'_>>) -> u64 {
         let made = result.and_then(Value::size).unwrap_or(1);
         match self {
@@ -307,13 +307,13 @@ impl Cost {
     }
 }
 
-/// What comparing two texts costs, whichever is shorter.
+/// Cost of comparing two texts, whichever is shorter.
 fn compared(given: &Given<'_>) -> Range {
     let most = given.size(0).max.min(given.size(1).max);
     Range { min: u64::from(most > 0), max: most }.times(CHARACTER)
 }
 
-/// What comparing two values of a type of Kubernetes' own costs; `None` for others.
+/// Cost of comparing two values of an opaque type; `None` for others.
 fn same(given: &Given<'_>) -> Option<Range> {
     let (a, b) = (given.of(0)?, given.of(1)?);
     let Type::Opaque(name) = a else { return None };
@@ -330,7 +330,7 @@ fn same(given: &Given<'_>) -> Option<Range> {
     })
 }
 
-/// How long a text is after every `old` in it became `new`.
+/// Length of a text with every `old` replaced by `new`.
 fn replaced(text: Range, old: Range, new: Range) -> Range {
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
     let parts = |n: u64, by: u64| (n as f64 / by as f64).ceil() as u64;

@@ -1,9 +1,9 @@
-//! What selectors of devices may name: `device.driver`, `device.attributes[domain].name` and
+//! CEL environment of device selectors: `device.driver`, `device.attributes[domain].name` and
 //! `device.capacity[domain].name`, with the sizes a resource slice allows.
 
 use super::{Declared, Extras, Place, Type};
 
-/// What one run of a selector may cost.
+/// Maximum cost of one evaluation of a selector.
 pub const MAX_COST: u64 = 1_000_000;
 /// Most attributes and capacities of a device.
 const MAX_ENTRIES: u64 = 32;

@@ -1,4 +1,4 @@
-//! Which of the functions a call may be is called, by the values it is given; and what is said when none is.
+//! Dispatch of calls: selects the overload by the arguments' values, or reports that none matches.
 
 use serde_json::Value as Tree;
 
@@ -92,7 +92,7 @@ pub(super) fn choose(
     })
 }
 
-/// Whether a value is of a declared type, as far as it can be told from outside and from the first part of it.
+/// Reports whether a value is of a declared type, judged by itself and its first element.
 fn suits(of: &Type, value: &Value<'_>) -> bool {
     match (of, value) {
         (Type::Dyn | Type::Any | Type::Param(_), _)
@@ -118,7 +118,7 @@ fn suits(of: &Type, value: &Value<'_>) -> bool {
     }
 }
 
-/// What upstream's implementation calls the type of a value, which some messages show.
+/// Go type of a value in cel-go, which some messages show.
 pub(super) fn go_type(value: &Value<'_>) -> &'static str {
     match value {
         Value::Null => "types.Null",

@@ -1,4 +1,4 @@
-//! What a program can cost, from what is known of the sizes of its variables before it ever runs.
+//! Cost estimation of a program before it runs, from the sizes of its variables.
 //!
 //! The result decides whether a rule may be stored, so the arithmetic is upstream's (`cel-go`'s checker), to the unit.
 
@@ -9,7 +9,7 @@ use super::value::Value;
 /// The size an element is assumed to have at least when a request can hold so many of them.
 pub const MAX_ELEMENT_BYTES: u64 = 3 << 20;
 
-/// What a program costs.
+/// Estimated cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// At least.
@@ -79,14 +79,14 @@ impl Inside {
 /// The way to a place below a variable; empty where there is none.
 type Path<'n> = Vec<Place<'n>>;
 
-/// What is known of the arguments of a function.
+/// Estimates of a call's arguments.
 pub(super) struct Given<'e> {
     arguments: Vec<(&'e Node, Option<Range>)>,
     element: Option<(bool, Range)>,
 }
 
 impl Given<'_> {
-    /// How many there are.
+    /// Number of arguments.
     pub(super) fn count(&self) -> usize {
         self.arguments.len()
     }
@@ -120,7 +120,7 @@ impl Given<'_> {
     }
 }
 
-/// What is known of a part.
+/// Estimates of an expression.
 #[derive(Clone, Debug)]
 struct Known<'n> {
     cost: Range,
@@ -148,7 +148,7 @@ struct Estimator<'s, 'n> {
     locals: Vec<Local<'n>>,
 }
 
-/// What the sizes of so many elements are united with.
+/// Neutral element for the union of the elements' sizes.
 fn none_of(elements: usize) -> Range {
     if elements == 0 { Range::fixed(0) } else { Range { min: u64::MAX, max: 0 } }
 }
@@ -161,7 +161,7 @@ fn is_scalar(of: &Type) -> bool {
     }
 }
 
-/// What is computed beforehand is estimated as it is written.
+/// Returns the original expression of a folded constant: estimates ignore folding.
 fn written(node: &Node) -> &Node {
     match &node.kind {
         Kind::Constant { from, .. } => from,
@@ -181,7 +181,7 @@ impl<'n> Estimator<'_, 'n> {
         known.map(|max| Range { min: 0, max })
     }
 
-    /// What is known of a part that no size was computed for: by its place, or by its type.
+    /// Estimates an expression without a computed size: by its path, or by its type.
     fn plain(&self, node: &Node, cost: Range, path: Path<'n>) -> Known<'n> {
         let size = self.at(&path).or_else(|| is_scalar(&node.of).then_some(Range::fixed(1)));
         Known { cost, size, inside: None, path }

@@ -14,7 +14,7 @@ use super::node::{Candidate, Fold, How, Kind, Node};
 use super::value::{Answer, Key, Made, Map, Text, Value};
 use super::{Error, Fuel, Scope};
 
-/// What a variable or a selection costs.
+/// Cost of a variable or a selection.
 pub(super) const SELECT: u64 = 1;
 const LIST: u64 = 10;
 const MAP: u64 = 30;
@@ -31,7 +31,7 @@ pub(super) fn run<'a>(root: &Node, scope: &Scope<'a>, limit: u64) -> (Answer<'a>
     (answer, run.cost)
 }
 
-/// What functions may use beside their arguments.
+/// State that functions may use beside their arguments.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     pub(super) fuel: Fuel,
@@ -347,7 +347,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
     }
 }
 
-/// What is given for an entry, or an element, that may be missing.
+/// Value of an optional entry or element; `None` when it is absent.
 fn unwrapped<'a>(value: &Value<'a>, entry: Option<&str>) -> Result<Option<Value<'a>>, Error> {
     let Value::Optional(inner) = value else {
         let (what, shown) = (entry.map_or("list element".to_owned(), |e| format!("entry '{e}'")), value.shown());

@@ -41,11 +41,11 @@ pub use words::{RESERVED, escape, is_identifier};
 
 /// Longest expression that is compiled, in bytes.
 pub const MAX_EXPRESSION: usize = 100 * 1024;
-/// What one run of an expression may cost.
+/// Maximum cost of one evaluation of an expression.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
-/// What all runs over one object, or for one policy, may cost.
+/// Maximum cost of all evaluations on one object, or for one policy.
 pub const RUNTIME_BUDGET: u64 = 10_000_000;
-/// What all match conditions of one webhook or policy may cost.
+/// Maximum cost of all match conditions of one webhook or policy.
 pub const MATCH_CONDITIONS_BUDGET: u64 = RUNTIME_BUDGET / 4;
 /// Longest message an expression may make, in bytes.
 pub const MAX_MESSAGE: usize = 5 * 1024;
@@ -53,12 +53,12 @@ pub const MAX_MESSAGE: usize = 5 * 1024;
 /// can be met again and again.
 const MAX_STEP: u64 = 10_000_000;
 
-/// Why there is no value.
+/// Errors of evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The expression fails on these values.
     Failed(String),
-    /// It was stopped.
+    /// The evaluation was cancelled.
     Cancelled,
 }
 
@@ -105,7 +105,7 @@ impl Fuel {
 /// Variables and their types. A name may have dots: `authorizer.requestResource`, `variables.x`.
 pub type Declared = BTreeMap<String, Type>;
 
-/// What an environment has beside the libraries that are everywhere.
+/// Libraries of an environment beside the common ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras {
     /// `cel.bind`.
@@ -136,13 +136,13 @@ static TIMES: LazyLock<Times> = LazyLock::new(|| {
     }
 });
 
-/// Why an expression cannot be run.
+/// Errors of compiling an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// What is wrong with it, and where.
+    /// A syntax or type error, with its position.
     #[error("compilation failed: {0}")]
     Compilation(String),
-    /// What is known of it beforehand fails already.
+    /// A constant part fails.
     #[error("program instantiation failed: {0}")]
     Program(String),
 }
@@ -183,7 +183,7 @@ impl Program {
         parse::on_a_large_stack(expression, checked).unwrap_or_else(Err)
     }
 
-    /// Whether a variable is named.
+    /// Reports whether the expression mentions a variable.
     #[must_use]
     pub fn mentions(&self, variable: &str) -> bool {
         let below = |m: &String| m.strip_prefix(variable).is_some_and(|r| r.is_empty() || r.starts_with('.'));
@@ -196,8 +196,8 @@ impl Program {
         &self.root.of
     }
 
-    /// What a run can cost at most, and at least. `sizes` tells how many elements, entries or characters there are at
-    /// most at a place below a variable; `None` when it does not know.
+    /// Estimates the cost of an evaluation. `sizes` returns the maximum number of elements, entries or characters at a
+    /// path below a variable; `None` when it is unknown.
     #[must_use]
     pub fn estimate(&self, sizes: &dyn Fn(&[Place<'_>]) -> Option<u64>) -> Estimate {
         estimate::estimate(&self.root, sizes)
@@ -218,7 +218,7 @@ impl Program {
     }
 }
 
-/// What is left to spend.
+/// Remaining cost budget.
 #[derive(Debug)]
 pub struct Budget {
     left: Option<u64>,
@@ -231,13 +231,13 @@ impl Budget {
         Self { left: Some(total) }
     }
 
-    /// Whether more was spent than there was.
+    /// Reports whether more was spent than available.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.left.is_none()
     }
 
-    /// What is left.
+    /// Remaining cost.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left.unwrap_or(0)
@@ -261,7 +261,7 @@ struct Lazy<'a> {
 pub struct Scope<'a> {
     values: BTreeMap<String, Value<'a>>,
     lazy: BTreeMap<String, Lazy<'a>>,
-    /// What variables cost that were computed on the way.
+    /// Cost of variables that were computed lazily.
     extra: Cell<u64>,
     /// Variables that are being computed.
     open: RefCell<Vec<String>>,

@@ -24,7 +24,7 @@ pub(super) struct Candidate {
     pub(super) arguments: Vec<Type>,
 }
 
-/// How a call is made.
+/// Variant of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum How {
     #[default]
@@ -35,18 +35,18 @@ pub(super) enum How {
     Otherwise,
 }
 
-/// What an index is of, as far as it is known beforehand.
+/// Possible types of an indexed value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Indexed {
     pub(super) list: bool,
     pub(super) map: bool,
 }
 
-/// What a part does.
+/// Kind of an expression.
 #[derive(Debug)]
 pub(super) enum Kind {
     Literal(Value<'static>),
-    /// What something comes to whatever the variables are, and how it is written.
+    /// A folded constant, with the original expression.
     Constant {
         value: Value<'static>,
         from: Box<Node>,
@@ -127,8 +127,7 @@ impl Node {
         }
     }
 
-    /// Whether it is a variable, or something found below one or chosen of two: what is selected of these is looked up
-    /// in one go.
+    /// Reports whether the expression is a variable, or selected from one: a chain of these is resolved at once.
     pub(super) fn is_path(&self) -> bool {
         matches!(
             self.kind,

@@ -81,14 +81,14 @@ impl Parsed<'_> {
         problem(self.source, (line, column), message)
     }
 
-    /// Where a part begins.
+    /// Offset at which an expression starts.
     pub(super) fn start(&self, id: u64) -> u32 {
         let start = self.places.offset_for(id).map_or(0, |(start, _)| start);
         u32::try_from(sign(self.source, start as usize)).unwrap_or(start)
     }
 }
 
-/// What can go on after a value: an operator, or more of it.
+/// Tokens that may follow a value, in ANTLR's order.
 const GOES_ON: [&str; 18] = [
     "'=='", "'!='", "'in'", "'<'", "'<='", "'>='", "'>'", "'&&'", "'||'", "'['", "'.'", "','", "'-'", "'?'", "'+'",
     "'*'", "'/'", "'%'",
@@ -105,7 +105,7 @@ fn expected(message: &str) -> String {
     }
 }
 
-/// Where a number begins that stands at a place: at its sign, if it has one.
+/// Offset of a number's sign, or of the number itself without one.
 fn sign(source: &str, start: usize) -> usize {
     let Some((before, number)) = source.split_at_checked(start) else { return start };
     let Some(before) = before.trim_end().strip_suffix('-').filter(|_| number.starts_with(|c: char| c.is_ascii_digit()))

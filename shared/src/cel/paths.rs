@@ -11,7 +11,7 @@ use super::eval::{Run, SELECT, unless_cancelled};
 use super::node::{Kind, Node};
 use super::value::{Answer, Key, Value};
 
-/// What looking up a chain costs beside its links: what begins with a choice costs what was chosen.
+/// Cost of resolving a chain beside its links: that of the chosen branch, when it starts with a conditional.
 pub(super) fn cost_of(node: &Node) -> u64 {
     match &node.kind {
         Kind::Select { operand, test: false, .. }
@@ -53,7 +53,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
         self.links(start, links)
     }
 
-    /// What a chain begins with: a part of it, or anything.
+    /// Evaluates the start of a chain.
     fn begin(&mut self, node: &'n Node, links: &mut Vec<&'n Node>) -> Answer<'a> {
         // Whether something is there is the end of a chain.
         let ends = matches!(node.kind, Kind::Select { test: true, .. });
@@ -115,7 +115,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
         }
     }
 
-    /// What something is indexed by, and what the step costs.
+    /// Evaluates an index; returns it with the cost of the step.
     fn index(&mut self, index: &'n Node) -> Result<(Answer<'a>, u64), Error> {
         if index.known().is_none() && index.is_path() {
             let found = unless_cancelled(self.path(index))?;
@@ -133,11 +133,11 @@ fn is_index(at: Value<'_>) -> Answer<'_> {
     }
 }
 
-/// Why nothing was found.
+/// Reasons for which a link was not resolved.
 enum Missing {
-    /// It is not there.
+    /// The key or field is absent.
     There(Error),
-    /// It cannot be there.
+    /// The value has no such field or index.
     Wrong(Error),
 }
 

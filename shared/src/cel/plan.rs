@@ -1,5 +1,5 @@
-//! What is the same for all values of the variables is computed once, before the first run: lists and maps of constants,
-//! conversions of them, patterns. What fails here fails the whole expression.
+//! Constant folding before the first evaluation: lists and maps of constants, conversions, patterns. An error here
+//! rejects the whole expression.
 
 use super::eval;
 use super::node::{How, Kind, Node};
@@ -62,7 +62,7 @@ fn one(node: &mut Node) -> Result<(), String> {
     fold(node)
 }
 
-/// Whether a value can be looked up among others.
+/// Reports whether a value can be looked up in a set.
 fn is_plain(value: &Value<'_>) -> bool {
     matches!(value, Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Double(_) | Value::String(_))
 }

@@ -1,4 +1,4 @@
-//! What expressions say, what is wrong with them, and what they cost.
+//! Tests of CEL: results, errors and costs of expressions.
 
 use std::sync::Arc;
 

@@ -38,7 +38,7 @@ pub enum Type {
     Optional(Arc<Type>),
     /// A type as a value, and which one; `None` for that of types.
     Type(Option<Arc<Type>>),
-    /// What only functions see inside of.
+    /// An opaque type, which only functions look into.
     Opaque(&'static str),
     /// An object with known fields.
     Object(Arc<dyn Shape>),
@@ -48,7 +48,7 @@ pub enum Type {
     Var(u32),
 }
 
-/// What is known of an object.
+/// Schema of an object type.
 pub trait Shape: Send + Sync + std::fmt::Debug {
     /// The type's name; two types of one name are the same.
     fn name(&self) -> &str;
@@ -104,7 +104,7 @@ impl Type {
         Self::Type(Some(Arc::new(of)))
     }
 
-    /// Whether nothing is known.
+    /// Reports whether the type is dynamic.
     #[must_use]
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn | Self::Any)
@@ -130,7 +130,7 @@ impl Type {
         }
     }
 
-    /// Whether two types are the same but for their parts.
+    /// Reports whether two types have the same constructor.
     pub(super) fn alike(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(a), Self::Object(b)) => a.name() == b.name(),
@@ -142,7 +142,7 @@ impl Type {
         }
     }
 
-    /// Whether two types are the same.
+    /// Reports whether two types are equal.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.alike(other) && self.parts().iter().zip(other.parts()).all(|(a, b)| a.is(b))
@@ -164,7 +164,7 @@ impl Type {
         }
     }
 
-    /// What its values are called when they are there; none where that is not known before.
+    /// Name of the runtime type; `None` where it is not known statically.
     pub(super) fn at_runtime(&self) -> Option<String> {
         Some(match self {
             Self::Dyn | Self::Any | Self::Error | Self::Param(_) | Self::Var(_) => return None,

@@ -30,7 +30,7 @@ impl Deref for Text<'_> {
     }
 }
 
-/// What a map is asked by.
+/// Key of a map.
 #[derive(Clone, Debug)]
 pub enum Key<'a> {
     /// Truth.
@@ -119,23 +119,23 @@ impl<'a> Key<'a> {
 /// A map.
 #[derive(Clone, Debug, Default)]
 pub struct Map<'a> {
-    /// What it holds.
+    /// Entries.
     pub entries: BTreeMap<Key<'a>, Value<'a>>,
-    /// What it holds for every other key; `None` for nothing.
+    /// Value for every other key, if any.
     pub otherwise: Option<Value<'a>>,
 }
 
-/// What only functions see inside of.
+/// Value of an opaque type, which only functions look into.
 pub trait Opaque: Any + Send + Sync + std::fmt::Debug {
     /// The name of its type.
     fn type_name(&self) -> &'static str;
-    /// Whether another is the same.
+    /// Reports whether two values are equal.
     fn equals(&self, other: &dyn Opaque) -> bool;
-    /// How large it is; `None` for what has no size.
+    /// Size of the value; `None` when it has none.
     fn size(&self) -> Option<u64> {
         None
     }
-    /// As messages show it.
+    /// Text in messages.
     fn shown(&self) -> String {
         self.type_name().to_owned()
     }
@@ -185,11 +185,11 @@ pub enum Value<'a> {
     Type(Text<'a>),
     /// A value that may be missing.
     Optional(Option<Arc<Value<'a>>>),
-    /// What only functions see inside of.
+    /// Value of an opaque type.
     Opaque(Arc<dyn Opaque>),
 }
 
-/// What evaluation comes to.
+/// Result of an evaluation.
 pub type Answer<'a> = Result<Value<'a>, Error>;
 
 impl<'a> Value<'a> {
@@ -233,7 +233,7 @@ impl<'a> Value<'a> {
         Self::Optional(Some(Arc::new(value)))
     }
 
-    /// What only functions see inside of.
+    /// Wraps a value of an opaque type.
     pub fn opaque(value: impl Opaque) -> Self {
         Self::Opaque(Arc::new(value))
     }
@@ -269,7 +269,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How many parts it has: characters, bytes, elements, entries; `None` for what has none.
+    /// Size of the value in characters, bytes, elements or entries; `None` for scalars.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         let n = match self {
@@ -325,7 +325,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What a map or an object holds under a name.
+    /// Returns the value of a field or entry by name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<Value<'a>> {
         match self {
@@ -340,7 +340,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What a list or a map holds at a place; the error says why nothing.
+    /// Returns the element or entry at an index, or the error.
     pub fn at(&self, index: &Value<'a>) -> Answer<'a> {
         let out = |n: &dyn std::fmt::Display| Error::new(format!("index out of bounds: {n}"));
         let place = |len: usize| match Key::of(index) {
@@ -380,7 +380,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether two values are the same. Values of different types are not; numbers are by what they count.
+    /// Compares two values. Those of different types differ; numbers compare by value.
     pub fn equals(&self, other: &Value<'a>, fuel: &mut Fuel) -> Result<bool, Error> {
         fuel.burn(1)?;
         Ok(match (self, other) {
@@ -464,7 +464,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As a tree; what has no form in JSON is an error.
+    /// Converts to JSON; an error for values without a JSON form.
     pub fn tree(&self, fuel: &mut Fuel) -> Result<Tree, Error> {
         fuel.burn(1)?;
         Ok(match self {
@@ -510,7 +510,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// How many values a tree has.
+/// Number of values in a JSON tree.
 fn weight(tree: &Tree) -> u64 {
     match tree {
         Tree::Array(l) => 1 + l.iter().map(weight).sum::<u64>(),

@@ -26,7 +26,7 @@ pub const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// Whether a name can be a variable's.
+/// Reports whether a name is an identifier.
 #[must_use]
 pub fn is_identifier(name: &str) -> bool {
     let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
@@ -46,8 +46,7 @@ pub fn escape(name: &str) -> String {
     name.replace("__", "__underscores__").replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__")
 }
 
-/// How a field is called that an expression calls by a word no field is called by: such words may be written as they are
-/// behind a dot.
+/// Escaped name of a field that is a reserved word, which may be written plainly behind a dot.
 pub(super) fn kept(word: &str) -> Option<String> {
     RESERVED.contains(&word).then(|| escape(word))
 }

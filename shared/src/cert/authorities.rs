@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use super::{CertError, certificates, provider, signature};
 
-/// What a certificate is shown for.
+/// Purpose of a certificate.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Usage {
     /// To be a server.
@@ -52,7 +52,7 @@ impl Authorities {
         Ok(Self { roots, certificates, algorithms: provider().signature_verification_algorithms })
     }
 
-    /// Those that can be read.
+    /// Builds the authorities from the certificates that can be parsed.
     pub(super) fn readable(certificates: Vec<CertificateDer<'static>>) -> Self {
         let mut roots = RootCertStore::empty();
         let signing = certificates.iter().filter(|root| parsed(root).is_some_and(|root| may_sign(&root)));
@@ -90,7 +90,8 @@ impl Authorities {
         if first.is_ok() || judged.any(|other| other.is_ok()) { Ok(()) } else { first }
     }
 
-    /// Whether one of the authorities signed it. Those that may speak for some names only are webpki's to judge.
+    /// Reports whether one of the authorities signed the certificate. Authorities with name constraints are left to
+    /// webpki.
     fn issued(&self, leaf: &X509Certificate<'_>, now: UnixTime) -> bool {
         self.certificates.iter().filter_map(|root| X509Certificate::from_der(root).ok()).any(|(_, root)| {
             root.subject().as_raw() == leaf.issuer().as_raw()

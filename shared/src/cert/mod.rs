@@ -36,7 +36,7 @@ use unverified::AnyServer;
 pub(crate) use words::refusal;
 pub use words::refused;
 
-/// What can go wrong with a certificate.
+/// Errors of certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum CertError {
     /// A file could not be read or written.
@@ -254,14 +254,14 @@ pub fn server_config_with(
     Ok(config)
 }
 
-/// Which servers a client takes for what they say they are.
+/// Authorities that a client trusts.
 #[derive(Debug)]
 pub enum Trust {
-    /// Those the system's authorities speak for.
+    /// The system's authorities.
     System,
-    /// Those these authorities speak for.
+    /// The given authorities.
     Authorities(Authorities),
-    /// Those the authorities in a file speak for, which may change.
+    /// The authorities in a file, which may change.
     File(PathBuf),
     /// Any.
     Anybody,
@@ -301,7 +301,7 @@ mod tests {
         assert!(root_store(pair.certificate.as_bytes()).is_ok());
     }
 
-    /// Who the server sees behind a new connection of a client that has been there before.
+    /// A new key pair is shown at the next connection, also to a client that was connected before.
     #[test]
     fn a_new_pair_is_shown_at_the_next_connection() {
         let pair = |name: &str| self_signed(name, &[], &[]).expect("a pair");

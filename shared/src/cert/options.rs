@@ -41,7 +41,7 @@ fn go_name(suite: &SupportedCipherSuite) -> String {
 static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 static NEWEST: [&SupportedProtocolVersion; 1] = [&TLS13];
 
-/// Which versions and suites a server speaks.
+/// TLS versions and cipher suites of a server.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
     pub(super) provider: Arc<CryptoProvider>,

@@ -46,7 +46,7 @@ impl ReloadingKey {
         Ok(Self { current: ArcSwap::from_pointee(current), files: Some(Mutex::new(files)) })
     }
 
-    /// The same, with a look at every handshake: for a client whose handshakes are few.
+    /// Reads the files at every handshake: for a client with few handshakes.
     ///
     /// # Errors
     /// As [`ReloadingKey::from_files`].

@@ -13,7 +13,7 @@ fn old<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     (parsed.version() != X509Version::V3).then_some(parsed)
 }
 
-/// Whether the owner of a certificate signed a handshake of TLS 1.2.
+/// Verifies the signature of a TLS 1.2 handshake.
 pub(super) fn tls12(
     message: &[u8],
     certificate: &CertificateDer<'_>,
@@ -31,7 +31,7 @@ pub(super) fn tls12(
     Err(Error::InvalidCertificate(CertificateError::BadSignature))
 }
 
-/// Whether the owner of a certificate signed a handshake of TLS 1.3.
+/// Verifies the signature of a TLS 1.3 handshake.
 pub(super) fn tls13(
     message: &[u8],
     certificate: &CertificateDer<'_>,

@@ -47,7 +47,7 @@ fn own_names(pem: &[u8]) -> Result<Vec<String>, CertError> {
     Ok(names)
 }
 
-/// Whether a name such as `a.example.com` is `pattern`, or under it when that is `*.example.com`.
+/// Reports whether a name such as `a.example.com` is `pattern`, or below it when that is `*.example.com`.
 fn covers(pattern: &str, name: &str) -> bool {
     if pattern.eq_ignore_ascii_case(name) {
         return true;

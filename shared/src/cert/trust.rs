@@ -1,4 +1,4 @@
-//! Whom a client trusts: the system's authorities, or a bundle that is read again when its file changes.
+//! Trusted authorities of a client: the system's, or a bundle that is read again when its file changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{Authorities, CertError, certificates, read};
 
-/// Where distributions keep the system's authorities; the first that exists counts, as in Go's crypto/x509.
+/// Bundles of system authorities by distribution; the first that exists counts, as in Go's crypto/x509.
 const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -23,7 +23,7 @@ const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// How old what was read may be at a handshake.
+/// Interval at which a bundle file is checked, at handshakes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The authorities of the system, or those in the file that `SSL_CERT_FILE` names. None when there is no such file:

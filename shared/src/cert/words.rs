@@ -1,16 +1,15 @@
-//! Why a server's certificate was not accepted, in the words of Go's crypto/tls: operators know those, and clients look
-//! for them.
+//! Certificate errors in the words of Go's crypto/tls: operators know those, and clients look for them.
 
 use std::io;
 
 use rustls::CertificateError as C;
 
-/// Why a handshake with `server`, which is who was asked for, failed.
+/// Describes a failed handshake with `server`, the name that was dialed.
 pub fn refused(server: &str, error: &io::Error) -> String {
     refusal(server, error).unwrap_or_else(|| error.to_string())
 }
 
-/// What was wrong with the certificate of `server`; none where no certificate is to blame for the error.
+/// Describes why the certificate of `server` was refused; `None` where the error is about no certificate.
 pub(crate) fn refusal(server: &str, error: &io::Error) -> Option<String> {
     // What an error of this kind was made of is not its source.
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());

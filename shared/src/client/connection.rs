@@ -38,7 +38,7 @@ const STREAMS: usize = 90;
 /// Connections at the same time; with all of them full, the emptiest takes more.
 const CONNECTIONS: usize = 16;
 
-/// What requests are sent through. The token is held by each request, and its answer's body, until that ends.
+/// Connection pool of requests. The token is held by each request, and its response's body, until that ends.
 struct Lane<H> {
     http: H,
     token: Arc<()>,
@@ -135,7 +135,7 @@ fn ahead<T: Io>(io: T) -> TokioIo<Ahead<TokioIo<T>>> {
     TokioIo::new(Ahead::of(TokioIo::new(io)))
 }
 
-/// What every request carries, whom it is made for included.
+/// Headers of every request, impersonation included.
 fn headers(config: &Config) -> anyhow::Result<HeaderMap> {
     let reads =
         service_fn(|request: Request<()>| std::future::ready(Ok::<_, Infallible>(request.into_parts().0.headers)));
@@ -175,7 +175,7 @@ impl<C: Connector> Server<C> {
     }
 }
 
-/// Where a path is under a base, which may have a path of its own.
+/// Resolves a path below a base URL, which may have a path of its own.
 fn below(base: &Uri, path: &Uri) -> Result<Uri, http::Error> {
     let mut parts = base.clone().into_parts();
     let asked = path.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));

@@ -1,5 +1,5 @@
-//! What we prove ourselves with to a server, as a kubeconfig's user or a service account's folder says: a client
-//! certificate, a password, a token, a token's file that is read again, or a plugin that is asked.
+//! Client credentials of a kubeconfig's user or a service account: a client certificate, a password, a token, a token
+//! file, or an exec plugin.
 //!
 //! `kube` could do this too, with a YAML and a JSONPath parser that nothing else needs.
 
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use super::plugin::Plugin;
 use crate::cert::{self, PemPair, ReloadingKey, Trust};
 
-/// How old a token that was read from a file may be, as client-go has it.
+/// Lifetime of a token read from a file; as in client-go.
 const TOKEN_AGE: Duration = Duration::from_secs(60);
 
-/// How requests are marked with who sends them.
+/// Credentials of requests.
 pub(super) enum Credentials {
     /// By the connection's certificate, or not at all.
     Connection,
@@ -115,7 +115,7 @@ fn secret(value: &str) -> anyhow::Result<HeaderValue> {
 /// A token in a file that is read again once a minute.
 pub struct TokenFile {
     path: String,
-    /// When it was read, unless it is to be read again in any case.
+    /// Value and the time of reading it; `None` forces the next read.
     last: Mutex<(HeaderValue, Option<Instant>)>,
 }
 

@@ -25,7 +25,7 @@ type Dial = dyn Fn(String) -> BoxFuture<'static, io::Result<BoxStream>> + Send +
 pub struct Dialer(Arc<Dial>);
 
 impl Dialer {
-    /// Which asks a function.
+    /// Wraps a dial function.
     pub fn new(dial: impl Fn(String) -> BoxFuture<'static, io::Result<BoxStream>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(dial))
     }

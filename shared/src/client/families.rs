@@ -1,5 +1,4 @@
-//! What the metrics say of clients themselves, under client-go's names: transports, host names looked up, and the plugins
-//! that credentials come from.
+//! Client metrics beside requests, under client-go's names: transports, DNS lookups, exec plugins.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -25,7 +25,7 @@ pub(super) struct Gathered<T> {
     io: T,
     heard: Arc<Heard>,
     held: Vec<u8>,
-    /// How much of it has left.
+    /// Number of bytes sent.
     sent: usize,
     /// Its connection has looked once.
     looked: bool,

@@ -24,7 +24,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(15);
 /// A connection that nothing was asked on for so long is closed, as client-go has it.
 const IDLE: Duration = Duration::from_secs(90);
-/// What may be on its way to us, of one answer and of all.
+/// Flow-control windows of one response and of the connection, in bytes.
 const STREAM_WINDOW: u32 = 2 << 20;
 const WINDOW: u32 = 5 << 20;
 /// Streams that the other side is taken to allow until it says how many.
@@ -37,7 +37,7 @@ pub(super) struct Http2 {
     lost: Mark,
 }
 
-/// What marks one connection: whether pings were not answered.
+/// Identity of a connection, set when pings went unanswered.
 pub(super) type Mark = Arc<AtomicBool>;
 
 impl Http2 {
@@ -74,22 +74,22 @@ impl Http2 {
         Ok(Self { sender, lost })
     }
 
-    /// Whether this is the connection of that mark.
+    /// Reports whether this is the connection of that mark.
     pub(super) fn is(&self, mark: &Mark) -> bool {
         Arc::ptr_eq(&self.lost, mark)
     }
 
-    /// Whether anybody has a handle besides its keeper and who listens for silence: to wait for an answer or to read one.
+    /// Reports whether a request or a response body uses the connection.
     pub(super) fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.lost) > 2
     }
 
-    /// Whether anybody has a handle of a connection that nobody keeps any more.
+    /// Reports whether a response body still uses a connection that left the pool.
     pub(super) fn is_read_from(mark: &Mark) -> bool {
         Arc::strong_count(mark) > 1
     }
 
-    /// Whether requests can be sent.
+    /// Reports whether requests can be sent.
     pub(super) fn is_open(&mut self) -> bool {
         // Pending only after a request of this very handle, which others are used for.
         matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())))
@@ -114,12 +114,12 @@ impl Http2 {
         Ok(answer)
     }
 
-    /// What reads the rest of an answer.
+    /// Reader of the rest of a response.
     pub(super) fn reader(self, stream: RecvStream) -> Reader {
         Reader { stream, connection: self }
     }
 
-    /// What became of a request.
+    /// Classifies the failure of a request.
     pub(super) fn broken(&self, error: h2::Error) -> Broken {
         if self.lost.load(Ordering::Relaxed) { Broken::Lost } else { Broken::http2(error) }
     }
@@ -147,7 +147,7 @@ impl Reader {
     }
 }
 
-/// When something was heard of the other side last.
+/// Time of the last frame received.
 pub(super) struct Heard {
     opened: Instant,
     /// Milliseconds after that.
@@ -170,7 +170,7 @@ impl Heard {
     }
 }
 
-/// Why nobody listens for silence any more.
+/// Reasons to stop pinging a connection.
 enum End {
     /// The other side does not answer.
     Lost,

@@ -1,4 +1,4 @@
-//! What the metrics say of requests to the API server, under client-go's names.
+//! Request metrics, under client-go's names.
 //!
 //! HOT: every request passes here.
 
@@ -108,12 +108,12 @@ impl UnderWay {
         self.watch
     }
 
-    /// It waited for its turn.
+    /// Records the wait in the client-side throttle.
     pub(super) fn waited(&self, time: Duration) {
         self.measures.waits.with_label_values(&self.labels()).observe(time.as_secs_f64());
     }
 
-    /// It is sent, for the first time or again.
+    /// Records an attempt.
     pub(super) fn sent(&mut self) {
         self.attempts += 1;
         self.open = true;
@@ -122,7 +122,7 @@ impl UnderWay {
         }
     }
 
-    /// How often it was sent.
+    /// Number of attempts.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
     }

@@ -34,7 +34,7 @@ pub use remote::{Remote, RemoteError, Reply};
 pub use throttle::Throttle;
 pub use transport::{Sent, Transport, erased};
 
-/// How to reach the apiserver, and how hard to press it.
+/// Connection to the API server, and its rate limits.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Path of a kubeconfig; empty means the service account of the pod we run in.
@@ -45,7 +45,7 @@ pub struct Options {
     pub qps: f32,
     /// Requests that may exceed the average for a moment.
     pub burst: u32,
-    /// What the server's logs call us, for example `kube-scheduler/v1.35.4 (linux/amd64) kubernetes/ironclad`.
+    /// User agent, for example `kube-scheduler/v1.35.4 (linux/amd64) kubernetes/ironclad`.
     pub user_agent: String,
 }
 

@@ -10,16 +10,16 @@ use tokio::time::Instant;
 /// The first wait and the longest one, in seconds.
 const VARIABLES: [&str; 2] = ["KUBE_CLIENT_BACKOFF_BASE", "KUBE_CLIENT_BACKOFF_DURATION"];
 
-/// How one server fares.
+/// Back-off towards one overloaded server.
 pub(super) struct Overload {
     base: Duration,
     longest: Duration,
-    /// What is waited, and since when.
+    /// Current delay, and the time it was set.
     wait: Mutex<Option<(Duration, Instant)>>,
 }
 
 impl Overload {
-    /// As the environment says.
+    /// Reads the settings from the environment.
     pub(super) fn from_env() -> Option<Self> {
         let [base, longest] = VARIABLES.map(|name| std::env::var(name).ok());
         Self::of(base.as_deref(), longest.as_deref())
@@ -30,7 +30,7 @@ impl Overload {
         Some(Self { base: seconds(base)?, longest: seconds(longest)?, wait: Mutex::default() })
     }
 
-    /// What is to be waited before the next request.
+    /// Delay before the next request.
     pub(super) fn wait(&self) -> Duration {
         self.wait.lock().map_or(Duration::ZERO, |(wait, _)| wait)
     }

@@ -22,16 +22,16 @@ use super::measured::{Measures, UnderWay};
 use super::overload::Overload;
 use super::peer::Broken;
 
-/// How often a request is sent again at most.
+/// Maximum number of retries.
 const RETRIES: u32 = 10;
 /// The longest wait, whatever the server says.
 const LONGEST: Duration = Duration::from_mins(5);
-/// What is waited after a connection broke.
+/// Delay after a broken connection.
 const BROKEN: Duration = Duration::from_secs(1);
 /// A refusal is read up to so many bytes, so that its connection can be used again.
 const DRAINED: u64 = 2 << 10;
 
-/// Who waits longer for a turn says so, and then nothing of the kind for a while.
+/// Throttling delay from which it is logged, and the interval of that log line.
 const LONG: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(10);
 const THROTTLED: &str = "client-side throttling, not priority and fairness";
@@ -40,12 +40,12 @@ const THROTTLED: &str = "client-side throttling, not priority and fairness";
 #[derive(Clone, Copy, Debug)]
 pub struct Once;
 
-/// How the requests of a client are sent.
+/// Sends requests with throttling, back-off and retries; answers for client-go's `with_retry.go`.
 pub(super) struct Patience {
     throttle: Throttle,
     overload: Option<Overload>,
     measures: Arc<Measures>,
-    /// When it last said that requests have to wait.
+    /// Time of the last log line about throttling.
     complained: Mutex<Option<Instant>>,
 }
 
@@ -54,7 +54,7 @@ impl Patience {
         Self { throttle, overload: Overload::from_env(), measures, complained: Mutex::default() }
     }
 
-    /// Whether it is time to say again that requests have to wait.
+    /// Reports whether throttling may be logged again.
     fn complains(&self, now: Instant) -> bool {
         let mut last = self.complained.lock();
         let due = last.is_none_or(|last| now.duration_since(last) >= SILENCE);
@@ -128,12 +128,12 @@ fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST))
 }
 
-/// What a request is.
+/// Class of a request, which decides whether it is repeated.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Read,
     Watch,
-    /// It may have been carried out though nobody says so.
+    /// A write: it may have been executed although the response is missing.
     Write,
 }
 
@@ -147,7 +147,7 @@ impl Asked {
     }
 }
 
-/// How a connection broke.
+/// Way in which a connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Breakage {
     /// The other side does not know it.
@@ -158,7 +158,7 @@ enum Breakage {
     TimedOut,
 }
 
-/// How the connection broke, if that is what happened.
+/// Classifies an error as a broken connection, if it is one.
 fn breakage(error: &(dyn Error + 'static)) -> Option<Breakage> {
     use std::io::ErrorKind as K;
     let mut cause = Some(error);

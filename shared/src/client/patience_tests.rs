@@ -20,7 +20,8 @@ fn patience(throttle: Throttle) -> Patience {
     Patience::new(throttle, Measures::of("patience.test:1"))
 }
 
-/// How a request that is answered so ends, how often it was sent, and how long that took.
+/// Sends a request to a server with these responses; returns the final code, the number of attempts and the time in
+/// seconds.
 async fn ask(request: Request<Bytes>, answers: impl IntoIterator<Item = Answer>) -> (Option<u16>, usize, u64) {
     let (answers, sent) = (Mutex::new(VecDeque::from_iter(answers)), Mutex::new(Vec::new()));
     let began = Instant::now();

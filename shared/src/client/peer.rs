@@ -25,7 +25,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::http2::{Http2, Mark, Reader};
 
-/// What a connection is made of.
+/// Stream that a connection runs over.
 pub(super) trait Io: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static {}
 impl<T: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static> Io for T {}
 
@@ -193,7 +193,7 @@ impl Body for Answer {
     }
 }
 
-/// Why a request was not answered, or its answer broke off.
+/// Reasons for which a response is missing or incomplete.
 #[derive(Clone, Debug)]
 pub(super) enum Broken {
     /// The other side did not answer pings.
@@ -207,7 +207,7 @@ impl Broken {
         Self::Other(Arc::new(error))
     }
 
-    /// As HTTP/2 says it.
+    /// Wraps an HTTP/2 error.
     pub(super) fn http2(error: h2::Error) -> Self {
         if !error.is_io() {
             return Self::because(error);

@@ -43,7 +43,7 @@ impl hyper::rt::Write for Wire {
     }
 }
 
-/// How the other side behaves.
+/// Behaviour of the server.
 #[derive(Clone, Copy)]
 enum Manner {
     /// Answers with what it was sent.

@@ -26,7 +26,7 @@ pub struct Plugin {
     last: tokio::sync::Mutex<Answer>,
 }
 
-/// What it said.
+/// Output of the plugin.
 struct Answer {
     header: Option<HeaderValue>,
     /// Until then it is of use.

@@ -20,7 +20,7 @@ use crate::status::Status;
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 3 << 20;
 
-/// Why there is no answer.
+/// Errors of a remote call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RemoteError {
     /// The configuration is of no use.
@@ -29,12 +29,12 @@ pub enum RemoteError {
     /// The server cannot be reached, or the connection broke.
     #[error("{text}")]
     Connection {
-        /// What happened, with method and URL.
+        /// Text with method and URL.
         text: String,
         /// The connection was open before: another try may help.
         reset: bool,
     },
-    /// It took too long.
+    /// The deadline passed.
     #[error("{0}: context deadline exceeded")]
     Deadline(String),
 }
@@ -51,12 +51,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Whether the server succeeded.
+    /// Reports whether the code is 2xx.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
 
-    /// Whether the failure is one that may pass: upstream's clients try again then.
+    /// Reports whether the failure is temporary: upstream's clients retry then.
     pub fn may_pass(&self) -> bool {
         matches!(self.code, 429 | 500 | 504) || (!self.is_success() && self.headers.contains_key("retry-after"))
     }
@@ -80,7 +80,7 @@ impl Reply {
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
-    /// As in messages.
+    /// URL in messages.
     url: String,
     path: String,
 }
@@ -131,7 +131,7 @@ impl Remote {
         Ok(Self { client, url, path })
     }
 
-    /// As in messages.
+    /// URL in messages.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -16,9 +16,9 @@ pub struct Throttle(Option<Arc<Mutex<Bucket>>>);
 struct Bucket {
     /// Time one request costs.
     cost: Duration,
-    /// How far ahead of the average we may be.
+    /// Burst, as time at the average rate.
     burst: Duration,
-    /// When all requests so far are paid for.
+    /// Time at which all requests so far are paid for.
     paid: Instant,
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::Uri;
 use tower::{BoxError, Service};
 
-/// How long a connection may take to stand.
+/// Timeout of connecting.
 pub(super) const CONNECT: Duration = Duration::from_secs(30);
-/// How long it may take after that to be made secure, as client-go has it.
+/// Timeout of the TLS handshake, as in client-go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A connector whose connections are secure at the end; it gives up on its own those that do not come to stand.

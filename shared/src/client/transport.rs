@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 128 << 20;
 /// Time for a whole answer: the server ends what is no watch after a minute.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(90);
 
-/// What comes of a request that is sent.
+/// Future of a response.
 pub type Sent = BoxFuture<'static, Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>;
 
 /// An answer whose body is any.
@@ -53,8 +53,7 @@ impl Transport {
         Self { send: Arc::new(send), namespace: namespace.into() }
     }
 
-    /// The same connections for another client, which has a budget of requests of its own. Not for watches, which no
-    /// budget counts.
+    /// Shares the connections with another client that has its own rate limit. Not for watches, which are not limited.
     #[must_use]
     pub fn throttled(&self, throttle: &Throttle) -> Self {
         let (send, throttle) = (Arc::clone(&self.send), throttle.clone());
@@ -122,7 +121,7 @@ async fn collect(mut body: UnsyncBoxBody<Bytes, BoxError>) -> Result<Bytes, BoxE
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-/// What a failure says. Proxies answer with other things than a status.
+/// Status of a failed response; one from a proxy may have another body.
 fn refusal(code: u16, body: &[u8]) -> Status {
     let said = match protobuf::decode_envelope(body) {
         Ok(tree) => serde_json::from_value(tree),

@@ -15,7 +15,7 @@ use crate::typed;
 /// A page of a list.
 #[derive(Debug, Deserialize)]
 pub struct Page<K> {
-    /// Where the next page begins, among others.
+    /// List metadata with the continue token.
     pub metadata: ListMeta,
     /// Its objects.
     pub items: Vec<K>,

@@ -10,7 +10,7 @@ use super::table::{Struct, Table, Type, parse_type};
 use crate::flags::{format_nanos, parse_nanos};
 use crate::status::go_quote;
 
-/// What was found wrong without making the text unusable.
+/// Result of parsing, with the findings of strict decoding.
 pub(super) struct Parsed {
     pub(super) value: Value,
     pub(super) strict: Vec<String>,
@@ -121,7 +121,7 @@ pub(super) struct Checker<'t> {
     pub(super) strict: Vec<String>,
 }
 
-/// Where a value stands, for messages.
+/// Position of a value, for messages.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     /// The innermost struct, without its package.

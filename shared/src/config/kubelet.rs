@@ -10,7 +10,7 @@ use crate::flags::{FlagSet, format_duration};
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
-/// How a flag's value looks in the file.
+/// Form of a flag's value in the file.
 #[derive(Clone, Copy)]
 enum As {
     Text,
@@ -143,7 +143,7 @@ const RELATIVE: [&str; 7] = [
     "podLogsDir",
 ];
 
-/// What the kubelet runs with.
+/// Loads the kubelet's configuration.
 pub fn kubelet(flags: &FlagSet) -> Result<Settings, ConfigError> {
     let (file, folder) = (flags.string("config"), flags.string("config-dir"));
     let mut settings = if file.is_empty() && folder.is_empty() {

@@ -21,23 +21,23 @@ use decode::Checker;
 pub use kubelet::kubelet;
 pub use scheduler::scheduler;
 
-/// Why a configuration cannot be used. The wording is upstream's.
+/// Errors of configuration files. The wording is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("failed to read {what} config file {}, error: {why}", go_quote(.path))]
     Read {
-        /// Whose file.
+        /// Component of the file.
         what: &'static str,
         /// The file.
         path: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
-    /// Nothing in it.
+    /// The file is empty.
     #[error("{what} config file {} was empty", go_quote(.path))]
     Empty {
-        /// Whose file.
+        /// Component of the file.
         what: &'static str,
         /// The file.
         path: String,
@@ -81,7 +81,7 @@ pub enum ConfigError {
     Refused(String),
 }
 
-/// What unknown and duplicate fields do.
+/// Treatment of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// They fail.
@@ -169,7 +169,7 @@ pub fn versions(kind: &str) -> Vec<String> {
 pub struct Settings(pub Value);
 
 impl Settings {
-    /// What is at a path.
+    /// Returns the value at a path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         path.split('.').try_fold(&self.0, |value, key| value.get(key)).filter(|v| !v.is_null())
     }

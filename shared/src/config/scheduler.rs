@@ -47,7 +47,7 @@ fn value(flags: &FlagSet, flag: &str, form: As) -> Value {
     }
 }
 
-/// What the scheduler runs with. Profiles are as written: defaults inside them are the framework's business.
+/// Loads the scheduler's configuration. Profiles stay as written: the framework defaults them.
 pub fn scheduler(flags: &FlagSet) -> Result<Settings, ConfigError> {
     let file = flags.string("config");
     let mut settings = if file.is_empty() {

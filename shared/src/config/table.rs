@@ -32,7 +32,7 @@ pub(super) struct Field {
 }
 
 pub(super) struct Struct {
-    /// As Go prints the type: `v1beta1.KubeletConfiguration`.
+    /// Go type as printed: `v1beta1.KubeletConfiguration`.
     pub(super) go_name: &'static str,
     pub(super) fields: Vec<Field>,
 }
@@ -124,7 +124,7 @@ pub(super) fn versions(kind: &str) -> Vec<String> {
         .collect()
 }
 
-/// What an empty object of a kind becomes.
+/// Defaults of a kind: an empty object after defaulting.
 pub(super) fn defaults(api_version: &str, kind: &str) -> Option<Value> {
     let wanted = format!("\"{api_version} {kind}\":");
     let line = DEFAULTS.lines().find_map(|line| line.strip_prefix(&wanted))?;

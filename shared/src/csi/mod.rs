@@ -32,7 +32,7 @@ const MOVED: [(&str, &str); 7] = [
     ("kubernetes.io/vsphere-volume", VSPHERE),
     (PORTWORX_PLUGIN, PORTWORX),
 ];
-/// Where a disk is whose zone nobody knows.
+/// Placeholder for an unknown zone of a disk.
 const UNSPECIFIED: &str = "UNSPECIFIED";
 /// In the order in which they count.
 const ZONES: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
@@ -47,11 +47,11 @@ pub struct Known {
     pub driver: String,
     /// Its name of the volume.
     pub handle: String,
-    /// How it may be used; empty when nobody said.
+    /// Access modes; empty when none were given.
     pub modes: Vec<String>,
 }
 
-/// Why a volume has no driver that it could be handed to.
+/// Reasons for which an in-tree volume cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untranslatable {
     /// Its identity cannot be read.
@@ -62,7 +62,7 @@ pub enum Untranslatable {
         "failed to get region from zones: zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}"
     )]
     Zone(String),
-    /// It is in more than one region.
+    /// The zones are in more than one region.
     #[error("failed to get region from zones: multiple or no regions gotten from zones, got: {0}")]
     Regions(String),
     /// A disk of a kind that no driver has.
@@ -73,16 +73,15 @@ pub enum Untranslatable {
     Namespace,
 }
 
-/// Where a node lists the plugins of old whose volumes it leaves to drivers, by commas.
+/// Annotation of a CSINode that lists in-tree plugins migrated on the node, separated by commas.
 const MOVED_ON_NODE: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 
-/// Whether volumes of a plugin are left to the driver that took over only on nodes that say so; those of all others are
-/// everywhere.
+/// Reports whether a plugin is migrated only on nodes that say so; all others are migrated everywhere.
 pub fn asks_nodes(plugin: &str) -> bool {
     plugin == PORTWORX_PLUGIN
 }
 
-/// Whether a node says that it leaves the volumes of a plugin to the driver that took over.
+/// Reports whether an in-tree plugin is migrated on a node.
 pub fn moved_on(node: &CSINode, plugin: &str) -> bool {
     let notes = node.metadata.annotations.as_ref().and_then(|notes| notes.get(MOVED_ON_NODE));
     notes.is_some_and(|plugins| plugins.split(',').any(|p| p == plugin))

@@ -1,4 +1,4 @@
-//! What upstream's library (v0.35) makes of the same volumes.
+//! Comparison with upstream's library (v0.35) over the same volumes.
 
 use super::*;
 use serde_json::{Value, json};

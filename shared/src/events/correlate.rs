@@ -1,4 +1,5 @@
-//! Which core/v1 events are written, counted or dropped. Bounded: the state is a least-recently-used map.
+//! Event correlator: decides which core/v1 events are written, counted or dropped. Bounded: the state is a
+//! least-recently-used map.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,13 +18,13 @@ const REFILL: Duration = Duration::from_secs(300);
 const SIMILAR: usize = 10;
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 
-/// All that makes two events the same.
+/// Key of equal events.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EventKey {
     object: String,
     kind: Kind,
     reason: String,
-    /// Which part of the object, and what is said of it; all that are combined are one event, whatever they say.
+    /// Field path and message; `None` for aggregated events, which are equal whatever they say.
     said: Option<(String, String)>,
 }
 
@@ -92,7 +93,7 @@ impl Correlator {
         self.written.insert(key, Written { name, count: 1, used: Instant::now() });
     }
 
-    /// Whether there are too many different messages for this one to have an event of its own.
+    /// Reports whether an event is aggregated, because too many similar ones had different messages.
     fn combines(&mut self, object: &str, record: &Record, now: Instant) -> bool {
         if self.similar.len() >= REMEMBERED {
             forget_older_half(&mut self.similar, |similar| similar.last);

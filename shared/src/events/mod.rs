@@ -35,17 +35,17 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Longest message the API accepts.
 const MESSAGE_LIMIT: usize = 1024;
 
-/// Whether something is wrong.
+/// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It is not.
+    /// Normal.
     Normal,
-    /// It may be.
+    /// Warning.
     Warning,
 }
 
 impl Kind {
-    /// As in the event's `type`.
+    /// Value of the event's `type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// What happened, as the caller says it.
+/// Event as the caller reports it.
 #[derive(Clone, Debug)]
 struct Record {
     about: ObjectReference,
@@ -147,13 +147,13 @@ impl Recorder {
 struct Writer {
     client: Client,
     source: Arc<EventSource>,
-    /// Which process reports, in events.k8s.io events.
+    /// Instance of the reporting component, in events.k8s.io events.
     instance: String,
     correlator: Correlator,
     series: Series,
 }
 
-/// What is to be written.
+/// Write of an event.
 #[derive(Clone, Copy)]
 enum Write<'a> {
     /// A new event that says something.

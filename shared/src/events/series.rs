@@ -17,7 +17,7 @@ pub(super) const ENDED: Duration = Duration::from_secs(6 * 60);
 /// A series that goes on is written once in so long.
 const GOES_ON: Duration = Duration::from_secs(30 * 60);
 
-/// All that makes two events one.
+/// Key of equal events in a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     object: String,
@@ -28,7 +28,7 @@ struct Key {
 }
 
 struct Known {
-    /// Where the event is.
+    /// Namespace of the event.
     namespace: Box<str>,
     name: Box<str>,
     count: u32,
@@ -45,14 +45,14 @@ pub(super) struct Repeated {
     pub(super) last: Timestamp,
 }
 
-/// What to do about an event.
+/// Action on an event.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// It is new.
+    /// Create a new event.
     Create,
-    /// It has become a series.
+    /// Write the start of a series.
     Write(Repeated),
-    /// It is one more of a series.
+    /// Count in the series, without a write.
     Wait,
 }
 

@@ -13,7 +13,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Why a text is not a duration; the wording is Go's.
+/// Error of parsing a duration; the wording is Go's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DurationError(String);
@@ -83,7 +83,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     parse_nanos(text).map(|n| Duration::from_nanos(u64::try_from(n).unwrap_or(0)))
 }
 
-/// As Go prints a duration.
+/// Formats nanoseconds like Go's `time.Duration`.
 pub fn format_nanos(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let n = nanos.unsigned_abs();
@@ -108,7 +108,7 @@ pub fn format_nanos(nanos: i64) -> String {
     }
 }
 
-/// As Go prints a duration.
+/// Formats a duration like Go's `time.Duration`.
 pub fn format_duration(duration: Duration) -> String {
     format_nanos(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }

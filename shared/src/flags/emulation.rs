@@ -22,7 +22,7 @@ impl Default for Emulation {
     }
 }
 
-/// What is wrong with the flags.
+/// Errors of the emulation flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmulationError {
     /// No version.
@@ -40,7 +40,7 @@ pub enum EmulationError {
     /// A release that cannot be behaved as, or gone together with.
     #[error("{what} {got} is not between [1.{floor}, 1.{most}]")]
     Outside {
-        /// Which.
+        /// Name of the version.
         what: &'static str,
         /// Said.
         got: String,
@@ -88,13 +88,13 @@ impl Emulation {
         self.least
     }
 
-    /// Whether it is another release than this one.
+    /// Reports whether another release than this one is emulated.
     pub fn is_of_another(self) -> bool {
         self.emulated != BINARY
     }
 }
 
-/// What is said of the one component there is.
+/// Parses the version of the only component, `kube`.
 fn one(texts: &[String]) -> Result<Option<Version>, EmulationError> {
     let mut found: Option<(&str, Version)> = None;
     for text in texts.iter().flat_map(|text| text.split(',')).filter(|text| !text.is_empty()) {

@@ -37,8 +37,8 @@ fn find(name: &str) -> Option<&'static Gate> {
     table().get(position(name)?)
 }
 
-/// What gates were in releases that can be behaved as, where that was something else: by name and minor release. A line
-/// without a stage is of one that was not there yet.
+/// Gates of earlier releases that can be emulated, where they differed: by name and minor release. A line without a
+/// stage is a gate that did not exist yet.
 fn before() -> &'static BTreeMap<(&'static str, u32), Gate> {
     static TABLE: OnceLock<BTreeMap<(&'static str, u32), Gate>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -56,7 +56,7 @@ fn before() -> &'static BTreeMap<(&'static str, u32), Gate> {
 /// The stage of a gate that was not there yet.
 const TO_COME: &str = "-";
 
-/// Why gates cannot be set so.
+/// Errors of setting feature gates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
     /// No gate of this name.
@@ -76,7 +76,7 @@ pub enum GateError {
     NotBool(String, String, String),
 }
 
-/// Which gates are on.
+/// Feature gates and their values.
 #[derive(Clone, Debug)]
 pub struct FeatureGates {
     set: Arc<BTreeMap<&'static str, bool>>,
@@ -93,7 +93,7 @@ impl Default for FeatureGates {
 }
 
 impl FeatureGates {
-    /// Whether a gate is on. An unknown one is off.
+    /// Reports whether a gate is enabled. An unknown one is not.
     pub fn enabled(&self, name: &str) -> bool {
         let Some(at) = position(name) else { return false };
         self.read[at].store(true, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl FeatureGates {
         }
     }
 
-    /// These gates with some set; later wins.
+    /// Returns these gates with some set; later ones win.
     pub fn with(&self, changes: &BTreeMap<String, bool>) -> Result<Self, GateError> {
         let mut set = (*self.set).clone();
         for (name, value) in changes {
@@ -153,7 +153,7 @@ impl FeatureGates {
         Ok(Self { set: Arc::new(set), ..self.clone() })
     }
 
-    /// What is set here, and below it what is set in `base`.
+    /// Returns the gates set here on top of those set in `base`.
     #[must_use]
     pub fn on_top_of(&self, base: &Self) -> Self {
         let mut set = (*base.set).clone();

@@ -48,7 +48,7 @@ fn about(component: &str) -> &'static str {
     }
 }
 
-/// What goes to stderr after bad usage.
+/// Usage text for stderr after a bad flag.
 pub(super) fn usage(component: &str, rows: &[Row]) -> String {
     let mut out = format!("Usage:\n  {component} [flags]\n");
     let mut section = None;

@@ -24,7 +24,7 @@ pub use gates::{FeatureGates, GateError};
 use table::{Kind, Row};
 pub use value::{parse_bool, parse_decimal, parse_integer, parse_unsigned_decimal};
 
-/// Why the program ends before it starts.
+/// Reasons to exit before start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
     /// `--help`: print to stdout, exit 0.
@@ -36,7 +36,7 @@ pub enum Stop {
     /// Bad usage: print to stderr, exit 1.
     #[error("{message}")]
     Usage {
-        /// What is wrong.
+        /// Error text.
         message: String,
         /// The usage text, for components that print it.
         usage: String,
@@ -92,17 +92,17 @@ impl FlagSet {
         self.0.emulation
     }
 
-    /// Whether a feature gate is on.
+    /// Reports whether a feature gate is enabled.
     pub fn enabled(&self, gate: &str) -> bool {
         self.0.gates.enabled(gate)
     }
 
-    /// Whether this component has such a flag.
+    /// Reports whether this component has such a flag.
     pub fn knows(&self, name: &str) -> bool {
         self.0.rows.iter().any(|r| r.name == name)
     }
 
-    /// Whether the flag was given. Does not count as reading it.
+    /// Reports whether the flag was given. Does not count as reading it.
     pub fn is_set(&self, name: &str) -> bool {
         self.0.rows.iter().position(|r| r.name == name).is_some_and(|i| !self.0.given[i].is_empty())
     }

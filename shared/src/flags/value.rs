@@ -163,7 +163,7 @@ pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, String> {
         .collect()
 }
 
-/// Whether `text` is a value of this type; the error is the part after `invalid argument … for … flag: `.
+/// Validates `text` as a value of this type; the error is the part after `invalid argument … for … flag: `.
 pub(super) fn check(kind: Kind, text: &str) -> Result<(), String> {
     match kind {
         Kind::Text | Kind::List | Kind::Array | Kind::Gates | Kind::Configuration => Ok(()),

@@ -15,13 +15,13 @@ use super::reflector::{Cache, Formats, Listed, Reflector, Revision};
 use super::store::Key;
 use crate::run::Shutdown;
 
-/// Who follows a collection. Called on the watch task: must not block.
+/// Consumer of a collection. Called on the watch task: must not block.
 pub trait Follower: Send + Sync {
     /// The collection's path.
     fn path(&self) -> String;
     /// The kind, for logs.
     fn kind(&self) -> String;
-    /// What watches and lists ask for.
+    /// Encodings that watches and lists ask for.
     fn formats(&self) -> Formats;
     /// A list begins: what was told before may be gone.
     fn begin(&self);

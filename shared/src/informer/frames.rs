@@ -30,7 +30,7 @@ const MAX_REFUSAL: usize = 1 << 20;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// Why an object cannot be read.
+/// Error of decoding an object.
 pub type Broken = String;
 
 /// An object as it came.
@@ -52,12 +52,12 @@ impl Raw<'_> {
     }
 }
 
-/// Why there are no more frames.
+/// Reasons for which a watch ends.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The server has ended the stream.
     Closed,
-    /// It says no: code and message.
+    /// The server responded with an error: code and message.
     Status(u16, String),
     /// Something else.
     Failed(String),
@@ -67,7 +67,7 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
     Refusal::Failed(error.to_string())
 }
 
-/// What happened to the object of a frame.
+/// Event type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Put,
@@ -170,7 +170,7 @@ impl Frames {
 }
 
 impl Frame {
-    /// What happened.
+    /// Event type.
     pub(super) fn change(&self) -> Change {
         self.change
     }
@@ -193,7 +193,7 @@ impl Frame {
         Ok((mark.metadata.resource_version, end))
     }
 
-    /// What an error says.
+    /// Decodes an error event.
     pub(super) fn refusal(&self) -> Refusal {
         if self.protobuf {
             return status(&self.object).unwrap_or_else(failed);
@@ -298,7 +298,7 @@ fn status(raw: &[u8]) -> Result<Refusal, protobuf::Error> {
     Ok(Refusal::Status(code, message))
 }
 
-/// What the answer to a watch that was not begun says.
+/// Decodes the error response to a watch that did not start.
 fn said(code: u16, body: &[u8], protobuf: bool) -> Refusal {
     let message = if protobuf {
         protobuf::unwrap(body).ok().and_then(|envelope| status(envelope.raw).ok()).and_then(|said| match said {

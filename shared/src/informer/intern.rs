@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A pool is looked through for what nobody holds when it has so many entries, and then each time it has doubled.
 const FIRST_SWEEP: usize = 256;
 
-/// What is held once, by the hash of it.
+/// Pool of interned values, by hash.
 struct Pool<T: ?Sized> {
     entries: HashMap<u64, Vec<Arc<T>>>,
     len: usize,
@@ -72,7 +72,7 @@ impl From<&str> for Text {
     }
 }
 
-/// What fields are before they are read: not worth a look into the pool.
+/// Default of fields that are not decoded yet: not worth a lookup in the pool.
 impl Default for Text {
     fn default() -> Self {
         static EMPTY: LazyLock<Text> = LazyLock::new(|| "".into());
@@ -164,7 +164,7 @@ impl<T> Interned<T> {
         Self(value)
     }
 
-    /// Whether both are the same without a look at the values.
+    /// Reports whether both share one value, without comparing values.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

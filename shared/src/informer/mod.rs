@@ -40,12 +40,12 @@ use store::Key;
 pub use store::Store;
 pub use unreadable::Unreadable;
 
-/// What an informer can hold: an API object, or what somebody makes of one while it is read. The latter is for those who
-/// hold very many objects and need little of each.
+/// Type that an informer can hold: an API object, or a reduced form decoded from it. The latter is for those who hold
+/// very many objects and need little of each.
 pub trait Cached: Clone + DeserializeOwned + Debug + Send + Sync + 'static {
     /// The kind, for logs.
     fn kind_name() -> Cow<'static, str>;
-    /// Where the objects are listed, in one namespace or everywhere.
+    /// Path of the collection, in one namespace or all.
     fn collection_path(namespace: Option<&str>) -> String;
     /// Namespace (empty at cluster scope) and name.
     fn cache_key(&self) -> (&str, &str);
@@ -95,9 +95,9 @@ pub enum Event<K> {
     Added(Arc<K>),
     /// The object changed.
     Updated {
-        /// As it was.
+        /// Object before the update.
         old: Arc<K>,
-        /// As it is.
+        /// Object after the update.
         new: Arc<K>,
     },
     /// The object is gone; this is the last state that was seen.
@@ -113,7 +113,7 @@ impl<K> Event<K> {
     }
 }
 
-/// Which objects an informer asks for; the default is all of the kind.
+/// Selection of an informer; the default is all objects of the kind.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     /// Only this namespace.
@@ -381,7 +381,7 @@ type Prepare = Box<dyn Fn(&dyn Any) + Send + Sync>;
 
 #[derive(Default)]
 struct Made {
-    /// What is done to a new informer of a kind.
+    /// Transforms to install on a new informer, by kind.
     prepare: HashMap<TypeId, Prepare>,
     shared: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
     all: Vec<Arc<dyn Cache>>,

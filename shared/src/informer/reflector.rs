@@ -41,15 +41,15 @@ pub(super) type Revision = Option<String>;
 /// The objects that a list has named so far, if that is to be known.
 pub(super) type Listed<'a> = Option<&'a mut HashSet<Key>>;
 
-/// What a reflector knows of an informer: all that depends on the kind is behind it, so that the code that talks to
-/// the server exists once. Objects are passed as the text they came in.
+/// Interface of an informer towards its reflector: everything that depends on the kind is behind it, so that the code
+/// that talks to the server exists once. Objects are passed as encoded.
 pub(super) trait Cache: Send + Sync {
     fn request(&self) -> Request;
     fn kind(&self) -> String;
     fn scope(&self) -> &Scope;
     /// Up to which revision the store is complete.
     fn revision(&self) -> String;
-    /// What watches and lists ask for.
+    /// Encodings that watches and lists ask for.
     fn formats(&self) -> Formats;
     /// A list begins.
     fn begin_list(&self) {}
@@ -78,7 +78,7 @@ pub(super) struct Reflector {
     failures: u32,
 }
 
-/// Why a list or a watch ended.
+/// Reasons for which a list or a watch ended.
 #[derive(Debug)]
 enum End {
     /// The server closed the stream: watch on.
@@ -127,7 +127,7 @@ impl Reflector {
         }
     }
 
-    /// Nothing after an orderly end, doubling with jitter after failures.
+    /// Delay before the next attempt: nearly none after an orderly end, doubling with jitter after failures.
     fn delay(&self) -> Duration {
         if self.failures == 0 {
             return Duration::from_millis(rand::rng().random_range(0..50));

@@ -13,7 +13,7 @@ use super::{Cached, Event, Unreadable};
 use crate::run;
 
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
-/// Whether an object is found where it was; false when that is not known without making the keys.
+/// Reports whether an update leaves an object's index keys unchanged; false when only computing them would tell.
 pub(super) type Unmoved<K> = Box<dyn Fn(&K, &K) -> bool + Send + Sync>;
 type Namespace = HashMap<Box<str>, Slot>;
 /// Namespace and name.

@@ -24,14 +24,14 @@ use crate::events::{Kind, Recorder};
 use crate::run::Shutdown;
 use crate::types::object_reference;
 
-/// Which lease to hold, and for how long.
+/// Lease to hold, and its durations.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of the Lease.
     pub lease_name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Who this process is: host name, `_`, a unique suffix.
+    /// Identity of this process: host name, `_`, a unique suffix.
     pub identity: String,
     /// Others wait this long after the last renewal before they take over.
     pub lease_duration: Duration,
@@ -89,8 +89,7 @@ impl Config {
 /// So much longer than asked for may the pause between two tries for the lease be.
 const JITTER: f64 = 1.2;
 
-/// What is wrong with the times of an election, in client-go's words: how long a lease lasts, within which time it has to
-/// be renewed, and how long the pause between two tries is.
+/// Validates the durations of leader election, with client-go's texts.
 pub fn refused(lease: Duration, renew: Duration, retry: Duration) -> Option<&'static str> {
     if lease <= renew {
         Some("leaseDuration must be greater than renewDeadline")
@@ -108,7 +107,7 @@ pub fn identity(host: &str) -> String {
     format!("{host}_{}", uuid::Uuid::new_v4())
 }
 
-/// How [`run`] ended.
+/// Result of [`run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The process was asked to end.
@@ -119,7 +118,7 @@ pub enum Outcome {
     Lost,
 }
 
-/// What was last seen of the lease, and when by our own clock: clocks of different machines are never compared.
+/// Record of the lease as last observed, with the local time: clocks of different machines are never compared.
 #[derive(Clone, Debug)]
 struct Observed {
     spec: LeaseSpec,
@@ -134,7 +133,7 @@ enum Step {
     Wait,
 }
 
-/// What to do about a lease with `spec`, unchanged for `unchanged` by our clock.
+/// Decides on a lease with `spec` that has been unchanged for `unchanged` by the local clock.
 fn decide(config: &Config, spec: &LeaseSpec, unchanged: Duration, now: Timestamp) -> Step {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let ours = holder == config.identity;
@@ -153,9 +152,9 @@ fn decide(config: &Config, spec: &LeaseSpec, unchanged: Duration, now: Timestamp
     })
 }
 
-/// Where leases are kept: behind a client, or in the process that serves them.
+/// Storage of leases: behind a client, or in the process that serves them.
 pub trait Leases: Send + Sync {
-    /// Why one could not be read or written.
+    /// Error of reading or writing a lease.
     type Error: std::fmt::Display + Send;
 
     /// One, where it exists.
@@ -267,7 +266,7 @@ impl<L: Leases> Elector<L> {
         renewed.map_or_else(Instant::now, |at| at + self.config.renew_deadline)
     }
 
-    /// How long the lease has looked like this.
+    /// Duration for which the lease has been unchanged.
     fn observe(&mut self, spec: &LeaseSpec) -> Duration {
         if let Some(observed) = &self.observed
             && observed.spec == *spec

@@ -86,7 +86,7 @@ async fn a_lease_that_cannot_be_given_back_is_left() {
     assert_eq!(began.elapsed(), config().renew_deadline);
 }
 
-/// What a server of one lease was asked, as verb and object.
+/// Requests to the server of one lease: method and body.
 type Asked = Arc<Mutex<Vec<(http::Method, serde_json::Value)>>>;
 
 /// Has no lease at first, and takes what it is sent.

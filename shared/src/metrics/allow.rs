@@ -13,7 +13,8 @@ const UNEXPECTED: &str = "unexpected";
 pub(super) struct AllowList(BTreeMap<String, BTreeMap<String, BTreeSet<String>>>);
 
 impl AllowList {
-    /// What the flags say. A manifest that cannot be used says nothing; where it can, it counts for all.
+    /// Reads the allow-list of labels from the flags. An unreadable manifest is ignored; a readable one applies to all
+    /// metrics.
     ///
     /// # Errors
     /// A key that is not a family and a label.
@@ -63,7 +64,7 @@ impl AllowList {
     }
 }
 
-/// What a name of a family (which may have colons) or of a label looks like.
+/// Reports whether a text is the name of a family (which may have colons) or of a label.
 fn is_name(text: &str, colons: bool) -> bool {
     let first = text.chars().next().is_some_and(|c| !c.is_ascii_digit());
     first && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':'))

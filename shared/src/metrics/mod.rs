@@ -42,7 +42,7 @@ struct Global {
     disabled: RwLock<Vec<String>>,
     /// `--allow-metric-labels`.
     allowed: RwLock<AllowList>,
-    /// What is not shown any more.
+    /// Values that are subtracted since the last reset.
     baseline: RwLock<Baseline>,
 }
 
@@ -88,7 +88,7 @@ fn disable(names: Vec<String>) {
     *global().disabled.write() = names;
 }
 
-/// When the process began, as metrics have it: `process_start_time_seconds`.
+/// Family `process_start_time_seconds`.
 #[must_use]
 pub fn start_time_family() -> String {
     process::start_time_family()
@@ -102,7 +102,7 @@ pub fn started() -> i64 {
     seconds
 }
 
-/// How long this process has run.
+/// Uptime of this process.
 pub fn uptime() -> std::time::Duration {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(std::time::Duration::from_secs_f64(process::start_time().max(0.0)))
@@ -241,7 +241,7 @@ pub fn reset() {
     *global().baseline.write() = Baseline::of(families);
 }
 
-/// Everything as Prometheus text, families sorted by name.
+/// Renders all metrics in Prometheus' text format, families sorted by name.
 pub fn gather() -> String {
     workqueue::refresh();
     let mut out = String::with_capacity(16 * 1024);
@@ -272,7 +272,7 @@ fn stage(help: &str) -> &str {
     help.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or("", |(stage, _)| stage)
 }
 
-/// How many families there are of each stability, and how many are not shown.
+/// Writes the families about metrics: the number by stability, and of disabled ones.
 fn families(out: &mut String, stages: &BTreeMap<String, usize>, disabled: usize) {
     let _ = writeln!(out, "# HELP registered_metrics_total [BETA] Families of metrics, by stability.");
     let _ = writeln!(out, "# TYPE registered_metrics_total counter");

@@ -10,7 +10,7 @@ use prometheus::proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFam
 /// Values of labels, in the order of their names.
 type Labels = Vec<String>;
 
-/// What families showed at some time.
+/// Values of all families at a time.
 #[derive(Default)]
 pub(super) struct Baseline(HashMap<String, HashMap<Labels, Metric>>);
 
@@ -41,7 +41,7 @@ impl Baseline {
     }
 }
 
-/// Whether there is something left.
+/// Subtracts a baseline; reports whether anything is left.
 fn subtract(from: &mut Metric, then: &Metric, kind: MetricType) -> bool {
     match kind {
         MetricType::COUNTER => {

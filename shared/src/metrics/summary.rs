@@ -90,7 +90,7 @@ impl Summary {
         self.windows(now)[0].0[bucket(value)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What so much of all is not above; no number when nothing was observed.
+    /// Computes the quantiles; NaN without observations.
     fn quantiles(&self, now: Instant) -> [f64; 3] {
         let [present, before] = self.windows(now);
         let of =

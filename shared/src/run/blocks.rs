@@ -49,7 +49,7 @@ thread_local! {
 
 // Inlined although this crate is optimised for size: nothing is called as often.
 
-/// Which list a block of this layout belongs to, or none.
+/// Size class of a layout; `None` for one that is not pooled.
 #[inline(always)]
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size();
@@ -60,7 +60,7 @@ const fn size_of_class(class: usize) -> usize {
     SMALLEST + class * STEP
 }
 
-/// What is asked of the system for a block of a class.
+/// Layout that the system allocates for a size class.
 fn whole(class: usize) -> Layout {
     // SAFETY: the alignment is a power of two and the size is small.
     unsafe { Layout::from_size_align_unchecked(size_of_class(class), STEP) }

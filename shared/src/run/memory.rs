@@ -1,10 +1,10 @@
-//! What a process keeps of its memory.
+//! Memory of a process after its start.
 
 use std::time::Duration;
 
-/// When most components have done what only their start does.
+/// Time after which most components have finished their start.
 const STARTED: Duration = Duration::from_secs(1);
-/// How often freed memory goes back to the system.
+/// Interval at which freed memory returns to the system.
 const TIDY: Duration = Duration::from_secs(30);
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
 const TIDY_LIMIT: usize = 128 << 20;
@@ -46,8 +46,8 @@ pub(super) async fn tidy() {
     }
 }
 
-/// How long until each look, and whether code goes, too: soon after the start, and once more for components whose start
-/// has waited for a lease that somebody else held.
+/// Delays of the rounds, with whether code pages are released as well: soon after the start, and once more for
+/// components that waited for a lease.
 fn rounds() -> impl Iterator<Item = (Duration, bool)> {
     [(STARTED, true), (TIDY, true)].into_iter().chain(std::iter::repeat((TIDY, false)))
 }
@@ -85,7 +85,7 @@ fn release_code() {
     }
 }
 
-/// Where the code of a program is mapped, in the words of `/proc/self/maps`: starts and sizes.
+/// Finds the code mappings of a program in the text of `/proc/self/maps`: starts and sizes.
 fn code(maps: &str, program: &str) -> Vec<(usize, usize)> {
     let mapping = |line: &str| {
         let (range, rest) = line.split_once(' ')?;

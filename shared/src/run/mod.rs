@@ -48,7 +48,7 @@ impl Shutdown {
         self.0.cancel();
     }
 
-    /// Whether it began.
+    /// Reports whether shutdown has begun.
     pub fn is_triggered(&self) -> bool {
         self.0.is_cancelled()
     }

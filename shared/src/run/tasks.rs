@@ -30,7 +30,7 @@ struct Inner {
 #[derive(Clone, Default)]
 pub struct TaskGroup(Arc<Inner>);
 
-/// What Go's programs exit with when they panic.
+/// Exit code of Go programs that panic.
 const PANICKED: i32 = 2;
 
 struct Leaving(Arc<Inner>, u64);
@@ -112,12 +112,12 @@ impl TaskGroup {
         handle
     }
 
-    /// How many run.
+    /// Number of running tasks.
     pub fn len(&self) -> usize {
         self.0.running.lock().len()
     }
 
-    /// Whether none runs.
+    /// Reports whether no task runs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

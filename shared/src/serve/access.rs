@@ -16,20 +16,20 @@ use crate::metrics::{CounterVec, HistogramVec};
 use crate::status::{Status, go_quote};
 use crate::upgrade;
 
-/// What an attributes hook is told.
+/// Request as an attributes hook sees it.
 pub struct Requested<'a> {
     /// Method.
     pub method: &'a Method,
     /// Path, without query.
     pub path: &'a str,
-    /// Who asks.
+    /// User of the request.
     pub user: &'a UserInfo,
 }
 
 /// Alternatives, asked in order; the last one's refusal is the one reported.
 pub type AttributesOf = Vec<Attributes>;
 
-/// How refusals read.
+/// Form of refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Denials {
     /// A Status, as the API server's library answers.

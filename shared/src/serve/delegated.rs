@@ -1,5 +1,5 @@
-//! Who may ask components other than the API server: client certificates, the front proxy, tokens reviewed by the
-//! API server, and its answer to what they may do.
+//! Delegated authentication and authorization of components other than the API server: client certificates, the front
+//! proxy, TokenReview and SubjectAccessReview.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -34,28 +34,28 @@ struct FrontProxy {
     extra_prefix: Vec<String>,
 }
 
-/// What to build a component's gate from.
+/// Options of delegated authentication and authorization.
 #[derive(Clone)]
 pub struct DelegatedOptions {
     /// PEM file of the CA that signs client certificates, or empty. Read again when it changes.
     pub client_ca_file: String,
     /// Asked about bearer tokens.
     pub token_review: Option<Client>,
-    /// How long a good token is remembered.
+    /// Lifetime of a cached authentication.
     pub token_ttl: Duration,
     /// Audiences a token must be for; empty means the API server's own.
     pub audiences: Vec<String>,
-    /// Whether requests without credentials are let in as anonymous.
+    /// Anonymous requests are allowed.
     pub anonymous: bool,
     /// Asked what a user may do.
     pub access_review: Option<Client>,
-    /// How long yes is remembered.
+    /// Lifetime of a cached permission.
     pub allow_ttl: Duration,
-    /// How long no is remembered.
+    /// Lifetime of a cached denial.
     pub deny_ttl: Duration,
     /// Paths anybody may ask.
     pub always_allow_paths: Vec<String>,
-    /// Where to look up the cluster's client and front-proxy CAs.
+    /// Client that reads the cluster's client and front-proxy CAs.
     pub lookup: Option<Client>,
     front_proxy: FrontProxy,
 }
@@ -82,9 +82,9 @@ impl Default for DelegatedOptions {
 /// A component's gate.
 #[derive(Clone)]
 pub struct Delegated {
-    /// Who asks.
+    /// Authenticator.
     pub authenticator: Arc<dyn Authenticator>,
-    /// What they may.
+    /// Authorizer.
     pub authorizer: Arc<dyn Authorizer>,
 }
 

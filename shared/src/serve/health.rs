@@ -36,7 +36,7 @@ impl Probe {
 
 type Ask = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// How often a check passed and failed, and whether it passed last.
+/// Counts of a check's results, and the last one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     good: u64,
@@ -185,10 +185,10 @@ fn answer_all(probe: Probe, checks: &[Arc<Check>], query: &str) -> Answer {
     report.answer(probe, verbose)
 }
 
-/// What comes of the checks of a probe, one after the other.
+/// Report of a probe's checks, made one after the other.
 #[derive(Debug)]
 pub struct Report {
-    /// Those that are not to be made, and whether there was one.
+    /// Excluded checks, each with whether it exists.
     excluded: BTreeMap<String, bool>,
     text: String,
     failed: Vec<String>,
@@ -201,7 +201,7 @@ impl Report {
         Self { excluded, text: String::new(), failed: Vec::new() }
     }
 
-    /// Whether a check is not to be made.
+    /// Reports whether a check is excluded.
     pub fn leaves_out(&mut self, name: &str) -> bool {
         let Some(found) = self.excluded.get_mut(name) else { return false };
         *found = true;
@@ -209,14 +209,14 @@ impl Report {
         true
     }
 
-    /// How one went. Why it failed stays in the log: anybody may ask for health.
+    /// Adds the result of a check. The reason of a failure stays in the log: anybody may ask for health.
     pub fn note(&mut self, name: &str, outcome: Result<(), String>) {
         let said = if outcome.is_ok() { format!("[+]{name} ok") } else { format!("[-]{name} failed: reason withheld") };
         let _ = writeln!(self.text, "{said}");
         self.failed.extend(outcome.err().map(|why| format!("{name}: {why}")));
     }
 
-    /// All that is said of them.
+    /// Builds the response.
     pub fn answer(self, probe: Probe, verbose: bool) -> Answer {
         let (mut text, word) = (self.text, probe.word());
         let unknown: Vec<String> =

@@ -11,7 +11,7 @@ const ROOT: &str = "/var/log";
 /// Most bytes of a file that are shown: its end is what is of interest.
 const MAX_FILE: u64 = 32 << 20;
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
     /// A page in HTML that lists a folder.

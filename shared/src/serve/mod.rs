@@ -51,7 +51,7 @@ const MAX_CONNECTIONS: usize = 4096;
 const MAX_STREAMS: u32 = 100;
 const BACKLOG: u32 = 1024;
 
-/// Why a port cannot be served.
+/// Errors of serving a port.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The port is taken or not ours to take.
@@ -112,14 +112,14 @@ impl Server {
         Self { tls: Some(tls), ..Self::plain(name, address) }
     }
 
-    /// Who may ask what. Without it everybody may ask everything.
+    /// Sets authentication and authorization. Without them every request is allowed.
     #[must_use]
     pub fn access(mut self, authenticator: Arc<dyn Authenticator>, authorizer: Arc<dyn Authorizer>) -> Self {
         self.access = Some(access::Access::new(authenticator, authorizer));
         self
     }
 
-    /// What a request asks for, where that is not its path; the answer is yes when any of the attributes is allowed.
+    /// Sets the hook that maps a request to attributes; the request is allowed when any of them is.
     #[must_use]
     pub fn attributes(mut self, hook: impl Fn(&Requested<'_>) -> AttributesOf + Send + Sync + 'static) -> Self {
         if let Some(access) = &mut self.access {
@@ -128,7 +128,7 @@ impl Server {
         self
     }
 
-    /// How refusals read.
+    /// Sets the form of refusals.
     #[must_use]
     pub fn denials(mut self, denials: Denials) -> Self {
         if let Some(access) = &mut self.access {
@@ -187,7 +187,7 @@ impl Server {
         self
     }
 
-    /// How connections are made, beyond address and certificates.
+    /// Sets connection options beyond address and certificates.
     #[must_use]
     pub fn listening(mut self, options: &SecureOptions) -> Self {
         if options.streams > 0 {

@@ -66,7 +66,7 @@ pub(super) struct Pages {
     pub(super) metrics: bool,
     pub(super) configz: Option<Configz>,
     pub(super) flags: Option<FlagSet>,
-    /// Whether flags may be changed and profilers may look: where `--profiling` is not turned off.
+    /// Profiling is enabled (`--profiling`): profiles and `/debug/flags` are served.
     pub(super) profiling: bool,
     pub(super) debugging: Option<Debugging>,
 }

@@ -1,4 +1,4 @@
-//! Where to listen and with which certificates.
+//! Secure serving options: address and certificates.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Tls {
         Self { options, ..self }
     }
 
-    /// Whether HTTP/2 is spoken with those who want to.
+    /// Enables or disables HTTP/2.
     #[must_use]
     pub fn with_http2(self, http2: bool) -> Self {
         Self { http2, ..self }
@@ -82,7 +82,7 @@ pub struct SecureOptions {
 }
 
 impl SecureOptions {
-    /// As the flags say.
+    /// Reads the options from flags.
     pub fn from_flags(flags: &FlagSet) -> Result<Self, ServeError> {
         // What it asks for is so for every socket that listens.
         flags.boolean("permit-address-sharing");

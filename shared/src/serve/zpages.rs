@@ -22,7 +22,7 @@ pub struct ZPage {
     pub body: String,
 }
 
-/// How a client wants a page.
+/// Form of a page that a client asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
     /// `Accept`.
@@ -62,7 +62,7 @@ enum Form {
 struct Clause<'a> {
     kind: &'a str,
     sub: &'a str,
-    /// What an object is to be shown as: group, version, kind.
+    /// Type that an object is shown as: group, version, kind.
     of: Option<[&'a str; 3]>,
     weight: f64,
 }

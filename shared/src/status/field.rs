@@ -129,9 +129,9 @@ impl ErrorKind {
 /// One field error. Fields are public so that callers may word the rare exceptions themselves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Error {
-    /// What is wrong.
+    /// Type of the error.
     pub kind: ErrorKind,
-    /// Where, as text; `<nil>` for no path.
+    /// Path of the field; `<nil>` for no path.
     pub field: String,
     /// The offending value; printed for the kinds that print one.
     pub value: Value,

@@ -23,7 +23,7 @@ pub struct Cause {
     pub field: String,
 }
 
-/// What the error is about.
+/// Object of the error, and its causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Details {
@@ -42,7 +42,7 @@ pub struct Details {
     /// Individual causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// When to come back.
+    /// Seconds to wait before a retry.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: i32,
 }
@@ -83,7 +83,7 @@ pub struct Status {
     /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What it is about.
+    /// Details of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
     /// HTTP code.
@@ -342,8 +342,7 @@ impl Status {
         Self::failure(500, "", message)
     }
 
-    /// What upstream's clients make of another server's answer that is neither a success nor a status: `said` is its
-    /// text.
+    /// Status that client-go makes of a response that is neither a success nor a status: `said` is its text.
     pub fn answered(code: u16, said: &str) -> Self {
         let (reason, message) = match code {
             400 => ("BadRequest", "the server rejected our request for an unknown reason"),
@@ -491,7 +490,7 @@ mod tests {
         assert_eq!(two.details.expect("details").causes[1].reason, "FieldValueInvalid");
     }
 
-    /// As upstream's library words them.
+    /// Statuses of foreign responses have the wording of upstream's library.
     #[test]
     fn answers_of_other_servers() {
         for (code, said, reason, message) in [

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::status::field::{Error, Path, aggregate};
 
-/// Where spans are sent when nothing is said.
+/// Default address of the collector.
 const COLLECTOR: &str = "localhost:4317";
 /// All of them.
 const MILLION: i32 = 1_000_000;
@@ -19,7 +19,7 @@ const KIND: &str = "TracingConfiguration";
 pub struct Configuration {
     /// `host:port`, or a path with the scheme `unix`.
     pub endpoint: Option<String>,
-    /// How many requests of a million have a trace when they do not bring one.
+    /// Number of requests in a million that are sampled when their caller does not decide.
     pub sampling_rate_per_million: Option<i32>,
 }
 
@@ -34,7 +34,7 @@ struct File {
     configuration: Configuration,
 }
 
-/// How a collector is reached.
+/// Address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     /// `host:port`
@@ -75,7 +75,7 @@ impl Configuration {
         Ok(file.configuration)
     }
 
-    /// What is wrong with it, below a path.
+    /// Validates the configuration below a path.
     pub fn validate(&self, below: Option<&Path>) -> Vec<Error> {
         let at = |name: &str| below.map_or_else(|| Path::new(name), |path| path.child(name));
         let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! What is known of a span elsewhere: which trace it belongs to, and whether that is written down.
+//! Trace context: trace ID, span ID and sampling decision of a span in another process.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Context {
 const CARRIED: [&str; 2] = ["tracestate", "baggage"];
 
 impl Context {
-    /// That of a new trace, or of a span below another one.
+    /// Creates the context of a new trace, or of a span below another.
     pub(super) fn new(parent: Option<&Self>) -> Self {
         let fresh = || std::iter::repeat_with(rand::random::<u128>).find(|id| *id != 0).unwrap_or(1);
         let span = std::iter::repeat_with(rand::random::<u64>).find(|id| *id != 0).unwrap_or(1);
@@ -26,7 +26,7 @@ impl Context {
         }
     }
 
-    /// What a request's headers say; nothing where that is no context.
+    /// Reads the context from headers; `None` without a valid one.
     pub fn read<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let mut context = parent(header("traceparent")?)?;
         let carried: Vec<_> = CARRIED
@@ -37,7 +37,7 @@ impl Context {
         Some(context)
     }
 
-    /// The same as headers.
+    /// Writes the context as headers.
     pub(super) fn headers(&self) -> Vec<(&'static str, String)> {
         let parent = format!("00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled));
         let carried = self.carried.iter().flat_map(|all| all.iter().cloned());

@@ -22,11 +22,11 @@ use crate::client::{BoxStream, Dialer};
 const QUEUE: usize = 2048;
 /// Spans that are sent together.
 const BATCH: usize = 512;
-/// How often those that are fewer are sent.
+/// Interval at which incomplete batches are sent.
 const EVERY: Duration = Duration::from_secs(5);
-/// How long sending may take.
+/// Timeout of sending a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a batch is sent again to a collector that is not there.
+/// Number of retries towards an unavailable collector.
 const AGAIN: u32 = 12;
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
@@ -135,7 +135,7 @@ impl Exporting {
         }
     }
 
-    /// Whether a batch is done with.
+    /// Sends a batch; reports whether it is done with.
     async fn sent(&mut self, batch: &[Finished], tries: &mut u32) -> bool {
         let request = request(&self.resource, batch);
         let call = async {

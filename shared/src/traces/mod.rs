@@ -19,13 +19,13 @@ pub use export::Exporting;
 pub use span::{About, Kind, Span, Tracer, Within, audit_id, call, child, headers, late, step, step_of, verb, within};
 pub use steps::{SLOW, Said, logged};
 
-/// What spans of upstream's own code say they are from.
+/// Instrumentation scope of spans in upstream's own code.
 pub const OWN: &str = "k8s.io/component-base/tracing";
 
-/// What spans of calls by gRPC say they are from.
+/// Instrumentation scope of gRPC calls.
 pub const CALLS: &str = "go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc";
 
-/// What spans of requests over HTTP say they are from.
+/// Instrumentation scope of HTTP requests.
 pub const HTTP: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp";
 
 /// The span of a request to another server.

@@ -8,7 +8,7 @@ pub(super) struct Request {
     pub(super) resources: Vec<ResourceSpans>,
 }
 
-/// Whatever the collector says is not looked at.
+/// Response of the collector, which is ignored.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Answer {}
 

@@ -16,32 +16,32 @@ pub(super) struct Part {
     /// All times are counted from when the request began.
     pub(super) began: Duration,
     pub(super) ended: Option<Duration>,
-    /// How long it may take.
+    /// Threshold of the duration.
     pub(super) least: Option<Duration>,
-    /// What is said of it: `key:value,key:value`.
+    /// Fields of the log line: `key:value,key:value`.
     pub(super) fields: String,
     pub(super) items: Vec<Item>,
 }
 
-/// What a part did.
+/// Item of a trace.
 #[derive(Debug)]
 pub(super) enum Item {
     /// Something was done.
     Step {
-        /// What.
+        /// Name of the step.
         name: &'static str,
-        /// When.
+        /// Time of the step.
         after: Duration,
-        /// What is said of it.
+        /// Fields of the step.
         fields: String,
     },
     /// A part of its own.
     Part(Part),
-    /// The same, by its number, while the tree is made.
+    /// Nested part, by its number, while the tree is built.
     Below(u8),
 }
 
-/// When what is written down happened, and how much of it is.
+/// Time base and extent of a logged trace.
 struct Telling {
     begun: SystemTime,
     now: Duration,
@@ -54,7 +54,7 @@ impl Part {
         self.least.is_none_or(|least| ended.saturating_sub(self.began) >= least)
     }
 
-    /// How long a step of it may take: its share of what the part may, less what parts below may.
+    /// Threshold of a step's duration: its share of the part's, less those of nested parts.
     fn share(&self) -> Option<Duration> {
         let least = self.least?;
         let below = self.items.iter().filter_map(|item| match item {

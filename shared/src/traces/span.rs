@@ -15,14 +15,14 @@ use super::{CALLS, OWN, otlp};
 /// Attributes of a span.
 const MOST: usize = 128;
 
-/// What a span is to others.
+/// Kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// Internal operation.
     Internal = 1,
-    /// It answers somebody.
+    /// Server side of a request.
     Server = 2,
-    /// It asks somebody.
+    /// Client side of a request.
     Client = 3,
 }
 
@@ -37,7 +37,7 @@ pub struct Tracer {
 /// A span. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Span {
-    /// What others are told of it, where it is part of a trace.
+    /// Context of the span, where it is part of a trace.
     context: Option<Context>,
     sink: Option<Sink>,
     /// Of one that is written down.
@@ -45,11 +45,11 @@ pub struct Span {
     noted: Option<Noted>,
 }
 
-/// Where the steps of what is being done are noted.
+/// Position in the trace of the current request.
 #[derive(Clone, Debug)]
 struct Noted {
     trace: Arc<Trace>,
-    /// Which part of it this is.
+    /// Number of the part.
     part: u8,
     /// The part that this is one of by itself, if it is; a span that is none adds to those of others.
     own: Option<Own>,
@@ -61,7 +61,7 @@ struct Own {
     above: u8,
 }
 
-/// What is being done on this thread.
+/// Tracing state of the current task.
 #[derive(Clone)]
 struct Current {
     context: Option<Context>,
@@ -79,12 +79,12 @@ pub(super) fn nanoseconds(time: SystemTime) -> u64 {
 }
 
 impl Tracer {
-    /// Which writes down as configured.
+    /// Creates a tracer that exports as configured.
     pub(super) fn new(sink: Sink, configuration: &Configuration) -> Self {
         Self { sink: Some(sink), ratio: configuration.ratio() }
     }
 
-    /// Whether traces are written down.
+    /// Reports whether spans are exported.
     pub fn is_on(&self) -> bool {
         self.sink.is_some()
     }
@@ -137,7 +137,7 @@ pub fn call(path: &str) -> Option<Span> {
     span.map(|span| span.calls(path))
 }
 
-/// Whether a new trace is written down: all servers of a cluster decide alike about one.
+/// Decides whether a new trace is sampled: all servers of a cluster decide alike on one.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 fn chosen(trace: u128, ratio: f64) -> bool {
     if ratio >= 1.0 {
@@ -167,7 +167,7 @@ impl Span {
         Self { context: Some(context), sink: Some(sink.clone()), written, noted: None }
     }
 
-    /// Whether what is said of it is written down.
+    /// Reports whether the span is recorded.
     pub fn is_written(&self) -> bool {
         self.written.is_some()
     }
@@ -181,7 +181,7 @@ impl Span {
         Current { context: self.context.clone(), sink: self.sink.clone(), noted: self.noted.clone() }
     }
 
-    /// It began earlier.
+    /// Sets an earlier start.
     #[must_use]
     pub fn since(mut self, time: SystemTime) -> Self {
         if let Some(written) = &mut self.written {
@@ -206,7 +206,7 @@ impl Span {
         }
     }
 
-    /// What is said of a call by gRPC.
+    /// Adds the attributes of a gRPC call.
     fn calls(mut self, path: &str) -> Self {
         let (service, method) = path.trim_start_matches('/').rsplit_once('/').unwrap_or_default();
         for (key, value) in [("rpc.service", service), ("rpc.method", method), ("rpc.system", "grpc")] {
@@ -227,15 +227,15 @@ impl Span {
         }
     }
 
-    /// The same, with a number.
+    /// Adds a step with a number.
     pub fn step_of(&self, name: &'static str, key: &'static str, number: usize) {
         if let Some(noted) = &self.noted {
             noted.trace.step(noted.part, Instant::now(), name, Some((key, number)));
         }
     }
 
-    /// It ends. What `about` says of it is asked for only where somebody gets to know: the span is written down, or it took
-    /// `least` and slow requests are logged. A request says it in the log by itself.
+    /// Ends the span. `about` is called only where its attributes are used: the span is recorded, or it took `least`
+    /// and slow requests are logged. A request is logged by itself.
     pub fn end(mut self, least: Duration, about: impl FnOnce(&mut About<'_>)) {
         let noted = self.noted.take();
         let own = noted.as_ref().and_then(|n| Some((n, n.own?)));
@@ -258,7 +258,7 @@ impl Span {
         }
     }
 
-    /// It did not end well.
+    /// Marks the span as failed.
     pub fn fail(&mut self, why: &str) {
         const ERROR: i32 = 2;
         if let Some(written) = &mut self.written {
@@ -276,7 +276,7 @@ impl Drop for Span {
     }
 }
 
-/// What is said of a span, and in the log.
+/// Receives attributes of a span and fields of its log line.
 pub struct About<'s> {
     span: &'s mut Span,
     fields: Option<String>,
@@ -330,7 +330,7 @@ pub fn verb(name: &'static str, want: bool, audit_id: &str) -> Option<Span> {
     Some(span)
 }
 
-/// What is logged of a request of which nothing was noted, where it was slow: `steps`, and when they were.
+/// Logs a slow request without a trace: `steps` with their times.
 pub fn late(
     name: &'static str,
     begun: Instant,
@@ -377,7 +377,7 @@ pub fn step(name: &'static str) {
     noted(name, None);
 }
 
-/// The same, with a number.
+/// Adds a step with a number to the current span.
 pub fn step_of(name: &'static str, key: &'static str, number: usize) {
     noted(name, Some((key, number)));
 }
@@ -390,7 +390,7 @@ fn noted(name: &'static str, said: Option<Said>) {
     });
 }
 
-/// How the audit log knows the request that is being worked on, where its steps are noted.
+/// Audit ID of the current request, where it is traced.
 pub fn audit_id() -> String {
     CURRENT.with_borrow(|current| {
         let noted = current.as_ref().and_then(|current| current.noted.as_ref());

@@ -1,4 +1,4 @@
-//! What a request does, step by step, for those who look for what made it slow: lines of the log, and events of spans.
+//! Steps of a request, for finding what made it slow: lines of the log, and events of spans.
 //!
 //! One block of memory holds the steps of a request; nothing is put in words before it turns out to have been slow.
 
@@ -12,14 +12,14 @@ use super::slow::{Item, Part};
 
 /// Steps of one request; what comes after them is not noted.
 const MOST: usize = 32;
-/// How long what upstream traces may take before it is logged.
+/// Threshold from which upstream logs a trace.
 pub const SLOW: Duration = Duration::from_millis(500);
 /// The verbosity from which slow requests are logged.
 const LOGGED_FROM: u32 = 2;
 /// The verbosity from which those parts of slow requests are logged, too, that were not slow.
 const WHOLE_FROM: u32 = 4;
 
-/// Whether slow requests are logged.
+/// Reports whether slow requests are logged.
 pub fn logged() -> bool {
     crate::run::verbosity() >= LOGGED_FROM
 }
@@ -36,7 +36,7 @@ enum What {
     Done(&'static str, Option<Said>),
     /// A part of the number began.
     Began(u8, &'static str),
-    /// It ended, and may have taken this long.
+    /// End of a part, with its threshold.
     Ended(u8, Duration),
 }
 
@@ -55,7 +55,7 @@ struct Noted {
     steps: [Step; MOST],
     count: usize,
     parts: u8,
-    /// What is said of parts that were slow.
+    /// Fields of slow parts.
     fields: Vec<(u8, String)>,
 }
 
@@ -63,7 +63,7 @@ struct Noted {
 #[derive(Debug)]
 pub(super) struct Trace {
     begun: Instant,
-    /// How the audit log knows the request.
+    /// Audit ID of the request.
     audit_id: String,
     noted: Mutex<Noted>,
 }
@@ -109,7 +109,7 @@ impl Trace {
         self.note(of, Instant::now(), What::Ended(part, least));
     }
 
-    /// Whether a part that is about to end will be logged, if its request is.
+    /// Reports whether a part that ends now will be logged, if its request is.
     pub(super) fn is_slow(&self, part: u8, least: Duration) -> bool {
         let began = if part == 0 { Duration::ZERO } else { self.began(part).unwrap_or_default() };
         logged() && (whole() || self.begun.elapsed().saturating_sub(began) >= least)

@@ -8,18 +8,18 @@ use crate::status::go_quote;
 
 /// The longest line of a size, and the longest trailer.
 const LONGEST: usize = 4 << 10;
-/// What may stand beside the data: so much for each chunk, and so much in all.
+/// Overhead allowed beside the data: bytes for each chunk, and bytes in all.
 const BESIDE_CHUNK: u64 = 16;
 const BESIDE: u64 = 16 << 10;
 
-/// What a body is refused with.
+/// Error text of a malformed body.
 pub(super) type Wrong = String;
 
-/// Where in a body one is.
+/// Decoder of a chunked body.
 #[derive(Default)]
 pub(super) struct Chunks {
     at: At,
-    /// What was said beside the data that is more than a chunk needs.
+    /// Overhead beyond what the chunks need, in bytes.
     beside: u64,
 }
 
@@ -142,7 +142,7 @@ fn trailer(bytes: &mut BytesMut) -> Result<bool, Wrong> {
 mod tests {
     use super::*;
 
-    /// What the library is given of a body, or why it is refused, and what is left.
+    /// Decodes a body that arrives in pieces; returns the data and the rest.
     fn given(body: &str, piece: usize) -> Result<(String, String), Wrong> {
         let (mut chunks, mut ahead, mut out) = (Chunks::default(), BytesMut::new(), Vec::new());
         for piece in body.as_bytes().chunks(piece) {

@@ -17,7 +17,7 @@ const LONGEST_HEAD: usize = 64 << 10;
 const LONGEST_BODY: usize = 64 << 10;
 const MOST_HEADERS: usize = 100;
 
-/// What is asked for.
+/// Head of an upgrade request.
 #[derive(Clone, Debug)]
 pub struct RequestHead {
     /// HTTP method.
@@ -28,7 +28,7 @@ pub struct RequestHead {
     pub headers: HeaderMap,
 }
 
-/// What was answered.
+/// Head of the response.
 #[derive(Clone, Debug)]
 pub struct ResponseHead {
     /// HTTP status.
@@ -37,11 +37,11 @@ pub struct ResponseHead {
     pub headers: HeaderMap,
 }
 
-/// How the other server took it.
+/// Result of an upgrade request.
 pub enum Dialed<S> {
     /// The bytes are ours now.
     Switched(ResponseHead, Rewound<S>),
-    /// It stays with HTTP, and says why.
+    /// The server declined: response and body.
     Refused(ResponseHead, Bytes),
 }
 

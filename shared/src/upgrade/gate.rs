@@ -1,6 +1,6 @@
-//! What stands between TLS and the HTTP library on a connection over HTTP/1: it gives it heads that [`heads`] has judged,
-//! and what follows them as it comes. Clients of exec and port-forward ask for SPDY/3.1, and the library hands over the
-//! bytes of a connection for WebSocket alone: what was really asked for is noted in a header of ours.
+//! Filter between TLS and the HTTP library on an HTTP/1 connection: it passes heads that [`heads`] has validated, and
+//! their bodies. Clients of exec and port-forward ask for SPDY/3.1, while the library hands over connections for
+//! WebSocket alone: the protocol that was really asked for is kept in a header of our own.
 
 use std::future::Future as _;
 use std::io;
@@ -18,10 +18,10 @@ use super::heads::{self, Body, Line, Search};
 use super::turn::Turn;
 
 const CHUNK: usize = 8 << 10;
-/// What a client is told that waits to be told to go on.
+/// Response to `Expect: 100-continue`.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// How long a client is heard out after the last answer: what it says to a socket that is closed would reset the
-/// connection, and it would not see why it was refused. Go's server waits as long.
+/// Time for which a connection is read after the last response: closing a socket with unread bytes would reset it, and
+/// the client would not see why it was refused. Go's server waits as long.
 const LINGER: Duration = Duration::from_millis(500);
 
 pub(super) struct Gate<S> {
@@ -35,7 +35,7 @@ pub(super) struct Gate<S> {
     last: bool,
     /// The client has no more to say.
     ended: bool,
-    /// Whose turn it is.
+    /// Sequencer of requests.
     turn: Rc<Turn>,
     /// To be said before anything more is read.
     says: &'static [u8],
@@ -52,9 +52,9 @@ enum State {
     Head(Search, bool),
     Length(u64),
     Chunks(Chunks),
-    /// Everything passes.
+    /// Bytes pass unchanged.
     Open,
-    /// Nothing passes any more: a request was refused, or was the last one.
+    /// No more bytes pass: a request was refused, or was the last one.
     Shut,
 }
 
@@ -139,7 +139,7 @@ impl<S> Gate<S> {
         !self.given.is_empty() || matches!(self.state, State::Head(..) | State::Length(0)) && !self.ahead.is_empty()
     }
 
-    /// What comes after a request.
+    /// State after a request.
     fn after(&self) -> State {
         if self.last { State::Shut } else { State::head() }
     }
@@ -296,7 +296,7 @@ mod tests {
 
     const HEAD_LIMIT: Duration = Duration::from_secs(32);
 
-    /// What the library is given, of bytes that come in pieces of a length.
+    /// Passes bytes that arrive in pieces through the filter.
     async fn given(bytes: &[u8], piece: usize) -> String {
         let (mut client, ours) = tokio::io::duplex(1 << 20);
         let mut gate = Gate::new(ours, HEAD_LIMIT);
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// What clients say, and what they do not.
+    /// Generates fragments of requests, valid and invalid.
     fn fragment() -> impl Strategy<Value = Vec<u8>> {
         let said = proptest::sample::select(vec![
             "GET / HTTP/1.1\r\nHost: h\r\n",

@@ -11,11 +11,11 @@ const LONGEST_GIVEN: usize = (128 << 10) - 1;
 const MOST_HEADERS: usize = 96;
 /// The longest target that its type for targets holds. (Go has no limit of its own.)
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
-/// What the library has to know of a request.
+/// Headers that the library needs.
 const KNOWN: [&str; 7] =
     ["host", "connection", "upgrade", "content-length", "transfer-encoding", super::ASKED, super::REFUSED];
 
-/// Why a request is refused: code and text.
+/// Refusal of a request: code and text.
 pub(super) type Refused = (u16, &'static str);
 
 pub(super) const TOO_LARGE: Refused = (431, "431 Request Header Fields Too Large");
@@ -28,7 +28,7 @@ const ENCODING: Refused = (501, "Unsupported transfer encoding");
 const VERSION: Refused = (505, "505 HTTP Version Not Supported: unsupported protocol version");
 const EXPECTATION: Refused = (417, "");
 
-/// What follows a head.
+/// Framing of the body behind a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
     /// So many bytes, and then the next head.
@@ -42,13 +42,13 @@ pub(super) enum Body {
 /// The search for the end of a head that comes in pieces: nothing is looked at twice.
 #[derive(Default)]
 pub(super) struct Search {
-    /// Where the line begins that is not complete.
+    /// Offset at which the incomplete line starts.
     line: usize,
     seen: usize,
 }
 
 impl Search {
-    /// Where the head ends, if it is complete.
+    /// Offset at which the head ends, if it is complete.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(at) = bytes.get(self.seen..)?.iter().position(|byte| *byte == b'\n') {
             let next = self.seen + at + 1;
@@ -61,7 +61,7 @@ impl Search {
         None
     }
 
-    /// Whether the first line is complete.
+    /// Reports whether the request line is complete.
     pub(super) fn has_line(&self) -> bool {
         self.line > 0
     }
@@ -104,7 +104,7 @@ pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether Go can tell what is asked for.
+/// Reports whether Go can parse the request target.
 fn is_target(method: &str, target: &[u8]) -> bool {
     if target.is_empty() || target.iter().any(|byte| *byte < 0x20 || *byte == 0x7f) {
         return false;
@@ -183,7 +183,7 @@ fn values<'a>(fields: &'a [Field], name: &str) -> Vec<&'a [u8]> {
     fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_slice()).collect()
 }
 
-/// Whether one of the words of a list is this.
+/// Reports whether a comma-separated list contains a word.
 fn names(values: &[&[u8]], word: &str) -> bool {
     let mut words = values.iter().flat_map(|value| value.split(|byte| *byte == b','));
     words.any(|one| one.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
@@ -204,7 +204,7 @@ fn check_host(line: &Line<'_>, fields: &[Field]) -> Result<(), Refused> {
     }
 }
 
-/// How long the body is. What says so is left in one form.
+/// Determines the body's framing, and reduces its headers to one form.
 fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
     if line.minor == 0 {
         drop_all(fields, "transfer-encoding");
@@ -238,8 +238,8 @@ fn length(line: &Line<'_>, fields: &mut Fields) -> Result<Body, Refused> {
     Ok(Body::Length(length.unsigned_abs()))
 }
 
-/// Whether the client waits to be told to go on, which it is where there is something to go on with. The library would
-/// tell it at once.
+/// Handles `Expect`: returns the headers for a client that waits for `100 Continue` with a body. The library would send
+/// that at once.
 fn expectation(line: &Line<'_>, fields: &mut Fields, body: Body) -> Result<Fields, Refused> {
     let expected = values(fields, "expect");
     if !names(&expected, "100-continue") && expected.first().is_some_and(|expected| !expected.is_empty()) {
@@ -269,7 +269,7 @@ fn mark(fields: &mut Fields) -> bool {
     true
 }
 
-/// Whether a protocol is named that the connection does not change to, and nothing else is said of the connection.
+/// Reports whether `Upgrade` names a protocol and `Connection` does not say `close`.
 fn named_in_vain(fields: &[Field]) -> bool {
     !values(fields, "upgrade").is_empty() && !names(&values(fields, "connection"), "close")
 }
@@ -277,9 +277,9 @@ fn named_in_vain(fields: &[Field]) -> bool {
 /// A head that is taken.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// What the library is given for it.
+    /// Head for the library.
     pub(super) bytes: Vec<u8>,
-    /// What follows it.
+    /// Framing of the body.
     pub(super) body: Body,
     /// No request comes after this one.
     pub(super) last: bool,
@@ -289,7 +289,7 @@ pub(super) struct Head {
     pub(super) aside: Fields,
 }
 
-/// What becomes of a head.
+/// Validates a head.
 pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
     let line = Line::read(head)?;
     let after = head.iter().position(|byte| *byte == b'\n').map_or(head.len(), |at| at + 1);
@@ -356,7 +356,7 @@ pub(super) fn in_place((code, text): Refused) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What becomes of a head, which is shown with `|` for the end of a line.
+    /// Validates a head; the result shows the end of a line as `|`.
     fn shown(head: &[u8]) -> Result<(String, Body), Refused> {
         judged(head).map(|head| (String::from_utf8_lossy(&head.bytes).replace("\r\n", "|"), head.body))
     }

@@ -33,7 +33,7 @@ use crate::run::Shutdown;
 use gathered::{Gathered, Holds, gathered};
 use wakes::Wakes;
 
-/// What may be on its way of one request's body: nearly all objects are smaller.
+/// Flow-control window of a request's body: nearly all objects are smaller.
 const STREAM_WINDOW: u32 = 256 << 10;
 /// The largest frame taken: how many a head may come in, with the protocol's usual ones, h2 finds out from this.
 const FRAME: u32 = 16 << 10;
@@ -43,12 +43,12 @@ const HEAD: u32 = 1 << 20;
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 /// Requests may wait for as many times the limit of streams as this. Who resets streams to open new ones ends here.
 const WAITING: usize = 4;
-/// How long a peer that was told to go has for it.
+/// Time that a peer has after GOAWAY.
 const LINGER: Duration = Duration::from_secs(1);
 /// Bytes of a body handed over at once, and those of a stream that wait to be sent.
 const CHUNK: usize = 64 << 10;
 
-/// What holds for each connection.
+/// Settings of all connections.
 pub(super) struct Settings {
     /// Streams at the same time.
     pub(super) streams: u32,
@@ -60,11 +60,11 @@ pub(super) struct Settings {
     pub(super) shutdown: Shutdown,
 }
 
-/// What was noted of the connection when it was made; see [`super::connected`].
+/// Extensions of the connection; see [`super::connected`].
 #[derive(Clone)]
 pub(super) struct Noted(pub(super) Rc<Extensions>);
 
-/// Who is connected.
+/// Peer of a connection.
 pub(super) struct Peer {
     pub(super) address: Option<SocketAddr>,
     pub(super) noted: Noted,
@@ -206,8 +206,8 @@ where
     last
 }
 
-/// Whether Go's server takes a request that h2 takes: it knows two schemes and no users, and it must be able to read the
-/// path.
+/// Reports whether Go's server accepts a request that h2 accepts: it knows two schemes and no user info, and must be
+/// able to parse the path.
 fn is_taken(request: &http::Request<RecvStream>) -> bool {
     let uri = request.uri();
     let path = uri.path().as_bytes();
@@ -219,7 +219,7 @@ fn is_taken(request: &http::Request<RecvStream>) -> bool {
             && path.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| escaped(at))
 }
 
-/// Whether a client waits to be told to go on.
+/// Reports whether a client waits for `100 Continue`.
 fn expects(headers: &http::HeaderMap) -> bool {
     let said = headers.get_all(http::header::EXPECT).iter().filter_map(|value| value.to_str().ok());
     said.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("100-continue"))

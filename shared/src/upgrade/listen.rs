@@ -43,7 +43,7 @@ static FAILED: LazyLock<Counter> = LazyLock::new(|| {
     metrics::counter("apiserver_tls_handshake_errors_total", help, &[]).with_label_values::<&str>(&[])
 });
 
-/// How to listen.
+/// Listener options.
 #[derive(Clone)]
 pub struct Listening {
     /// Names the server in logs.
@@ -58,11 +58,11 @@ pub struct Listening {
     pub keep_alive: Duration,
     /// A request's head must have come by then.
     pub head_deadline: Duration,
-    /// How long requests may go on after the shutdown.
+    /// Longest time that requests may go on after shutdown.
     pub drain: Duration,
     /// Ends idle connections when triggered.
     pub shutdown: Shutdown,
-    /// What each of the threads does before it serves, on its own runtime.
+    /// Hook of each thread before it serves, on its own runtime.
     pub begin: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -175,7 +175,7 @@ where
         .finish(InTurn(Fitted::new(app)))
 }
 
-/// What a thread serves its connections with.
+/// State of a serving thread.
 struct Thread<H1, H2> {
     acceptor: TlsAcceptor,
     limits: Arc<ConnectionLimits>,

@@ -35,9 +35,9 @@ pub use listen::{Listening, Secured, serve};
 
 /// Bytes that may wait between the two sides of a connection, each way.
 const BUFFER: usize = 64 << 10;
-/// What a head really asked for; see [`gate`].
+/// Header with the requested upgrade; see [`gate`].
 const ASKED: &str = "x-ironclad-upgrade";
-/// Why a head was refused; see [`heads`].
+/// Header with the refusal of a head; see [`heads`].
 const REFUSED: &str = "x-ironclad-refused";
 
 /// The protocol that a request wants to switch to: `SPDY/3.1`, `websocket`, …
@@ -52,7 +52,7 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
     headers.get(ASKED).unwrap_or(upgrade).to_str().ok().map(str::to_owned)
 }
 
-/// What the HTTP library is given for a head over HTTP/1.
+/// Validates an HTTP/1 head; returns it as the HTTP library gets it.
 ///
 /// # Errors
 /// The code and the text that it is refused with.
@@ -71,7 +71,7 @@ pub fn refusal(request: &HttpRequest) -> Option<HttpResponse> {
     Some(response.force_close().body(why.to_owned()))
 }
 
-/// What was noted of a request's connection when it was made.
+/// Returns an extension of a request's connection.
 pub fn connected<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
     let noted = |noted: &http2::Noted| noted.0.get::<T>().cloned();
     request.conn_data::<T>().cloned().or_else(|| request.extensions().get().and_then(noted))
@@ -84,7 +84,8 @@ pub fn authenticated(request: &HttpRequest) {
     }
 }
 
-/// Whether a request has no body although the library waits for one: it asks for another protocol, and says of no body.
+/// Reports whether a request has no body although the library waits for one: it asks for an upgrade and declares no
+/// body.
 pub fn is_bare(request: &HttpRequest) -> bool {
     let headers = request.headers();
     request.version() != Version::HTTP_2
@@ -152,14 +153,14 @@ impl AsyncWrite for Upgraded {
     }
 }
 
-/// What a side that takes no more had said may take so long to reach the other.
+/// Time that pending bytes have to reach the peer after a direction ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Why a direction ended before its speaker had said all.
+/// Side on which a direction of the relay broke.
 enum Broke {
-    /// Nothing more is heard.
+    /// Reading failed.
     Heard(io::Error),
-    /// Nothing more is taken.
+    /// Writing failed.
     Said(io::Error),
 }
 

@@ -104,7 +104,7 @@ async fn connect(
     connector.connect(name, socket).await.expect("a handshake")
 }
 
-/// Nothing is waited for when a side is gone.
+/// A broken side ends the relay without delay.
 #[tokio::test(start_paused = true)]
 async fn a_side_that_breaks_ends_a_relay_at_once() {
     let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);

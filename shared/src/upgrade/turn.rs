@@ -1,7 +1,6 @@
-//! What a connection over HTTP/1 and the requests that come on it know of each other. The library reads requests ahead
-//! and then takes what it knows of the last one for what holds of the first (its version, whether it has a body, whether
-//! it is the last): they are given to it one by one, each when the one before is answered, as Go's server reads them. Of
-//! a head that is too much for it, what it need not know is put aside, and comes back here.
+//! Sequencing of requests on an HTTP/1 connection. The library reads requests ahead and then applies the last one's
+//! state to the first (version, body, keep-alive): so requests are passed one by one, each when the one before is
+//! answered, as Go's server reads them. Headers that the library need not see are set aside, and come back here.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -24,25 +23,25 @@ use tokio::time::{Sleep, sleep};
 
 use super::heads::Field;
 
-/// What is known of the request that is being answered.
+/// State of the request that is being answered.
 #[derive(Default)]
 pub(super) struct Turn {
     busy: Cell<bool>,
-    /// Who is to be told when it is answered.
+    /// Waker for the end of the response.
     next: AtomicWaker,
     /// The headers that were put aside.
     pub(super) aside: RefCell<Vec<Field>>,
-    /// Why its body is none.
+    /// Error of the body.
     pub(super) wrong: RefCell<Option<String>>,
     /// Its client waits to be told to go on.
     expects: Cell<bool>,
     /// And is to be told.
     goes_on: Cell<bool>,
-    /// Who tells it.
+    /// Waker of the task that sends `100 Continue`.
     teller: AtomicWaker,
     /// The client has no more to say.
     left: Cell<bool>,
-    /// Who is to be told that.
+    /// Waker of the task that sends the response.
     sender: AtomicWaker,
     /// The answer is the last one.
     closes: Cell<bool>,
@@ -67,7 +66,7 @@ impl Turn {
         }
     }
 
-    /// Whether the client is to be told to go on, once.
+    /// Reports once that `100 Continue` is to be sent.
     pub(super) fn goes_on(&self, cx: &Context<'_>) -> bool {
         if self.expects.get() {
             self.teller.register(cx.waker());
@@ -139,8 +138,8 @@ pub(super) struct Answer<B> {
     silence: Option<Pin<Box<Sleep>>>,
 }
 
-/// Who has left and is told nothing for so long is told no more: it waits for no changes. Go's server ends its requests,
-/// too.
+/// Time after which a response that sends nothing ends, once the client has closed its side: a watch without changes.
+/// Go's server ends its requests, too.
 const SILENCE: Duration = Duration::from_millis(500);
 
 impl<B: MessageBody + Unpin> Answer<B> {
@@ -266,8 +265,8 @@ fn restore(request: &mut Request, turn: &Rc<Turn>) -> Option<Incoming> {
     Some(body)
 }
 
-/// What a handler leaves unread of a body is read for it, up to so many bytes, and then the answer is sent: as Go's
-/// server does, whose clients may hear nobody before they have said all. More than that ends the connection.
+/// Bytes of an unread body that are drained before the response is sent, as Go's server does: its clients may not read
+/// before they have sent all. A longer body closes the connection.
 const UNREAD: u64 = 256 << 10;
 
 /// A request's body, for its handler and whoever reads what that leaves.
@@ -280,7 +279,7 @@ struct Said {
     left: Option<u64>,
     /// The client waited to be told to go on.
     expected: bool,
-    /// Whether it has ended well.
+    /// Result of the body, once it ended.
     over: Option<bool>,
     turn: Rc<Turn>,
 }

@@ -24,7 +24,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Longest delay of [`Queue::add_rate_limited`] (client-go's default).
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
-/// What an item must be: a small key.
+/// Bounds of a queue item: a small key.
 pub trait Item: Clone + Eq + Hash + Send + Sync + 'static {}
 impl<T: Clone + Eq + Hash + Send + Sync + 'static> Item for T {}
 

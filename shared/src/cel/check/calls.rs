@@ -155,7 +155,7 @@ impl Checker<'_> {
     }
 }
 
-/// What a call does: the operators that are no functions are told apart.
+/// Kind of a call: operators that are no functions are told apart.
 fn kind(name: &str, member: bool, candidates: Vec<Candidate>, arguments: Vec<Node>) -> Kind {
     let arguments = match name {
         "_?_:_" => match <[Node; 3]>::try_from(arguments) {

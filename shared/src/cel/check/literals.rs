@@ -1,5 +1,5 @@
-//! What can be told of literals before they are used: spans and moments nobody can read, patterns, templates, lists of
-//! mixed types.
+//! Checks of literals at compile time: durations and timestamps that cannot be parsed, patterns, format strings, lists
+//! of mixed types.
 
 use super::super::library;
 use super::super::node::{Kind, Node};
@@ -83,13 +83,13 @@ fn call(node: &Node, name: &str, arguments: &[Node], problems: &mut Problems) {
 }
 
 impl Node {
-    /// Whether it names a type.
+    /// Reports whether the expression names a type.
     fn is_type(&self) -> bool {
         matches!(self.of, Type::Type(_))
     }
 }
 
-/// Whether what a list holds can be put into a template.
+/// Checks that the arguments of a literal format string fit its clauses.
 fn format(node: &Node, problems: &mut Problems) {
     let Kind::Call { arguments, .. } = &node.kind else { return };
     let [template, list] = arguments.as_slice() else { return };

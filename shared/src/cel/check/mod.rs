@@ -50,7 +50,7 @@ fn settle(known: &Bindings, node: &mut Node) {
     node.each_part(&mut |part| settle(known, part));
 }
 
-/// What is wrong with an expression, and where.
+/// Errors of an expression, by position.
 #[derive(Debug, Default)]
 struct Problems {
     found: Vec<(u64, String)>,

@@ -8,7 +8,7 @@ use super::super::node::{Kind, Node};
 use super::super::types::{Shape, Type};
 use super::Checker;
 
-/// Whether what only functions see inside of counts as something with fields, though nobody knows them.
+/// Reports whether an opaque type counts as a structure with unknown fields.
 pub(super) fn is_structure(name: &str) -> bool {
     !name.starts_with("net.")
 }

@@ -1,4 +1,4 @@
-//! Which types go together, and what the unknown ones among them stand for.
+//! Unification of types: compatibility, and substitution of type variables.
 //!
 //! Answers for the type substitutions of `cel-go`'s checker, whose order of trials shows in its messages.
 
@@ -6,11 +6,11 @@ use std::collections::HashMap;
 
 use super::super::types::Type;
 
-/// What types that are not known yet turned out to be.
+/// Substitutions of type variables.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
     bound: HashMap<Unknown, Type>,
-    /// What was bound, and to what before: so that a trial that failed leaves nothing behind.
+    /// Bindings made and their previous values, to roll back a failed attempt.
     log: Vec<(Unknown, Option<Type>)>,
     next: u32,
 }
@@ -30,17 +30,17 @@ fn unknown(of: &Type) -> Option<Unknown> {
     }
 }
 
-/// Whether nothing is known of a type, or all is lost already.
+/// Reports whether a type is dynamic, or an error.
 pub(super) fn is_open(of: &Type) -> bool {
     of.is_dyn() || matches!(of, Type::Error)
 }
 
-/// Whether `null` can stand for a value of a type.
+/// Reports whether a type is nullable.
 fn takes_null(of: &Type) -> bool {
     matches!(of, Type::Opaque(_) | Type::Object(_) | Type::Optional(_) | Type::Duration | Type::Timestamp | Type::Null)
 }
 
-/// Whether the first type says no more than the second.
+/// Reports whether the first type is at most as specific as the second.
 fn says_less(a: &Type, b: &Type) -> bool {
     if a.is_dyn() || unknown(a).is_some() {
         return true;
@@ -71,7 +71,7 @@ impl Bindings {
         self.log.push((name, before));
     }
 
-    /// Whether the types go together, each with its own; what was learnt is kept if they all do.
+    /// Unifies pairs of types; substitutions are kept only if all pairs unify.
     pub(super) fn fit_all<'t>(&mut self, pairs: impl Iterator<Item = (&'t Type, &'t Type)>) -> bool {
         self.log.clear();
         let mut fits = true;
@@ -89,7 +89,7 @@ impl Bindings {
         fits
     }
 
-    /// Whether two types go together.
+    /// Unifies two types.
     pub(super) fn fit(&mut self, a: &Type, b: &Type) -> bool {
         self.fit_all(std::iter::once((a, b)))
     }
@@ -117,7 +117,7 @@ impl Bindings {
         }
     }
 
-    /// Whether an unknown type can stand for this one, and whether it stands for something already.
+    /// Reports whether a type variable can be substituted by a type, and whether it was bound to it already.
     fn substitutes(&mut self, of: &Type, name: Unknown, it: &Type) -> (bool, bool) {
         if of.is(it) {
             return (true, true);
@@ -142,7 +142,7 @@ impl Bindings {
         (true, true)
     }
 
-    /// Whether a type does not occur in another.
+    /// Reports whether a type does not occur in another.
     fn is_free_of(&self, it: &Type, other: &Type) -> bool {
         if it.is(other) {
             return false;
@@ -161,7 +161,7 @@ impl Bindings {
         }
     }
 
-    /// The same at the end: what nothing was learnt of is known when it runs.
+    /// Substitutes all type variables; unbound ones become dynamic.
     pub(super) fn settle(&self, of: &Type) -> Type {
         match unknown(of) {
             Some(name) => self.bound.get(&name).map_or(Type::Dyn, |known| self.settle(known)),

@@ -57,7 +57,7 @@ fn parse_address(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// What is wrong with the four numbers of an address.
+/// Error of an invalid dotted IPv4 address.
 fn four(text: &str) -> String {
     let at = |why: &str, place: usize| format!("{why} (at {})", go_quote(&text[place..]));
     let (mut number, mut digits, mut dots) = (0_u32, 0, 0);

@@ -19,9 +19,9 @@ const DECISION: &str = "kubernetes.authorization.Decision";
 /// Two checks are as many as one expression can pay for.
 const CHECK: Cost = Cost::Fixed(350_000);
 
-/// Who answers.
+/// Authorizer behind the CEL library.
 pub trait Authorities: Send + Sync + std::fmt::Debug {
-    /// Whether the user may do this.
+    /// Decides whether the user may do this.
     fn decide(&self, question: &Attributes) -> Decision;
 }
 
@@ -30,9 +30,9 @@ pub trait Authorities: Send + Sync + std::fmt::Debug {
 pub struct Decision {
     /// Yes.
     pub allowed: bool,
-    /// Why.
+    /// Reason of the decision.
     pub reason: String,
-    /// Why there is no answer, or "".
+    /// Error of the authorizer, or "".
     pub error: String,
 }
 

@@ -66,7 +66,7 @@ fn by_name<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     Ok(found.map_or(Value::Optional(None), |n| Value::some(Value::opaque(Format(n)))))
 }
 
-/// What is wrong with a text of a named format; `None` when nobody knows the format.
+/// Validates a text by a named format; `None` when the format is unknown.
 #[must_use]
 pub fn fits(name: &str, value: &str) -> Option<Vec<String>> {
     let plain = |fits: bool, what: &str| if fits { Vec::new() } else { vec![what.to_owned()] };
@@ -112,7 +112,7 @@ fn is_uuid(text: &str) -> bool {
     rest.is_empty()
 }
 
-/// What is wrong with a text, or nothing.
+/// Validates a text by a format; an empty optional when it is valid.
 fn validate<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let Format(name) = args.inside::<Format>(0)?;
     let problems = fits(name, args.text(1)?).unwrap_or_default();

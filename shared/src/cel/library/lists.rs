@@ -8,7 +8,7 @@ use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
 use crate::cel::{Error, Fuel};
 
-/// What one row makes of the type of the elements, and whether they are texts.
+/// Rows of one function, by the element type and whether it is text.
 macro_rules! row {
     (sorted $of:literal $texts:literal) => {
         method("isSorted", concat!("list(", $of, ")"), "bool", Cost::Walk, is_sorted)
@@ -79,7 +79,7 @@ pub(super) const TABLES: [&[Entry]; 6] = [&IS_SORTED, &MIN, &MAX, &SORT, &SORT_B
 /// Elements one function may make.
 const MAX_MADE: usize = 1_000_000;
 
-/// Whether values have an order; those of two types may have none between them.
+/// Checks that all values can be ordered.
 fn comparable(items: &[Value<'_>]) -> Result<(), Error> {
     let ordered = items.iter().all(|v| v.order(v).is_some() || matches!(v, Value::Double(_)));
     if ordered { Ok(()) } else { Err(Error::overload()) }
@@ -273,7 +273,7 @@ fn range<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     Ok(Value::list((0..n).map(Value::Int)))
 }
 
-/// Whether the first list has the value.
+/// Reports whether a list contains a value.
 fn has<'a>(all: &[Value<'a>], value: &Value<'a>, fuel: &mut Fuel) -> Result<bool, Error> {
     place(all.iter().enumerate(), value, fuel).map(|at| at >= 0)
 }

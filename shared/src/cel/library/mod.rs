@@ -34,7 +34,7 @@ pub(super) use time::at;
 pub use time::{duration, timestamp};
 pub(super) use time::{print_span, print_time};
 
-/// What a function is called with; a receiver comes first.
+/// Arguments of a function; a receiver comes first.
 pub(super) struct Args<'r, 'a> {
     pub(super) values: Vec<Value<'a>>,
     /// The regular expression, when it was known beforehand.
@@ -42,10 +42,10 @@ pub(super) struct Args<'r, 'a> {
     pub(super) tools: &'r mut Tools,
 }
 
-/// What a function does.
+/// Implementation of a function.
 type Run = for<'r, 'a> fn(&mut Args<'r, 'a>) -> Answer<'a>;
 
-/// Where a function is known.
+/// Environment in which a function is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     Everywhere,
@@ -73,7 +73,7 @@ const fn method(name: &'static str, arguments: &'static str, result: &'static st
     Entry { name, member: true, arguments, result, cost, run, known: Where::Everywhere }
 }
 
-/// What most functions cost.
+/// Cost of most functions.
 const ONE: Cost = Cost::Fixed(1);
 
 const TABLES: [&[Entry]; 13] = [

@@ -110,7 +110,7 @@ pub(super) const TABLES: [&[Entry]; 11] = [
     &MEMBERS,
 ];
 
-/// What the evaluator does by itself: its types are here.
+/// Implementation of operators that the evaluator handles itself: only their types are here.
 fn never<'a>(_: &mut Args<'_, 'a>) -> Answer<'a> {
     Err(Error::overload())
 }

@@ -22,7 +22,7 @@ fn of<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     Ok(Value::some(args.take(0)))
 }
 
-/// Nothing for what is empty or zero.
+/// `optional.ofNonZeroValue`: no value for an empty or zero one.
 fn of_non_zero<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let value = args.take(0);
     let zero = match &value {

@@ -19,7 +19,7 @@ const WIDEST: usize = 1_000;
 const NAMES: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
 const SUPERSCRIPT: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
 
-/// What a clause prints: the types of it, and the complaint about others.
+/// Formatting clause: the types it accepts, and the error for others.
 struct Clause {
     letters: &'static str,
     of: &'static [&'static str],
@@ -63,7 +63,7 @@ const CLAUSES: [Clause; 7] = [
 
 /// A piece of a template.
 pub(in crate::cel) enum Piece<'t> {
-    /// What stands for itself.
+    /// Literal text.
     Text(&'t str),
     /// The place of a value: which one, by which clause, and with how many digits.
     Value(usize, char, Option<usize>),
@@ -122,7 +122,7 @@ fn precision(text: &str) -> Result<(Option<usize>, &str), String> {
     Ok((Some(number), behind))
 }
 
-/// Why a value of this type cannot stand at the place of a clause; none if it can.
+/// Error of formatting a value of this type by a clause; `None` when it can be.
 pub(in crate::cel) fn unfit(letter: char, of: &str) -> Option<Error> {
     let clause = CLAUSES.iter().find(|clause| clause.letters.contains(letter))?;
     let fits = clause.of.contains(&of);

@@ -165,7 +165,7 @@ fn join<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     text(made)
 }
 
-/// As a literal.
+/// `strings.quote`: writes a text as a literal.
 fn quote<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let mut out = String::from("\"");
     for c in args.text(0)?.chars() {

@@ -67,7 +67,7 @@ pub(super) const MORE: &[Entry] = &[
     function("duration", "int", "duration", ONE, to_duration),
 ];
 
-/// Where seconds are counted from.
+/// Unix epoch.
 const EPOCH: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
 /// The first year there is; the last is the last that a date can have.
 const FIRST_YEAR: i16 = 1;
@@ -78,7 +78,7 @@ pub fn timestamp(text: &str) -> Option<DateTime> {
     read(text)?.ok().filter(exists)
 }
 
-/// What a text says; an error where no date can be that far away.
+/// Parses a timestamp; an error when it is out of range.
 fn read(text: &str) -> Option<Result<DateTime, jiff::Error>> {
     let bytes = text.as_bytes();
     // What else the reader of dates takes (a space for the `T`, no zone) is no RFC 3339.
@@ -110,7 +110,7 @@ fn offset(zone: &str) -> Option<SignedDuration> {
     }
 }
 
-/// Whether it is among the moments that there are.
+/// Reports whether a timestamp is in CEL's range.
 pub(super) fn exists(t: &DateTime) -> bool {
     t.year() >= FIRST_YEAR
 }
@@ -132,7 +132,7 @@ pub fn duration(text: &str) -> Option<i64> {
     crate::flags::parse_nanos(text).ok()
 }
 
-/// As RFC 3339, in UTC.
+/// Formats a timestamp as RFC 3339, in UTC.
 pub(in crate::cel) fn print_time(t: &DateTime) -> String {
     format!("{t}Z")
 }
@@ -167,7 +167,7 @@ fn to_duration<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     }
 }
 
-/// How far east of Greenwich a zone is at a moment: one such as `+02:00`, or a named one.
+/// Offset of a zone from UTC at a timestamp: of one such as `+02:00`, or of a named one.
 fn east(name: &str, t: &DateTime) -> Result<SignedDuration, Error> {
     if let Some((hours, minutes)) = name.split_once(':') {
         let (hours, minutes) = (number(hours)?, number(minutes)?);

@@ -21,7 +21,7 @@ pub(super) const TABLE: &[Entry] = &[
     method("getQuery", "kubernetes.URL", "map(string, list(string))", ONE, query),
 ];
 
-/// What Go's `url.ParseRequestURI` says of a text: an absolute URI or an absolute path is one.
+/// Checks a text like Go's `url.ParseRequestURI`: an absolute URI or an absolute path is valid.
 ///
 /// # Errors
 /// Its words.
@@ -29,7 +29,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     Url::parse_request(text.as_bytes()).map(drop)
 }
 
-/// As Go's `url.Parse` takes apart what passes [`check`].
+/// Parses a text that passes [`check`] like Go's `url.Parse`.
 fn read(text: &str) -> Result<Url, String> {
     check(text).and_then(|()| Url::parse(text.as_bytes()))
 }

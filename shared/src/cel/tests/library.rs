@@ -1,4 +1,4 @@
-//! What each function of the library does, as its documentation says.
+//! Tests of the function library against its documentation.
 
 use super::run;
 

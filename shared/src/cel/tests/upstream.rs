@@ -1,5 +1,4 @@
-//! What upstream's library makes of expressions, as it was observed: what each function comes to at its bounds, what is
-//! said of those that are wrong, and what they cost.
+//! Comparison with results observed from upstream's library: functions at their bounds, errors, costs.
 
 use super::*;
 

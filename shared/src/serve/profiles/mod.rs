@@ -21,7 +21,7 @@ use sampler::Sampling;
 const ROOT: &str = "/debug/pprof/";
 const INDEX: &str = "<html>\n<head><title>/debug/pprof/</title></head>\n<body>\n/debug/pprof/<br><br>\n\
     <a href='cmdline'>cmdline</a><br>\n<a href='profile?seconds=30'>profile</a>\n</body>\n</html>\n";
-/// How long to look unless told.
+/// Default duration of a profile.
 const SECONDS: u64 = 30;
 
 /// The pages, at their paths.
@@ -50,7 +50,7 @@ pub async fn profile(path: &str, seconds: Option<&str>) -> HttpResponse {
     }
 }
 
-/// What is no number of seconds is the usual time.
+/// Parses the duration of a profile; an invalid one is the default.
 fn asked(seconds: Option<&str>) -> Duration {
     let seconds = seconds.and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
     Duration::from_secs(seconds.unwrap_or(SECONDS))

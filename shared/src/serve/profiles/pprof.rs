@@ -134,7 +134,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What a profile says.
+    /// Content of a profile.
     #[derive(Debug, Default)]
     pub(in super::super) struct Profile {
         /// Addresses, count and nanoseconds.

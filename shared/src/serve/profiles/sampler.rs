@@ -21,7 +21,7 @@ const OWN_FRAMES: usize = 2;
 
 /// Somebody samples.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// Where samples go, or null.
+/// Log of samples, or null.
 static LOG: AtomicPtr<Log> = AtomicPtr::new(ptr::null_mut());
 /// Handlers at work, on any thread.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);

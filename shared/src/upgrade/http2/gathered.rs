@@ -31,7 +31,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Holds for TlsStream<S> {
 struct Inner<T> {
     io: T,
     gathers: bool,
-    /// It has sent as much as it holds, and others have not had their turn since.
+    /// A full buffer was sent, and other connections have not had their turn since.
     sent: bool,
 }
 
@@ -135,7 +135,7 @@ pub(super) mod testing {
 
     use super::*;
 
-    /// What a pipe holds.
+    /// Capacity of a pipe in bytes.
     const MOST: usize = 64 << 10;
 
     /// A pipe that holds bytes as a TLS connection does.

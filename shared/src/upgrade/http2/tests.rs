@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::gathered::testing::Pipe;
 use super::*;
 
-/// What the app knows: how many requests it has begun, and how many it may end.
+/// State of the app: the number of requests begun, and of those that may end.
 #[derive(Default)]
 struct Gate {
     begun: AtomicUsize,

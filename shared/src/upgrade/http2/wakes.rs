@@ -1,5 +1,5 @@
-//! Who wakes a connection. An answer that hands over bytes wakes its connection, which is looked at right after all
-//! answers have been; to wake its task for that as well would be to look at everything twice for each frame.
+//! Wake-ups of a connection. A response that hands over bytes wakes its connection, which is polled right after all
+//! responses; waking its task as well would poll everything twice for each frame.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
