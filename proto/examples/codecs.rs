@@ -1,6 +1,6 @@
-//! What the codecs cost for the pod that other benchmarks create (4 KB in protobuf, less than 6 KB in JSON): one JSON line
-//! each, in nanoseconds for each byte read. Time is that of the processor, so that others on the machine do not count.
-//! Arguments are parts of the names of what is to be measured (all by default).
+//! Cost of the codecs for the pod that other benchmarks create (4 KB in protobuf, less than 6 KB in JSON): one JSON
+//! line each, in nanoseconds of CPU time per byte read, so that others on the machine do not count. Arguments are parts
+//! of the names of benchmarks (all by default).
 
 #[path = "../../e2e/examples/apiserver/pods.rs"]
 #[allow(dead_code, reason = "one pod is enough")]

@@ -12,7 +12,7 @@ const FORMAT_WRONG: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const MAX_EXPONENT: i64 = 10_000;
 
-/// Why a text is not a quantity.
+/// Errors of parsing a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// The text has the wrong shape.
@@ -23,7 +23,7 @@ pub enum ParseError {
     Suffix,
 }
 
-/// How a quantity is written.
+/// Format of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `1500m`, `2k`.
@@ -219,7 +219,7 @@ impl Quantity {
         Self { value: v.into(), scale: -3, format, wide: false, text: None }
     }
 
-    /// How it is written.
+    /// Format of the quantity.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format

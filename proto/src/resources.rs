@@ -46,18 +46,18 @@ pub struct Resource {
     pub storage_version_hash: Cow<'static, str>,
     /// The row in whose version objects are kept, on a row made at run time that is not that row itself.
     pub kept: Option<Arc<Resource>>,
-    /// What only a resource defined at run time has.
+    /// State of a resource defined at run time; `None` for built-in ones.
     pub custom: Option<Custom>,
 }
 
-/// What a resource that was defined at run time brings along.
+/// State of a resource that was defined at run time.
 #[derive(Debug, Clone)]
 pub struct Custom {
     /// Its type.
     pub schema: Arc<Message>,
     /// The type of its lists.
     pub list_schema: Arc<Message>,
-    /// What the server keeps with the row; only the server knows the type.
+    /// State that the server keeps with the row; only the server knows its type.
     pub behind: Arc<dyn Any + Send + Sync>,
 }
 
@@ -104,7 +104,7 @@ impl Row {
         }
     }
 
-    /// Whether this is the row in whose version objects are kept.
+    /// Reports whether objects are kept in this row's version.
     #[must_use]
     pub fn is_storage(&self) -> bool {
         match self {
@@ -113,7 +113,7 @@ impl Row {
         }
     }
 
-    /// Whether both are the same row, not only rows of the same name.
+    /// Reports whether both are the same row, not only rows of the same name.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         std::ptr::eq::<Resource>(&**self, &**other)
@@ -152,7 +152,7 @@ impl Resource {
         group_version(&self.storage.0, &self.storage.1)
     }
 
-    /// Whether the verb is served.
+    /// Reports whether the verb is served.
     #[must_use]
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)

@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::schema::{Card, Field, Kind, Message};
 
-/// What an unset field looks like in JSON.
+/// JSON form of an unset field.
 pub(crate) enum Zero<'a> {
-    /// It is left out.
+    /// The field is omitted.
     Omitted,
     /// `null`.
     Null,
@@ -116,7 +116,7 @@ pub(crate) fn fill(message: &Message, map: &mut Map<String, Value>) {
     }
 }
 
-/// Whether a value can be one that Go leaves out, whatever its field: most are not, and that is seen at once.
+/// Reports whether a value may be one that Go omits, whatever its field: most are not, and that is decided at once.
 pub(crate) fn looks_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -11,7 +11,7 @@ use super::half::widened;
 use super::{Error, MAX_DEPTH, MAX_ELEMENTS, tag};
 use crate::{json, scalar};
 
-/// What a client sent, as JSON text. Keys keep their order.
+/// Converts a request body to JSON text. Keys keep their order.
 ///
 /// # Errors
 /// [`Error`] with upstream's text.
@@ -19,7 +19,7 @@ pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     read(bytes, MAX_ELEMENTS)
 }
 
-/// What was stored, which may have more elements than a client can send at once.
+/// Converts a stored value, which may have more elements than a request body.
 ///
 /// # Errors
 /// [`Error`].
@@ -52,7 +52,7 @@ const TAG: u8 = 6;
 const NAMES: [&str; 8] =
     ["positive integer", "negative integer", "byte string", "UTF-8 text string", "array", "map", "tag", "primitives"];
 
-/// What an item begins with: its type, the five bits beside it, and the number they stand for; none: of unknown length.
+/// Head of an item: its major type, the five bits beside it, and the number they encode; `None`: indefinite length.
 #[derive(Clone, Copy)]
 struct Head {
     major: u8,
@@ -116,7 +116,7 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Whether another element follows in an array or map of which so many were read.
+    /// Reports whether another element follows in an array or map of which `read` were read.
     fn more(&mut self, count: Option<u64>, read: usize, what: &str) -> Result<bool, Error> {
         let more = match count {
             Some(count) => (read as u64) < count,

@@ -15,7 +15,7 @@ use thiserror::Error;
 pub use decode::{stored_to_json, to_json};
 pub use encode::{encode, event};
 
-/// What all output begins with: the head of tag 55799.
+/// Prefix of all output: the head of tag 55799.
 pub const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 /// Deepest nesting that is read.
 pub const MAX_DEPTH: usize = 64;
@@ -33,10 +33,10 @@ mod tag {
     pub(super) const LATER_HEX: u64 = 23;
 }
 
-/// Why bytes are not what JSON could say.
+/// Errors of CBOR that JSON cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Error {
-    /// Nothing at all.
+    /// No bytes.
     #[error("EOF")]
     Empty,
     /// The end came too early.

@@ -1,4 +1,4 @@
-//! What may come in, what may not, and what goes out.
+//! Tests of valid and invalid input, and of output.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -37,7 +37,7 @@ const LATE: &[(&str, &[Path])] = &[
     ),
 ];
 
-/// Whether an object, in protobuf without an envelope, may lack a default that its kind has today.
+/// Reports whether an object, in protobuf without an envelope, may lack a default that its kind has today.
 #[must_use]
 pub fn may_lack(schema: &Message, body: &[u8]) -> bool {
     let Some(name) = schema.name.strip_prefix("k8s.io.") else { return false };

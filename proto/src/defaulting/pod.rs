@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Object, child, child_or_new, if_nil, if_zero, items, text};
 use crate::quantity::Quantity;
 
-/// What only pods get, not pod templates.
+/// Defaults of pods beyond those of pod templates.
 pub(super) fn pod(pod: &mut Object) {
     let Some(spec) = child(pod, "spec") else { return };
     for list in ["containers", "initContainers"] {
@@ -90,7 +90,7 @@ fn huge_limits(spec: &Object) -> Vec<String> {
     limits.flat_map(Object::keys).filter(|name| is_huge(name)).cloned().collect()
 }
 
-/// What the containers together ask for: the sum of those that run side by side, or the peak of initialisation.
+/// Total of the containers: the sum of those that run side by side, or the peak of initialization.
 fn total(spec: &Object, kind: &str, resource: &str) -> Option<Quantity> {
     let ask = |c: &Value| amount(c.get("resources")?.get(kind)?.get(resource)?);
     let plus = |a: Option<Quantity>, b: Option<Quantity>| match (a, b) {
@@ -119,7 +119,7 @@ fn total(spec: &Object, kind: &str, resource: &str) -> Option<Quantity> {
     if peak > running { peak } else { running }
 }
 
-/// What pods and pod templates get.
+/// Defaults of pods and pod templates.
 pub(super) fn pod_spec(spec: &mut Object) {
     if_zero(spec, "dnsPolicy", "ClusterFirst");
     if_zero(spec, "restartPolicy", "Always");

@@ -48,13 +48,13 @@ pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
     decode_any_at(bytes, 0)
 }
 
-/// The same, of a text that stands so deep inside an object.
+/// Decodes a text at a depth inside another object.
 pub(crate) fn decode_any_at(bytes: &[u8], depth: usize) -> Result<Value, DecodeError> {
     scan::check(bytes).map_err(DecodeError::Syntax)?;
     Decoder::new(bytes, false).any(depth)
 }
 
-/// The same, with reports of fields that an object has twice.
+/// Decodes, and reports duplicate fields.
 ///
 /// # Errors
 /// [`DecodeError`] with Go's text.
@@ -76,14 +76,14 @@ struct Decoder<'a, 's> {
     report: bool,
     /// Deepest nesting of what is read.
     deepest: usize,
-    /// Where we are, as reports have it.
+    /// Path of the current value in reports.
     path: Vec<Segment<'s>>,
-    /// Where we are, as type errors have it: only fields of structs.
+    /// Path of the current value in type errors: only fields of structs.
     names: Vec<&'s str>,
     /// Innermost struct.
     owner: &'s str,
     reports: Vec<String>,
-    /// How many names that lead to a place are not told of.
+    /// Number of leading names that are left out of errors.
     passed_over: usize,
     /// Bytes of places that were put together.
     placed: usize,

@@ -131,7 +131,7 @@ fn element(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// What stands for an element that was not sent.
+/// Encodes the zero value of an element that was not sent.
 pub(crate) fn empty_element(kind: &Kind, depth: usize, out: &mut Vec<u8>) {
     element(kind, &Value::Null, depth, out);
 }

@@ -32,8 +32,8 @@ pub use type_meta::type_meta;
 
 /// Deepest nesting that becomes a tree.
 pub const MAX_TREE_DEPTH: usize = 256;
-/// How much deeper than an object are the names of its fields, which its own metadata has: what was taken can be written
-/// and read again.
+/// Additional depth for field names in an object's own managed fields: every accepted object can be written and read
+/// again.
 const NAMES: usize = 16;
 
 /// The integer that a float is, where JSON's readers tell it apart from its neighbours.
@@ -51,7 +51,7 @@ pub fn number(value: f64) -> Option<Number> {
     whole(value).map(Number::from).or_else(|| Number::from_f64(value))
 }
 
-/// Whether a text is JSON, and in Go's words why not.
+/// Validates JSON; the error has Go's words.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -59,7 +59,7 @@ pub fn syntax(bytes: &[u8]) -> Result<(), String> {
     scan::check(bytes)
 }
 
-/// What to do about unknown and duplicate fields.
+/// Treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
     /// Drop them silently.
@@ -79,7 +79,7 @@ pub struct Decoded {
     pub warnings: Vec<String>,
 }
 
-/// Why a text is not an object of the schema. The text is upstream's.
+/// Errors of decoding an object. The text is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// Not JSON (or not YAML).

@@ -44,7 +44,7 @@ fn directs(touched: &Map<String, Value>) -> bool {
     touched.keys().any(|name| name.starts_with('$'))
 }
 
-/// What of an object is touched. None when that cannot be said.
+/// Extracts the touched part of an object; `None` when that cannot be determined.
 fn changed_part(schema: &Message, map: &Map<String, Value>, touched: &Map<String, Value>) -> Option<Value> {
     if directs(touched) {
         return None;

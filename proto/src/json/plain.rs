@@ -1,5 +1,4 @@
-//! Where the text of a string stops being plain: found eight bytes at a time, since texts are most of what is read and
-//! written.
+//! Search for the end of a string's plain text, eight bytes at a time: strings are most of what is read and written.
 //!
 //! Hot path.
 
@@ -12,12 +11,12 @@ fn zero(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGH
 }
 
-/// The same for the first byte that equals `byte`.
+/// Marks the bytes of a word that equal `byte`, up to the first.
 fn equal(word: u64, byte: u8) -> u64 {
     zero(word ^ (ONES * u64::from(byte)))
 }
 
-/// The same for the first byte below a blank, which is no character of a JSON string.
+/// Marks the bytes of a word below a blank, up to the first; these are not valid in a JSON string.
 fn control(word: u64) -> u64 {
     word.wrapping_sub(ONES * 0x20) & !word & HIGH
 }

@@ -1,4 +1,4 @@
-//! What kind of object a text holds.
+//! Type metadata of a text: its `apiVersion` and `kind`.
 
 use super::cursor::Cursor;
 use super::scan;

@@ -36,7 +36,7 @@ pub struct Write<'a> {
     pub subresource: &'a str,
     /// The time as the entries hold it.
     pub now: &'a str,
-    /// What this write can change.
+    /// Fields that this write can own.
     pub ownable: &'a Ownable,
     /// The versions of the kind.
     pub versions: &'a dyn Versions,
@@ -51,7 +51,7 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// Why an apply fails.
+/// Errors of an apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The client's mistake (400).
@@ -81,7 +81,7 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// What an apply made.
+/// Result of an apply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Applied {
     /// The object with its managed fields, canonical but not defaulted.
@@ -145,7 +145,7 @@ pub fn update(schema: &Message, live: &Value, new: &mut Value, write: &Write<'_>
     }
 }
 
-/// Whether an object, if there is one, is what its schema says. Objects of built-in kinds always are: they were decoded by
+/// Reports whether an object, if any, conforms to its schema. Objects of built-in kinds always do: they were decoded by
 /// it.
 fn is_of(schema: &Message, object: &Value) -> bool {
     let Some(kind) = &schema.gvk else { return true };

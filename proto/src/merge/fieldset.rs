@@ -38,7 +38,7 @@ impl Set {
         set
     }
 
-    /// Nothing in it.
+    /// Reports whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.children.values().all(Self::is_empty)
@@ -81,7 +81,7 @@ impl Set {
         }
     }
 
-    /// Whether the path itself is in the set.
+    /// Reports whether the path itself is in the set.
     #[must_use]
     pub fn has(&self, path: &[Element]) -> bool {
         match path {
@@ -91,20 +91,20 @@ impl Set {
         }
     }
 
-    /// What the set holds below an element.
+    /// Subset below an element.
     #[must_use]
     pub fn below(&self, element: &Element) -> Option<&Self> {
         self.children.get(element)
     }
 
-    /// Whether any path of `other` is in the set.
+    /// Reports whether any path of `other` is in the set.
     #[must_use]
     pub fn touches(&self, other: &Self) -> bool {
         other.members.iter().any(|m| self.members.contains(m))
             || other.children.iter().any(|(e, below)| self.children.get(e).is_some_and(|own| own.touches(below)))
     }
 
-    /// Whether every path of `other` is in the set.
+    /// Reports whether every path of `other` is in the set.
     #[must_use]
     pub fn contains(&self, other: &Self) -> bool {
         other.members.iter().all(|m| self.members.contains(m))
@@ -114,7 +114,7 @@ impl Set {
             })
     }
 
-    /// Everything in either.
+    /// Union of both sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
@@ -130,7 +130,7 @@ impl Set {
         }
     }
 
-    /// Everything in both.
+    /// Intersection of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let members = self.members.intersection(&other.members).cloned().collect();
@@ -141,7 +141,7 @@ impl Set {
         Self { members, children: children.collect() }
     }
 
-    /// Everything that is not in `other`.
+    /// Paths that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let members = self.members.difference(&other.members).cloned().collect();
@@ -200,7 +200,7 @@ impl Set {
         });
     }
 
-    /// Everything that is neither in `other` nor below one of its members.
+    /// Paths that are neither in `other` nor below one of its members.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {
         let members = self.members.difference(&other.members).cloned().collect();

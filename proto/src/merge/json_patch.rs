@@ -15,7 +15,7 @@ const MAX_COPY_BYTES: usize = 3 * 1024 * 1024;
 /// Most bytes (about) that `move` operations of one patch may be about: each time it is looked how deep they reach.
 const MAX_MOVED_BYTES: usize = 1 << 28;
 
-/// Why a patch cannot be used.
+/// Errors of a patch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not a list of operations: the client's mistake (400).
@@ -44,7 +44,7 @@ pub struct Operation {
 /// Operations and the complaints of strict decoding (`json patch unknown field "[0].x"`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patch {
-    /// What to do, in order.
+    /// Operations in order.
     pub operations: Vec<Operation>,
     /// Unknown fields; callers report them as errors or warnings.
     pub strict: Vec<String>,
@@ -112,7 +112,7 @@ fn fail<T>(text: String) -> Result<T, Error> {
     Err(Error::Apply(text))
 }
 
-/// What the operations of a patch have done so far, in bytes.
+/// Bytes that the operations of a patch have copied and moved so far.
 #[derive(Default)]
 struct Work {
     copied: usize,
@@ -135,7 +135,7 @@ fn measure(value: &Value) -> (usize, usize) {
     }
 }
 
-/// Whether a value may stand at a path: small patches can make trees that are deeper than any that is read.
+/// Checks the depth of a value at a path: small patches could build trees deeper than any that is read.
 fn fits(path: &[String], depth: usize) -> Result<(), Error> {
     if path.len() + depth > MAX_TREE_DEPTH + 1 { fail("exceeded max depth".to_owned()) } else { Ok(()) }
 }
@@ -170,15 +170,15 @@ fn find_mut<'a>(document: &'a mut Value, path: &[String]) -> Option<&'a mut Valu
     })
 }
 
-/// Why something cannot be put into a place, or taken from it.
+/// Reasons for which a value cannot be put into a place, or taken from it.
 enum Misfit {
     /// There is nothing to hold it.
     Missing,
-    /// What holds it says this.
+    /// The container refuses, with this text.
     Wrong(String),
 }
 
-/// What is wrong with a place in a list.
+/// Error of an invalid list index.
 fn misplaced(token: &str) -> String {
     match token.parse::<i64>() {
         Ok(index) => format!("Unable to access invalid index: {index}: invalid index referenced"),
@@ -209,7 +209,7 @@ fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), Misfit
     Ok(())
 }
 
-/// Whether a path names a key of an object, there or not.
+/// Reports whether a path names a key of an object, present or not.
 fn in_object(document: &Value, path: &[String]) -> bool {
     path.split_last().and_then(|(_, parents)| find(document, parents)).is_some_and(Value::is_object)
 }
@@ -358,7 +358,8 @@ impl Operation {
 }
 
 impl Misfit {
-    /// As upstream's library tells it: that nothing holds the place, or what holds it, with where that was.
+    /// Error in the words of upstream's library: `missing` without a container, else `wrong` with the container's
+    /// error.
     fn told(self, missing: &str, wrong: &str) -> Error {
         Error::Apply(match self {
             Self::Missing => missing.to_owned(),

@@ -12,7 +12,7 @@ const ANCIENT: &str = "ancient-changes";
 /// Most update entries of one object.
 const MAX_UPDATERS: usize = 10;
 
-/// Who owns fields. Appliers are the same at any version.
+/// Manager of fields. Appliers are the same at any version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub applied: bool,
@@ -29,7 +29,7 @@ impl Owner {
             && (self.applied || self.api_version == other.api_version)
     }
 
-    /// As conflicts name it: `"kubectl" using v1`.
+    /// Description in conflicts: `"kubectl" using v1`.
     pub(super) fn describe(&self) -> String {
         let mut text = quote(&self.manager);
         if !self.subresource.is_empty() {
@@ -54,7 +54,7 @@ pub(super) struct Entry {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Managed(pub Vec<Entry>);
 
-/// What a list of entries turned out to be.
+/// Result of decoding managed fields.
 pub(super) enum Decoded {
     /// Well-formed and not empty.
     Managed(Managed),
@@ -220,7 +220,7 @@ impl Managed {
     }
 }
 
-/// What is wrong with the entries of an object that somebody else has changed.
+/// Error of an object's managed fields.
 #[must_use]
 pub fn complaint(object: &Value) -> Option<String> {
     let list = entries(object)?.as_array()?.clone();
@@ -232,10 +232,10 @@ pub fn strip(object: &mut Value) {
     drop(take(object));
 }
 
-/// What came of comparing an object with what it was.
+/// Result of comparing an object with its old state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// The same, but for times of owners.
+    /// Equal but for timestamps of managed fields.
     Equal,
     /// Something beside its owners differs.
     Different,
@@ -278,7 +278,7 @@ pub fn keep_timestamps(new: &mut Value, old: &Value) -> Compared {
     Compared::Equal
 }
 
-/// Whether everything but the managed fields is equal.
+/// Reports whether everything but the managed fields is equal.
 fn same_but_owners(a: &Value, b: &Value) -> bool {
     fn same(a: &Value, b: &Value, apart: &str, inside: Option<&str>) -> bool {
         let (Value::Object(a), Value::Object(b)) = (a, b) else { return a == b };
@@ -346,12 +346,12 @@ const NOBODYS: [&str; 9] = [
     "resourceVersion",
 ];
 
-/// What a write may own of what it sets: what it cannot change it does not own.
+/// Restriction of the fields that a write can own: a field that it cannot change is not owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ownable {
     /// All but what is at or below these places.
     Except(Set),
-    /// Nothing but what is at, above or below these paths of fields, in which `*` is any element.
+    /// Only fields at, above or below these paths, in which `*` is any element.
     Only(&'static [&'static [&'static str]]),
 }
 
@@ -368,7 +368,7 @@ impl Ownable {
 /// The annotation that client-side apply keeps.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What client-side apply sent last.
+/// Last configuration of client-side apply (`kubectl.kubernetes.io/last-applied-configuration`).
 pub(super) fn last_applied(object: &Value) -> Option<&str> {
     object.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str().filter(|s| !s.is_empty())
 }

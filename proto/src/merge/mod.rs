@@ -81,7 +81,7 @@ pub fn go_number(value: &Value) -> String {
     }
 }
 
-/// What JSON calls the type of a value, as Go's decoder words it.
+/// JSON type of a value in the words of Go's decoder.
 #[must_use]
 pub fn json_type(value: &Value) -> &'static str {
     match value {

@@ -6,13 +6,13 @@ use serde_json::Value;
 use super::fieldset::{Element, Fields, Set};
 use super::shape::{MapShape, Relation, Shape, Type};
 
-/// What is below a place of a type.
+/// Type below a place.
 enum Below<'a> {
-    /// Nothing of its own: it is replaced as a whole.
+    /// Atomic: it is replaced as a whole.
     Whole,
     Map(MapShape<'a>),
     List(Type<'a>),
-    /// Nothing that a schema speaks of.
+    /// Not described by a schema.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn reconcile(kind: Type<'_>, fields: &mut Fields) {
     }
 }
 
-/// Whether a stored set has parts of what is replaced as a whole.
+/// Reports whether a stored set has parts of an atomic field.
 fn is_finer(kind: &Below<'_>, stored: &Value) -> bool {
     stored.as_object().into_iter().flatten().any(|(text, parts)| {
         if !parts.as_object().is_some_and(|map| map.keys().any(|key| key != ".")) {

@@ -1,4 +1,4 @@
-//! What a place in a tree is for server-side apply: scalar, list or map, and of what.
+//! Shape of a field for server-side apply: scalar, list or map, and of what.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(super) enum Type<'a> {
     Any,
 }
 
-/// How a place behaves.
+/// Shape of a field.
 pub(super) enum Shape<'a> {
     Scalar(Scalar),
     List(List<'a>),
@@ -29,7 +29,7 @@ pub(super) enum Shape<'a> {
     Any,
 }
 
-/// What a scalar must be.
+/// Type of a scalar.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scalar {
     Numeric,
@@ -116,7 +116,7 @@ pub(super) fn deduced<'a>(values: [Option<&Value>; 2]) -> Shape<'a> {
 }
 
 impl<'a> MapShape<'a> {
-    /// Whether a key is a declared field.
+    /// Reports whether a key is a declared field.
     pub(super) fn declares(&self, key: &str) -> bool {
         self.fields.is_some_and(|m| m.field(key).is_some())
     }
@@ -191,7 +191,7 @@ impl List<'_> {
     }
 }
 
-/// What a field is without being given: what its schema says, or nothing at all where it cannot be left out.
+/// Default of a field: by its schema, or the zero value of a required one.
 fn default_of(field: &Field) -> Option<Value> {
     if let Some(text) = field.default.as_deref() {
         return serde_json::from_str(text).ok();

@@ -13,7 +13,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_PREFIX: &str = "$deleteFromPrimitiveList/";
 const ORDER_PREFIX: &str = "$setElementOrder/";
 
-/// Why a patch cannot be applied.
+/// Errors of a strategic merge patch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A `$patch` that is none of the known ones.
@@ -60,7 +60,7 @@ impl Error {
     }
 }
 
-/// What is known of the value being merged.
+/// Schema of the merged value.
 #[derive(Clone, Copy)]
 enum Schema<'a> {
     Struct(&'a Message),
@@ -69,7 +69,7 @@ enum Schema<'a> {
     Unknown,
 }
 
-/// What is known of one field.
+/// Schema and merge strategy of one field.
 struct Known<'a> {
     schema: Schema<'a>,
     merge: bool,

@@ -36,14 +36,15 @@ pub(super) fn check(kind: Type<'_>, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether a tree is of its type; elements of its lists may be there twice, as in what was stored before they could not.
+/// Reports whether a tree conforms to its type; lists may have duplicates, as in objects stored before these were
+/// refused.
 pub(super) fn fits(kind: Type<'_>, value: &Value) -> bool {
     let mut found = Found { unique: false, errors: Vec::new() };
     check_at(kind, value, &mut Vec::new(), &mut found);
     found.errors.is_empty()
 }
 
-/// What a check looks for and found.
+/// Options and findings of a check.
 struct Found {
     /// Elements that are there twice are wrong.
     unique: bool,
@@ -141,7 +142,7 @@ pub(super) fn to_set(kind: Type<'_>, value: &Value) -> Set {
     collect(kind, value).1
 }
 
-/// Whether a place is a leaf, and what is set below it.
+/// Collects the fields set below a place; the flag reports whether the place is a leaf.
 fn collect(kind: Type<'_>, value: &Value) -> (bool, Set) {
     let mut set = Set::new();
     match shape(kind, Some(value), None) {
@@ -175,7 +176,7 @@ fn collect(kind: Type<'_>, value: &Value) -> (bool, Set) {
     (false, set)
 }
 
-/// What changed between two trees.
+/// Difference of two trees.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Comparison {
     pub added: Set,
@@ -215,7 +216,7 @@ impl Comparison {
     }
 }
 
-/// How a place itself changed.
+/// Change of a place itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Own {
     Added,
@@ -261,7 +262,7 @@ pub(super) fn compare(kind: Type<'_>, old: &Value, new: &Value) -> Comparison {
     out
 }
 
-/// What changed below a place; how the place itself changed is returned. What is equal costs no more than to see that.
+/// Collects the changes below a place, and returns that of the place itself. Equal trees cost one comparison.
 fn compare_at(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>, out: &mut Comparison) -> Option<Own> {
     match (old, new) {
         (Some(a), Some(b)) if a == b => return None,

@@ -14,7 +14,7 @@ use crate::schema::Message;
 pub enum Version<'v> {
     /// Objects are not converted to it: it is taken for the version at hand.
     Same,
-    /// It has fields of its own.
+    /// A version with its own schema.
     Other(&'v Message),
     /// There is no such version any more.
     Gone,
@@ -24,7 +24,7 @@ pub enum Version<'v> {
 
 /// The versions of a kind.
 pub trait Versions {
-    /// What is known of one.
+    /// Finds the schema of a version.
     fn find(&self, api_version: &str) -> Version<'_>;
     /// The object in a version that [`find`](Self::find) knows as another.
     fn convert(&self, object: &Value, api_version: &str) -> Value;
@@ -114,7 +114,7 @@ impl<'v> View<'v> {
         if api_version == self.api_version { Version::Same } else { self.versions.find(api_version) }
     }
 
-    /// What a write changes, in every version that an entry speaks of; what is not `ownable` is not looked at.
+    /// Compares a write in every version of the entries; fields that are not `ownable` are ignored.
     ///
     /// # Errors
     /// One of the objects cannot be brought into such a version.
@@ -181,7 +181,7 @@ impl<'v> View<'v> {
         self.convert(&pruned, self.api_version, Type::Message(self.schema))
     }
 
-    /// What is owned, by version, beginning with `first`.
+    /// Owned fields by version, starting with `first`.
     fn owned<'a>(&'a self, managed: &'a Managed, first: &'a str) -> Vec<(&'a str, Type<'a>, Set)> {
         let mut all: Vec<(&str, Type<'_>, Set)> =
             self.place(first).into_iter().map(|(version, kind)| (version, kind, Set::new())).collect();
@@ -196,14 +196,14 @@ impl<'v> View<'v> {
     }
 }
 
-/// What a write changes, as each version has it.
+/// Changes of a write in each version.
 pub(super) struct Changes {
     pub own: Comparison,
     others: Vec<(String, Comparison)>,
 }
 
 impl Changes {
-    /// As an entry of a version sees it.
+    /// Changes in the version of an entry.
     pub(super) fn seen_by(&self, api_version: &str) -> &Comparison {
         self.others.iter().find(|(known, _)| known == api_version).map_or(&self.own, |(_, changes)| changes)
     }

@@ -1,4 +1,4 @@
-//! What fields are for, in words, where clients rely on reading it: `kubectl explain KIND.metadata`.
+//! Descriptions of fields, where clients rely on reading them: `kubectl explain KIND.metadata`.
 
 /// Fields of `ObjectMeta`. What creationTimestamp begins with is upstream's wording, which is checked for.
 const OBJECT_META: &[(&str, &str)] = &[
@@ -49,7 +49,7 @@ const OBJECT_META: &[(&str, &str)] = &[
     ("uid", "UID tells objects apart that had the same name one after the other. Read-only."),
 ];
 
-/// What is said of a field of a message.
+/// Description of a message's field.
 pub(super) fn of(message: &str, field: &str) -> Option<&'static str> {
     if message != "k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta" {
         return None;

@@ -11,7 +11,7 @@ struct Message {
     extensions: u32,
 }
 
-/// What a member is.
+/// Type of a member.
 enum Form {
     Text,
     Texts,
@@ -254,7 +254,7 @@ mod tests {
         number.iter().rev().fold(0, |n, b| n << 7 | u64::from(b & 0x7f))
     }
 
-    /// What is at a path of field numbers, each time the first.
+    /// Returns the bytes at a path of field numbers, each time the first occurrence.
     fn at<'b>(bytes: &'b [u8], path: &[u64]) -> &'b [u8] {
         path.iter().fold(bytes, |at, number| fields(at).into_iter().find(|(n, _)| n == number).expect("a field").1)
     }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(document(b"[]"), None);
     }
 
-    /// Nothing that documents of the server say is left out.
+    /// No member of the server's documents is omitted.
     #[test]
     fn every_member_of_the_documents_is_known() {
         fn check(message: &Message, value: &Value) {

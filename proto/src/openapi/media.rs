@@ -1,6 +1,6 @@
 //! Media types of requests and responses.
 
-/// What responses come in.
+/// Media types of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Media {
     Objects,
@@ -11,7 +11,7 @@ pub(super) enum Media {
     Keys,
 }
 
-/// What requests come in.
+/// Media types of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accepts {
     Anything,

@@ -21,12 +21,12 @@ use crate::resources::{self, Resource};
 pub use operations::returns_deleted;
 pub use v2::{document as v2, split as v2_split};
 
-/// What documents tell of.
+/// Content of the documents.
 #[derive(Clone, Copy)]
 pub struct Content<'a> {
-    /// What is served.
+    /// Served resources.
     pub rows: &'a [&'a Resource],
-    /// Whether the words that a field may have are listed (`OpenAPIEnums`).
+    /// Enumerations are listed (`OpenAPIEnums`).
     pub enums: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What can be done with a resource, independent of the document's version.
+//! Operations of a resource, independent of the document's version.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::discovery::{Group, Version};
 use crate::resources::{Resource, Subresource};
 use crate::schema;
 
-/// Where a parameter goes.
+/// Location of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum In {
     Path,
@@ -23,7 +23,7 @@ pub(super) struct Parameter {
     pub kind: &'static str,
 }
 
-/// What a response or a request holds.
+/// Type of a request or response body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Body {
     Named(String),
@@ -491,7 +491,7 @@ pub(super) fn kind_value(gvk: &[String; 3]) -> Value {
     serde_json::json!({"group": gvk[0], "version": gvk[1], "kind": gvk[2]})
 }
 
-/// What a status code says.
+/// Description of a status code.
 pub(super) fn reason(code: &str) -> &'static str {
     match code {
         "200" => "OK",

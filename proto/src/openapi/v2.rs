@@ -60,7 +60,7 @@ const SHARED: &[(&str, &str)] = &[
 const DELETE_BODY: &str = "body-2Y1dVQaQ";
 const PATCH_BODY: &str = "body-78PwaGsr";
 
-/// Which of several parameters of one name is meant, by the operations of the path.
+/// Suffix of a shared parameter's name, by the operations of the path.
 fn suffix(parameter: &Parameter, path: &str, operations: &[Operation]) -> Option<&'static str> {
     let exec = path.ends_with("/exec");
     let log = path.ends_with("/log");

@@ -25,7 +25,7 @@ pub use wire::{bytes as write_bytes, length as write_length, nested as write_nes
 /// First bytes of an enveloped object.
 pub const MAGIC: [u8; 4] = *b"k8s\0";
 
-/// Why bytes are not an object. The text is upstream's.
+/// Errors of decoding an object. The text is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Error {
     /// Bytes end too early.
@@ -58,9 +58,9 @@ pub enum Error {
     /// The envelope names a type that is not known.
     #[error("no kind {kind:?} is registered for version {api_version:?}")]
     UnknownKind {
-        /// As in the envelope.
+        /// `apiVersion` of the envelope.
         api_version: String,
-        /// As in the envelope.
+        /// `kind` of the envelope.
         kind: String,
     },
     /// A value has no valid text form.
@@ -98,7 +98,7 @@ pub fn wrap(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What stands around an object's bytes of a length: [`wrap`] for bytes that are not together yet.
+/// Envelope around an object's bytes of a length: [`wrap`] for bytes that are not contiguous yet.
 #[must_use]
 pub fn wrap_around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, &'static [u8]) {
     // Both of its last fields are empty.
@@ -165,7 +165,7 @@ pub fn decode_unwrapped(envelope: &Envelope<'_>) -> Result<Value, Error> {
     decode_unwrapped_at(envelope, 0)
 }
 
-/// The same, of an envelope that stands so deep inside another object.
+/// Decodes an envelope at a depth inside another object.
 fn decode_unwrapped_at(envelope: &Envelope<'_>, depth: usize) -> Result<Value, Error> {
     let schema = schema::kind_of(&envelope.api_version, &envelope.kind)
         .filter(|m| m.has_protobuf)

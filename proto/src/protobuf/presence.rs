@@ -1,11 +1,11 @@
-//! What bytes lack, without reading what they have.
+//! Search for absent fields, without decoding those present.
 
 use super::decode::occurrences;
 use super::wire::{Wire, values};
 use crate::schema::{Card, Field, Kind, Message};
 
-/// Whether the field at the end of a path of JSON names is missing from an object without an envelope. Where the path
-/// goes through a list, it is if one of the elements lacks it; the last name of one through a map is a key.
+/// Reports whether the field at the end of a path of JSON names is absent from an object without an envelope. Through a
+/// list, it is absent if any element lacks it; the last name of a path through a map is a key.
 #[must_use]
 pub fn lacks(schema: &Message, data: &[u8], path: &[&str]) -> bool {
     let [name, rest @ ..] = path else { return false };

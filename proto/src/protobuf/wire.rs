@@ -178,7 +178,7 @@ pub fn fields(message: &[u8]) -> Fields<'_> {
 pub struct Fields<'a>(Reader<'a>);
 
 impl<'a> Fields<'a> {
-    /// What has not been read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.0.data
     }

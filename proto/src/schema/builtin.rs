@@ -20,7 +20,7 @@ struct Span(u16, u16);
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Text(u16);
 
-/// What the IDL says of a message.
+/// Description of a message in the IDL.
 struct MessageRow {
     name: Text,
     fields: Span,
@@ -33,7 +33,7 @@ struct MessageRow {
     go_package: Text,
 }
 
-/// What the IDL says of a field.
+/// Description of a field in the IDL.
 struct FieldRow {
     json: Text,
     number: u16,

@@ -59,7 +59,7 @@ pub struct Message {
     pub unions: &'static str,
     /// Go package name in error texts (`v1`).
     pub go_package: &'static str,
-    /// What is found out about it when it is first written.
+    /// Facts derived on first use.
     pub derived: Derived,
 }
 
@@ -72,7 +72,7 @@ pub struct Derived {
 }
 
 impl Derived {
-    /// Nothing found out yet.
+    /// Creates it without derived facts.
     #[must_use]
     pub const fn new() -> Self {
         Self { shown_unset: OnceLock::new(), defaulted: OnceLock::new(), by_name: OnceLock::new() }
@@ -96,9 +96,9 @@ pub struct Field {
     pub omit_empty: bool,
     /// Go's `omitzero`.
     pub omit_zero: bool,
-    /// How lists merge.
+    /// Merge strategy of a list.
     pub list_type: ListType,
-    /// How maps and structs merge.
+    /// Merge strategy of a map or struct.
     pub map_type: MapType,
     /// Strategic merge directives.
     pub patch: Patch,
@@ -127,11 +127,11 @@ pub struct Field {
 pub struct WireField {
     /// Field number.
     pub number: u32,
-    /// What is stored there.
+    /// Destination of the value.
     pub target: Target,
 }
 
-/// Where a protobuf field's value lives in JSON.
+/// Destination of a protobuf field's value in JSON.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// Index into [`Message::fields`].
@@ -254,7 +254,7 @@ impl std::fmt::Debug for MessageRef {
 }
 
 impl Message {
-    /// Whether it is what custom objects are read by: their metadata has a type, and is read by itself.
+    /// Reports whether this is the schema that custom objects are decoded with: only their metadata is typed.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.name == OPEN

@@ -1,4 +1,4 @@
-//! Where the names of a message's fields are.
+//! Lookup of a message's fields by name.
 //!
 //! HOT: every member of every object that is read is looked up, in each of the passes over it.
 
@@ -32,7 +32,7 @@ pub(super) fn find(table: &[u16], fields: usize, name: &str, is: impl Fn(usize) 
     known.map(usize::from).find(|index| is(*index))
 }
 
-/// Where to look for a name in a table whose size is a power of two.
+/// Probes for a name in a table whose size is a power of two.
 fn places(name: &str, size: usize) -> impl Iterator<Item = usize> {
     let first = digest(name.as_bytes());
     (0..size).map(move |step| (first + step) & (size - 1))
@@ -74,7 +74,7 @@ mod tests {
         assert!(behind <= spec.fields.len() / 2, "{behind} steps for {} fields", spec.fields.len());
     }
 
-    /// How far behind its place a field is.
+    /// Number of probes that find a field.
     fn steps(fields: &[crate::schema::Field], name: &str) -> usize {
         let table = table(fields.iter().map(|field| &*field.json));
         places(name, table.len()).position(|at| *fields[usize::from(table[at])].json == *name).expect("a known field")

@@ -55,7 +55,7 @@ impl FieldSelector {
         Self { terms: vec![Term { field: field.to_owned(), equal: true, value: value.to_owned() }] }
     }
 
-    /// Whether it matches everything.
+    /// Reports whether the selector matches everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
@@ -73,7 +73,7 @@ impl FieldSelector {
         self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
     }
 
-    /// Whether the fields behind a lookup satisfy it; a missing field reads as empty.
+    /// Reports whether fields behind a lookup satisfy the selector; a missing field reads as empty.
     pub fn matches_with<S: AsRef<str>>(&self, lookup: impl Fn(&str) -> Option<S>) -> bool {
         self.terms.iter().all(|t| {
             let value = lookup(&t.field);

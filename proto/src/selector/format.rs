@@ -9,7 +9,7 @@ pub const LABEL_MAX: usize = 63;
 /// Longest DNS-1123 subdomain.
 pub const SUBDOMAIN_MAX: usize = 253;
 
-/// What an empty part is told.
+/// Error of an empty part.
 pub const EMPTY: &str = "must be non-empty";
 
 const LABEL_KEY: &str =
@@ -81,7 +81,7 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// Whether a text has the form of a subdomain, however long it is.
+/// Reports whether a text has the form of a subdomain, of any length.
 #[must_use]
 pub fn is_subdomain(text: &str) -> bool {
     text.split('.').all(|part| shaped(part, is_lower_alnum, b"-"))

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::format::{label_key, label_value, quote};
 use super::{Error, parse};
 
-/// How a requirement compares.
+/// Operator of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// `key in (a, b)`
@@ -104,7 +104,7 @@ impl Requirement {
         self.values.iter().map(String::as_str)
     }
 
-    /// Whether a label value (or its absence) satisfies the requirement.
+    /// Reports whether a label value (or its absence) satisfies the requirement.
     #[must_use]
     pub fn matches(&self, value: Option<&str>) -> bool {
         match self.operator {
@@ -211,7 +211,7 @@ impl Selector {
         Ok(Self { nothing: false, requirements: equalities(labels)?.collect() })
     }
 
-    /// Whether it matches everything.
+    /// Reports whether the selector matches everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
@@ -223,14 +223,14 @@ impl Selector {
         &self.requirements
     }
 
-    /// Whether the labels (a JSON object, or none) satisfy it.
+    /// Reports whether labels (a JSON object, or none) satisfy the selector.
     #[must_use]
     pub fn matches(&self, labels: Option<&Value>) -> bool {
         let labels = labels.and_then(Value::as_object);
         self.matches_with(|key| labels.and_then(|l| l.get(key)).and_then(Value::as_str))
     }
 
-    /// Whether labels behind a lookup satisfy it.
+    /// Reports whether labels behind a lookup satisfy the selector.
     pub fn matches_with<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(lookup(&r.key)))
     }

@@ -11,7 +11,7 @@ mod parse;
 pub use field::FieldSelector;
 pub use label::{Operator, Requirement, Selector};
 
-/// Why a selector is unusable; the text is upstream's.
+/// Error of parsing a selector; the text is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);

@@ -1,4 +1,4 @@
-//! What the scanner reads of anchors, tags and directives.
+//! Scanning of anchors, tags and directives.
 
 use super::Broken;
 use super::scanner::{Kind, Scanner};

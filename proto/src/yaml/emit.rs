@@ -26,7 +26,7 @@ pub(super) fn document(value: &Value) -> String {
     emitter.out
 }
 
-/// How a text is written.
+/// Style of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     Plain,
@@ -35,7 +35,7 @@ enum Style {
     Literal,
 }
 
-/// What a text has in it.
+/// Traits of a text that decide its style.
 #[derive(Default)]
 struct Traits {
     /// Begins like something else, or has a mark with a meaning.
@@ -56,9 +56,9 @@ struct Emitter {
     column: usize,
     /// None outside of any block.
     indent: Option<usize>,
-    /// Whether a blank, or the beginning of a line, was written last.
+    /// The last character was a blank or the start of a line.
     spaced: bool,
-    /// Whether nothing but indentation and marks of blocks is on the line.
+    /// The line has only indentation and block indicators so far.
     indented: bool,
 }
 
@@ -375,7 +375,7 @@ fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// What is shown as it is. Upstream knows nothing past the basic plane.
+/// Reports whether a character is printable. Upstream knows none past the basic plane.
 fn is_printable(c: char) -> bool {
     matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}') && c != '\u{feff}'
 }

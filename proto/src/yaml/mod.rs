@@ -24,7 +24,7 @@ use reader::Text;
 use scanner::Scanner;
 use tree::Tree;
 
-/// Why a document cannot be read, in upstream's words.
+/// Error of reading a document, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 struct Broken(String);
@@ -70,7 +70,7 @@ pub fn to_json_reporting(bytes: &[u8]) -> Result<(Vec<u8>, Vec<String>), DecodeE
     Ok((json, tree.repeated))
 }
 
-/// What the parser says of repeated keys, all at once.
+/// Error of all duplicate keys together.
 #[must_use]
 pub fn complaint(repeated: &[String]) -> Option<String> {
     (!repeated.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", repeated.join("\n  ")))
@@ -115,7 +115,7 @@ pub fn encode(schema: &Message, value: &Value) -> Result<String, Unwritable> {
     encode_any(&canonical)
 }
 
-/// Why upstream writes no YAML of a value. The text is its parser's.
+/// Reason for which upstream writes no YAML of a value. The text is its parser's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unwritable(String);
@@ -134,7 +134,7 @@ pub fn encode_any(value: &Value) -> Result<String, Unwritable> {
     first(&json).map(|tree| emit::document(&tree.value)).map_err(|broken| Unwritable(broken.0))
 }
 
-/// Whether there is a character that JSON writes as it is and that YAML reads otherwise.
+/// Reports whether a value has characters that JSON writes unescaped and YAML reads differently.
 fn has_foreign(value: &Value) -> bool {
     // Most texts are of ASCII, in which there is one such character.
     let foreign = |c| matches!(c, '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::Broken;
 use super::scanner::{Kind, Scanner, Token};
 
-/// What the tags of YAML's own types begin with.
+/// Prefix of the tags of YAML's own types.
 pub(super) const LONG: &str = "tag:yaml.org,2002:";
 
 /// A value as it is written.
@@ -24,7 +24,7 @@ pub(super) struct Node<'t> {
 pub(super) enum What<'t> {
     Scalar {
         value: Cow<'t, str>,
-        /// Whether the text says of what type it is.
+        /// The type follows from the text.
         implicit: bool,
     },
     /// Up to a place in the list.
@@ -76,7 +76,7 @@ pub(super) struct Parser<'t> {
     /// Collections that have no end yet.
     open: Vec<usize>,
     anchors: HashMap<&'t str, usize>,
-    /// Whether there was a document.
+    /// A document has started.
     begun: bool,
 }
 

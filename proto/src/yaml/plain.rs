@@ -1,7 +1,7 @@
-//! What YAML 1.1 reads a text as that stands without quotes, by upstream's rules; and which text may stand so and is read
-//! as text again.
+//! Resolution of plain scalars by YAML 1.1 and upstream's rules; and the texts that may stay plain because they read as
+//! text again.
 
-/// What a text stands for.
+/// Resolved plain scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Word {
     Null,
@@ -152,7 +152,7 @@ fn is_timestamp(text: &str) -> bool {
     })
 }
 
-/// What follows a date: four digits, then one or two of each that name a day there is.
+/// Rest after a date: four digits, then one or two of each that name an existing day.
 fn date(text: &str) -> Option<&str> {
     let (4, rest) = digits(text) else { return None };
     let year: i32 = text[..4].parse().ok()?;
@@ -169,7 +169,7 @@ fn date(text: &str) -> Option<&str> {
     (1..=days).contains(&day).then_some(rest)
 }
 
-/// What follows a time of day.
+/// Rest after a time of day.
 fn time_of_day(text: &str) -> Option<&str> {
     let (hour, rest) = short(text)?;
     let (minute, rest) = short(rest.strip_prefix(':')?)?;

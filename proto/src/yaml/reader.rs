@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::Broken;
 
-/// What upstream's reader takes at a time, in bytes.
+/// Bytes that upstream's reader takes at a time.
 const PIECE: usize = 512;
 
 /// A stream's text as far as it is readable.
@@ -16,7 +16,7 @@ pub(super) struct Text<'t> {
     fault: Option<Fault>,
 }
 
-/// Why there is no more text.
+/// Error at the end of the readable text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fault {
     /// From here on nothing can be read.
@@ -149,7 +149,7 @@ impl<'t> Cursor<'t> {
         self.byte(0) == byte
     }
 
-    /// Where this is in the text.
+    /// Offset in the text.
     pub(super) fn at(&self) -> usize {
         self.at
     }

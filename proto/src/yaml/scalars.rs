@@ -1,4 +1,4 @@
-//! What the scanner reads of a text: plain, in quotes, in a block.
+//! Scanning of scalars: plain, quoted, block.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::scanner::Scanner;
 /// Ends of lines and blanks that were passed and may count.
 #[derive(Default)]
 struct Gap {
-    /// Whether a line ended.
+    /// A line has ended.
     broken: bool,
     first: String,
     more: String,
@@ -16,7 +16,7 @@ struct Gap {
 }
 
 impl Gap {
-    /// What it comes to: one end of a line is a space, of several all but the first count.
+    /// Folds blanks and line breaks: one break becomes a space, of several all but the first are kept.
     fn fold(&mut self, into: &mut String) {
         if !self.broken {
             into.push_str(&self.blanks);
@@ -246,7 +246,7 @@ impl<'t> Scanner<'t> {
         Ok(text)
     }
 
-    /// What becomes of the last lines' ends, and how far the block is indented: in any order.
+    /// Scans the chomping and indentation indicators, in any order.
     fn scan_block_header(&mut self) -> Result<(Option<u8>, Option<usize>), Broken> {
         let (mut chomping, mut increment) = (None, None);
         for _ in 0..2 {
@@ -288,7 +288,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// What a letter behind a backslash stands for.
+/// Character of an escape.
 fn escaped(letter: u8) -> Option<char> {
     Some(match letter {
         b'0' => '\0',

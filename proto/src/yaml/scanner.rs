@@ -11,7 +11,7 @@ use super::reader::Cursor;
 const KEY: usize = 1024;
 /// Most collections within one another, of each style.
 const MAX_DEPTH: usize = 10_000;
-/// What is said of more.
+/// Error text of a deeper document.
 const TOO_DEEP: &str = "exceeded max depth of 10000";
 
 /// A piece of the stream.
@@ -52,13 +52,13 @@ pub(super) struct Token<'t> {
     pub(super) line: usize,
 }
 
-/// Where a key without a mark may have begun.
+/// Possible start of a key without indicator.
 #[derive(Clone, Copy)]
 struct SimpleKey {
     possible: bool,
-    /// Whether its first token waits for the colon.
+    /// Its first token waits for the colon.
     awaited: bool,
-    /// Whether nothing but a key may stand there.
+    /// Only a key is allowed there.
     required: bool,
     /// The number of its first token.
     token: usize,
@@ -129,7 +129,7 @@ impl<'t> Scanner<'t> {
         Err(Broken::at(line, problem))
     }
 
-    /// Whether what comes out first may turn out to be a key.
+    /// Reports whether the next token may turn out to be a key.
     fn may_be_key(&mut self) -> Result<bool, Broken> {
         let from = self.keys.partition_point(|key| key.token < self.taken);
         for at in from..self.keys.len() {
@@ -176,7 +176,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// What might have been a key is none.
+    /// Drops the possible key; an error when a key is required.
     fn remove_key(&mut self) -> Result<(), Broken> {
         if self.keys.last().is_some_and(|key| key.possible && key.required) {
             return self.broken("could not find expected ':'");
@@ -387,7 +387,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// What comes is part of a block collection here, which may begin with it.
+    /// Opens a block collection at this column, unless it is open.
     fn within(&mut self, block: Kind<'t>, refusal: &'static str) -> Result<(), Broken> {
         if self.flow > 0 {
             return Ok(());

@@ -16,11 +16,11 @@ use crate::selector::format::quote;
 
 /// Most keys that are reported as repeated.
 pub(super) const MAX_REPEATED: usize = 1000;
-/// What a document may come to by its aliases, in bytes.
+/// Maximum size of a document with its aliases expanded, in bytes.
 const MAX_TREE: usize = 1 << 26;
 /// The type of keys.
 const KEYS: &str = "interface {}";
-/// What a value counts beside its text.
+/// Bytes counted for a value beside its text.
 const VALUE: usize = 16;
 
 /// A value that is no collection.
@@ -34,11 +34,11 @@ enum Scalar<'t> {
     Text(Cow<'t, str>),
 }
 
-/// What a document says.
+/// Parsed document.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) value: Value,
-    /// What strict reading says of keys that a map has twice.
+    /// Duplicate keys, as strict decoding reports them.
     pub(super) repeated: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ struct Builder<'n, 't> {
     of_aliases: u64,
     left: usize,
     repeated: Vec<String>,
-    /// What JSON cannot say is found when everything has been read.
+    /// Key that JSON cannot express, reported once everything is read.
     bad_key: Option<Broken>,
     bad_number: Option<Broken>,
 }
@@ -110,7 +110,7 @@ impl<'n, 't> Builder<'n, 't> {
         }
     }
 
-    /// Where the node behind another begins.
+    /// Index of the node behind another.
     fn after(&self, at: usize) -> usize {
         match self.nodes[at].what {
             What::Sequence(end) | What::Mapping(end) => end,
@@ -338,7 +338,7 @@ fn replaced(bytes: &[u8]) -> String {
     text
 }
 
-/// What a key is in JSON; nothing and the largest numbers are none.
+/// Text of a key in JSON; `None` for null and numbers beyond 64 signed bits.
 fn key_text(key: &Scalar<'_>) -> Option<String> {
     Some(match key {
         Scalar::Null | Scalar::Uint(_) => return None,

@@ -84,9 +84,9 @@ pub enum ConfigError {
 /// Treatment of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// They fail.
+    /// Errors.
     Refuse,
-    /// They are dropped with a line in the log.
+    /// Dropped with a line in the log.
     Warn,
 }
 

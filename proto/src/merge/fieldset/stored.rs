@@ -96,7 +96,7 @@ impl Fields {
     }
 }
 
-/// What is stored of an element: none when neither it nor anything below it is in the set.
+/// Stored subset of an element; `None` when neither it nor anything below it is in the set.
 fn stored_at<'v>(stored: &'v Value, element: &Element) -> Option<&'v Value> {
     stored.get(element.stored())
 }
