@@ -57,8 +57,9 @@ images: deps build ## Build the images of the example offline from Debian packag
 dns-image: deps build ## Build the image of CoreDNS from its Go module
 	@e2e/images/coredns.sh $(CACHE)/images $(BIN)/cluster
 
-lint: ## rustfmt and clippy, warnings are errors
+lint: ## rustfmt, checks of the tree (xtask) and clippy, warnings are errors
 	@cargo fmt --all --check
+	@cargo xtask tidy
 	@cargo clippy --workspace --all-targets --locked -- -D warnings
 
 deps: ## Install what is missing on this machine

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Cluster, Identity, Webhook, etcd_is_missing, eventually};
+use crate::upstream::{DEFAULTS, ERRORS, records};
 use crate::{cluster, workspace};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -51,13 +52,8 @@ async fn are_served(c: &Client, collections: &[String]) {
     }
 }
 
-fn records(name: &str) -> Vec<Value> {
-    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
-    serde_json::from_slice(&std::fs::read(path).expect("test data")).expect("a list")
-}
-
 fn foos() -> Value {
-    let found = records("defaults.json").into_iter().find(|r| r["sent"]["metadata"]["name"] == "foos.ex.com");
+    let found = records(DEFAULTS).into_iter().find(|r| r["sent"]["metadata"]["name"] == "foos.ex.com");
     found.expect("a definition")["sent"].take()
 }
 
@@ -82,7 +78,7 @@ async fn upstreams_answers() {
     .await
     .ok();
     let mut wrong = Vec::new();
-    for record in records("errors.json") {
+    for record in records(ERRORS) {
         let (request, path) = (&record["request"], record["request"]["path"].as_str().unwrap_or(""));
         if !path.starts_with("/apis/ex.com/") && !path.contains("foos.ex.com") {
             continue;

@@ -1,5 +1,4 @@
-//! Requests that were sent to upstream's server, in the same order, and its answers: `testdata/defaults.json` and
-//! `testdata/errors.json`.
+//! Requests that were sent to upstream's server, in the same order, and its answers: [`DEFAULTS`] and [`ERRORS`].
 
 use std::collections::BTreeSet;
 
@@ -84,8 +83,14 @@ fn differences(path: &str, want: &Value, got: &Value, out: &mut Vec<String>) {
     }
 }
 
-fn load(name: &str) -> Vec<Value> {
-    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+/// Objects that were sent to upstream, and as it answered; proto's test of defaults reads them, too.
+pub const DEFAULTS: &str = "../proto/testdata/defaults.json";
+/// Requests that upstream refused.
+pub const ERRORS: &str = "testdata/errors.json";
+
+/// Reads recorded requests and answers.
+pub fn records(file: &str) -> Vec<Value> {
+    let path = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).expect("test data")).expect("a list")
 }
 
@@ -98,7 +103,7 @@ fn csr() -> Value {
 
 async fn defaults(c: &Client, norm: &Norm) -> Vec<String> {
     let mut wrong = Vec::new();
-    for mut record in load("defaults.json") {
+    for mut record in records(DEFAULTS) {
         let path = record["path"].as_str().expect("path").to_owned();
         if is_elsewhere(&path) {
             continue;
@@ -154,7 +159,7 @@ async fn stored(cluster: &Cluster) -> Vec<String> {
     let mut wrong = Vec::new();
     let path = format!("{}/testdata/etcd-keys.txt", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).expect("test data");
-    let made = load("defaults.json");
+    let made = records(DEFAULTS);
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let columns: Vec<&str> = line.split('\t').collect();
         let &[pattern, "protobuf", version, kind, lease] = columns.as_slice() else { continue };
@@ -439,7 +444,7 @@ fn compare(norm: &Norm, record: &Value, answer: &Answer) -> Vec<String> {
 
 async fn errors(cluster: &Cluster, users: &Users, norm: &Norm) -> Vec<String> {
     let mut wrong = Vec::new();
-    for record in load("errors.json") {
+    for record in records(ERRORS) {
         let (name, request) = (record["name"].as_str().expect("name"), &record["request"]);
         let path = request["path"].as_str().expect("path");
         before(cluster, &users.admin, name).await;

@@ -1,0 +1,75 @@
+//! The tracked Rust files and test data of the repository, read once.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// A Rust file.
+pub struct Source {
+    /// Path below the root of the repository.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Source {
+    /// Returns the folder at the top of the repository, which is a crate.
+    pub fn krate(&self) -> &str {
+        self.path.split('/').next().unwrap_or_default()
+    }
+
+    /// Reports whether the file is part of a library or binary, and not a test, an example or a build script.
+    pub fn is_production(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let tests =
+            self.path.split('/').any(|part| matches!(part, "tests" | "examples" | "benches" | "testing" | "sim"));
+        !tests && name != "build.rs" && name != "tests.rs" && !name.ends_with("_tests.rs")
+    }
+
+    /// Returns the lines before the first inline test module.
+    pub fn production_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let end = self.text.find("#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        self.text[..end].lines().enumerate().map(|(at, line)| (at + 1, line))
+    }
+}
+
+/// All files that checks look at.
+pub struct Tree {
+    /// Rust files, sorted by path.
+    pub sources: Vec<Source>,
+    /// Paths and contents of files in folders called `testdata`.
+    pub testdata: Vec<(String, Vec<u8>)>,
+}
+
+impl Tree {
+    /// Reads the files that git tracks below `root`.
+    ///
+    /// # Errors
+    /// When git cannot list them or one cannot be read.
+    pub fn read(root: &Path) -> Result<Self> {
+        let listed =
+            Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output().context("cannot run git")?;
+        ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
+        let mut tree = Self { sources: Vec::new(), testdata: Vec::new() };
+        for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+            tree.add(root, path)?;
+        }
+        Ok(tree)
+    }
+
+    fn add(&mut self, root: &Path, path: &str) -> Result<()> {
+        let file = root.join(path);
+        // Removed and not yet committed.
+        if !file.exists() {
+            return Ok(());
+        }
+        if path.split('/').any(|part| part == "testdata") {
+            self.testdata.push((path.to_owned(), std::fs::read(&file).with_context(|| path.to_owned())?));
+        } else if path.ends_with(".rs") {
+            let text = std::fs::read_to_string(&file).with_context(|| path.to_owned())?;
+            self.sources.push(Source { path: path.to_owned(), text });
+        }
+        Ok(())
+    }
+}
