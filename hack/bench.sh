@@ -1,22 +1,41 @@
 #!/usr/bin/env bash
-# Every figure the project is held to, one JSON line each, with its limit.
+# Every figure the project is held to, one JSON line each, with its limit; SPECIFICATION.md is made of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=$1
 bin=${BIN:?set by make}
 triple=$2
-e2e/images/build.sh "$cache/images" "$bin/cluster" >&2
-"$bin/cluster" --run "$(mktemp -d)/bench" bench "$cache/images/busybox.tar"
+figures=$(mktemp)
+trap 'rm -f "$figures"' EXIT
+
+# Says whose figures follow.
+from() { echo "{\"bench\":\"$*\"}"; }
 
 # A program of a crate's examples/, built like the binaries: crate, example, arguments.
 example() {
   hack/build.sh "$triple" --quiet -p "ironclad-$1" --example "$2"
+  from "$1/examples/$2"
   "$bin/examples/$2" "${@:3}"
 }
-example e2e apiserver "$bin/kube-apiserver"
-example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
-example scheduler throughput all
-example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
-cargo run --release --locked --quiet -p ironclad-proto --example codecs
-cargo run --release --locked --quiet -p ironclad-apiserver --example decisions
-example kube-proxy sync
+
+# One that needs no binaries, built as cargo builds releases.
+in_memory() {
+  from "$1/examples/$2"
+  cargo run --release --locked --quiet -p "ironclad-$1" --example "$2"
+}
+
+measure() {
+  e2e/images/build.sh "$cache/images" "$bin/cluster" >&2
+  from the cluster program, one node
+  "$bin/cluster" --run "$(mktemp -d)/bench" bench "$cache/images/busybox.tar"
+  example e2e apiserver "$bin/kube-apiserver"
+  example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
+  example scheduler throughput all
+  example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
+  in_memory proto codecs
+  in_memory apiserver decisions
+  example kube-proxy sync
+}
+
+measure | tee "$figures"
+cargo xtask specification "$figures" >&2
