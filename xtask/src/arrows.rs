@@ -127,7 +127,7 @@ mod tests {
     fn tree(files: &[(&str, &str)]) -> Tree {
         let sources =
             files.iter().map(|(path, text)| Source { path: (*path).to_owned(), text: (*text).to_owned() }).collect();
-        Tree { sources, testdata: Vec::new() }
+        Tree { sources, ..Tree::default() }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod budget;
 mod docs;
 mod length;
 mod names;
+mod packages;
 mod specification;
 mod testdata;
 mod tree;
@@ -25,7 +26,7 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 10] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
     ("doc-openings", docs::relative_openings),
@@ -33,6 +34,9 @@ const CHECKS: [Check; 7] = [
     ("allow-reasons", allows::without_reason),
     ("file-length", length::long_files),
     ("twin-testdata", testdata::twins),
+    ("foreign-packages", packages::foreign),
+    ("package-versions", packages::built_twice),
+    ("unused-dependencies", packages::unused),
 ];
 
 fn main() -> ExitCode {

@@ -43,9 +43,9 @@ mod tests {
         };
         let mut sources: Vec<Source> =
             ["a/src/x.rs", "a/src/y.rs", "b/src/z.rs", "b/src/x_tests.rs"].map(source).into();
-        assert!(repeated(&Tree { sources: sources.split_off(0), testdata: Vec::new() }).is_empty());
+        assert!(repeated(&Tree { sources: sources.split_off(0), ..Tree::default() }).is_empty());
         sources = ["a/src/x.rs", "a/src/y.rs", "b/src/z.rs", "b/src/w.rs"].map(source).into();
-        let found = repeated(&Tree { sources, testdata: Vec::new() });
+        let found = repeated(&Tree { sources, ..Tree::default() });
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].key.as_str(), found[0].count), ("Kept", 4));
     }

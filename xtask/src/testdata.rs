@@ -32,7 +32,7 @@ mod tests {
         let file = |path: &str, byte: u8, size: usize| (path.to_owned(), vec![byte; size]);
         let testdata =
             vec![file("a", 1, SMALL), file("b", 1, SMALL), file("c", 2, SMALL), file("d", 3, 3), file("e", 3, 3)];
-        let found = twins(&Tree { sources: Vec::new(), testdata });
+        let found = twins(&Tree { testdata, ..Tree::default() });
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].key.as_str(), found[0].count), ("a", 1));
     }

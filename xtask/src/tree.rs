@@ -5,6 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::packages::{self, Package};
+
 /// A Rust file.
 pub struct Source {
     /// Path below the root of the repository.
@@ -34,24 +36,29 @@ impl Source {
     }
 }
 
-/// All files that checks look at.
+/// All that checks look at.
+#[derive(Default)]
 pub struct Tree {
     /// Rust files, sorted by path.
     pub sources: Vec<Source>,
     /// Paths and contents of files in folders called `testdata`.
     pub testdata: Vec<(String, Vec<u8>)>,
+    /// Paths and texts of the crates' manifests.
+    pub manifests: Vec<(String, String)>,
+    /// Packages that are built, those of the workspace included.
+    pub packages: Vec<Package>,
 }
 
 impl Tree {
     /// Reads the files that git tracks below `root`.
     ///
     /// # Errors
-    /// When git cannot list them or one cannot be read.
+    /// When git or cargo cannot list them, or one cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
         let listed =
             Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output().context("cannot run git")?;
         ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-        let mut tree = Self { sources: Vec::new(), testdata: Vec::new() };
+        let mut tree = Self { packages: packages::read(root)?, ..Self::default() };
         for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
             tree.add(root, path)?;
         }
@@ -64,11 +71,13 @@ impl Tree {
         if !file.exists() {
             return Ok(());
         }
+        let text = || std::fs::read_to_string(&file).with_context(|| path.to_owned());
         if path.split('/').any(|part| part == "testdata") {
             self.testdata.push((path.to_owned(), std::fs::read(&file).with_context(|| path.to_owned())?));
         } else if path.ends_with(".rs") {
-            let text = std::fs::read_to_string(&file).with_context(|| path.to_owned())?;
-            self.sources.push(Source { path: path.to_owned(), text });
+            self.sources.push(Source { path: path.to_owned(), text: text()? });
+        } else if path.ends_with("/Cargo.toml") {
+            self.manifests.push((path.to_owned(), text()?));
         }
         Ok(())
     }
