@@ -7,6 +7,7 @@ pub mod config;
 pub mod cpus;
 pub mod cri;
 pub mod csi;
+mod dbus;
 pub mod devices;
 pub mod env;
 pub mod events;

@@ -181,7 +181,7 @@ impl Kubelet {
             .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?;
         let machine = resources::machine_info(&settings.root_dir);
         let allocatable = resources::allocatable(&machine, &settings.resources);
-        let cgroups = cgroups(&config)?;
+        let cgroups = cgroups(&config, &machine, &runtime).await?;
         limit_pods(kubelet, &cgroups, resources::enforced(&machine, &settings.resources)).await?;
         let version = if resources::cgroup_version() == CgroupVersion::V1 { 1.0 } else { 2.0 };
         crate::metrics::set("kubelet_cgroup_version", "[ALPHA] Version of the host's control groups", &[], version);
@@ -563,17 +563,19 @@ fn identity(
     }
 }
 
-fn cgroups(config: &Config) -> anyhow::Result<Arc<dyn Cgroups>> {
+async fn cgroups(config: &Config, machine: &MachineInfo, runtime: &cri::Client) -> anyhow::Result<Arc<dyn Cgroups>> {
     let kubelet = &config.kubelet;
+    let driver = resources::driver::of_runtime(runtime, &kubelet.cgroup_driver).await?;
     if !kubelet.cgroups_per_qos {
         return Ok(Arc::new(NoCgroups));
     }
-    if kubelet.cgroup_driver != "cgroupfs" {
-        bail!("cgroup driver {:?} is not supported by this kubelet, use \"cgroupfs\"", kubelet.cgroup_driver);
-    }
     let root = if kubelet.cgroup_root.is_empty() { "/" } else { &kubelet.cgroup_root };
-    let tree = FsCgroups::new(root, resources::cgroup_version(), config.settings().resources);
-    Ok(Arc::new(tree.map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
+    let tree = || {
+        let driver = resources::driver::named(&driver)?;
+        let sizes = machine.hugepages.keys().copied().collect();
+        FsCgroups::new(root, resources::cgroup_version(), config.settings().resources, driver, sizes)
+    };
+    Ok(Arc::new(tree().map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
 }
 
 fn make_folders(settings: &Settings) -> anyhow::Result<()> {

@@ -110,6 +110,11 @@ impl Runtime for Client {
         Ok(self.runtime.clone().status(request).await.map_err(error)?.into_inner())
     }
 
+    async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse, CriError> {
+        let request = self.request(v1::RuntimeConfigRequest {});
+        Ok(self.runtime.clone().runtime_config(request).await.map_err(error)?.into_inner())
+    }
+
     async fn update_runtime_config(&self, pod_cidr: &str) -> Result<(), CriError> {
         let request = self.request(v1::UpdateRuntimeConfigRequest {
             runtime_config: Some(v1::RuntimeConfig {

@@ -33,6 +33,10 @@ impl CriError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Rpc { code: "NotFound", .. })
     }
+    /// The runtime does not know the call.
+    pub fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Rpc { code: "Unimplemented", .. })
+    }
     /// The call ran into its deadline.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Rpc { code: "DeadlineExceeded", .. })
@@ -94,6 +98,8 @@ pub trait Runtime: Exec {
     async fn version(&self) -> Result<v1::VersionResponse, CriError>;
     /// Conditions, runtime handlers and features.
     async fn status(&self) -> Result<v1::StatusResponse, CriError>;
+    /// Settings of the runtime that the kubelet must share.
+    async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse, CriError>;
     /// Hands the pod CIDR to the runtime.
     async fn update_runtime_config(&self, pod_cidr: &str) -> Result<(), CriError>;
     /// Makes and starts a sandbox; returns its id.

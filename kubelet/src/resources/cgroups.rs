@@ -1,6 +1,10 @@
 //! The kubelet's cgroup tree on the file system: `<root>/kubepods`, the tiers below it, one cgroup a pod.
 
-use super::limits::{MIN_SHARES, pod_limits, pod_requests, quota, shares};
+use super::control::{Limit, Limits, Quota};
+use super::limits::{MIN_SHARES, pod_huge_pages, pod_limits, pod_requests, quota, shares};
+use super::machine::page_size;
+use super::name::Name;
+use super::systemd::Units;
 use super::{CgroupError, CgroupVersion, Cgroups, QosClass, ResourceConfig, Usage, qos_class};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -10,18 +14,35 @@ use proto::quantity::Quantity as Amount;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Limit of huge pages of a tier: its pods have their own.
+const UNBOUNDED_HUGE_PAGES: u64 = 1 << 62;
 
 /// Rounds of killing before a cgroup that does not empty is given up until the next call.
 const KILL_ROUNDS: usize = 50;
 const KILL_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
+/// Program that makes cgroups.
+#[derive(Clone)]
+pub enum Driver {
+    /// This kubelet itself, by folders.
+    Cgroupfs,
+    /// systemd, by slices.
+    Systemd(Arc<dyn Units>),
+}
+
 /// The real tree.
 pub struct FsCgroups {
     /// Mount points: one on v2, one a controller on v1.
     mounts: Vec<PathBuf>,
-    root: String,
+    /// The cgroup of all pods.
+    kubepods: Name,
+    driver: Driver,
     version: CgroupVersion,
     config: ResourceConfig,
+    /// Sizes of huge pages that the machine has, in bytes.
+    page_sizes: Vec<u64>,
 }
 
 impl FsCgroups {
@@ -29,8 +50,15 @@ impl FsCgroups {
     ///
     /// # Errors
     /// The root does not exist, as upstream refuses it too.
-    pub fn new(root: &str, version: CgroupVersion, config: ResourceConfig) -> Result<Self, CgroupError> {
-        Self::at(Path::new("/sys/fs/cgroup"), root, version, config)
+    pub fn new(
+        root: &str,
+        version: CgroupVersion,
+        config: ResourceConfig,
+        driver: Driver,
+        page_sizes: Vec<u64>,
+    ) -> Result<Self, CgroupError> {
+        let tree = Self::at(Path::new("/sys/fs/cgroup"), root, version, config)?;
+        Ok(Self { driver, page_sizes, ..tree })
     }
 
     pub(super) fn at(
@@ -43,178 +71,231 @@ impl FsCgroups {
             CgroupVersion::V2 => vec![base.to_path_buf()],
             CgroupVersion::V1 => v1_mounts(base),
         };
-        let root = format!("/{}", root.trim_matches('/'));
-        let tree = Self { mounts, root, version, config };
-        let missing = tree.mounts.iter().map(|mount| join(mount, &tree.root)).find(|path| !path.is_dir());
-        match missing {
-            Some(_) => Err(CgroupError(format!("invalid configuration: cgroup-root [{:?}] doesn't exist", tree.root))),
-            None => Ok(tree),
+        let root = Name::of_path(root);
+        let path = root.cgroupfs();
+        if mounts.iter().any(|mount| !join(mount, &path).is_dir()) {
+            return Err(CgroupError(format!("invalid configuration: cgroup-root [{path:?}] doesn't exist")));
         }
+        let (kubepods, driver) = (root.child("kubepods"), Driver::Cgroupfs);
+        Ok(Self { mounts, kubepods, driver, version, config, page_sizes: Vec::new() })
     }
 
-    fn kubepods(&self) -> String {
-        format!("{}/kubepods", self.root.trim_end_matches('/'))
+    #[cfg(test)]
+    pub(super) fn driven_by(self, driver: Driver, page_sizes: &[u64]) -> Self {
+        Self { driver, page_sizes: page_sizes.to_vec(), ..self }
     }
 
-    fn tier(&self, class: QosClass) -> String {
+    fn tier(&self, class: QosClass) -> Name {
         match class {
-            QosClass::Guaranteed => self.kubepods(),
-            QosClass::Burstable => format!("{}/burstable", self.kubepods()),
-            QosClass::BestEffort => format!("{}/besteffort", self.kubepods()),
+            QosClass::Guaranteed => self.kubepods.clone(),
+            QosClass::Burstable => self.kubepods.child("burstable"),
+            QosClass::BestEffort => self.kubepods.child("besteffort"),
         }
     }
 
-    fn tiers(&self) -> [String; 3] {
+    fn tiers(&self) -> [Name; 3] {
         [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort].map(|class| self.tier(class))
     }
 
-    fn ensure(&self, path: &str) -> Result<(), CgroupError> {
-        for mount in &self.mounts {
-            let folder = join(mount, path);
-            if folder.is_dir() {
-                continue;
-            }
-            fs::create_dir_all(&folder)
+    fn pod(&self, pod: &Pod) -> Name {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.tier(qos_class(pod)).child(&format!("pod{uid}"))
+    }
+
+    /// A cgroup's path below the mounts.
+    fn path(&self, name: &Name) -> String {
+        match &self.driver {
+            Driver::Cgroupfs => name.cgroupfs(),
+            Driver::Systemd(_) => name.systemd(),
+        }
+    }
+
+    fn ensure(&self, name: &Name) -> Result<(), CgroupError> {
+        let path = self.path(name);
+        let folders: Vec<PathBuf> = self.mounts.iter().map(|mount| join(mount, &path)).collect();
+        if folders.iter().all(|folder| folder.is_dir()) {
+            return Ok(());
+        }
+        if let (Driver::Systemd(units), Some((unit, parent))) = (&self.driver, name.unit()) {
+            units.start_slice(&unit, &parent, self.version)?;
+        }
+        for (mount, folder) in self.mounts.iter().zip(&folders) {
+            fs::create_dir_all(folder)
                 .map_err(|error| CgroupError(format!("cannot create cgroup {}: {error}", folder.display())))?;
-            inherit(mount, path);
+            inherit(mount, &path);
         }
         Ok(())
     }
 
-    /// Writes a control file wherever its controller has one. A value the kernel refuses is an error only for
-    /// limits; a controller that is not there has no limit to set.
-    fn set(&self, path: &str, file: &str, value: &str) -> Result<(), CgroupError> {
-        for folder in self.mounts.iter().map(|mount| join(mount, path)) {
-            let file = folder.join(file);
-            if file.exists() {
-                fs::write(&file, value)
-                    .map_err(|error| CgroupError(format!("cannot write {value} to {}: {error}", file.display())))?;
+    /// Gives a cgroup its limits. A value the kernel refuses is an error; a controller that is not there has no limit
+    /// to set. systemd is told first: what it does not know it would take back at its next reload.
+    fn limit(&self, name: &Name, limits: &Limits) -> Result<(), CgroupError> {
+        if let (Driver::Systemd(units), Some((unit, _))) = (&self.driver, name.unit()) {
+            units.set_properties(&unit, limits.properties(self.version))?;
+        }
+        let path = self.path(name);
+        for (file, value) in limits.files(self.version) {
+            for folder in self.mounts.iter().map(|mount| join(mount, &path)) {
+                let file = folder.join(&file);
+                if file.exists() {
+                    fs::write(&file, &value)
+                        .map_err(|error| CgroupError(format!("cannot write {value} to {}: {error}", file.display())))?;
+                }
             }
         }
         Ok(())
     }
 
-    fn set_shares(&self, path: &str, shares: i64) -> Result<(), CgroupError> {
-        match self.version {
-            CgroupVersion::V1 => self.set(path, "cpu.shares", &shares.to_string()),
-            CgroupVersion::V2 => self.set(path, "cpu.weight", &weight(shares).to_string()),
-        }
-    }
-
-    fn set_memory(&self, path: &str, bytes: Option<i64>) -> Result<(), CgroupError> {
-        let (file, unlimited) = match self.version {
-            CgroupVersion::V1 => ("memory.limit_in_bytes", "-1"),
-            CgroupVersion::V2 => ("memory.max", "max"),
-        };
-        self.set(path, file, &bytes.map_or_else(|| unlimited.to_owned(), |bytes| bytes.to_string()))
-    }
-
-    fn set_quota(&self, path: &str, milli_cpu: Option<i64>) -> Result<(), CgroupError> {
+    fn quota(&self, milli_cpu: Option<i64>) -> Quota {
         let period = self.config.cpu_cfs_quota_period_us;
-        let quota = milli_cpu.filter(|_| self.config.cpu_cfs_quota).map(|cpu| quota(cpu, period));
-        if self.version == CgroupVersion::V2 {
-            let quota = quota.map_or_else(|| "max".to_owned(), |quota| quota.to_string());
-            return self.set(path, "cpu.max", &format!("{quota} {period}"));
-        }
-        self.set(path, "cpu.cfs_period_us", &period.to_string())?;
-        self.set(path, "cpu.cfs_quota_us", &quota.unwrap_or(-1).to_string())
+        let micros = milli_cpu.filter(|_| self.config.cpu_cfs_quota).map(|cpu| quota(cpu, period));
+        Quota { micros: micros.map_or(Limit::None, Limit::Is), period }
+    }
+
+    /// Limits of huge pages: sizes that are not named get none.
+    fn huge_pages(&self, of: impl Fn(u64) -> Option<u64>) -> BTreeMap<u64, u64> {
+        self.page_sizes.iter().map(|size| (*size, of(*size).unwrap_or(0))).collect()
     }
 
     /// A limit as the kernel has it; none where there is no limit.
-    fn limit(&self, path: &str, file: &str) -> Option<i64> {
-        let files = self.mounts.iter().map(|mount| join(mount, path).join(file));
+    fn current(&self, name: &Name, file: &str) -> Option<i64> {
+        let path = self.path(name);
+        let files = self.mounts.iter().map(|mount| join(mount, &path).join(file));
         let text = files.filter_map(|file| fs::read_to_string(file).ok()).next()?;
         text.split_whitespace().next()?.parse().ok().filter(|limit| *limit >= 0)
     }
 
-    /// A pod's cgroups in whichever tier they are; the pod object may be gone.
-    fn folders(&self, pod_uid: &str) -> Vec<PathBuf> {
-        let name = format!("pod{pod_uid}");
-        let folder = |mount: &PathBuf, tier: &String| join(mount, tier).join(&name);
-        let all = self.mounts.iter().flat_map(|mount| self.tiers().map(|tier| folder(mount, &tier)));
-        all.filter(|folder| folder.is_dir()).collect()
+    /// A pod's cgroups in whichever tier they are, with their folders; the pod object may be gone.
+    fn found(&self, pod_uid: &str) -> Vec<(Name, PathBuf)> {
+        let names = self.tiers().map(|tier| tier.child(&format!("pod{pod_uid}")));
+        let folders = |name: Name| {
+            let path = self.path(&name);
+            self.mounts.iter().map(move |mount| (name.clone(), join(mount, &path)))
+        };
+        names.into_iter().flat_map(folders).filter(|(_, folder)| folder.is_dir()).collect()
+    }
+
+    /// Empties and removes one of a pod's cgroups.
+    fn remove(&self, name: &Name, folder: &Path) -> Result<(), CgroupError> {
+        for pid in pids(folder) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
+        if let (Driver::Systemd(units), Some((unit, _))) = (&self.driver, name.unit()) {
+            units.stop(&unit)?;
+        }
+        match remove_tree(folder) {
+            // systemd has removed it with its slice.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            done => done.map_err(|error| CgroupError(error.to_string())),
+        }
+    }
+
+    /// Uid of the pod whose cgroup a tier's folder is.
+    fn uid(&self, tier: &Name, folder: &str) -> Option<String> {
+        let name = match &self.driver {
+            Driver::Cgroupfs => folder.to_owned(),
+            Driver::Systemd(_) => Name::of_slice(folder).last_below(tier)?,
+        };
+        name.strip_prefix("pod").map(str::to_owned)
     }
 }
 
 impl Cgroups for FsCgroups {
-    fn ensure_tree(&self, allocatable: &BTreeMap<String, Quantity>) -> Result<(), CgroupError> {
-        for path in self.tiers() {
-            self.ensure(&path)?;
+    fn ensure_tree(&self, enforced: &BTreeMap<String, Quantity>) -> Result<(), CgroupError> {
+        for name in self.tiers() {
+            self.ensure(&name)?;
         }
-        let amount = |name: &str| allocatable.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
-        if let Some(cpu) = amount("cpu") {
-            self.set_shares(&self.kubepods(), shares(cpu.milli_value()))?;
-        }
-        self.set_memory(&self.kubepods(), amount("memory").map(|memory| memory.value()))?;
-        self.set_shares(&self.tier(QosClass::BestEffort), MIN_SHARES)
+        let amount = |name: &str| enforced.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+        let bytes = |size: u64| {
+            let amount = amount(&format!("hugepages-{}", page_size(size)))?;
+            u64::try_from(amount.value()).ok()
+        };
+        let whole = Limits {
+            shares: amount("cpu").map(|cpu| shares(cpu.milli_value())),
+            memory: Some(amount("memory").map_or(Limit::None, |memory| Limit::Is(memory.value()))),
+            pids: amount("pid").map(|pids| pids.value()),
+            huge_pages: if enforced.is_empty() { BTreeMap::new() } else { self.huge_pages(bytes) },
+            // Without this systemd takes the controller of processors from pods when it reloads.
+            cpus: matches!(self.driver, Driver::Systemd(_)).then(super::machine::online_cpus).flatten(),
+            ..Limits::default()
+        };
+        self.limit(&self.kubepods, &whole)?;
+        let unbounded = self.huge_pages(|_| Some(UNBOUNDED_HUGE_PAGES));
+        let burstable = Limits { huge_pages: unbounded.clone(), ..Limits::default() };
+        self.limit(&self.tier(QosClass::Burstable), &burstable)?;
+        let best_effort = Limits { shares: Some(MIN_SHARES), huge_pages: unbounded, ..Limits::default() };
+        self.limit(&self.tier(QosClass::BestEffort), &best_effort)
     }
 
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError> {
         let burstable = active.iter().filter(|pod| qos_class(pod) == QosClass::Burstable);
         let cpu = burstable.filter_map(|pod| pod_requests(pod.spec.as_ref()?).cpu).fold(0, i64::saturating_add);
-        self.set_shares(&self.tier(QosClass::Burstable), shares(cpu))
+        self.limit(&self.tier(QosClass::Burstable), &Limits { shares: Some(shares(cpu)), ..Limits::default() })
     }
 
     fn ensure_pod(&self, pod: &Pod) -> Result<(), CgroupError> {
         let Some(spec) = &pod.spec else { return Ok(()) };
-        let path = self.pod_parent(pod);
-        self.ensure(&path)?;
-        let limits = pod_limits(spec);
-        let cpu = pod_requests(spec).cpu.or(limits.cpu).unwrap_or(0);
-        self.set_shares(&path, shares(cpu))?;
-        self.set_quota(&path, limits.cpu)?;
-        self.set_memory(&path, limits.memory)?;
-        if self.config.pod_pids_limit > 0 {
-            self.set(&path, "pids.max", &self.config.pod_pids_limit.to_string())?;
-        }
-        Ok(())
+        let name = self.pod(pod);
+        self.ensure(&name)?;
+        let most = pod_limits(spec);
+        let cpu = pod_requests(spec).cpu.or(most.cpu).unwrap_or(0);
+        let limits = Limits {
+            shares: Some(shares(cpu)),
+            quota: Some(self.quota(most.cpu)),
+            memory: Some(most.memory.map_or(Limit::None, Limit::Is)),
+            pids: Some(self.config.pod_pids_limit).filter(|pids| *pids > 0),
+            huge_pages: self.huge_pages(|size| pod_huge_pages(spec, size)),
+            cpus: None,
+        };
+        self.limit(&name, &limits)
     }
 
     fn grow_pod(&self, pod: &Pod) -> Result<(), CgroupError> {
         let Some(spec) = &pod.spec else { return Ok(()) };
-        let path = self.pod_parent(pod);
-        let limits = pod_limits(spec);
+        let name = self.pod(pod);
+        let most = pod_limits(spec);
         let period = self.config.cpu_cfs_quota_period_us;
         let [cpu, memory] = match self.version {
             CgroupVersion::V1 => ["cpu.cfs_quota_us", "memory.limit_in_bytes"],
             CgroupVersion::V2 => ["cpu.max", "memory.max"],
         };
-        if raises(self.limit(&path, cpu), limits.cpu.map(|cpu| quota(cpu, period))) {
-            self.set_quota(&path, limits.cpu)?;
+        let mut limits = Limits::default();
+        if raises(self.current(&name, cpu), most.cpu.map(|cpu| quota(cpu, period))) {
+            limits.quota = Some(self.quota(most.cpu));
         }
-        if raises(self.limit(&path, memory), limits.memory) {
-            self.set_memory(&path, limits.memory)?;
+        if raises(self.current(&name, memory), most.memory) {
+            limits.memory = Some(most.memory.map_or(Limit::None, Limit::Is));
         }
-        Ok(())
+        self.limit(&name, &limits)
     }
 
     fn pod_parent(&self, pod: &Pod) -> String {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        format!("{}/pod{uid}", self.tier(qos_class(pod)))
+        self.path(&self.pod(pod))
     }
 
     fn remove_pod(&self, pod_uid: &str) -> Result<(), CgroupError> {
+        let mut problem = String::new();
         for _ in 0..KILL_ROUNDS {
-            let folders = self.folders(pod_uid);
-            let pids: BTreeSet<i32> = folders.iter().flat_map(|folder| pids(folder)).collect();
-            for pid in &pids {
-                kill(Pid::from_raw(*pid), Signal::SIGKILL).ok();
-            }
-            let stubborn = folders.iter().filter(|folder| remove_tree(folder).is_err()).count();
-            if stubborn == 0 {
-                return Ok(());
+            let found = self.found(pod_uid);
+            let failed = found.iter().filter_map(|(name, folder)| self.remove(name, folder).err());
+            match failed.last() {
+                None => return Ok(()),
+                Some(error) => problem = error.to_string(),
             }
             std::thread::sleep(KILL_PAUSE);
         }
-        Err(CgroupError(format!("cgroup of pod {pod_uid} does not become empty")))
+        Err(CgroupError(format!("cgroup of pod {pod_uid} does not become empty: {problem}")))
     }
 
     fn pods(&self) -> Vec<String> {
         let mut uids = BTreeSet::new();
-        for folder in self.mounts.iter().flat_map(|mount| self.tiers().map(|tier| join(mount, &tier))) {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                uids.extend(name.to_str().and_then(|name| name.strip_prefix("pod")).map(str::to_owned));
+        for tier in self.tiers() {
+            let path = self.path(&tier);
+            for entry in
+                self.mounts.iter().filter_map(|mount| fs::read_dir(join(mount, &path)).ok()).flatten().flatten()
+            {
+                let folder = entry.file_name();
+                uids.extend(folder.to_str().and_then(|folder| self.uid(&tier, folder)));
             }
         }
         uids.into_iter().collect()
@@ -315,10 +396,6 @@ fn inherit(mount: &Path, path: &str) {
 /// Whether `wanted` allows more than `now`; none is no limit.
 fn raises(now: Option<i64>, wanted: Option<i64>) -> bool {
     now.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now))
-}
-
-fn weight(shares: i64) -> i64 {
-    1 + (shares - 2) * 9999 / 262_142
 }
 
 fn stat_value(text: &str, name: &str) -> Option<u64> {

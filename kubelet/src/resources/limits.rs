@@ -136,6 +136,22 @@ pub fn pod_limits(spec: &PodSpec) -> Amounts {
     }
 }
 
+/// Bytes of huge pages of a size that a pod may have at its peak; none where it asks for none.
+pub(super) fn pod_huge_pages(spec: &PodSpec, size: u64) -> Option<u64> {
+    let name = format!("hugepages-{}", page_size(size));
+    let amount = |resources: Option<&ResourceRequirements>| {
+        let resources = resources?;
+        let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref()?.get(&name)?.0.parse::<Amount>().ok();
+        let amount = of(&resources.requests).or_else(|| of(&resources.limits))?;
+        u64::try_from(amount.value()).ok()
+    };
+    let summed = || {
+        let of = |container: &Container| amount(container.resources.as_ref()).unwrap_or(0);
+        at_peak(spec, of, u64::saturating_add, u64::max)
+    };
+    Some(amount(spec.resources.as_ref()).unwrap_or_else(summed)).filter(|bytes| *bytes > 0)
+}
+
 pub(super) fn shares(milli_cpu: i64) -> i64 {
     (milli_cpu.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }

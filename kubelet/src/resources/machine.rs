@@ -16,6 +16,7 @@ pub fn machine_info(root_dir: &Path) -> MachineInfo {
         cpu_millis: cpus(&online).unwrap_or_else(own_cpus).saturating_mul(1000),
         memory: meminfo_bytes(&meminfo, "MemTotal:"),
         swap: meminfo_bytes(&meminfo, "SwapTotal:"),
+        max_pids: max_pids(Path::new("/proc/sys/kernel")),
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
         ephemeral_storage: filesystem_bytes(root_dir),
         machine_id: first_of(&["/etc/machine-id", "/var/lib/dbus/machine-id"]),
@@ -35,6 +36,17 @@ fn cpus(list: &str) -> Option<u64> {
 /// The processors that this process may use: fewer than the machine has where it is held to some.
 fn own_cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
+}
+
+/// The machine's processors, where the kernel tells.
+pub(super) fn online_cpus() -> Option<CpuSet> {
+    fs::read_to_string("/sys/devices/system/cpu/online").ok()?.parse().ok()
+}
+
+/// The lower of the kernel's two limits for tasks; zero where neither is told.
+fn max_pids(folder: &Path) -> u64 {
+    let limits = ["pid_max", "threads-max"].map(|file| fs::read_to_string(folder.join(file)).ok());
+    limits.into_iter().flatten().filter_map(|text| text.trim().parse().ok()).min().unwrap_or(0)
 }
 
 fn first_of(paths: &[&str]) -> String {
@@ -112,6 +124,10 @@ pub fn enforced(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<Stri
     let mut amounts = hugepage_amounts(machine);
     amounts.insert("cpu".into(), millis(machine.cpu_millis.saturating_sub(cpu)));
     amounts.insert("memory".into(), kibibytes(machine.memory.saturating_sub(memory)));
+    if machine.max_pids > 0 {
+        let pids = u64::try_from(reserved(config, "pid").value()).unwrap_or_default();
+        amounts.insert("pid".into(), Quantity(machine.max_pids.saturating_sub(pids).to_string()));
+    }
     amounts
 }
 

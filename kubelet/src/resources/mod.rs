@@ -6,12 +6,16 @@
 //! [`machine_info`] is pure.
 
 mod cgroups;
+mod control;
+pub mod driver;
 mod limits;
 mod machine;
+mod name;
+pub mod systemd;
 #[cfg(test)]
 mod tests;
 
-pub use cgroups::{FsCgroups, NoCgroups};
+pub use cgroups::{Driver, FsCgroups, NoCgroups};
 pub use limits::{Amounts, at_peak, container_resources, pod_limits, qos_class, sandbox_resources};
 pub use machine::{allocatable, capacity, cgroup_version, enforced, machine_info};
 
@@ -50,6 +54,8 @@ pub struct MachineInfo {
     pub memory: u64,
     /// Bytes of swap.
     pub swap: u64,
+    /// Tasks that the kernel can number at once.
+    pub max_pids: u64,
     /// Page size in bytes → number of pages configured.
     pub hugepages: BTreeMap<u64, u64>,
     /// Bytes of the file system that holds the root directory.
@@ -123,11 +129,11 @@ pub struct Usage {
 }
 
 /// The cgroup tree of the kubelet. Blocking file operations; call from `spawn_blocking`.
-/// Implementations: the real one (`FsCgroups::new(root, version, per_qos, ResourceConfig)`) and a no-op for
+/// Implementations: the real one ([`FsCgroups`]) and a no-op for
 /// `--cgroups-per-qos=false`.
 pub trait Cgroups: Send + Sync {
-    /// Creates the node (`kubepods`) and tier cgroups and sets the node's allocatable limits.
-    fn ensure_tree(&self, allocatable: &BTreeMap<String, Quantity>) -> Result<(), CgroupError>;
+    /// Creates the node (`kubepods`) and tier cgroups and holds them to `enforced`, where it names anything.
+    fn ensure_tree(&self, enforced: &BTreeMap<String, Quantity>) -> Result<(), CgroupError>;
     /// Recomputes the tiers' cpu shares from the pods that run.
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError>;
     /// Creates the pod's cgroup with its limits; idempotent.
@@ -135,7 +141,8 @@ pub trait Cgroups: Send + Sync {
     /// Raises those limits of the pod's cgroup that are lower than what the pod has now: its containers, which are
     /// still to be resized, must stay below it all the time.
     fn grow_pod(&self, pod: &Pod) -> Result<(), CgroupError>;
-    /// The value for the CRI's `cgroup_parent`: `/kubepods/burstable/pod<uid>` (cgroupfs driver), empty when pods
+    /// The value for the CRI's `cgroup_parent`: `/kubepods/burstable/pod<uid>` (cgroupfs driver),
+    /// `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice` (systemd driver), empty when pods
     /// have no cgroup of their own.
     fn pod_parent(&self, pod: &Pod) -> String;
     /// Kills what is left in the pod's cgroup and removes it from every hierarchy; idempotent.

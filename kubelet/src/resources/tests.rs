@@ -28,7 +28,13 @@ fn config() -> ResourceConfig {
 }
 
 fn machine() -> MachineInfo {
-    MachineInfo { cpu_millis: 2000, memory: 1 << 30, ephemeral_storage: 1000 * 1024, ..MachineInfo::default() }
+    MachineInfo {
+        cpu_millis: 2000,
+        memory: 1 << 30,
+        max_pids: 4000,
+        ephemeral_storage: 1000 * 1024,
+        ..MachineInfo::default()
+    }
 }
 
 #[test]
@@ -80,6 +86,7 @@ fn allocatable_is_capacity_without_reservations_and_thresholds() {
 fn enforced_memory_leaves_the_eviction_threshold_to_eviction() {
     let text = |map: BTreeMap<String, Quantity>, name: &str| map[name].0.clone();
     assert_eq!(text(enforced(&machine(), &config()), "cpu"), "1900m");
+    assert_eq!(text(enforced(&machine(), &config()), "pid"), "4000");
     let (enforced, told) = (enforced(&machine(), &config()), allocatable(&machine(), &config()));
     assert_eq!(text(enforced, "memory"), format!("{}Ki", 1_048_576 - 1024));
     assert_ne!(text(told, "memory"), format!("{}Ki", 1_048_576 - 1024));
@@ -108,4 +115,80 @@ fn a_missing_root_is_refused() {
     let error =
         FsCgroups::at(std::path::Path::new("/nowhere"), "/x", CgroupVersion::V2, config()).err().expect("error");
     assert_eq!(error.to_string(), "invalid configuration: cgroup-root [\"/x\"] doesn't exist");
+}
+
+/// A systemd that makes the folders of its slices.
+#[derive(Default)]
+struct Slices {
+    base: std::path::PathBuf,
+    asked: parking_lot::Mutex<Vec<String>>,
+}
+
+impl Slices {
+    fn folder(&self, unit: &str) -> std::path::PathBuf {
+        self.base.join(name::Name::of_slice(unit).systemd().trim_start_matches('/'))
+    }
+}
+
+impl systemd::Units for Slices {
+    fn start_slice(&self, unit: &str, parent: &str, _: CgroupVersion) -> Result<(), CgroupError> {
+        self.asked.lock().push(format!("start {unit} in {parent}"));
+        let folder = self.folder(unit);
+        std::fs::create_dir_all(&folder).expect("folder");
+        for file in ["memory.max", "hugetlb.2MB.max"] {
+            std::fs::write(folder.join(file), "").expect("file");
+        }
+        Ok(())
+    }
+
+    fn set_properties(
+        &self,
+        unit: &str,
+        properties: Vec<(&'static str, systemd::Property)>,
+    ) -> Result<(), CgroupError> {
+        let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
+        self.asked.lock().push(format!("set {unit} {}", names.join(",")));
+        Ok(())
+    }
+
+    fn stop(&self, unit: &str) -> Result<(), CgroupError> {
+        self.asked.lock().push(format!("stop {unit}"));
+        std::fs::remove_dir_all(self.folder(unit)).map_err(|error| CgroupError(error.to_string()))
+    }
+}
+
+#[test]
+fn systemd_makes_the_slices_of_pods() {
+    let folder = tempfile::tempdir().expect("folder");
+    let slices = std::sync::Arc::new(Slices { base: folder.path().to_owned(), ..Slices::default() });
+    let tree = FsCgroups::at(folder.path(), "/", CgroupVersion::V2, config()).expect("tree");
+    let tree = tree.driven_by(Driver::Systemd(std::sync::Arc::clone(&slices) as _), &[2 << 20]);
+    tree.ensure_tree(&enforced(&machine(), &config())).expect("tree");
+    let mut pod = pod(json!([container(json!({"cpu": "500m", "hugepages-2Mi": "4Mi"}), json!({"memory": "1Mi"}))]));
+    pod.metadata.uid = Some("1-2".to_owned());
+    tree.ensure_pod(&pod).expect("pod");
+    tree.ensure_pod(&pod).expect("pod again");
+    let parent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice";
+    assert_eq!(tree.pod_parent(&pod), parent);
+    let read = |path: &str| std::fs::read_to_string(folder.path().join(path)).expect("file");
+    assert_eq!(read(&format!("{}/memory.max", &parent[1..])), "1048576");
+    assert_eq!(read(&format!("{}/hugetlb.2MB.max", &parent[1..])), "4194304");
+    assert_eq!(read("kubepods.slice/kubepods-burstable.slice/hugetlb.2MB.max"), (1_u64 << 62).to_string());
+    assert_eq!(tree.pods(), ["1-2"]);
+    tree.remove_pod("1-2").expect("removed");
+    tree.remove_pod("1-2").expect("removed already");
+    assert!(tree.pods().is_empty());
+    let asked = slices.asked.lock().clone();
+    let started: Vec<&str> = asked.iter().filter_map(|line| line.strip_prefix("start ")).collect();
+    assert_eq!(
+        started,
+        [
+            "kubepods.slice in -.slice",
+            "kubepods-burstable.slice in kubepods.slice",
+            "kubepods-besteffort.slice in kubepods.slice",
+            "kubepods-burstable-pod1_2.slice in kubepods-burstable.slice",
+        ]
+    );
+    assert!(asked.iter().any(|line| line.starts_with("set kubepods.slice MemoryMax,CPUWeight")), "{asked:?}");
+    assert_eq!(asked.iter().filter(|line| line.starts_with("stop ")).count(), 1);
 }
