@@ -8,6 +8,7 @@ mod arrows;
 mod budget;
 mod docs;
 mod length;
+mod lock;
 mod names;
 mod packages;
 mod specification;

@@ -1,11 +1,6 @@
 //! Packages of other people: their licences and sources, versions that are built twice, and dependencies that no file uses.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use crate::budget::Finding;
 use crate::tree::Tree;
@@ -26,36 +21,6 @@ const LICENCES: [&str; 11] = [
 ];
 /// The one place that packages come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-
-/// A package that is built for this machine.
-pub struct Package {
-    name: String,
-    version: String,
-    licence: String,
-    /// `None` for crates of the workspace.
-    source: Option<String>,
-}
-
-/// Reads what is built, from the lock file, without the network.
-///
-/// # Errors
-/// When cargo cannot say it.
-pub fn read(root: &Path) -> Result<Vec<Package>> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let arguments = ["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform", &target];
-    let told = Command::new(env!("CARGO")).current_dir(root).args(arguments).output().context("cannot run cargo")?;
-    ensure!(told.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&told.stderr));
-    let metadata: Value = serde_json::from_slice(&told.stdout)?;
-    let packages = metadata["packages"].as_array().context("cargo metadata names packages")?;
-    let text = |package: &Value, field: &str| package[field].as_str().map(str::to_owned);
-    let package = |one: &Value| Package {
-        name: text(one, "name").unwrap_or_default(),
-        version: text(one, "version").unwrap_or_default(),
-        licence: text(one, "license").unwrap_or_default(),
-        source: text(one, "source"),
-    };
-    Ok(packages.iter().map(package).collect())
-}
 
 /// Names packages whose licence or source is not on the list.
 pub fn foreign(tree: &Tree) -> Vec<Finding> {
@@ -122,6 +87,7 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Package;
     use crate::tree::Source;
 
     fn package(name: &str, version: &str, licence: &str, source: Option<&str>) -> Package {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::packages::{self, Package};
+use crate::lock::{self, Package};
 
 /// A Rust file.
 pub struct Source {
@@ -58,7 +58,7 @@ impl Tree {
         let listed =
             Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output().context("cannot run git")?;
         ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-        let mut tree = Self { packages: packages::read(root)?, ..Self::default() };
+        let mut tree = Self { packages: lock::read(root)?, ..Self::default() };
         for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
             tree.add(root, path)?;
         }
