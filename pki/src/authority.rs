@@ -1,0 +1,287 @@
+//! Certificate authorities on disk, and the certificates that they sign.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyUsagePurpose, SanType,
+};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::Pem;
+
+use crate::files::{PUBLIC, SECRET, extended, read, write};
+use crate::keys::{Algorithm, Key};
+
+/// How far before now certificates begin, for clocks that are late: kubeadm's `CertificateBackdate`.
+pub const BACKDATE: Duration = Duration::from_secs(5 * 60);
+/// How long an authority lasts: kubeadm's `CACertificateValidityPeriod`.
+pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+/// How long a certificate lasts: kubeadm's `CertificateValidityPeriod`.
+pub const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Uses of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// By clients.
+    Client,
+    /// By servers.
+    Server,
+    /// By servers that are clients of each other.
+    Both,
+}
+
+/// A certificate to be made.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Common name of the subject: the user, of a client.
+    pub common_name: String,
+    /// Organizations of the subject: the groups, of a client.
+    pub organizations: Vec<String>,
+    /// DNS names and addresses of a server.
+    pub names: Vec<String>,
+    /// Uses of it.
+    pub usage: Usage,
+}
+
+impl Leaf {
+    /// The certificate of a client.
+    #[must_use]
+    pub fn client(common_name: &str, organization: Option<&str>) -> Self {
+        Self {
+            common_name: common_name.to_owned(),
+            organizations: organization.map(str::to_owned).into_iter().collect(),
+            names: Vec::new(),
+            usage: Usage::Client,
+        }
+    }
+
+    /// The certificate of a server with these DNS names and addresses.
+    #[must_use]
+    pub fn server(common_name: &str, names: Vec<String>) -> Self {
+        Self { common_name: common_name.to_owned(), organizations: Vec::new(), names, usage: Usage::Server }
+    }
+
+    /// The demand that a certificate was made of.
+    ///
+    /// # Errors
+    /// When it has a name of another kind than DNS names and addresses, or no common name.
+    pub fn of(certificate: &X509Certificate) -> Result<Self> {
+        let subject = certificate.subject();
+        let common_name = subject.iter_common_name().next().context("has no common name")?.as_str()?.to_owned();
+        let organizations = subject.iter_organization().map(|name| name.as_str().map(str::to_owned));
+        let mut names = Vec::new();
+        for name in certificate.subject_alternative_name()?.iter().flat_map(|names| &names.value.general_names) {
+            names.push(match name {
+                GeneralName::DNSName(name) => (*name).to_owned(),
+                GeneralName::IPAddress(bytes) => {
+                    address(bytes).context("has an address of no known length")?.to_string()
+                }
+                other => bail!("has a name that is neither of DNS nor an address: {other}"),
+            });
+        }
+        let usages = certificate.extended_key_usage()?.context("says nothing of its uses")?.value;
+        let usage = match (usages.client_auth, usages.server_auth) {
+            (true, true) => Usage::Both,
+            (_, true) => Usage::Server,
+            _ => Usage::Client,
+        };
+        Ok(Self { common_name, organizations: organizations.collect::<Result<_, _>>()?, names, usage })
+    }
+
+    /// What is asked of the authority.
+    ///
+    /// # Errors
+    /// When a name is neither an address nor one that a certificate can hold.
+    pub fn params(&self) -> Result<CertificateParams> {
+        let mut params = named(&self.common_name, &self.organizations);
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        if self.usage != Usage::Client {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        if self.usage != Usage::Server {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        }
+        for name in &self.names {
+            let name = match name.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.as_str().try_into().with_context(|| format!("{name} is no name"))?),
+            };
+            if !params.subject_alt_names.contains(&name) {
+                params.subject_alt_names.push(name);
+            }
+        }
+        Ok(params)
+    }
+}
+
+/// A certificate and its key, as PEM.
+pub struct Issued {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// A certificate authority.
+pub struct Authority {
+    /// Its certificate.
+    pub certificate_pem: String,
+    file: PathBuf,
+    key: Option<Key>,
+}
+
+impl Authority {
+    /// The authority of `stem`.crt and `stem`.key. Without a certificate it is made; without a key alone it is somebody
+    /// else's, and signs nothing here.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, the certificate is none of an authority, or the key is another's.
+    pub fn open_or_create(stem: &Path, common_name: &str, algorithm: Algorithm, validity: Duration) -> Result<Self> {
+        let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
+        if !certificate.exists() {
+            ensure!(!key.exists(), "{} is there without {}", key.display(), certificate.display());
+            let made = Key::generate(algorithm)?;
+            let mut params = named(common_name, &[]);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.key_usages =
+                vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+            params.subject_alt_names = vec![SanType::DnsName(common_name.try_into()?)];
+            limit(&mut params, validity)?;
+            // The key first: a certificate without a key would be an authority of somebody else.
+            write(&key, &made.pem, SECRET)?;
+            write(&certificate, &params.self_signed(&made.pair)?.pem(), PUBLIC)?;
+        }
+        Self::open(stem)
+    }
+
+    /// The authority that is there.
+    ///
+    /// # Errors
+    /// See [`Authority::open_or_create`].
+    pub fn open(stem: &Path) -> Result<Self> {
+        let (file, key) = (extended(stem, "crt"), extended(stem, "key"));
+        let certificate_pem = read(&file)?;
+        let parsed = parse(&certificate_pem).with_context(|| file.display().to_string())?;
+        let x509 = parsed.parse_x509().with_context(|| file.display().to_string())?;
+        ensure!(x509.is_ca(), "{} is not the certificate of an authority", file.display());
+        let key = if key.exists() {
+            let own = Key::from_pem(&read(&key)?).with_context(|| key.display().to_string())?;
+            let same = x509.public_key().subject_public_key.data == own.pair.public_key_raw();
+            ensure!(same, "{} is not the key of {}", key.display(), file.display());
+            Some(own)
+        } else {
+            None
+        };
+        Ok(Self { certificate_pem, file, key })
+    }
+
+    /// Whether its key is elsewhere: it signs nothing here.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        self.key.is_none()
+    }
+
+    /// Makes a key and signs a certificate for it that lasts `validity` from now on, and no longer than the authority.
+    ///
+    /// # Errors
+    /// When the authority's key is elsewhere or the authority has expired.
+    pub fn issue(&self, mut params: CertificateParams, algorithm: Algorithm, validity: Duration) -> Result<Issued> {
+        limit(&mut params, validity)?;
+        let own = parse(&self.certificate_pem)?;
+        let end = own.parse_x509()?.validity().not_after.to_datetime();
+        ensure!(end > params.not_before + BACKDATE, "{} has expired", self.file.display());
+        params.not_after = params.not_after.min(end);
+        self.sign(params, algorithm)
+    }
+
+    /// Makes a key and signs a certificate for it with exactly these limits of time.
+    ///
+    /// # Errors
+    /// When the authority's key is elsewhere.
+    pub fn sign(&self, mut params: CertificateParams, algorithm: Algorithm) -> Result<Issued> {
+        let own = self.key.as_ref().with_context(|| {
+            format!("{} has no key here: certificates have to come from whoever holds it", self.file.display())
+        })?;
+        params.use_authority_key_identifier_extension = true;
+        let issuer = Issuer::from_ca_cert_pem(&self.certificate_pem, &own.pair)?;
+        let key = Key::generate(algorithm)?;
+        Ok(Issued { certificate: params.signed_by(&key.pair, &issuer)?.pem(), key: key.pem })
+    }
+
+    /// Refuses a certificate that this authority did not sign or that has expired.
+    ///
+    /// # Errors
+    /// In these cases, and when it cannot be read.
+    pub fn verify(&self, certificate: &str) -> Result<()> {
+        let (own, leaf) = (parse(&self.certificate_pem)?, parse(certificate)?);
+        let (own, leaf) = (own.parse_x509()?, leaf.parse_x509()?);
+        if leaf.verify_signature(Some(own.public_key())).is_err() {
+            bail!("not signed by {}", self.file.display());
+        }
+        ensure!(leaf.validity().is_valid(), "expired or not valid yet: {}", leaf.validity().not_after);
+        Ok(())
+    }
+
+    /// Keeps the certificate of `stem` that is there, or makes it.
+    ///
+    /// # Errors
+    /// When one is there that this authority did not sign, that has expired or that has no key, or when a file cannot be
+    /// read or written.
+    pub fn keep_or_issue(&self, stem: &Path, leaf: &Leaf, algorithm: Algorithm, validity: Duration) -> Result<()> {
+        let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
+        if certificate.exists() {
+            let pem = read(&certificate)?;
+            self.verify(&pem).with_context(|| certificate.display().to_string())?;
+            return check_pair(&pem, &read(&key)?).with_context(|| certificate.display().to_string());
+        }
+        let issued = self.issue(leaf.params()?, algorithm, validity)?;
+        write(&key, &issued.key, SECRET)?;
+        write(&certificate, &issued.certificate, PUBLIC)
+    }
+}
+
+/// Refuses a certificate and a key that are not each other's.
+fn check_pair(certificate: &str, key: &str) -> Result<()> {
+    let key = Key::from_pem(key)?;
+    let parsed = parse(certificate)?;
+    ensure!(
+        parsed.parse_x509()?.public_key().subject_public_key.data == key.pair.public_key_raw(),
+        "the key beside it is another's"
+    );
+    Ok(())
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from).ok();
+    v4.or_else(|| <[u8; 16]>::try_from(bytes).map(IpAddr::from).ok())
+}
+
+/// The first certificate of a file.
+pub(crate) fn parse(pem: &str) -> Result<Pem> {
+    let blocks = Pem::iter_from_buffer(pem.as_bytes()).take_while(Result::is_ok).flatten();
+    blocks.into_iter().find(|block| block.label == "CERTIFICATE").ok_or_else(|| anyhow!("holds no certificate"))
+}
+
+/// Sets the time that a certificate lasts.
+pub(crate) fn limit(params: &mut CertificateParams, validity: Duration) -> Result<()> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock is before 1970")?;
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + now.saturating_sub(BACKDATE);
+    params.not_after = epoch + now + validity;
+    Ok(())
+}
+
+fn named(common_name: &str, organizations: &[String]) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    for organization in organizations {
+        params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
+    }
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+}

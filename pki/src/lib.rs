@@ -1,0 +1,15 @@
+//! A cluster's certificates, keys and kubeconfigs on disk, in kubeadm's layout.
+//!
+//! Comes in: names and addresses, and whatever is there already. Goes out: files, keys readable by their owner alone.
+//! Answers for `cmd/kubeadm/app/phases/{certs,kubeconfig}` and `kubeadm certs`. An authority that is there is kept, and so
+//! is a certificate that it signed: only [`renewal`] replaces one, and never an authority.
+//!
+//! Must not: speak to a cluster, or follow a file out of the folders it was given.
+
+pub mod authority;
+pub mod cluster;
+pub mod expiration;
+mod files;
+pub mod keys;
+pub mod kubeconfig;
+pub mod renewal;
