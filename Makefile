@@ -12,7 +12,7 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build test fuzz bench images dns-image lint deps
+.PHONY: help up down load build install deb test fuzz bench images dns-image lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -39,6 +39,14 @@ load: ## Import the image archive IMAGE into every node
 
 build: deps ## Build the five binaries and the cluster program
 	@hack/build.sh $(TRIPLE) --bins
+
+DESTDIR ?=
+PREFIX ?= /usr
+install: ## Install binaries, units and manifests below DESTDIR, with PREFIX (/usr) for all but /etc
+	@DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) hack/install.sh $(BIN)
+
+deb: build ## Build Debian packages of the binaries and their units
+	@hack/deb.sh $(BIN) $(CARGO_TARGET_DIR)/deb
 
 test: deps ## Run every test: unit, integration against etcd, end to end
 	@hack/test.sh

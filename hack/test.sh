@@ -11,6 +11,13 @@ skip() {
 echo "==> unit and integration tests"
 cargo test --workspace --locked --exclude ironclad-e2e
 
+echo "==> systemd units"
+if command -v systemd-analyze >/dev/null; then
+  hack/verify-units.sh
+else
+  skip "systemd-analyze is missing; apt-get install systemd"
+fi
+
 echo "==> end-to-end tests"
 if [ "$(id -u)" != 0 ]; then
   skip "the end-to-end tests need root (namespaces, mounts, cgroups)"
