@@ -14,18 +14,18 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::pem::Pem;
 
 use crate::files::{PUBLIC, SECRET, extended, read, write};
-use crate::keys::{Algorithm, Key};
+use crate::keys::{Algorithm, PrivateKey};
 
-/// How far before now certificates begin, for clocks that are late: kubeadm's `CertificateBackdate`.
+/// Time before now at which certificates begin, for clocks that are late: kubeadm's `CertificateBackdate`.
 pub const BACKDATE: Duration = Duration::from_secs(5 * 60);
-/// How long an authority lasts: kubeadm's `CACertificateValidityPeriod`.
+/// Lifetime of an authority: kubeadm's `CACertificateValidityPeriod`.
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-/// How long a certificate lasts: kubeadm's `CertificateValidityPeriod`.
+/// Lifetime of a certificate: kubeadm's `CertificateValidityPeriod`.
 pub const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Uses of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum Purpose {
     /// By clients.
     Client,
     /// By servers.
@@ -44,7 +44,7 @@ pub struct Leaf {
     /// DNS names and addresses of a server.
     pub names: Vec<String>,
     /// Uses of it.
-    pub usage: Usage,
+    pub usage: Purpose,
 }
 
 impl Leaf {
@@ -55,14 +55,14 @@ impl Leaf {
             common_name: common_name.to_owned(),
             organizations: organization.map(str::to_owned).into_iter().collect(),
             names: Vec::new(),
-            usage: Usage::Client,
+            usage: Purpose::Client,
         }
     }
 
     /// The certificate of a server with these DNS names and addresses.
     #[must_use]
     pub fn server(common_name: &str, names: Vec<String>) -> Self {
-        Self { common_name: common_name.to_owned(), organizations: Vec::new(), names, usage: Usage::Server }
+        Self { common_name: common_name.to_owned(), organizations: Vec::new(), names, usage: Purpose::Server }
     }
 
     /// The demand that a certificate was made of.
@@ -85,14 +85,14 @@ impl Leaf {
         }
         let usages = certificate.extended_key_usage()?.context("says nothing of its uses")?.value;
         let usage = match (usages.client_auth, usages.server_auth) {
-            (true, true) => Usage::Both,
-            (_, true) => Usage::Server,
-            _ => Usage::Client,
+            (true, true) => Purpose::Both,
+            (_, true) => Purpose::Server,
+            _ => Purpose::Client,
         };
         Ok(Self { common_name, organizations: organizations.collect::<Result<_, _>>()?, names, usage })
     }
 
-    /// What is asked of the authority.
+    /// The parameters that an authority is asked to sign.
     ///
     /// # Errors
     /// When a name is neither an address nor one that a certificate can hold.
@@ -100,10 +100,10 @@ impl Leaf {
         let mut params = named(&self.common_name, &self.organizations);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        if self.usage != Usage::Client {
+        if self.usage != Purpose::Client {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         }
-        if self.usage != Usage::Server {
+        if self.usage != Purpose::Server {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
         }
         for name in &self.names {
@@ -132,7 +132,7 @@ pub struct Authority {
     /// Its certificate.
     pub certificate_pem: String,
     file: PathBuf,
-    key: Option<Key>,
+    key: Option<PrivateKey>,
 }
 
 impl Authority {
@@ -145,7 +145,7 @@ impl Authority {
         let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
         if !certificate.exists() {
             ensure!(!key.exists(), "{} is there without {}", key.display(), certificate.display());
-            let made = Key::generate(algorithm)?;
+            let made = PrivateKey::generate(algorithm)?;
             let mut params = named(common_name, &[]);
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             params.key_usages =
@@ -170,7 +170,7 @@ impl Authority {
         let x509 = parsed.parse_x509().with_context(|| file.display().to_string())?;
         ensure!(x509.is_ca(), "{} is not the certificate of an authority", file.display());
         let key = if key.exists() {
-            let own = Key::from_pem(&read(&key)?).with_context(|| key.display().to_string())?;
+            let own = PrivateKey::from_pem(&read(&key)?).with_context(|| key.display().to_string())?;
             let same = x509.public_key().subject_public_key.data == own.pair.public_key_raw();
             ensure!(same, "{} is not the key of {}", key.display(), file.display());
             Some(own)
@@ -180,7 +180,7 @@ impl Authority {
         Ok(Self { certificate_pem, file, key })
     }
 
-    /// Whether its key is elsewhere: it signs nothing here.
+    /// Reports whether its key is elsewhere: it signs nothing here.
     #[must_use]
     pub fn is_external(&self) -> bool {
         self.key.is_none()
@@ -209,7 +209,7 @@ impl Authority {
         })?;
         params.use_authority_key_identifier_extension = true;
         let issuer = Issuer::from_ca_cert_pem(&self.certificate_pem, &own.pair)?;
-        let key = Key::generate(algorithm)?;
+        let key = PrivateKey::generate(algorithm)?;
         Ok(Issued { certificate: params.signed_by(&key.pair, &issuer)?.pem(), key: key.pem })
     }
 
@@ -247,7 +247,7 @@ impl Authority {
 
 /// Refuses a certificate and a key that are not each other's.
 fn check_pair(certificate: &str, key: &str) -> Result<()> {
-    let key = Key::from_pem(key)?;
+    let key = PrivateKey::from_pem(key)?;
     let parsed = parse(certificate)?;
     ensure!(
         parsed.parse_x509()?.public_key().subject_public_key.data == key.pair.public_key_raw(),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::authority::{AUTHORITY_VALIDITY, Authority, Leaf, Usage};
+use crate::authority::{AUTHORITY_VALIDITY, Authority, Leaf, Purpose};
 use crate::files::{PUBLIC, SECRET, read, write};
-use crate::keys::{Algorithm, Key};
+use crate::keys::{Algorithm, PrivateKey};
 use crate::kubeconfig::{self, Demand};
 
 /// Group of administrators that RBAC can take its rights from; `manifests/rbac/cluster-admins.yaml` gives them.
@@ -33,7 +33,7 @@ pub const AUTHORITIES: [AuthorityRow; 3] = [
     AuthorityRow { name: "front-proxy-ca", file: "front-proxy-ca", common_name: "front-proxy-ca" },
 ];
 
-/// Bearer of a certificate, which says how it is named.
+/// Bearer of a certificate, which decides how it is named.
 #[derive(Clone, Copy)]
 enum Bearer {
     ApiServer,
@@ -87,7 +87,7 @@ pub struct KubeconfigRow {
     /// Name of its file, and in tables.
     pub file: &'static str,
     user: User,
-    /// Whether it names this machine's API server and not the whole control plane's endpoint.
+    /// Set where it names this machine's API server and not the whole control plane's endpoint.
     local: bool,
 }
 
@@ -150,7 +150,7 @@ pub struct Machine {
     pub etcd_names: Vec<String>,
     /// Kind of new keys.
     pub algorithm: Algorithm,
-    /// How long new certificates last.
+    /// Lifetime of new certificates.
     pub validity: Duration,
 }
 
@@ -196,7 +196,7 @@ impl Machine {
                 common_name: self.node.clone(),
                 organizations: Vec::new(),
                 names: self.etcd_names(),
-                usage: Usage::Both,
+                usage: Purpose::Both,
             },
         }
     }
@@ -248,9 +248,9 @@ pub fn service_account_keys(certificates: &Path, algorithm: Algorithm) -> Result
         return Ok(());
     }
     let key = if private.exists() {
-        Key::from_pem(&read(&private)?).with_context(|| private.display().to_string())?
+        PrivateKey::from_pem(&read(&private)?).with_context(|| private.display().to_string())?
     } else {
-        Key::generate(algorithm)?
+        PrivateKey::generate(algorithm)?
     };
     if !private.exists() {
         write(&private, &key.pem, SECRET)?;

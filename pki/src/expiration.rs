@@ -18,27 +18,27 @@ const MINIMUM: usize = 10;
 
 /// A certificate and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct Expiration {
     /// Its name.
     pub name: &'static str,
     /// Its end; none when it is not there.
     pub end: Option<Timestamp>,
     /// Name of the authority that signed it; none of an authority.
     pub authority: Option<&'static str>,
-    /// Whether its authority's key is elsewhere.
+    /// Set where the authority's key is elsewhere.
     pub external: bool,
 }
 
 /// Every certificate of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct Expirations {
     /// Certificates with files of their own, and those in kubeconfigs.
-    pub certificates: Vec<Row>,
+    pub certificates: Vec<Expiration>,
     /// Authorities.
-    pub authorities: Vec<Row>,
+    pub authorities: Vec<Expiration>,
 }
 
-impl Report {
+impl Expirations {
     /// Reads every certificate. A kubeconfig whose certificate is in a file of the kubelet's is left out: the kubelet
     /// renews it and tells of it in its metrics.
     ///
@@ -52,7 +52,12 @@ impl Report {
         let mut rows = Vec::new();
         for row in &CERTIFICATES {
             let end = end_of_file(&extended(&certificates.join(row.file), "crt"))?;
-            rows.push(Row { name: row.name, end, authority: Some(row.authority), external: external(row.authority)? });
+            rows.push(Expiration {
+                name: row.name,
+                end,
+                authority: Some(row.authority),
+                external: external(row.authority)?,
+            });
         }
         for row in &KUBECONFIGS {
             let path = kubeconfigs.join(row.file);
@@ -62,12 +67,12 @@ impl Report {
             } else {
                 None
             };
-            rows.push(Row { name: row.file, end, authority: Some("ca"), external: external("ca")? });
+            rows.push(Expiration { name: row.file, end, authority: Some("ca"), external: external("ca")? });
         }
         rows.sort_by_key(|row| row.name);
         let authorities = AUTHORITIES.iter().map(|row| {
             let end = end_of_file(&extended(&certificates.join(row.file), "crt"))?;
-            Ok(Row { name: row.name, end, authority: None, external: external(row.name)? })
+            Ok(Expiration { name: row.name, end, authority: None, external: external(row.name)? })
         });
         Ok(Self { certificates: rows, authorities: authorities.collect::<Result<_>>()? })
     }
@@ -111,10 +116,10 @@ impl Report {
         format!("{first}\n{}", columns(&lines))
     }
 
-    /// The same for programs: kubeadm's `CertificateExpirationInfo`.
+    /// The report for programs: kubeadm's `CertificateExpirationInfo`.
     #[must_use]
     pub fn json(&self, now: Timestamp) -> Value {
-        let rows = |rows: &[Row]| -> Vec<Value> { rows.iter().map(|row| row.json(now)).collect() };
+        let rows = |rows: &[Expiration]| -> Vec<Value> { rows.iter().map(|row| row.json(now)).collect() };
         json!({
             "kind": "CertificateExpirationInfo",
             "apiVersion": "output.kubeadm.k8s.io/v1alpha3",
@@ -124,7 +129,7 @@ impl Report {
     }
 }
 
-impl Row {
+impl Expiration {
     fn json(&self, now: Timestamp) -> Value {
         let mut row = json!({
             "name": self.name,
@@ -217,15 +222,15 @@ mod tests {
     #[test]
     fn tables_are_those_of_kubeadm() {
         let now = at(1_800_000_000);
-        let report = Report {
+        let report = Expirations {
             certificates: vec![
-                Row { name: "admin.conf", end: Some(at(1_831_535_999)), authority: Some("ca"), external: false },
-                Row { name: "apiserver", end: Some(at(1_800_000_030)), authority: Some("ca"), external: true },
-                Row { name: "etcd-peer", end: None, authority: Some("etcd-ca"), external: false },
+                Expiration { name: "admin.conf", end: Some(at(1_831_535_999)), authority: Some("ca"), external: false },
+                Expiration { name: "apiserver", end: Some(at(1_800_000_030)), authority: Some("ca"), external: true },
+                Expiration { name: "etcd-peer", end: None, authority: Some("etcd-ca"), external: false },
             ],
             authorities: vec![
-                Row { name: "ca", end: Some(at(2_115_360_000)), authority: None, external: false },
-                Row { name: "etcd-ca", end: None, authority: None, external: false },
+                Expiration { name: "ca", end: Some(at(2_115_360_000)), authority: None, external: false },
+                Expiration { name: "etcd-ca", end: None, authority: None, external: false },
             ],
         };
         let expected = "\

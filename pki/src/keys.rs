@@ -60,14 +60,14 @@ impl FromStr for Algorithm {
 }
 
 /// A private key and its PEM.
-pub struct Key {
+pub struct PrivateKey {
     /// The key as it signs.
     pub pair: KeyPair,
     /// The key as it is kept.
     pub pem: String,
 }
 
-impl Key {
+impl PrivateKey {
     /// Makes a key.
     ///
     /// # Errors
@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn generated_keys_are_read_back_as_the_same_key() {
         for algorithm in [Algorithm::Rsa(2048), Algorithm::EcdsaP256, Algorithm::EcdsaP384] {
-            let key = Key::generate(algorithm).unwrap();
-            let read = Key::from_pem(&key.pem).unwrap();
+            let key = PrivateKey::generate(algorithm).unwrap();
+            let read = PrivateKey::from_pem(&key.pem).unwrap();
             assert_eq!(read.pair.public_key_raw(), key.pair.public_key_raw(), "{algorithm:?}");
             assert_eq!(read.algorithm(), algorithm);
         }
@@ -228,10 +228,10 @@ mod tests {
 
     #[test]
     fn broken_keys_are_refused() {
-        let key = Key::generate(Algorithm::EcdsaP256).unwrap();
+        let key = PrivateKey::generate(Algorithm::EcdsaP256).unwrap();
         let cut = pem("EC PRIVATE KEY", &sec1(&key.pair, P256).unwrap()[..40]);
         for text in ["", "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n", &cut] {
-            assert!(Key::from_pem(text).is_err(), "{text}");
+            assert!(PrivateKey::from_pem(text).is_err(), "{text}");
         }
     }
 

@@ -110,7 +110,7 @@ pub struct Demand<'a> {
     pub leaf: Leaf,
     /// Kind of its key.
     pub algorithm: Algorithm,
-    /// How long it lasts.
+    /// Its lifetime.
     pub validity: std::time::Duration,
 }
 

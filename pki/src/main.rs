@@ -10,12 +10,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use jiff::{SignedDuration, Timestamp};
-use pki::authority::{Authority, Leaf, Usage};
+use pki::authority::{Authority, Leaf, Purpose};
 use pki::cluster::Machine;
-use pki::expiration::Report;
+use pki::expiration::Expirations;
 use pki::keys::Algorithm;
 use pki::kubeconfig::{self, Demand};
-use pki::renewal::{self, Outcome};
+use pki::renewal::{self, Renewal};
 
 /// The most that a certificate may last: 100 years of 365 days.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -197,11 +197,11 @@ fn renew(given: &ArgMatches) -> Result<()> {
     let (certificates, kubeconfigs) = (folder(given, "cert-dir")?, folder(given, "kubeconfig-dir")?);
     for name in names {
         let told = match renewal::renew(&certificates, &kubeconfigs, &name, lasting(given))? {
-            Outcome::Renewed => "renewed",
-            Outcome::Missing if every => continue,
-            Outcome::Missing => bail!("{name} is not there"),
-            Outcome::External => "not renewed: the key of its authority is not here",
-            Outcome::InFiles => "not renewed: its certificate is in a file that the kubelet renews",
+            Renewal::Renewed => "renewed",
+            Renewal::Missing if every => continue,
+            Renewal::Missing => bail!("{name} is not there"),
+            Renewal::External => "not renewed: the key of its authority is not here",
+            Renewal::InFiles => "not renewed: its certificate is in a file that the kubelet renews",
         };
         say(&format!("{name} {told}\n"))?;
     }
@@ -209,7 +209,7 @@ fn renew(given: &ArgMatches) -> Result<()> {
 }
 
 fn check_expiration(given: &ArgMatches) -> Result<ExitCode> {
-    let report = Report::read(&folder(given, "cert-dir")?, &folder(given, "kubeconfig-dir")?)?;
+    let report = Expirations::read(&folder(given, "cert-dir")?, &folder(given, "kubeconfig-dir")?)?;
     let now = Timestamp::now();
     match text(given, "output")? {
         "json" => say(&format!("{:#}\n", report.json(now)))?,
@@ -233,9 +233,9 @@ fn make_certificate(given: &ArgMatches) -> Result<()> {
     let row = pki::cluster::authority_row(text(given, "ca")?)?;
     let ca = Authority::open(&folder(given, "cert-dir")?.join(row.file))?;
     let usage = match text(given, "usage")? {
-        "client" => Usage::Client,
-        "both" => Usage::Both,
-        _ => Usage::Server,
+        "client" => Purpose::Client,
+        "both" => Purpose::Both,
+        _ => Purpose::Server,
     };
     let leaf = Leaf {
         common_name: text(given, "common-name")?.to_owned(),

@@ -8,15 +8,15 @@ use anyhow::{Context, Result, bail};
 use crate::authority::{Authority, Issued, Leaf, parse};
 use crate::cluster::{CERTIFICATES, KUBECONFIGS, authority_row};
 use crate::files::{PUBLIC, SECRET, extended, read, write};
-use crate::keys::Key;
+use crate::keys::PrivateKey;
 use crate::kubeconfig;
 
 /// The end of an attempt to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It has a new certificate and key.
+pub enum Renewal {
+    /// A new certificate and key were written.
     Renewed,
-    /// It is not there.
+    /// There is no such file.
     Missing,
     /// Its authority's key is elsewhere.
     External,
@@ -33,7 +33,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// When there is none of this name, or a file cannot be read or written.
-pub fn renew(certificates: &Path, kubeconfigs: &Path, name: &str, validity: Duration) -> Result<Outcome> {
+pub fn renew(certificates: &Path, kubeconfigs: &Path, name: &str, validity: Duration) -> Result<Renewal> {
     if let Some(row) = CERTIFICATES.iter().find(|row| row.name == name) {
         return files(certificates, row.file, row.authority, validity);
     }
@@ -43,43 +43,43 @@ pub fn renew(certificates: &Path, kubeconfigs: &Path, name: &str, validity: Dura
     }
 }
 
-fn files(certificates: &Path, file: &str, authority: &str, validity: Duration) -> Result<Outcome> {
+fn files(certificates: &Path, file: &str, authority: &str, validity: Duration) -> Result<Renewal> {
     let stem = certificates.join(file);
     let (certificate, key) = (extended(&stem, "crt"), extended(&stem, "key"));
     if !certificate.exists() {
-        return Ok(Outcome::Missing);
+        return Ok(Renewal::Missing);
     }
     let ca = Authority::open(&certificates.join(authority_row(authority)?.file))?;
     if ca.is_external() {
-        return Ok(Outcome::External);
+        return Ok(Renewal::External);
     }
     let old = Issued { certificate: read(&certificate)?, key: read(&key)? };
     let new = again(&ca, &old, validity).with_context(|| certificate.display().to_string())?;
     write(&key, &new.key, SECRET)?;
     write(&certificate, &new.certificate, PUBLIC)?;
-    Ok(Outcome::Renewed)
+    Ok(Renewal::Renewed)
 }
 
-fn inside(certificates: &Path, path: &Path, validity: Duration) -> Result<Outcome> {
+fn inside(certificates: &Path, path: &Path, validity: Duration) -> Result<Renewal> {
     if !path.exists() {
-        return Ok(Outcome::Missing);
+        return Ok(Renewal::Missing);
     }
     let ca = Authority::open(&certificates.join("ca"))?;
     if ca.is_external() {
-        return Ok(Outcome::External);
+        return Ok(Renewal::External);
     }
     let mut config = kubeconfig::read(path)?;
     let Some(old) = kubeconfig::embedded(&config).with_context(|| path.display().to_string())? else {
-        return Ok(Outcome::InFiles);
+        return Ok(Renewal::InFiles);
     };
     let new = again(&ca, &old, validity).with_context(|| path.display().to_string())?;
     kubeconfig::replace(&mut config, &new);
     kubeconfig::write(path, &config)?;
-    Ok(Outcome::Renewed)
+    Ok(Renewal::Renewed)
 }
 
 fn again(ca: &Authority, old: &Issued, validity: Duration) -> Result<Issued> {
     let parsed = parse(&old.certificate)?;
     let leaf = Leaf::of(&parsed.parse_x509()?)?;
-    ca.issue(leaf.params()?, Key::from_pem(&old.key)?.algorithm(), validity)
+    ca.issue(leaf.params()?, PrivateKey::from_pem(&old.key)?.algorithm(), validity)
 }

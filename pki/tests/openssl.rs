@@ -1,4 +1,4 @@
-//! What the command makes, in the eyes of OpenSSL.
+//! The files that the command makes, read by OpenSSL.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
