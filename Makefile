@@ -12,7 +12,7 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build install deb test fuzz bench images dns-image lint deps
+.PHONY: help up down load build install deb test test-vm fuzz bench images dns-image lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -50,6 +50,9 @@ deb: build ## Build Debian packages of the binaries and their units
 
 test: deps ## Run every test: unit, integration against etcd, end to end
 	@hack/test.sh
+
+test-vm: deps build ## Boot a machine with systemd and cgroups v2, install the packages there, and look at its node
+	@hack/machine/test.sh $(CACHE) $(BIN)
 
 FUZZ_SECONDS ?= 600
 fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FUZZ_SECONDS (600) each

@@ -22,13 +22,7 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-if [ ! -e "$cache/ready" ]; then
-  echo "==> unpacking Debian's kernel"
-  rm -rf "$cache" && mkdir -p "$cache"
-  package=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -1)
-  (cd "$work" && apt-get download -qq "$package" 2>/dev/null && dpkg-deb -x "$package"*.deb "$cache")
-  touch "$cache/ready"
-fi
+"$(dirname "$0")/kernel.sh" "$cache"
 version=$(ls "$cache/lib/modules")
 
 mkdir -p "$work/root/"{bin,sbin,proc,sys,dev,host}
