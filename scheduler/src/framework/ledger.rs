@@ -100,9 +100,24 @@ struct Promise {
     written: bool,
 }
 
+impl Promise {
+    /// Reports whether a form of the claim that the informer has seen says what was promised, so that it counts for itself.
+    fn is_shown_by(&self, seen: &ResourceClaim) -> bool {
+        match self.written {
+            true => version(seen) >= version(&self.claim),
+            // The informer may see what was written before the answer to the write is here.
+            false => is_allocated(seen) && version(seen) > version(&self.claim),
+        }
+    }
+}
+
+fn is_allocated(claim: &ResourceClaim) -> bool {
+    claim.status.as_ref().is_some_and(|status| status.allocation.is_some())
+}
+
 impl Devices {
     fn count(&mut self, claim: Option<&ResourceClaim>, up: bool) {
-        let Some(claim) = claim.filter(|c| c.status.as_ref().is_some_and(|s| s.allocation.is_some())) else { return };
+        let Some(claim) = claim.filter(|claim| is_allocated(claim)) else { return };
         let in_use = Arc::make_mut(&mut self.in_use);
         for holding in allocated(claim) {
             in_use.count(holding, up);
@@ -131,10 +146,7 @@ impl Ledger {
         devices.count(new, true);
         devices.count(old, false);
         let Some(claim) = new.or(old) else { return };
-        let outdated = devices
-            .promises
-            .get(uid(claim))
-            .is_some_and(|p| new.is_none() || p.written && version(claim) >= version(&p.claim));
+        let outdated = devices.promises.get(uid(claim)).is_some_and(|p| new.is_none() || p.is_shown_by(claim));
         if outdated {
             devices.strike(uid(claim));
         }
@@ -174,7 +186,7 @@ impl Ledger {
     /// What was promised is written, and came back like this.
     pub fn written(&self, claim: ResourceClaim) {
         let mut devices = self.devices.lock();
-        // A claim that went meanwhile took its promise with it.
+        // A claim that went meanwhile took its promise with it, one that the informer has seen allocated counts already.
         if !devices.strike(uid(&claim)) {
             return;
         }
@@ -278,6 +290,31 @@ mod tests {
         assert_eq!(taken().as_deref(), Some("512Mi"));
         assert!(ledger.withdraw("two"));
         assert_eq!(taken(), None);
+    }
+
+    #[test]
+    fn share_that_the_informer_sees_before_the_write_returns_counts_once() {
+        let share = |version: &str, allocated: bool| -> ResourceClaim {
+            let result = json!({"request": "r", "driver": "drv", "pool": "p", "device": "a", "shareID": "s",
+                "consumedCapacity": {"memory": "1Gi"}});
+            let allocation = allocated.then(|| json!({"devices": {"results": [result]}}));
+            let meta = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+            serde_json::from_value(json!({"metadata": meta, "spec": {}, "status": {"allocation": allocation}}))
+                .expect("claim")
+        };
+        let ledger = Ledger::default();
+        let taken = || ledger.in_use().shared(&"drv/p/a".into()).map(|t| t["memory"].canonical());
+        ledger.seen(None, Some(&share("4", false)));
+        assert!(ledger.promise(share("4", true)));
+        ledger.seen(Some(&share("4", false)), Some(&share("5", true)));
+        assert_eq!(taken().as_deref(), Some("1Gi"), "seen before the write returned");
+        ledger.written(share("5", true));
+        assert_eq!(taken().as_deref(), Some("1Gi"), "written");
+        // An older form of the claim that comes late says nothing of the promise.
+        let late = Ledger::default();
+        assert!(late.promise(share("6", true)));
+        late.seen(None, Some(&share("3", true)));
+        assert!(late.pending("u"));
     }
 
     #[test]
