@@ -53,6 +53,8 @@ pub struct Cache {
     generation: u64,
     /// Nodes that changed since the last refresh, or went.
     dirty: Vec<Arc<str>>,
+    /// Generation that the snapshot had after the last refresh.
+    refreshed: u64,
     assumed: usize,
 }
 
@@ -199,8 +201,12 @@ impl Cache {
         Sizes { nodes: self.present, pods: self.pods.len(), assumed: self.assumed }
     }
 
-    /// Brings a snapshot up to date. There must be only one snapshot per cache.
+    /// Brings a snapshot up to date. There must be only one snapshot per cache; in its place an empty one may come.
     pub fn refresh(&mut self, snapshot: &mut Snapshot) {
+        if snapshot.generation != self.refreshed {
+            self.dirty_all();
+        }
+        self.refreshed = self.generation;
         snapshot.generation = self.generation;
         if !Arc::ptr_eq(&snapshot.images, &self.images) {
             snapshot.images = Arc::clone(&self.images);
@@ -220,6 +226,19 @@ impl Cache {
                     }
                 }
                 None => snapshot.drop_node(&name),
+            }
+        }
+    }
+}
+
+impl Cache {
+    /// Every node counts as changed: the snapshot knows none.
+    fn dirty_all(&mut self) {
+        self.dirty.clear();
+        for (name, entry) in &mut self.nodes {
+            (entry.dirty, entry.renewed, entry.slot) = (entry.present, false, usize::MAX);
+            if entry.present {
+                self.dirty.push(Arc::clone(name));
             }
         }
     }

@@ -87,6 +87,8 @@ pub struct NodeInfo {
     pub with_affinity: Vec<Arc<PodInfo>>,
     /// Those with required anti-affinity.
     pub with_anti_affinity: Vec<Arc<PodInfo>>,
+    /// Pods with volume claims.
+    pub with_claims: Vec<Arc<PodInfo>>,
     /// Sum of requests.
     pub requested: Resource,
     /// Sum of CPU requests with stand-ins, in millicores.
@@ -120,13 +122,16 @@ impl NodeInfo {
         if !pod.anti_affinity.is_empty() {
             self.with_anti_affinity.push(Arc::clone(&pod));
         }
+        if pod.claims().next().is_some() {
+            self.with_claims.push(Arc::clone(&pod));
+        }
         self.pods.push(pod);
     }
 
     /// Takes over a newer form of a pod that takes up as much as before; `false` when it was not there.
     pub fn replace(&mut self, pod: &Arc<PodInfo>) -> bool {
         let mut found = false;
-        for list in [&mut self.pods, &mut self.with_affinity, &mut self.with_anti_affinity] {
+        for list in [&mut self.pods, &mut self.with_affinity, &mut self.with_anti_affinity, &mut self.with_claims] {
             if let Some(at) = list.iter_mut().find(|p| p.uid == pod.uid) {
                 *at = Arc::clone(pod);
                 found = true;
@@ -141,6 +146,7 @@ impl NodeInfo {
         let pod = self.pods.swap_remove(at);
         self.with_affinity.retain(|p| *p.uid != *uid);
         self.with_anti_affinity.retain(|p| *p.uid != *uid);
+        self.with_claims.retain(|p| *p.uid != *uid);
         self.requested.sub(&pod.requests);
         self.non_zero_cpu = self.non_zero_cpu.saturating_sub(pod.non_zero.milli_cpu);
         self.non_zero_memory = self.non_zero_memory.saturating_sub(pod.non_zero.memory);

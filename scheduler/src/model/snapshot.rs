@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::node::NodeInfo;
+use super::pod::PodInfo;
 
 /// Changes that are remembered beyond two per node; who is further behind starts anew.
 const LOG_SLACK: usize = 1024;
@@ -21,6 +22,7 @@ pub struct Snapshot {
     index: HashMap<Arc<str>, usize>,
     affinity: BTreeSet<usize>,
     anti_affinity: BTreeSet<usize>,
+    claims: ClaimUses,
     /// Slots in the order in which they are searched; made when asked for.
     order: OnceLock<Vec<usize>>,
     /// Nodes that ever came.
@@ -60,11 +62,13 @@ impl Snapshot {
                 if self.nodes[slot].base.zone != node.base.zone {
                     self.order.take();
                 }
+                self.claims.exchange(&self.nodes[slot].with_claims, &node.with_claims);
                 self.nodes[slot] = Arc::clone(node);
                 slot
             }
             None => {
                 let slot = self.nodes.len();
+                self.claims.exchange(&[], &node.with_claims);
                 self.arrivals += 1;
                 self.index.insert(Arc::clone(node.name()), slot);
                 self.nodes.push(Arc::clone(node));
@@ -88,7 +92,8 @@ impl Snapshot {
     pub(super) fn drop_node(&mut self, name: &str) {
         let Some(slot) = self.index.remove(name) else { return };
         let last = self.nodes.len() - 1;
-        self.nodes.swap_remove(slot);
+        let gone = self.nodes.swap_remove(slot);
+        self.claims.exchange(&gone.with_claims, &[]);
         self.order.take();
         self.affinity.remove(&last);
         self.anti_affinity.remove(&last);
@@ -201,8 +206,105 @@ impl Snapshot {
         !self.anti_affinity.is_empty()
     }
 
+    /// Number of pods with a node that use a volume claim.
+    pub fn claim_uses(&self, namespace: &str, claim: &str) -> u32 {
+        self.claims.0.get(namespace).and_then(|claims| claims.get(claim)).copied().unwrap_or(0)
+    }
+
     /// On how many nodes an image is.
     pub fn image_spread(&self, image: &str) -> u32 {
         self.images.get(image).copied().unwrap_or(0)
+    }
+}
+
+/// Number of pods that use each volume claim, by namespace and name.
+#[derive(Debug, Default)]
+struct ClaimUses(HashMap<Arc<str>, HashMap<Box<str>, u32>>);
+
+impl ClaimUses {
+    /// A node's pods with claims were those, and are these.
+    fn exchange(&mut self, old: &[Arc<PodInfo>], new: &[Arc<PodInfo>]) {
+        // Of a node that gains a pod or loses one most of the list stays.
+        let same = old.iter().zip(new).take_while(|(a, b)| Arc::ptr_eq(&a.demand, &b.demand)).count();
+        old[same..].iter().for_each(|pod| self.remove(pod));
+        new[same..].iter().for_each(|pod| self.add(pod));
+    }
+
+    fn add(&mut self, pod: &PodInfo) {
+        let claims = self.0.entry(Arc::clone(&pod.namespace)).or_default();
+        for (name, _) in pod.claims() {
+            match claims.get_mut(name) {
+                Some(uses) => *uses += 1,
+                None => {
+                    claims.insert(name.into(), 1);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, pod: &PodInfo) {
+        let Some(claims) = self.0.get_mut(&pod.namespace) else { return };
+        for (name, _) in pod.claims() {
+            let Some(uses) = claims.get_mut(name) else { continue };
+            *uses -= 1;
+            if *uses == 0 {
+                claims.remove(name);
+            }
+        }
+        if claims.is_empty() {
+            self.0.remove(&pod.namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::Cache;
+    use crate::testing::{node, pod};
+
+    #[test]
+    fn uses_of_claims_follow_pods_and_nodes() {
+        let using = |name: &str, claim: &str, on: &str| {
+            let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
+            Arc::new(pod(name).set("/spec", "volumes", volumes).on(on).info())
+        };
+        let (mut cache, mut snapshot) = (Cache::default(), Snapshot::default());
+        let mut uses = |cache: &mut Cache| {
+            cache.refresh(&mut snapshot);
+            ["c", "d"].map(|claim| snapshot.claim_uses("default", claim))
+        };
+        cache.set_node(node("n").base());
+        cache.set_node(node("m").base());
+        assert_eq!(uses(&mut cache), [0, 0]);
+        for pod in [using("a", "c", "n"), using("b", "d", "n"), using("e", "c", "m")] {
+            cache.assume(pod);
+        }
+        assert_eq!(uses(&mut cache), [2, 1]);
+        cache.forget("uid-a");
+        assert_eq!(uses(&mut cache), [1, 1]);
+        cache.remove_node("m");
+        assert_eq!(uses(&mut cache), [0, 1], "pods of a node that went do not count");
+        cache.set_node(node("m").base());
+        assert_eq!(uses(&mut cache), [1, 1]);
+        cache.remove_pod("uid-b");
+        cache.remove_pod("uid-e");
+        assert_eq!(uses(&mut cache), [0, 0]);
+        assert!(snapshot.claims.0.is_empty());
+    }
+
+    #[test]
+    fn snapshot_that_is_begun_anew_holds_every_node() {
+        let (mut cache, mut snapshot) = (Cache::default(), Snapshot::default());
+        cache.set_node(node("n").base());
+        cache.refresh(&mut snapshot);
+        snapshot = Snapshot::default();
+        cache.set_node(node("m").base());
+        cache.refresh(&mut snapshot);
+        let mut names: Vec<&str> = snapshot.nodes().iter().map(|n| &**n.name()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["m", "n"]);
     }
 }

@@ -70,9 +70,8 @@ impl PreFilter for VolumeRestrictions {
         if !disks && notes.exclusive.is_empty() {
             return Err(Status::SKIP);
         }
-        if !notes.exclusive.is_empty() {
-            notes.uses = cx.snapshot.nodes().iter().flat_map(|n| &n.pods).map(|p| notes.uses_by(pod, p)).sum();
-        }
+        let uses = |claim: &String| i64::from(cx.snapshot.claim_uses(&pod.namespace, claim));
+        notes.uses = notes.exclusive.iter().map(uses).sum();
         state.put(notes);
         Ok(PreFiltered::All)
     }
