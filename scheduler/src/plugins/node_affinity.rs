@@ -115,10 +115,11 @@ impl Requeue for NodeAffinity {
             ClusterEvent::Target { old, new } => {
                 (old.node_selector != new.node_selector || old.required_nodes != new.required_nodes).into()
             }
-            _ => event
-                .node_if(|old, new| old.labels != new.labels)
-                .is_some_and(|n| self.added_allows(n) && pod.selects_node(&n.name, &n.labels))
-                .into(),
+            ClusterEvent::Node { old, new } => {
+                let allowed = |n: &NodeBase| self.added_allows(n) && pod.selects_node(&n.name, &n.labels);
+                (allowed(new) && !old.as_deref().is_some_and(allowed)).into()
+            }
+            _ => Hint::Skip,
         }
     }
 }

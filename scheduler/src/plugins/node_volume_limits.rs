@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 use serde_json::Value;
 use shared::csi;
 
@@ -140,15 +140,37 @@ impl Requeue for NodeVolumeLimits {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::AssignedPod { old: Some(old), new: None } => old.attaches().into(),
-            ClusterEvent::Object(Change::CsiNode(d)) => d.now().is_some().into(),
+            ClusterEvent::Object(Change::CsiNode(d)) => match (d.before(), d.now()) {
+                (Some(old), Some(new)) => limits_grew(old, new).into(),
+                (_, new) => new.is_some().into(),
+            },
             ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
                 (d.before().is_none() && d.now().is_some_and(|c| uses_claim(pod, c))).into()
             }
-            ClusterEvent::Object(Change::VolumeAttachment(d)) => d.now().is_none().into(),
+            ClusterEvent::Object(Change::VolumeAttachment(d)) => match (&d.old, d.now()) {
+                (Some(gone), None) => uses_driver(pod, &gone.spec.attacher).into(),
+                _ => Hint::Skip,
+            },
             ClusterEvent::Node { old: None, .. } => pod.attaches().into(),
             _ => Hint::Skip,
         }
     }
+}
+
+/// Reports whether a node takes more volumes of any driver than before.
+fn limits_grew(old: &CSINode, new: &CSINode) -> bool {
+    let limit = |driver: &CSINodeDriver| driver.allocatable.as_ref().and_then(|a| a.count).unwrap_or(0);
+    let before = |name: &str| old.spec.drivers.iter().find(|d| d.name == name).map_or(0, limit);
+    new.spec.drivers.iter().any(|driver| limit(driver) > before(&driver.name))
+}
+
+/// Reports whether a pod may have volumes that a driver attaches. Volumes behind claims are not looked up here.
+fn uses_driver(pod: &PodInfo, attacher: &str) -> bool {
+    pod.volumes.iter().any(|volume| match volume {
+        VolumeUse::Claim { .. } => true,
+        VolumeUse::Moved { driver, .. } => driver == attacher,
+        VolumeUse::Disk { .. } => false,
+    })
 }
 
 #[cfg(test)]

@@ -57,6 +57,10 @@ fn what_brings_a_pod_back() {
     let capacity = |size: &str| json!({"metadata": {"name": "c"}, "storageClassName": "c", "capacity": size});
     let csi = json!({"metadata": {"name": "n"}, "spec": {"drivers": []}});
     let attachment = json!({"metadata": {"name": "a"}, "spec": {"attacher": "d", "nodeName": "n", "source": {}}});
+    let drivers = |count: i32| {
+        let driver = json!({"name": "d", "nodeID": "n", "allocatable": {"count": count}});
+        json!({"metadata": {"name": "n"}, "spec": {"drivers": [driver]}})
+    };
     let (yes, no) = (Hint::Queue, Hint::Skip);
     for (plugin, what, waiting, event, want) in [
         (
@@ -147,10 +151,165 @@ fn what_brings_a_pod_back() {
             object::<VolumeAttachment>(attachment.clone(), Value::Null),
             yes,
         ),
-        ("NodeVolumeLimits", "an attachment came", uses(), object::<VolumeAttachment>(Value::Null, attachment), no),
+        (
+            "NodeVolumeLimits",
+            "an attachment came",
+            uses(),
+            object::<VolumeAttachment>(Value::Null, attachment.clone()),
+            no,
+        ),
         ("NodeVolumeLimits", "its claim came", uses(), object::<PersistentVolumeClaim>(Value::Null, claim("c")), yes),
+        ("NodeVolumeLimits", "a limit grew", uses(), object::<CSINode>(drivers(1), drivers(2)), yes),
+        ("NodeVolumeLimits", "a limit shrank", uses(), object::<CSINode>(drivers(2), drivers(1)), no),
+        ("NodeVolumeLimits", "a driver that sets no limit came", uses(), object::<CSINode>(csi, drivers(0)), no),
+        (
+            "NodeVolumeLimits",
+            "an attachment of no concern went",
+            pod("p"),
+            object::<VolumeAttachment>(attachment, Value::Null),
+            no,
+        ),
         ("SchedulingGates", "the gates opened", pod("p"), own(gated(), pod("p")), yes),
         ("SchedulingGates", "a node came", gated(), came(node("n")), no),
+    ] {
+        assert_eq!(hint(plugin, &waiting.info(), &event), want, "{plugin}: {what}");
+    }
+}
+
+#[test]
+fn only_changes_of_what_was_asked_for_bring_a_pod_back() {
+    let asks = || pod("p").cpu("2");
+    let ssd = || node("n").label("disk", "ssd");
+    let choosy = || pod("p").set("/spec", "nodeSelector", json!({"disk": "ssd"}));
+    let tainted = |n: NodeBuilder, key: &str| n.taint(key, "", "NoSchedule");
+    let tolerant = || pod("p").set("/spec", "tolerations", json!([{"key": "t", "operator": "Exists"}]));
+    let (yes, no) = (Hint::Queue, Hint::Skip);
+    for (plugin, what, waiting, event, want) in [
+        ("NodeResourcesFit", "a node has more CPU", asks(), changed(node("n"), node("n").has("cpu", "9")), yes),
+        ("NodeResourcesFit", "it has more memory", asks(), changed(node("n"), node("n").has("memory", "99Gi")), no),
+        ("NodeResourcesFit", "it takes more pods", asks(), changed(node("n"), node("n").has("pods", "200")), yes),
+        ("NodeResourcesFit", "it shrank", asks(), changed(node("n").has("cpu", "9"), node("n")), no),
+        (
+            "NodeResourcesFit",
+            "another pod needs less memory",
+            asks(),
+            assigned(Some(pod("q").cpu("1").memory("2Gi")), Some(pod("q").cpu("1").memory("1Gi"))),
+            no,
+        ),
+        (
+            "NodeResourcesFit",
+            "the pod itself needs less memory",
+            asks(),
+            own(asks().memory("2Gi"), asks().memory("1Gi")),
+            yes,
+        ),
+        ("NodeAffinity", "a node gained the label", choosy(), changed(node("n"), ssd()), yes),
+        ("NodeAffinity", "it had it before", choosy(), changed(ssd(), ssd().label("x", "y")), no),
+        (
+            "TaintToleration",
+            "a taint that the pod tolerates came",
+            tolerant(),
+            changed(node("n"), tainted(node("n"), "t")),
+            no,
+        ),
+        (
+            "TaintToleration",
+            "the one that it does not tolerate went",
+            tolerant(),
+            changed(tainted(tainted(node("n"), "t"), "u"), tainted(node("n"), "t")),
+            yes,
+        ),
+    ] {
+        assert_eq!(hint(plugin, &waiting.info(), &event), want, "{plugin}: {what}");
+    }
+}
+
+#[test]
+fn relations_to_pods_bring_a_pod_back_by_their_keys() {
+    let term = |app: &str| json!([{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}]);
+    let rule = |kind: &str, terms: Value| {
+        pod("p").set("/spec", "affinity", json!({kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}))
+    };
+    let (near, far) = (|| rule("podAffinity", term("a")), || rule("podAntiAffinity", term("a")));
+    let two = [term("a")[0].clone(), json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"tier": "x"}}})];
+    let both = || rule("podAffinity", json!(two));
+    let spread = |policy: &str| {
+        let constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+            "nodeTaintsPolicy": policy, "labelSelector": {"matchLabels": {"app": "a"}}});
+        pod("p").set("/spec", "topologySpreadConstraints", json!([constraint]))
+    };
+    let tolerant = |p: PodBuilder| p.set("/spec", "tolerations", json!([{"operator": "Exists"}]));
+    let (zone, plain) = (|name: &str| node("n").label("zone", name), || node("n"));
+    let app = || pod("q").label("app", "a");
+    let (yes, no) = (Hint::Queue, Hint::Skip);
+    for (plugin, what, waiting, event, want) in [
+        ("InterPodAffinity", "a node of a domain came", near(), came(zone("a")), yes),
+        ("InterPodAffinity", "a node of no domain came", near(), came(plain()), no),
+        ("InterPodAffinity", "a node came", far(), came(plain()), yes),
+        ("InterPodAffinity", "a node moved", near(), changed(zone("a"), zone("b")), yes),
+        ("InterPodAffinity", "a node left its domain", near(), changed(zone("a"), plain()), no),
+        ("InterPodAffinity", "a node left the hated domain", far(), changed(zone("a"), plain()), yes),
+        ("InterPodAffinity", "a node joined a domain", far(), changed(plain(), zone("a")), no),
+        ("InterPodAffinity", "another label changed", near(), changed(zone("a"), zone("a").label("x", "y")), no),
+        (
+            "InterPodAffinity",
+            "others' terms may have kept it away",
+            pod("p"),
+            changed(plain(), plain().label("x", "y")),
+            yes,
+        ),
+        ("InterPodAffinity", "a pod that meets one of two terms came", both(), assigned(None, Some(app())), no),
+        ("InterPodAffinity", "a pod that meets both came", both(), assigned(None, Some(app().label("tier", "x"))), yes),
+        ("PodTopologySpread", "a node moved", spread("Ignore"), changed(zone("a"), zone("b")), yes),
+        (
+            "PodTopologySpread",
+            "another label changed",
+            spread("Ignore"),
+            changed(zone("a"), zone("a").label("x", "y")),
+            no,
+        ),
+        (
+            "PodTopologySpread",
+            "a node of no domain lost a taint",
+            spread("Honor"),
+            changed(plain().taint("t", "", "NoSchedule"), plain()),
+            no,
+        ),
+        (
+            "PodTopologySpread",
+            "a node lost a taint",
+            spread("Honor"),
+            changed(zone("a").taint("t", "", "NoSchedule"), zone("a")),
+            yes,
+        ),
+        (
+            "PodTopologySpread",
+            "the pod tolerates more where taints count",
+            spread("Honor"),
+            own(spread("Honor"), tolerant(spread("Honor"))),
+            yes,
+        ),
+        (
+            "PodTopologySpread",
+            "the pod tolerates more where they do not",
+            spread("Ignore"),
+            own(spread("Ignore"), tolerant(spread("Ignore"))),
+            no,
+        ),
+        (
+            "PodTopologySpread",
+            "a label of no concern changed",
+            spread("Ignore"),
+            own(spread("Ignore"), spread("Ignore").label("x", "y")),
+            no,
+        ),
+        (
+            "PodTopologySpread",
+            "the pod itself is counted now",
+            spread("Ignore"),
+            own(spread("Ignore"), spread("Ignore").label("app", "a")),
+            yes,
+        ),
     ] {
         assert_eq!(hint(plugin, &waiting.info(), &event), want, "{plugin}: {what}");
     }

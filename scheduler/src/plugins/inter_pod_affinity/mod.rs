@@ -119,7 +119,8 @@ impl Requeue for InterPodAffinity {
         };
         match event {
             ClusterEvent::AssignedPod { old, new } => {
-                let helps = |p: &PodInfo| pod.affinity.iter().any(|t| speaks(t, p));
+                // One pod has to meet all terms.
+                let helps = |p: &PodInfo| !pod.affinity.is_empty() && pod.affinity.iter().all(|t| speaks(t, p));
                 let hurts = |p: &PodInfo| {
                     pod.anti_affinity.iter().any(|t| speaks(t, p)) || p.anti_affinity.iter().any(|t| speaks(t, pod))
                 };
@@ -127,12 +128,28 @@ impl Requeue for InterPodAffinity {
                 (is.is_some_and(helps) && !was.is_some_and(helps) || was.is_some_and(hurts) && !is.is_some_and(hurts))
                     .into()
             }
-            ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
+            ClusterEvent::Node { old, new } => node_helps(pod, old.as_deref(), new).into(),
             ClusterEvent::Target { old, new } => (old.labels != new.labels).into(),
             ClusterEvent::Object(Change::Namespace(_)) => Hint::Queue,
             _ => Hint::Skip,
         }
     }
+}
+
+/// Reports whether a node that came or changed may take a pod that none would take. Keys of terms of existing pods are not known
+/// here: a pod without terms of its own was turned down by those, so that any label may matter to it.
+fn node_helps(pod: &PodInfo, old: Option<&NodeBase>, new: &NodeBase) -> bool {
+    let Some(old) = old else {
+        let near = pod.affinity.iter().all(|t| new.labels.contains_key(&t.topology_key));
+        return near || !pod.anti_affinity.is_empty();
+    };
+    if pod.affinity.is_empty() && pod.anti_affinity.is_empty() {
+        return old.labels != new.labels;
+    }
+    let domain = |node: &NodeBase, term: &AffinityTerm| node.labels.get(&term.topology_key).cloned();
+    let joins = |t: &AffinityTerm| domain(new, t).is_some() && domain(new, t) != domain(old, t);
+    let leaves = |t: &AffinityTerm| domain(old, t).is_some() && domain(new, t) != domain(old, t);
+    pod.affinity.iter().any(joins) || pod.anti_affinity.iter().any(leaves)
 }
 
 #[cfg(test)]

@@ -103,23 +103,34 @@ impl Requeue for Fit {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::AssignedPod { old: Some(_), new: None } => Hint::Queue,
-            ClusterEvent::AssignedPod { old: Some(old), new: Some(new) } => shrank(&old.requests, &new.requests).into(),
-            ClusterEvent::Target { old, new } => shrank(&old.requests, &new.requests).into(),
-            _ => event
-                .node_if(|old, new| old.allocatable != new.allocatable)
-                .is_some_and(|n| {
-                    let empty = NodeInfo { base: Arc::new(n.clone()), ..NodeInfo::default() };
-                    self.short(&pod.requests, &empty).0.is_empty()
-                })
-                .into(),
+            // What it gave up has to be of a resource that the pod asks for.
+            ClusterEvent::AssignedPod { old: Some(old), new: Some(new) } => {
+                grew_for(&pod.requests, &new.requests, &old.requests).into()
+            }
+            ClusterEvent::Target { old, new } => new.requests.is_less_somewhere(&old.requests).into(),
+            ClusterEvent::Node { old, new } => {
+                let empty = NodeInfo { base: Arc::clone(new), ..NodeInfo::default() };
+                let fits = self.short(&pod.requests, &empty).0.is_empty();
+                let gains = old.as_ref().is_none_or(|old| {
+                    new.allocatable.pods > old.allocatable.pods
+                        || grew_for(&pod.requests, &old.allocatable, &new.allocatable)
+                });
+                (fits && gains).into()
+            }
+            _ => Hint::Skip,
         }
     }
 }
 
-fn shrank(old: &Resource, new: &Resource) -> bool {
-    let mut max = old.clone();
-    max.max(new);
-    *new != max
+/// Reports whether there is more of anything that is asked for.
+fn grew_for(asked: &Resource, less: &Resource, more: &Resource) -> bool {
+    let fixed = [
+        (asked.milli_cpu, less.milli_cpu, more.milli_cpu),
+        (asked.memory, less.memory, more.memory),
+        (asked.ephemeral_storage, less.ephemeral_storage, more.ephemeral_storage),
+    ];
+    fixed.into_iter().any(|(asked, less, more)| asked > 0 && more > less)
+        || asked.scalar.iter().any(|(name, asked)| *asked > 0 && more.get(name) > less.get(name))
 }
 
 #[cfg(test)]
