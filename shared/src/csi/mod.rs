@@ -8,8 +8,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    AWSElasticBlockStoreVolumeSource, AzureDiskVolumeSource, CSIPersistentVolumeSource, PersistentVolume,
-    PersistentVolumeSpec, SecretReference, Volume,
+    AWSElasticBlockStoreVolumeSource, AzureDiskVolumeSource, CSIPersistentVolumeSource, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeSpec, SecretReference, Volume,
+    VolumeNodeAffinity,
 };
 use k8s_openapi::api::storage::v1::CSINode;
 
@@ -168,6 +169,86 @@ pub fn known(volume: &PersistentVolume) -> Result<Option<Known>, Untranslatable>
         return Ok(None);
     };
     Ok(Some(Known { driver: driver.to_owned(), handle, modes }))
+}
+
+/// Labels of nodes by which drivers that took over tell zones; the others keep the affinity that a volume of old has.
+const DRIVER_ZONES: [(&str, &str); 3] = [
+    (AWS_EBS, "topology.ebs.csi.aws.com/zone"),
+    (GCE_PD, "topology.gke.io/zone"),
+    (CINDER, "topology.cinder.csi.openstack.org/zone"),
+];
+/// Zone and region labels, the newer ones first.
+const PLACES: [(&str, &str); 2] = [
+    ("topology.kubernetes.io/zone", "topology.kubernetes.io/region"),
+    ("failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"),
+];
+
+/// Node affinity of a volume as its driver states it: zones of a volume of old, by its affinity or else by its labels,
+/// are those that the driver labels nodes with. Answers for the topology part of upstream's `TranslateInTreePVToCSI`.
+///
+/// # Errors
+/// The volume was once another plugin's, and cannot be translated.
+pub fn node_affinity(volume: &PersistentVolume) -> Result<Option<VolumeNodeAffinity>, Untranslatable> {
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.clone());
+    let is_old = volume.spec.as_ref().is_some_and(|spec| spec.csi.is_none() && plugin(spec).is_some());
+    let Some(known) = (if is_old { known(volume)? } else { None }) else { return Ok(affinity) };
+    let Some((_, key)) = DRIVER_ZONES.iter().find(|(driver, _)| *driver == known.driver) else { return Ok(affinity) };
+    let mut terms = affinity.and_then(|affinity| affinity.required).unwrap_or_default().node_selector_terms;
+    let labels = volume.metadata.labels.as_ref();
+    let labelled = |label: &str| labels.and_then(|labels| labels.get(label));
+    let (zone, region) = place_labels(&terms, |label| labelled(label).is_some());
+    if has_key(&terms, zone) {
+        rename(&mut terms, zone, key);
+    } else if let Some(zones) = labelled(zone) {
+        add_zones(&mut terms, key, zones);
+    }
+    // Nodes may bear the newer label alone.
+    if region == PLACES[1].1 {
+        rename(&mut terms, region, PLACES[0].1);
+    }
+    let required = (!terms.is_empty()).then_some(NodeSelector { node_selector_terms: terms });
+    Ok(required.map(|required| VolumeNodeAffinity { required: Some(required) }))
+}
+
+fn requirements(terms: &[NodeSelectorTerm]) -> impl Iterator<Item = &NodeSelectorRequirement> {
+    terms.iter().flat_map(|term| term.match_expressions.iter().flatten())
+}
+
+/// Reports whether any term speaks of a label's values.
+fn has_key(terms: &[NodeSelectorTerm], key: &str) -> bool {
+    requirements(terms).any(|r| r.key == key && r.values.as_ref().is_some_and(|values| !values.is_empty()))
+}
+
+/// The labels that tell a volume's zone and region: those of its affinity go before its own.
+fn place_labels(terms: &[NodeSelectorTerm], labelled: impl Fn(&str) -> bool) -> (&'static str, &'static str) {
+    let in_terms = |key: &str| requirements(terms).any(|r| r.key == key);
+    let named = PLACES.iter().find(|(zone, _)| in_terms(zone));
+    *named.or_else(|| PLACES.iter().find(|(zone, _)| labelled(zone))).unwrap_or(&PLACES[0])
+}
+
+fn rename(terms: &mut [NodeSelectorTerm], old: &str, new: &str) {
+    for requirement in terms.iter_mut().flat_map(|term| term.match_expressions.iter_mut().flatten()) {
+        if requirement.key == old {
+            new.clone_into(&mut requirement.key);
+        }
+    }
+}
+
+/// Limits every term to the zones of a label, of which there may be several.
+fn add_zones(terms: &mut Vec<NodeSelectorTerm>, key: &str, zones: &str) {
+    let zones: BTreeSet<String> =
+        zones.split("__").map(str::trim).filter(|zone| !zone.is_empty()).map(str::to_owned).collect();
+    if zones.is_empty() {
+        return;
+    }
+    if terms.is_empty() {
+        terms.push(NodeSelectorTerm::default());
+    }
+    let values = Some(zones.into_iter().collect());
+    let requirement = NodeSelectorRequirement { key: key.to_owned(), operator: "In".to_owned(), values };
+    for term in terms {
+        term.match_expressions.get_or_insert_default().push(requirement.clone());
+    }
 }
 
 /// The volume that stands for one of old in a pod of `namespace`: its name and specification. None for any other.
