@@ -37,7 +37,7 @@ pub use intern::{Interned, Memo, Signature, Text};
 pub use reflector::Formats;
 use reflector::{Cache, Listed, Reflector, Revision};
 use store::Key;
-pub use store::Store;
+pub use store::{Feed, Store};
 pub use unreadable::Unreadable;
 
 /// Type that an informer can hold: an API object, or a reduced form decoded from it. The latter is for those who hold

@@ -136,7 +136,32 @@ pub(super) fn key<K: Cached>(object: &K) -> Key {
     (namespace.to_owned(), name.to_owned())
 }
 
+/// The one hand that writes a store which no informer feeds.
+pub struct Feed<K>(Store<K>);
+
+impl<K: Cached> Feed<K> {
+    /// Adds an object or takes over its new form.
+    pub fn put(&self, object: K) {
+        self.0.put(object);
+    }
+}
+
 impl<K: Cached> Store<K> {
+    /// A store and the hand that writes it, for simulations and tests.
+    pub fn fed() -> (Self, Feed<K>) {
+        let store = Self::default();
+        (store.clone(), Feed(store))
+    }
+
+    /// A store of given objects that nothing feeds, for simulations and tests.
+    pub fn of(objects: impl IntoIterator<Item = K>) -> Self {
+        let store = Self::default();
+        for object in objects {
+            store.put(object);
+        }
+        store
+    }
+
     /// One object; the namespace is empty at cluster scope.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let state = self.0.read();
