@@ -7,5 +7,5 @@ fn main() -> ExitCode {
     if let Some(code) = scheduler::explain::run(arguments()).or_else(|| scheduler::replay::run(arguments())) {
         return code;
     }
-    shared::run::main("kube-scheduler", 1, scheduler::run)
+    shared::run::main("kube-scheduler", scheduler::threads(shared::run::worker_threads(1)), scheduler::run)
 }

@@ -134,8 +134,8 @@ impl Profile {
             {
                 return Ok(vec![at]);
             }
-            let fits = |at: usize, diagnosis: &mut Diagnosis| {
-                let status = self.filter_node(cx, state, &filters, pod, &all[at]);
+            let state: &CycleState = state;
+            let fits = |at: usize, status: Status, diagnosis: &mut Diagnosis| {
                 match status.code() {
                     Code::Success => return Ok(true),
                     Code::Error => return Err(Failure::Broken(status)),
@@ -150,21 +150,30 @@ impl Profile {
                 diagnosis.others = Some(Status::unresolvable(said));
                 diagnosis.plugins.extend(limit.plugins);
                 for at in limit.names.iter().flatten().filter_map(|n| cx.snapshot.position(n)) {
-                    found.extend(fits(at, diagnosis)?.then_some(at));
+                    let status = self.filter_node(cx, state, &filters, pod, &all[at]);
+                    found.extend(fits(at, status, diagnosis)?.then_some(at));
                 }
                 return Ok(found);
             }
             let wanted = nodes_to_find(self.percentage.unwrap_or(cursor.percentage), all.len());
             found.reserve(wanted.min(all.len()));
             let start = cursor.start % all.len();
-            let mut looked = 0;
             let order = cx.snapshot.order();
-            for &at in order[start..].iter().chain(&order[..start]) {
-                looked += 1;
-                found.extend(fits(at, diagnosis)?.then_some(at));
-                if found.len() == wanted {
-                    break;
+            let (mut looked, mut left) = (0, all.len());
+            while left > 0 && found.len() < wanted {
+                // So many are looked at in any case; where few fit, several threads may well look at more.
+                let ahead = if self.threads.is_one() { 0 } else { looked };
+                let block = (wanted - found.len()).max(ahead).min(left);
+                let slots: Vec<usize> = (looked..looked + block).map(|i| order[(start + i) % all.len()]).collect();
+                let said = self.threads.map(&slots, |&at| self.filter_node(cx, state, &filters, pod, &all[at]));
+                for (at, status) in slots.into_iter().zip(said) {
+                    looked += 1;
+                    found.extend(fits(at, status, diagnosis)?.then_some(at));
+                    if found.len() == wanted {
+                        break;
+                    }
                 }
+                left = all.len() - looked;
             }
             cursor.start = (start + looked) % all.len();
             Ok(found)

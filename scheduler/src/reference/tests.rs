@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Decision, Scoring, World, decide, list, random, text};
 use crate::framework::lister::Fixed;
-use crate::framework::{Context, Cursor, Failure, Nominated, Profile, ProfileConfig};
+use crate::framework::{Context, Cursor, CycleState, Failure, Nominated, Profile, ProfileConfig, Threads};
 use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo, Selector, Snapshot};
 
@@ -77,7 +77,11 @@ impl Both {
         world.all("Node").iter().for_each(|n| drop(cache.set_node(NodeBase::from_api(&api(n)))));
         Self {
             listers: listers(&world, 1),
-            profile: Profile::build(&config).expect("profile"),
+            // The documentation knows nothing of threads.
+            profile: Profile::build(&config).expect("profile").on(match seed % 3 {
+                0 => Threads::ONE,
+                more => Threads::always(1 + more as usize),
+            }),
             snapshot: Snapshot::default(),
             cursor: Cursor::default(),
             nominated: Nominated::default(),
@@ -240,4 +244,51 @@ fn decisions_are_those_of_the_documentation() {
     }
     let all = fitted[0] + fitted[1];
     assert!(fitted.iter().all(|n| *n * 5 > all), "too many of a kind: {fitted:?}");
+}
+
+/// Clusters of hundreds of nodes, so that a search stops before it has seen all of them.
+const LARGE: usize = 250;
+
+#[test]
+fn threads_change_no_decision() {
+    let mut fitted = [0, 0];
+    for seed in 0..6 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut both = Both::new(seed);
+        for n in 0..LARGE {
+            drop(both.cache.set_node(NodeBase::from_api(&api(&random::node(&mut rng, n)))));
+        }
+        let config = ProfileConfig { plugin_config: api(&both.scoring.arguments()), ..ProfileConfig::default() };
+        let build = |threads| Profile::build(&config).expect("profile").on(threads);
+        let profiles = [Threads::ONE, Threads::always(2), Threads::always(5)].map(build);
+        let mut cursors = [Cursor::default(), Cursor::default(), Cursor::default()];
+        for step in 0..STEPS {
+            let mut pod = random::pod(&mut rng, &format!("template-{}", step % 8));
+            pod["metadata"]["uid"] = Value::from(format!("uid-{step}"));
+            let info = both.info(&pod);
+            both.cache.refresh(&mut both.snapshot);
+            let cx = Context {
+                snapshot: &both.snapshot,
+                listers: &both.listers,
+                nominated: &both.nominated,
+                now: jiff::Timestamp::UNIX_EPOCH,
+            };
+            let chance: u64 = rng.random();
+            let decisions: Vec<String> = profiles
+                .iter()
+                .zip(&mut cursors)
+                .map(|(profile, cursor)| {
+                    let (mut state, rng) = (CycleState::default(), &mut StdRng::seed_from_u64(chance));
+                    let said = match profile.schedule(cx, &mut state, &info, cursor, rng) {
+                        Ok(it) => format!("{} of {} of {}", it.node.name(), it.feasible, it.evaluated),
+                        Err(why) => why.to_string(),
+                    };
+                    format!("{said}, next from {}", cursor.start)
+                })
+                .collect();
+            assert!(decisions.iter().all(|d| *d == decisions[0]), "seed {seed} step {step}: {decisions:#?}");
+            fitted[usize::from(!decisions[0].contains("available"))] += 1;
+        }
+    }
+    assert!(fitted.iter().all(|n| *n > 20), "too many of a kind: {fitted:?}");
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::framework::CycleState;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, PreScore, Score};
 use crate::framework::profile::Named;
 use crate::framework::rule::{Depends, Rules};
+use crate::framework::{CycleState, Threads};
 use crate::model::PodInfo;
 
 /// Rules in place of a Score, with the Score that normalises and its weight.
@@ -29,6 +29,8 @@ pub struct Layout {
     pub(super) soft: Vec<Soft>,
     /// Plugins that may depend on anything, and must skip themselves.
     others: Vec<Other>,
+    /// Threads of the profile.
+    pub(in crate::framework) threads: Threads,
 }
 
 /// A plugin that says nothing about itself.
@@ -63,6 +65,7 @@ impl Layout {
             hard: Vec::new(),
             soft: Vec::new(),
             others: Vec::new(),
+            threads: Threads::ONE,
         };
         let plugin = |name: &str| built.iter().find(|p| p.name == name);
         for (name, it) in filter {

@@ -20,6 +20,8 @@ use crate::model::{NodeInfo, PodInfo};
 const NO_GROUP: u32 = u32::MAX;
 /// Distinct answers that are kept; past this they are collected anew.
 const MAX_STATUSES: usize = 4096;
+/// Changed nodes from which on several threads are thought of.
+const MANY: usize = 256;
 /// Nodes that may come beyond two for each that is there before a table is made anew.
 pub(super) const SLACK: u64 = 1024;
 
@@ -174,11 +176,17 @@ impl Table {
         }
         let grown = nodes.len().max(self.rows.len());
         self.rows.resize(grown, BLANK);
-        for &slot in changes.iter().filter(|slot| **slot < grown) {
+        let mut judged = self.judge_all(layout, cx, pod, changes);
+        for (i, &slot) in changes.iter().enumerate().filter(|(_, slot)| **slot < grown) {
             self.leave(slot);
             if let Some(node) = nodes.get(slot) {
                 self.rows[slot].seen = cx.snapshot.changed_at(slot);
-                self.look(layout, cx, pod, slot, node);
+                let judged = judged.get_mut(i).and_then(Option::take);
+                let (status, fixed) = judged.unwrap_or_else(|| self.judge(layout, cx, pod, node));
+                self.rows[slot].verdict = if status.is_success() { 0 } else { self.keep(status) };
+                if self.rows[slot].verdict == 0 {
+                    self.rows[slot].fixed = fixed;
+                }
                 // When all of them are put into groups anew, once is enough.
                 if !touched.all {
                     self.join(layout, cx, pod, slot, node);
@@ -200,15 +208,30 @@ impl Table {
         }
     }
 
-    /// Asks everybody who looks at the node alone.
-    fn look(&mut self, layout: &Layout, cx: Context<'_>, pod: &PodInfo, slot: usize, node: &NodeInfo) {
-        let status = self.filter(layout, cx, pod, node);
-        self.rows[slot].verdict = if status.is_success() { 0 } else { self.keep(status) };
-        if self.rows[slot].verdict == 0 {
-            let state = CycleState::default();
-            let scores = layout.fixed.iter().filter(|((name, _), _)| !self.skips.scores.contains(name));
-            self.rows[slot].fixed = scores.map(|((_, it), weight)| it.score(cx, &state, pod, node) * weight).sum();
+    /// The judgement of each changed node, where there are many; of a few, none ahead.
+    fn judge_all(
+        &self,
+        layout: &Layout,
+        cx: Context<'_>,
+        pod: &PodInfo,
+        changes: &[usize],
+    ) -> Vec<Option<(Status, i64)>> {
+        if layout.threads.is_one() || changes.len() < MANY {
+            return Vec::new();
         }
+        let nodes = cx.snapshot.nodes();
+        layout.threads.map(changes, |slot| nodes.get(*slot).map(|node| self.judge(layout, cx, pod, node)))
+    }
+
+    /// Asks everybody who looks at the node alone: what filters say, and the sum of the scores that stand for themselves.
+    fn judge(&self, layout: &Layout, cx: Context<'_>, pod: &PodInfo, node: &NodeInfo) -> (Status, i64) {
+        let status = self.filter(layout, cx, pod, node);
+        if !status.is_success() {
+            return (status, 0);
+        }
+        let state = CycleState::default();
+        let scores = layout.fixed.iter().filter(|((name, _), _)| !self.skips.scores.contains(name));
+        (status, scores.map(|((_, it), weight)| it.score(cx, &state, pod, node) * weight).sum())
     }
 
     /// As [`crate::framework::Profile::filter_node`], for filters that look at the node alone.
