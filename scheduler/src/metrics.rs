@@ -1,11 +1,15 @@
 //! Upstream's `scheduler_*` metrics.
 
+mod batch;
+
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use prometheus::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
 use shared::metrics::{counter, exponential, gauge, histogram};
 
+pub use self::batch::{Batch, Flushed};
+use crate::framework::plugin::Permission;
 use crate::framework::{Failure, Hint, Status};
 
 /// Extension points that are timed as a whole.
@@ -18,10 +22,14 @@ pub enum Point {
     PreScore,
     Score,
     Reserve,
+    Unreserve,
     Permit,
+    PreBindPreFlight,
     PreBind,
     Bind,
     PostBind,
+    /// Finding out whether the pod's answers are those of another.
+    Sign,
 }
 
 impl Point {
@@ -33,10 +41,13 @@ impl Point {
             Self::PreScore => "PreScore",
             Self::Score => "Score",
             Self::Reserve => "Reserve",
+            Self::Unreserve => "Unreserve",
             Self::Permit => "Permit",
+            Self::PreBindPreFlight => "PreBindPreFlight",
             Self::PreBind => "PreBind",
             Self::Bind => "Bind",
             Self::PostBind => "PostBind",
+            Self::Sign => "Sign",
         }
     }
 }
@@ -50,6 +61,12 @@ pub trait Outcome {
 impl Outcome for Status {
     fn label(&self) -> &'static str {
         self.code().name()
+    }
+}
+
+impl Outcome for Permission {
+    fn label(&self) -> &'static str {
+        self.status.label()
     }
 }
 
@@ -244,6 +261,19 @@ static IN_FLIGHT: LazyLock<GaugeVec> = LazyLock::new(|| {
     gauge("scheduler_inflight_events", "Number of events kept for pods that are being scheduled.", &["event"])
 });
 
+static VOLUME_STAGE_FAILED: LazyLock<CounterVec> = LazyLock::new(|| {
+    counter(
+        "scheduler_volume_scheduling_stage_error_total",
+        "Number of errors by the stage of a volume's scheduling.",
+        &["operation"],
+    )
+});
+
+/// Notes an error of a stage of a volume's scheduling.
+pub fn volume_stage_failed(stage: &str) {
+    VOLUME_STAGE_FAILED.with_label_values(&[stage]).inc();
+}
+
 static RUNNING: LazyLock<GaugeVec> = LazyLock::new(|| {
     gauge(
         "scheduler_goroutines",
@@ -349,11 +379,14 @@ pub fn algorithm(took: Duration) {
     ALGORITHM_SECONDS.observe(took.as_secs_f64());
 }
 
+fn attempts_label(attempts: u32) -> String {
+    if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() }
+}
+
 /// Notes that a pod was bound at last.
 pub fn bound(attempts: u32, since_first: Duration) {
     POD_ATTEMPTS.observe(f64::from(attempts));
-    let label = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
-    POD_SECONDS.with_label_values(&[label.as_str()]).observe(since_first.as_secs_f64());
+    POD_SECONDS.with_label_values(&[&*attempts_label(attempts)]).observe(since_first.as_secs_f64());
 }
 
 /// Notes how long a pod has waited until its binding is sent.
@@ -408,4 +441,14 @@ pub fn register() {
     LazyLock::force(&VICTIMS);
     LazyLock::force(&PREEMPTIONS);
     pending([0; 4]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_attempts_are_one_series() {
+        assert_eq!([1, 14, 15, 16, 400].map(attempts_label), ["1", "14", "15+", "15+", "15+"]);
+    }
 }

@@ -23,7 +23,7 @@ use super::profile::Profile;
 use super::schedule::Placement;
 use super::state::CycleState;
 use super::status::Status;
-use crate::metrics::{Point, observe_point, timed};
+use crate::metrics::{Flushed, Point, observe_point, timed};
 use crate::model::{Demand, PodInfo};
 
 /// Rows in all tables together; about 60 bytes each.
@@ -131,22 +131,53 @@ impl Profile {
         tables: &mut Tables,
         rng: &mut impl Rng,
     ) -> Option<Result<Placement, Failure>> {
-        let layout = self.layout.as_ref()?;
-        if pod.node_name.is_some() {
-            return None;
-        }
-        let mut table = tables.take(self, &pod.demand, cx.snapshot.nodes().len())?;
         let begun = Instant::now();
-        let usable = layout.others_skip(cx, state, pod) && table.refresh(layout, cx, pod);
-        if usable {
-            observe_point(Point::Filter, &self.name, "Success", begun.elapsed());
-        }
-        let answer = usable.then(|| self.ask(&mut table, layout, cx, state, pod, rng));
+        let hint = self.table_of(cx, state, pod, tables);
+        let (layout, mut table) = match hint {
+            Ok(hint) => {
+                self.batch.used(begun.elapsed());
+                hint
+            }
+            Err(why) => {
+                self.batch.unused(begun.elapsed(), why);
+                return None;
+            }
+        };
+        observe_point(Point::Filter, &self.name, "Success", begun.elapsed());
+        let answer = self.ask(&mut table, layout, cx, state, pod, rng);
+        let decided = Instant::now();
         tables.give(&pod.demand, table);
-        if answer.is_none() {
-            *state = CycleState::new(state.sampled);
+        self.batch.stored(decided.elapsed());
+        Some(answer)
+    }
+
+    /// The pod's table, brought up to date; why there is none, unless the pod is the first of its kind.
+    fn table_of(
+        &self,
+        cx: Context<'_>,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        tables: &mut Tables,
+    ) -> Result<(&Layout, Box<Table>), Option<Flushed>> {
+        let layout = self.layout.as_ref().filter(|_| pod.node_name.is_none()).ok_or(None)?;
+        let mut table = tables.take(self, &pod.demand, cx.snapshot.nodes().len()).ok_or(None)?;
+        let signed = self.signed(layout, cx, state, pod);
+        if signed && table.refresh(layout, cx, pod) {
+            return Ok((layout, table));
         }
-        answer
+        tables.give(&pod.demand, table);
+        *state = CycleState::new(state.sampled);
+        Err(Some(if signed { Flushed::Incompatible } else { Flushed::NotBatchable }))
+    }
+
+    /// Reports whether the pod's demand alone decides its answers.
+    fn signed(&self, layout: &Layout, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> bool {
+        let begun = state.sampled.then(Instant::now);
+        let skip = layout.others_skip(cx, state, pod);
+        if let Some(begun) = begun {
+            observe_point(Point::Sign, &self.name, "Success", begun.elapsed());
+        }
+        skip
     }
 
     fn ask(
