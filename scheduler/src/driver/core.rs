@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use super::failure::{Nomination, Reporter};
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
-use crate::framework::{Change, ClusterEvent, Delta, Failure, Status};
+use crate::framework::{Change, ClusterEvent, Delta, Failure, Listers as _, Status};
 use crate::metrics;
 use crate::model::{Cache, NodeBase, PodInfo};
 use crate::queue::{Profiles, Queue, QueuedPod};
@@ -106,6 +106,7 @@ impl Core {
     /// A pod is new, or has changed from `before`.
     pub(super) fn pod_seen(&self, before: Option<&Arc<PodInfo>>, new: &Arc<PodInfo>) {
         let (before, new) = (before.cloned(), Arc::clone(new));
+        self.stores.gangs().seen(&new);
         if new.node_name.is_some() {
             let mut cache = self.cache.lock();
             // An assumed pod is news to nobody: the scheduler has counted it since it placed it.
@@ -118,12 +119,18 @@ impl Core {
                 q.happened(&event, now)
             });
         } else if self.ours(&new) && !self.cache.lock().is_assumed(&new.uid) {
+            let completes = (before.is_none() && new.group.is_some()).then(|| Arc::clone(&new));
             self.on_queue(|q, now| q.update(before, new, now));
+            // Others may have waited for one more of their group.
+            if let Some(new) = completes {
+                self.happened(&ClusterEvent::WaitingPod(new));
+            }
         }
     }
 
     pub(super) fn pod_gone(&self, pod: &Arc<PodInfo>) {
         let gone = Arc::clone(pod);
+        self.stores.gangs().gone(pod);
         if pod.node_name.is_none() {
             self.answer(&pod.uid, Status::unschedulable("pod was deleted"));
             // It may have been assumed, and have ended before anybody saw it bound.
@@ -223,5 +230,11 @@ impl Core {
         self.follow(&informers.device_classes);
         self.follow(&informers.resource_claims);
         self.follow(&informers.slices);
+        if let Some(rules) = &informers.rules {
+            self.follow(rules);
+        }
+        if let Some(workloads) = &informers.workloads {
+            self.follow(workloads);
+        }
     }
 }

@@ -7,14 +7,15 @@ use futures::StreamExt as _;
 use rand::Rng as _;
 use serde_json::json;
 use shared::events::Kind;
+use shared::flags::format_duration;
 use shared::run::{TaskGroup, contained, contained_async};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use super::failure::{Nomination, Reporter};
 use crate::framework::extender;
-use crate::framework::plugin::Rescue;
+use crate::framework::plugin::{Permission, Rescue};
 use crate::framework::{Code, Context, Cursor, CycleState, Diagnosis, Failure, Placement, Profile, Status};
 use crate::metrics::{self, Attempt, Point, Running};
 use crate::model::{PodInfo, Snapshot};
@@ -24,7 +25,7 @@ use crate::queue::QueuedPod;
 const TICK: Duration = Duration::from_secs(1);
 /// Bindings under way at once. With more the server gets no faster, and whoever comes in between with a higher priority
 /// would find the room given away. Those that wait for volumes or permission do not count.
-const BINDINGS: usize = 128;
+pub(super) const BINDINGS: usize = 128;
 /// In so many of a hundred cycles plugins are timed one by one, as upstream has it.
 const SAMPLED: u32 = 10;
 /// Victims of one pod that are evicted at a time, as upstream has it.
@@ -52,6 +53,14 @@ struct Binding {
     started: Instant,
     /// One of [`BINDINGS`], while it has to wait for nothing but the server.
     turn: Option<OwnedSemaphorePermit>,
+}
+
+/// Waiting for permission.
+struct Waits {
+    told: oneshot::Receiver<Status>,
+    patience: Duration,
+    /// The plugin that asked for it.
+    plugin: &'static str,
 }
 
 impl Cycle {
@@ -147,7 +156,7 @@ impl Cycle {
                 let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
                 let node = Arc::clone(placement.node.name());
                 let binding = Binding { core, reporter, node, profile, state, queued, assumed, started, turn };
-                self.bind(&placement, binding);
+                self.bind(cx, &placement, binding);
             }
             Err(Failure::Unfit(mut diagnosis)) => {
                 let rescue = self.rescue(cx, &profile, state, &pod, &mut diagnosis);
@@ -168,21 +177,31 @@ impl Cycle {
     }
 
     /// Asks Permit plugins, then binds in the background, once all of them agree.
-    fn bind(&self, placement: &Placement, mut binding: Binding) {
+    fn bind(&self, cx: Context<'_>, placement: &Placement, mut binding: Binding) {
         let pod = Arc::clone(&binding.queued.pod);
-        let (patience, status) = metrics::timed(Point::Permit, &binding.profile.name, || {
-            let (status, patience) = binding.profile.permit(&mut binding.state, &pod, &binding.node);
-            (patience, status)
-        });
+        let Permission { status, patience, allow, activate } =
+            metrics::timed(Point::Permit, &binding.profile.name, || {
+                binding.profile.permit(cx, &mut binding.state, &pod, &binding.node)
+            });
+        for uid in &allow {
+            self.core.answer(uid, Status::SUCCESS);
+        }
+        for uid in &activate {
+            self.core.on_queue(|q, now| q.activate_now(uid, now));
+        }
         if !status.is_success() && status.code() != Code::Wait {
             binding.undo(status);
             return;
         }
         tracing::debug!(pod = %pod, node = %binding.node, evaluated = placement.evaluated, feasible = placement.feasible, "Attempting to bind pod to node");
-        let waits = (status.code() == Code::Wait).then(|| self.core.wait(&pod.uid));
+        let waits = (status.code() == Code::Wait).then(|| Waits {
+            told: self.core.wait(&pod.uid),
+            patience,
+            plugin: status.plugin,
+        });
         let (core, reporter) = (Arc::clone(&self.core), Arc::clone(&self.reporter));
         let queued = binding.queued.clone();
-        let work = binding.run(waits.map(|told| (told, patience)));
+        let work = binding.run(waits);
         self.tasks.spawn("binding", async move {
             let Err(panic) = contained_async(work).await else { return };
             tracing::error!(pod = %queued.pod, panic, "Observed a panic while binding a pod");
@@ -313,19 +332,24 @@ fn outcome(status: &Status) -> Attempt {
 }
 
 impl Binding {
-    async fn run(mut self, waits: Option<(tokio::sync::oneshot::Receiver<Status>, Duration)>) {
+    async fn run(mut self, waits: Option<Waits>) {
         let _running = Running::one("binding");
-        if waits.is_some() || self.prepares() {
+        let prepares = self.prepares();
+        if waits.is_some() || prepares {
             self.turn = None;
             self.announce().await;
         } else if extender::binds(&self.profile.extenders, &self.assumed) {
             self.turn = None;
         }
-        if let Some((told, patience)) = waits {
+        if let Some(Waits { told, patience, plugin }) = waits {
             let since = Instant::now();
             let status = match tokio::time::timeout(patience, told).await {
                 Ok(Ok(status)) => status,
-                _ => Status::unschedulable("timed out waiting on permit"),
+                _ => {
+                    let waited = format_duration(patience);
+                    let why = format!("rejected due to timeout after waiting {waited} at plugin {plugin}");
+                    Status::unschedulable(why).by(plugin)
+                }
             };
             self.core.answer(&self.assumed.uid, Status::SUCCESS);
             metrics::permit_wait(status.code().name(), since.elapsed());
@@ -393,7 +417,11 @@ impl Binding {
 
     /// Whether a PreBind plugin has something to do, so that the binding takes its time.
     fn prepares(&self) -> bool {
-        self.profile.pre_binders().iter().any(|(_, p)| p.applies(&self.state, &self.assumed))
+        let begun = Instant::now();
+        let any = self.profile.pre_binders().iter().any(|(_, p)| p.applies(&self.state, &self.assumed));
+        let status = if any { "Success" } else { "Skip" };
+        metrics::observe_point(Point::PreBindPreFlight, &self.profile.name, status, begun.elapsed());
+        any
     }
 
     /// Tells others, a cluster autoscaler above all, where the pod is about to go.

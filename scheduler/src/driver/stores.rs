@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
+use k8s_openapi::api::scheduling::v1alpha1::Workload;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
 use proto::schema::Message;
@@ -17,8 +19,10 @@ use serde::{Deserialize, Deserializer};
 use shared::informer::{Cached, Event, Factory, Informer, Scope, Store};
 use shared::types::volume_class;
 
+use crate::framework::gangs::Gangs;
 use crate::framework::lister::combined_selector;
-use crate::framework::{Ledger, Listers};
+use crate::framework::{Features, Ledger, Listers};
+use crate::model::devices::Sources;
 use crate::model::protobuf::PodReader;
 use crate::model::selector::Labels;
 use crate::model::{Demand, Inventory, NodeBase, PodInfo, Selector};
@@ -44,6 +48,11 @@ pub(super) struct Informers {
     pub(super) device_classes: Informer<DeviceClass>,
     pub(super) resource_claims: Informer<ResourceClaim>,
     pub(super) slices: Informer<ResourceSlice>,
+    /// Made when gangs are scheduled.
+    pub(super) workloads: Option<Informer<Workload>>,
+    /// Made when rules taint devices.
+    pub(super) rules: Option<Informer<DeviceTaintRule>>,
+    partitions: bool,
     ledger: Arc<Ledger>,
     inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
     pub(super) budgets: Informer<PodDisruptionBudget>,
@@ -55,7 +64,7 @@ pub(super) struct Informers {
 
 impl Informers {
     /// `whole` keeps pods and nodes as they are, too, for extenders.
-    pub(super) fn new(factory: &Factory, whole: bool) -> Self {
+    pub(super) fn new(factory: &Factory, whole: bool, features: Features) -> Self {
         let unfinished = "status.phase!=Succeeded,status.phase!=Failed".to_owned();
         let pods = || Scope { fields: Some(unfinished.clone()), ..Scope::default() };
         let it = Self {
@@ -74,6 +83,9 @@ impl Informers {
             device_classes: factory.informer(),
             resource_claims: factory.informer(),
             slices: factory.informer(),
+            workloads: features.gangs.then(|| factory.informer()),
+            rules: features.taint_rules.then(|| factory.informer()),
+            partitions: features.partitions,
             ledger: Arc::default(),
             inventory: Arc::default(),
             budgets: factory.informer(),
@@ -102,6 +114,10 @@ impl Informers {
         });
         let inventory = Arc::clone(&it.inventory);
         it.slices.add_handler(move |_| *inventory.lock() = None);
+        if let Some(rules) = &it.rules {
+            let inventory = Arc::clone(&it.inventory);
+            rules.add_handler(move |_| *inventory.lock() = None);
+        }
         it.keep_selectors();
         it
     }
@@ -144,6 +160,10 @@ impl Informers {
             device_classes: self.device_classes.store(),
             resource_claims: self.resource_claims.store(),
             slices: self.slices.store(),
+            workloads: self.workloads.as_ref().map(Informer::store).unwrap_or_default(),
+            gangs: Arc::default(),
+            rules: self.rules.as_ref().map(Informer::store).unwrap_or_default(),
+            partitions: self.partitions,
             ledger: Arc::clone(&self.ledger),
             inventory: Arc::clone(&self.inventory),
             budgets: self.budgets.store(),
@@ -233,6 +253,10 @@ pub(super) struct Stores {
     device_classes: Store<DeviceClass>,
     resource_claims: Store<ResourceClaim>,
     slices: Store<ResourceSlice>,
+    workloads: Store<Workload>,
+    gangs: Arc<Gangs>,
+    rules: Store<DeviceTaintRule>,
+    partitions: bool,
     ledger: Arc<Ledger>,
     /// Read from the slices when first asked for after a change.
     inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
@@ -241,6 +265,19 @@ pub(super) struct Stores {
     controllers: Store<ReplicationController>,
     replica_sets: Store<ReplicaSet>,
     stateful_sets: Store<StatefulSet>,
+}
+
+#[cfg(test)]
+impl Stores {
+    /// Takes over workloads.
+    pub(super) fn with_workloads(self, workloads: Store<Workload>) -> Self {
+        Self { workloads, ..self }
+    }
+
+    /// Takes over claims and their classes.
+    pub(super) fn with_claims(self, claims: Store<PersistentVolumeClaim>, classes: Store<StorageClass>) -> Self {
+        Self { claims, classes, ..self }
+    }
 }
 
 impl Listers for Stores {
@@ -287,11 +324,23 @@ impl Listers for Stores {
     fn inventory(&self) -> Arc<Inventory> {
         // Held while it is made, so that a change meanwhile is not forgotten.
         let mut known = self.inventory.lock();
-        Arc::clone(known.get_or_insert_with(|| Arc::new(Inventory::of(&self.slices.list()))))
+        let read = || {
+            let (slices, rules) = (self.slices.list(), self.rules.list());
+            Arc::new(Inventory::of(Sources { slices: &slices, rules: &rules, partitions: self.partitions }))
+        };
+        Arc::clone(known.get_or_insert_with(read))
     }
 
     fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
+    }
+
+    fn workload(&self, namespace: &str, name: &str) -> Option<Arc<Workload>> {
+        self.workloads.get(namespace, name)
+    }
+
+    fn gangs(&self) -> &Arc<Gangs> {
+        &self.gangs
     }
 
     fn namespace_labels(&self, name: &str) -> Option<Labels> {

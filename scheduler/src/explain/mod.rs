@@ -95,8 +95,8 @@ pub(crate) fn profiles(config: Option<&Path>) -> anyhow::Result<Vec<Profile>> {
         Some(path) => shared::config::load(&path.to_string_lossy(), KIND)?,
         None => shared::config::defaults("kubescheduler.config.k8s.io/v1", KIND),
     };
-    let complete = settings::complete(&tree)?;
-    settings::validate(&complete)?;
+    let complete = settings::complete(&tree, Features::default())?;
+    settings::validate(&complete, Features::default())?;
     Ok(settings::profiles(&complete, Features::default())?.1)
 }
 

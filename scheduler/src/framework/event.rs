@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::resource::v1 as resource;
+use k8s_openapi::api::resource::v1alpha3 as alpha;
+use k8s_openapi::api::scheduling::v1alpha1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
 
 use crate::model::{NodeBase, PodInfo};
@@ -34,6 +36,8 @@ pub enum ClusterEvent {
         /// After.
         new: Arc<PodInfo>,
     },
+    /// A pod without a node came.
+    WaitingPod(Arc<PodInfo>),
     /// Another object that plugins look up came, changed or went.
     Object(Change),
     /// Try everything again.
@@ -125,6 +129,8 @@ kinds! {
     ResourceClaim(resource::ResourceClaim) = "resource.k8s.io/ResourceClaim",
     ResourceSlice(resource::ResourceSlice) = "resource.k8s.io/ResourceSlice",
     DeviceClass(resource::DeviceClass) = "resource.k8s.io/DeviceClass",
+    DeviceTaintRule(alpha::DeviceTaintRule) = "resource.k8s.io/DeviceTaintRule",
+    Workload(scheduling::Workload) = "scheduling.k8s.io/Workload",
 }
 
 /// What happened to an object.
@@ -159,6 +165,7 @@ impl ClusterEvent {
             Self::AssignedPod { new: None, .. } => "AssignedPodDelete",
             Self::AssignedPod { old: Some(old), new: Some(new) } => pod_update(old, new, &ASSIGNED),
             Self::Target { old, new } => pod_update(old, new, &WAITING),
+            Self::WaitingPod(_) => "UnschedulablePodAdd",
             Self::Object(change) => change.label(),
             Self::Everything(label) => label,
         }

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
+use k8s_openapi::api::scheduling::v1alpha1::Workload;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
 use shared::types::volume_class;
 
+use super::gangs::Gangs;
 use super::ledger::Ledger;
+use crate::model::devices::Sources;
 use crate::model::selector::Labels;
 use crate::model::{Demand, Inventory, Selector};
 
@@ -40,6 +44,10 @@ pub trait Listers: Send + Sync {
     fn inventory(&self) -> Arc<Inventory>;
     /// What this scheduler has promised and not yet seen confirmed.
     fn ledger(&self) -> &Arc<Ledger>;
+    /// A Workload.
+    fn workload(&self, namespace: &str, name: &str) -> Option<Arc<Workload>>;
+    /// Pods of pod groups.
+    fn gangs(&self) -> &Arc<Gangs>;
     /// Labels of a namespace.
     fn namespace_labels(&self, name: &str) -> Option<Labels>;
     /// Names of namespaces whose labels match.
@@ -92,10 +100,18 @@ pub struct Fixed {
     pub resource_claims: HashMap<(String, String), Arc<ResourceClaim>>,
     /// Resource slices.
     pub slices: Vec<Arc<ResourceSlice>>,
+    /// Rules that taint devices.
+    pub rules: Vec<Arc<DeviceTaintRule>>,
+    /// DRAPartitionableDevices.
+    pub partitions: bool,
     /// What was last read from the slices, and from which.
     inventory: Mutex<(Vec<Arc<ResourceSlice>>, Arc<Inventory>)>,
     /// The books.
     pub ledger: Arc<Ledger>,
+    /// Workloads by namespace and name.
+    pub workloads: HashMap<(String, String), Arc<Workload>>,
+    /// Pods of pod groups.
+    pub gangs: Arc<Gangs>,
     /// Labels of namespaces.
     pub namespaces: HashMap<String, Labels>,
     /// Disruption budgets.
@@ -111,6 +127,10 @@ pub struct Fixed {
 }
 
 impl Fixed {
+    fn sources(&self) -> Sources<'_> {
+        Sources { slices: &self.slices, rules: &self.rules, partitions: self.partitions }
+    }
+
     /// Adds a resource claim or takes over its new form.
     pub fn add_resource_claim(&mut self, claim: ResourceClaim) {
         let meta = &claim.metadata;
@@ -167,13 +187,21 @@ impl Listers for Fixed {
         let mut known = self.inventory.lock();
         let same = |(a, b): (&Arc<ResourceSlice>, &Arc<ResourceSlice>)| Arc::ptr_eq(a, b);
         if known.0.len() != self.slices.len() || !known.0.iter().zip(&self.slices).all(same) {
-            *known = (self.slices.clone(), Arc::new(Inventory::of(&self.slices)));
+            *known = (self.slices.clone(), Arc::new(Inventory::of(self.sources())));
         }
         Arc::clone(&known.1)
     }
 
     fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
+    }
+
+    fn workload(&self, namespace: &str, name: &str) -> Option<Arc<Workload>> {
+        self.workloads.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    fn gangs(&self) -> &Arc<Gangs> {
+        &self.gangs
     }
 
     fn namespace_labels(&self, name: &str) -> Option<Labels> {

@@ -152,8 +152,27 @@ pub trait Reserve: Send + Sync {
 
 /// May the binding begin?
 pub trait Permit: Send + Sync {
-    /// `Wait` comes with how long at most.
-    fn permit(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> (Status, Duration);
+    /// Answers, and says what that means for other pods.
+    fn permit(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, node: &str) -> Permission;
+}
+
+/// Answer of a Permit plugin.
+#[derive(Debug, Clone, Default)]
+pub struct Permission {
+    /// The answer.
+    pub status: Status,
+    /// With [`super::Code::Wait`]: how long at most.
+    pub patience: Duration,
+    /// Uids of pods that wait for permission no longer.
+    pub allow: Vec<Arc<str>>,
+    /// Uids of pods without a node that are to be tried now.
+    pub activate: Vec<Arc<str>>,
+}
+
+impl From<Status> for Permission {
+    fn from(status: Status) -> Self {
+        Self { status, ..Self::default() }
+    }
 }
 
 /// Gets things ready before the binding.

@@ -10,9 +10,10 @@ use super::diagnosis::{NO_NODES, Rejected};
 use super::event::{ClusterEvent, Hint};
 use super::extender::Extenders;
 use super::lister::Listers;
+use super::parallel::Threads;
 use super::plugin::{
-    Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permit, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
-    PreFilter, PreFiltered, PreScore, QueueSort, Requeue, Rescue, Reserve, Score,
+    Bind, Context, Filter, MAX_NODE_SCORE, NodeNames, Permission, Permit, Plugin, PostBind, PostFilter, PreBind,
+    PreEnqueue, PreFilter, PreFiltered, PreScore, QueueSort, Requeue, Rescue, Reserve, Score,
 };
 use super::registry;
 use super::state::CycleState;
@@ -57,21 +58,23 @@ pub struct Profile {
     pub percentage: Option<i32>,
     /// Programs outside that are asked, too; whoever builds the profile puts them in.
     pub extenders: Extenders,
+    pub(super) threads: Threads,
     pre_enqueue: Vec<Named<dyn PreEnqueue>>,
     queue_sort: Arc<dyn QueueSort>,
-    pre_filter: Vec<Named<dyn PreFilter>>,
+    pub(super) pre_filter: Vec<Named<dyn PreFilter>>,
     filter: Vec<Named<dyn Filter>>,
     post_filter: Vec<Named<dyn PostFilter>>,
     pre_score: Vec<Named<dyn PreScore>>,
     score: Vec<(Named<dyn Score>, i64)>,
     reserve: Vec<Named<dyn Reserve>>,
-    permit: Vec<Named<dyn Permit>>,
+    pub(super) permit: Vec<Named<dyn Permit>>,
     pre_bind: Vec<Named<dyn PreBind>>,
     bind: Vec<Named<dyn Bind>>,
     post_bind: Vec<Named<dyn PostBind>>,
     requeue: Vec<(&'static str, Option<Arc<dyn Requeue>>)>,
     /// How answers are remembered; `None` when this order of plugins does not allow it.
     pub(super) layout: Option<Layout>,
+    pub(super) batch: metrics::Batch,
 }
 
 impl Profile {
@@ -122,6 +125,7 @@ impl Profile {
             layout: Layout::of(&built, &pre_filter, &filter, &pre_score, &score),
             percentage: config.percentage_of_nodes_to_score,
             extenders: Extenders::new(),
+            threads: Threads::ONE,
             pre_enqueue: plain(collect!(pre_enqueue, "PreEnqueue")),
             queue_sort,
             pre_filter,
@@ -135,8 +139,19 @@ impl Profile {
             bind,
             post_bind: plain(collect!(post_bind, "PostBind")),
             requeue: built.iter().map(|p| (p.name, p.requeue.clone())).collect(),
+            batch: metrics::Batch::of(&name),
             name: name.into(),
         })
+    }
+
+    /// Lets questions about many nodes be asked on several threads.
+    #[must_use]
+    pub fn on(mut self, threads: Threads) -> Self {
+        self.threads = threads;
+        if let Some(layout) = &mut self.layout {
+            layout.threads = threads;
+        }
+        self
     }
 
     /// The queue's order.
@@ -343,7 +358,8 @@ impl Profile {
                 if state.skip_score.contains(name) {
                     continue;
                 }
-                let mut scores: Vec<i64> = nodes.iter().map(|node| plugin.score(cx, state, pod, node)).collect();
+                let asked: &CycleState = state;
+                let mut scores = self.threads.map(nodes, |node| plugin.score(cx, asked, pod, node));
                 plugin.normalize(&mut scores);
                 if let Some(bad) = scores.iter().find(|s| !(0..=MAX_NODE_SCORE).contains(*s)) {
                     return Err(invalid_score(name, *bad));
@@ -368,27 +384,35 @@ impl Profile {
 
     /// Gives back what was reserved, last first.
     pub fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) {
-        for (_, plugin) in self.reserve.iter().rev() {
-            plugin.unreserve(state, pod, node);
-        }
+        timed(Point::Unreserve, &self.name, || {
+            for (name, plugin) in self.reserve.iter().rev() {
+                metrics::plugin(state.sampled, Point::Unreserve, name, || {
+                    plugin.unreserve(state, pod, node);
+                    Status::SUCCESS
+                });
+            }
+            Status::SUCCESS
+        });
     }
 
     /// Runs Permit; the shortest wait asked for comes with `Wait`: each plugin ends the waiting when its own is over.
-    pub fn permit(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> (Status, std::time::Duration) {
-        let mut wait: Option<(Status, std::time::Duration)> = None;
+    pub fn permit(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, node: &str) -> Permission {
+        let mut all = Permission::default();
         for (name, plugin) in &self.permit {
-            let (status, timeout) = plugin.permit(state, pod, node);
-            match status.code() {
+            let said = metrics::plugin(state.sampled, Point::Permit, name, || plugin.permit(cx, state, pod, node));
+            match said.status.code() {
                 Code::Success => {}
                 Code::Wait => {
-                    if wait.as_ref().is_none_or(|(_, t)| timeout < *t) {
-                        wait = Some((status.by(name), timeout));
+                    if all.status.is_success() || said.patience < all.patience {
+                        (all.status, all.patience) = (said.status.by(name), said.patience);
                     }
                 }
-                _ => return (status.failed_in("Permit", name), std::time::Duration::ZERO),
+                _ => return said.status.failed_in("Permit", name).into(),
             }
+            all.allow.extend(said.allow);
+            all.activate.extend(said.activate);
         }
-        wait.unwrap_or((Status::SUCCESS, std::time::Duration::ZERO))
+        all
     }
 
     /// PreBind plugins.
@@ -403,9 +427,15 @@ impl Profile {
 
     /// Tells PostBind plugins.
     pub fn post_bind(&self, state: &CycleState, pod: &PodInfo, node: &str) {
-        for (_, plugin) in &self.post_bind {
-            plugin.post_bind(state, pod, node);
+        if self.post_bind.is_empty() {
+            return;
         }
+        timed(Point::PostBind, &self.name, || {
+            for (_, plugin) in &self.post_bind {
+                plugin.post_bind(state, pod, node);
+            }
+            Status::SUCCESS
+        });
     }
 }
 

@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use super::lister::Fixed;
-use super::{Context, Cursor, CycleState, Failure, Nominated, Profile, ProfileConfig};
+use super::{Code, Context, Cursor, CycleState, Failure, Nominated, Profile, ProfileConfig, Status};
 use crate::model::{Cache, Snapshot};
 use crate::testing::{node, pod};
 
@@ -77,4 +77,65 @@ fn nothing_is_ever_overcommitted() {
             }
         }
     }
+}
+
+struct Waits(std::time::Duration);
+
+impl super::plugin::Permit for Waits {
+    fn permit(
+        &self,
+        _: Context<'_>,
+        _: &mut CycleState,
+        _: &crate::model::PodInfo,
+        _: &str,
+    ) -> super::plugin::Permission {
+        super::plugin::Permission {
+            status: Status::new(Code::Wait, "not yet"),
+            patience: self.0,
+            ..super::plugin::Permission::default()
+        }
+    }
+}
+
+#[test]
+fn shortest_wait_for_permission_counts() {
+    let mut profile = Profile::build(&ProfileConfig::default()).expect("profile");
+    for (name, seconds) in [("Long", 60), ("Short", 5), ("Middle", 30)] {
+        profile.permit.push((name, Arc::new(Waits(std::time::Duration::from_secs(seconds)))));
+    }
+    let (snapshot, listers, nominated) = (Snapshot::default(), Fixed::default(), Nominated::default());
+    let cx =
+        Context { snapshot: &snapshot, listers: &listers, nominated: &nominated, now: jiff::Timestamp::UNIX_EPOCH };
+    let said = profile.permit(cx, &mut CycleState::default(), &pod("p").info(), "n");
+    assert_eq!((said.status.code(), said.status.plugin, said.patience.as_secs()), (Code::Wait, "Short", 5));
+}
+
+struct Names;
+
+impl super::plugin::PreFilter for Names {
+    fn pre_filter(
+        &self,
+        _: Context<'_>,
+        _: &mut CycleState,
+        _: &crate::model::PodInfo,
+    ) -> Result<super::plugin::PreFiltered, Status> {
+        Ok(super::plugin::PreFiltered::Nodes(["a".to_owned()].into()))
+    }
+}
+
+#[test]
+fn plugins_that_limit_the_nodes_are_named_in_order() {
+    let mut profile = Profile::build(&ProfileConfig::default()).expect("profile");
+    for name in ["Zebra", "Ape"] {
+        profile.pre_filter.push((name, Arc::new(Names)));
+    }
+    let nodes = vec![node("a").has("cpu", "1").with(&[]), node("b").with(&[]), node("c").with(&[])];
+    let (snapshot, listers, nominated) = (Snapshot::of(nodes), Fixed::default(), Nominated::default());
+    let cx =
+        Context { snapshot: &snapshot, listers: &listers, nominated: &nominated, now: jiff::Timestamp::UNIX_EPOCH };
+    let (mut cursor, mut rng) = (Cursor::default(), StdRng::seed_from_u64(1));
+    let p = pod("p").cpu("2").info();
+    let answer = profile.schedule_plainly(cx, &mut CycleState::default(), &p, &mut cursor, &mut rng);
+    let want = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [Ape Zebra].";
+    assert_eq!(answer.map(|p| p.feasible).map_err(|e| e.to_string()), Err(want.to_owned()));
 }

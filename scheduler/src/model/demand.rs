@@ -106,6 +106,8 @@ pub struct SpreadConstraint {
     pub honor_affinity: bool,
     /// Count only nodes whose taints the pod tolerates.
     pub honor_taints: bool,
+    /// Tolerations may compare numbers; whoever judges by the constraint sets it.
+    pub compares: bool,
 }
 
 impl SpreadConstraint {
@@ -125,6 +127,7 @@ impl SpreadConstraint {
             min_domains: c.min_domains.unwrap_or(1),
             honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
             honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),
+            compares: false,
         }
     }
 }
@@ -178,6 +181,19 @@ pub struct Demand {
     pub claims_resources: bool,
     /// Kind and name of the controlling owner.
     pub controller: Option<(String, String)>,
+    /// The pod group that it is one of, and that group's Workload.
+    pub group: Option<PodGroupRef>,
+}
+
+/// A replica of a pod group, by `spec.workloadRef`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PodGroupRef {
+    /// Name of the Workload, in the pod's namespace.
+    pub workload: String,
+    /// Name of the group in it.
+    pub pod_group: String,
+    /// Key of the replica; empty where there is but one.
+    pub replica: String,
 }
 
 impl Demand {
@@ -252,6 +268,11 @@ impl Demand {
                 .map(|c| SpreadConstraint::from_api(c, &labels))
                 .collect(),
             volumes: VolumeUse::of(spec, meta.name.as_deref().unwrap_or_default()),
+            group: spec.workload_ref.as_ref().map(|group| PodGroupRef {
+                workload: group.name.clone(),
+                pod_group: group.pod_group.clone(),
+                replica: group.pod_group_replica_key.clone().unwrap_or_default(),
+            }),
             claims_resources: spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()),
             namespace,
             labels,

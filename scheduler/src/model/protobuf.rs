@@ -16,8 +16,8 @@ use super::demand::{Demand, Interner};
 use super::pod::PodInfo;
 
 /// Fields of `spec` that a demand is made of, besides containers and volumes: nodeSelector, affinity, schedulerName,
-/// tolerations, priority, preemptionPolicy, overhead, topologySpreadConstraints, schedulingGates, resources.
-const SPEC: [u32; 10] = [7, 18, 19, 22, 25, 31, 32, 33, 38, 40];
+/// tolerations, priority, preemptionPolicy, overhead, topologySpreadConstraints, schedulingGates, resources, workloadRef.
+const SPEC: [u32; 11] = [7, 18, 19, 22, 25, 31, 32, 33, 38, 40, 42];
 /// Of a container: name, image, ports, resources, restartPolicy.
 const CONTAINER: [u32; 5] = [1, 2, 6, 8, 24];
 /// Of a container's status: name, allocatedResources, resources.
@@ -264,6 +264,7 @@ mod tests {
                 "labels": {"app": "a", "z": "1"}, "annotations": {"x": "y"}, "creationTimestamp": "2026-01-02T03:04:05Z",
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "o", "controller": true}]},
             "spec": {"nodeName": "n", "priority": 5, "schedulerName": "s", "nodeSelector": {"a": "b"}, "preemptionPolicy": "Never",
+                "workloadRef": {"name": "w", "podGroup": "g", "podGroupReplicaKey": "r"},
                 "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
                     {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}]}},
                 "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],

@@ -210,7 +210,7 @@ impl Queue {
             Some(q) => QueuedPod { pod, ..q },
             None => QueuedPod::new(pod, now),
         };
-        self.activate(queued, now, "PodAdd")
+        self.activate(queued, now, "UnschedulablePodAdd")
     }
 
     /// A waiting pod has changed, from `before` where that is known: what the queue has may be newer than that.

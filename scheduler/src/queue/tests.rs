@@ -276,3 +276,20 @@ fn a_pod_is_taken_out_of_its_waiting_on_demand() {
     assert_eq!(q.lengths(), [1, 0, 0, 0]);
     assert!(!q.activate_now("nobody", t));
 }
+
+#[test]
+fn time_of_scheduling_begins_when_a_pod_may_be_tried() {
+    let (mut q, t) = queue();
+    let gated = pod("gated").set("/spec", "schedulingGates", json!([{"name": "g"}]));
+    q.add(arc(&pod("plain")), t);
+    q.add(arc(&gated), t);
+    q.update(None, arc(&pod("gated")), t + secs(3));
+    for (name, since) in [("plain", t), ("gated", t + secs(3))] {
+        let popped = q.pop(t + secs(9)).expect("pod");
+        assert_eq!((&*popped.pod.name, popped.first), (name, Some(since)));
+        // Further attempts do not begin anew.
+        fail(&mut q, popped, None, t + secs(9));
+    }
+    q.tick(t + secs(20));
+    assert_eq!(q.pop(t + secs(20)).and_then(|p| p.first), Some(t));
+}
