@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{self as api, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1alpha3::DeviceTaintRule;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use parking_lot::Mutex;
 use proto::quantity::Quantity;
@@ -29,6 +30,20 @@ pub type Amounts = BTreeMap<String, Quantity>;
 /// An amount as the API has it; zero for what is none.
 pub fn quantity(stored: &Stored) -> Quantity {
     Quantity::parse(&stored.0).unwrap_or_default()
+}
+
+/// Amounts of counters, by counter set and name.
+pub type Counters = BTreeMap<String, Amounts>;
+
+/// Objects that an inventory is made of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sources<'a> {
+    /// Slices of all drivers.
+    pub slices: &'a [Arc<ResourceSlice>],
+    /// Rules that taint devices (DRADeviceTaintRules).
+    pub rules: &'a [Arc<DeviceTaintRule>],
+    /// Devices may share counters, and be reached each from nodes of its own (DRAPartitionableDevices).
+    pub partitions: bool,
 }
 
 /// A device that a claim holds.
@@ -62,29 +77,35 @@ pub enum Reach {
     Selected(NodeSelector, Vec<NodeTerm>),
     /// Every node.
     Everywhere,
+    /// Each device says for itself.
+    PerDevice,
 }
 
 impl Reach {
-    fn of(spec: &api::ResourceSliceSpec) -> Option<Self> {
-        // Reach per device belongs to partitionable devices, which are off.
-        if spec.per_device_node_selection.is_some() {
+    fn of_slice(spec: &api::ResourceSliceSpec, partitions: bool) -> Option<Self> {
+        if spec.per_device_node_selection.is_some() && !partitions {
             return None;
         }
-        if let Some(name) = spec.node_name.as_ref().filter(|n| !n.is_empty()) {
+        let own = Self::of(spec.node_name.as_ref(), spec.all_nodes, spec.node_selector.as_ref());
+        own.or((spec.per_device_node_selection == Some(true)).then_some(Self::PerDevice))
+    }
+
+    fn of(name: Option<&String>, all: Option<bool>, selector: Option<&NodeSelector>) -> Option<Self> {
+        if let Some(name) = name.filter(|n| !n.is_empty()) {
             return Some(Self::Node(name.clone()));
         }
-        if spec.all_nodes == Some(true) {
+        if all == Some(true) {
             return Some(Self::Everywhere);
         }
-        let selector = spec.node_selector.clone()?;
-        let terms = selector.node_selector_terms.iter().map(NodeTerm::from_api).collect();
-        Some(Self::Selected(selector, terms))
+        let terms = selector?.node_selector_terms.iter().map(NodeTerm::from_api).collect();
+        Some(Self::Selected(selector?.clone(), terms))
     }
 
     fn covers(&self, node: &NodeBase) -> bool {
         match self {
             Self::Node(name) => **name == *node.name,
             Self::Everywhere => true,
+            Self::PerDevice => false,
             Self::Selected(_, terms) => terms.iter().any(|t| t.matches(&node.name, &node.labels)),
         }
     }
@@ -111,6 +132,10 @@ pub struct Device {
     pub kind: u64,
     /// It needs what is switched off: shared counters or binding conditions.
     pub unsupported: bool,
+    /// Amounts that it takes of its pool's counters.
+    pub counters: Counters,
+    /// Its own reach, where the slice leaves that to devices.
+    pub reach: Option<Reach>,
 }
 
 /// One slice.
@@ -120,10 +145,35 @@ pub struct Slice {
     pub driver: Arc<str>,
     /// Pool.
     pub pool: Arc<str>,
+    /// Number of the pool in the inventory.
+    pub pool_number: usize,
     /// From where its devices can be reached.
     pub reach: Reach,
     /// Devices in the order written.
     pub devices: Vec<Device>,
+}
+
+impl Slice {
+    /// Reports whether a node can reach any of the devices.
+    fn covers(&self, node: &NodeBase) -> bool {
+        match self.reach {
+            Reach::PerDevice => self.devices.iter().any(|device| self.device_covers(device, node)),
+            _ => self.reach.covers(node),
+        }
+    }
+
+    /// Reports whether a node can reach one of the devices, if it can reach the slice.
+    pub fn device_covers(&self, device: &Device, node: &NodeBase) -> bool {
+        self.reach != Reach::PerDevice || device.reach.as_ref().is_some_and(|reach| reach.covers(node))
+    }
+
+    /// From where one of the devices can be reached.
+    pub fn reach_of<'a>(&'a self, device: &'a Device) -> &'a Reach {
+        match &self.reach {
+            Reach::PerDevice => device.reach.as_ref().unwrap_or(&self.reach),
+            own => own,
+        }
+    }
 }
 
 /// What is wrong with a pool, if anything.
@@ -134,7 +184,7 @@ pub enum Fault {
     None,
     /// Not all slices of the newest generation are there.
     Incomplete,
-    /// Two devices of the pool have one name.
+    /// Two devices of the pool have one name, or its counters contradict themselves.
     Invalid,
 }
 
@@ -155,8 +205,9 @@ pub struct Pool<'a> {
 #[derive(Debug, Default)]
 pub struct Inventory {
     slices: Vec<Slice>,
-    /// Position of each slice's pool.
-    pool_of: Vec<usize>,
+    partitions: bool,
+    /// Counters of each pool, and the devices anywhere in it that take of them.
+    counters: Vec<(Counters, Vec<(DeviceId, Counters)>)>,
     faults: Vec<Fault>,
     by_node: HashMap<String, Vec<usize>>,
     shared: Vec<usize>,
@@ -179,7 +230,57 @@ fn keeps_away(taint: &api::DeviceTaint) -> bool {
     matches!(taint.effect.as_str(), "NoExecute" | "NoSchedule")
 }
 
-fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device) -> u64 {
+/// A device's own taints, and those that rules put on it.
+fn taints_of(slice: &ResourceSlice, device: &api::Device, rules: &[Arc<DeviceTaintRule>]) -> Vec<api::DeviceTaint> {
+    let is = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|wanted| wanted == have);
+    // A rule without a selector is about every device.
+    let about = |rule: &&Arc<DeviceTaintRule>| {
+        rule.spec.device_selector.as_ref().is_none_or(|s| {
+            is(&s.driver, &slice.spec.driver) && is(&s.pool, &slice.spec.pool.name) && is(&s.device, &device.name)
+        })
+    };
+    let by_rules = rules.iter().filter(about).map(|rule| {
+        let taint = rule.spec.taint.clone();
+        api::DeviceTaint { effect: taint.effect, key: taint.key, time_added: taint.time_added, value: taint.value }
+    });
+    device.taints.iter().flatten().cloned().chain(by_rules).filter(keeps_away).collect()
+}
+
+fn amounts(counters: &BTreeMap<String, api::Counter>) -> Amounts {
+    counters.iter().map(|(name, counter)| (name.clone(), quantity(&counter.value))).collect()
+}
+
+/// Amounts that a device takes of counters; it may name a set more than once.
+fn consumption(device: &api::Device) -> Counters {
+    let mut out = Counters::new();
+    for taken in device.consumes_counters.iter().flatten() {
+        add_counters(&mut out, &[(taken.counter_set.clone(), amounts(&taken.counters))].into());
+    }
+    out
+}
+
+/// Adds amounts of counters.
+pub fn add_counters(to: &mut Counters, more: &Counters) {
+    for (set, amounts) in more {
+        let sums = to.entry(set.clone()).or_default();
+        for (name, amount) in amounts {
+            sums.entry(name.clone()).or_default().add(amount);
+        }
+    }
+}
+
+/// Takes amounts of counters away, below zero if need be. Counters that are not there are left alone.
+pub fn take_counters(from: &mut Counters, less: &Counters) {
+    for (set, amounts) in less {
+        for (name, amount) in amounts {
+            if let Some(sum) = from.get_mut(set).and_then(|set| set.get_mut(name)) {
+                sum.sub(amount);
+            }
+        }
+    }
+}
+
+fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device, taints: &[api::DeviceTaint]) -> u64 {
     let mut h = hasher.build_hasher();
     (&slice.spec.driver, &slice.spec.pool.name, &slice.spec.node_name, slice.spec.all_nodes).hash(&mut h);
     // The rest has no hash of its own; its text is as good.
@@ -188,7 +289,8 @@ fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device) -
         &device.attributes,
         &device.capacity,
         device.allow_multiple_allocations,
-        &device.taints,
+        taints,
+        (&device.consumes_counters, &device.node_name, device.all_nodes, &device.node_selector),
     );
     serde_json::to_string(&rest).unwrap_or_default().hash(&mut h);
     h.finish()
@@ -196,7 +298,8 @@ fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device) -
 
 impl Inventory {
     /// Reads all slices.
-    pub fn of(slices: &[Arc<ResourceSlice>]) -> Self {
+    pub fn of(sources: Sources<'_>) -> Self {
+        let slices = sources.slices;
         let mut newest: HashMap<(&str, &str), i64> = HashMap::new();
         for s in slices {
             let generation = newest.entry((&s.spec.driver, &s.spec.pool.name)).or_insert(i64::MIN);
@@ -207,7 +310,7 @@ impl Inventory {
             .filter(|s| newest.get(&(&*s.spec.driver, &*s.spec.pool.name)) == Some(&s.spec.pool.generation))
             .collect();
         current.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let mut out = Self::default();
+        let mut out = Self { partitions: sources.partitions, ..Self::default() };
         let mut pools: HashMap<(&str, &str), usize> = HashMap::new();
         let mut members: Vec<Members<'_>> = Vec::new();
         let hasher = RandomState::new();
@@ -217,18 +320,32 @@ impl Inventory {
                 members.len() - 1
             });
             members[at].take(s);
-            if let Some(reach) = Reach::of(&s.spec) {
-                out.add(s, reach, at, &hasher);
+            let has_counters = s.spec.shared_counters.as_ref().is_some_and(|sets| !sets.is_empty());
+            match Reach::of_slice(&s.spec, sources.partitions) {
+                Some(reach) if !has_counters => out.add(s, reach, at, &hasher, sources.rules),
+                _ => {}
             }
         }
-        out.faults = members.into_iter().map(Members::fault).collect();
+        for pool in members {
+            out.faults.push(pool.fault(sources.partitions));
+            out.counters.push((pool.counters, pool.consumers));
+        }
         out
     }
 
-    fn add(&mut self, slice: &ResourceSlice, reach: Reach, pool: usize, hasher: &RandomState) {
+    fn add(
+        &mut self,
+        slice: &ResourceSlice,
+        reach: Reach,
+        pool: usize,
+        hasher: &RandomState,
+        rules: &[Arc<DeviceTaintRule>],
+    ) {
         let spec = &slice.spec;
         let devices = spec.devices.iter().flatten().map(|d| {
             self.devices += 1;
+            let taints = taints_of(slice, d, rules);
+            let counts = d.consumes_counters.as_ref().is_some_and(|c| !c.is_empty());
             Device {
                 number: self.devices - 1,
                 id: id(&spec.driver, &spec.pool.name, &d.name),
@@ -236,34 +353,45 @@ impl Inventory {
                 attributes: qualified(d.attributes.as_ref(), &spec.driver),
                 capacity: qualified(d.capacity.as_ref(), &spec.driver),
                 multiple: d.allow_multiple_allocations == Some(true),
-                taints: d.taints.iter().flatten().filter(|t| keeps_away(t)).cloned().collect(),
-                kind: likeness(hasher, slice, d),
-                unsupported: d.consumes_counters.as_ref().is_some_and(|c| !c.is_empty())
-                    || d.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()),
+                kind: likeness(hasher, slice, d, &taints),
+                taints,
+                unsupported: counts && !self.partitions || d.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()),
+                counters: consumption(d),
+                reach: Reach::of(d.node_name.as_ref(), d.all_nodes, d.node_selector.as_ref()),
             }
         });
         let devices = devices.collect();
         let at = self.slices.len();
         match &reach {
             Reach::Node(name) => self.by_node.entry(name.clone()).or_default().push(at),
-            Reach::Everywhere | Reach::Selected(..) => self.shared.push(at),
+            Reach::Everywhere | Reach::Selected(..) | Reach::PerDevice => self.shared.push(at),
         }
         self.slices.push(Slice {
             driver: spec.driver.as_str().into(),
             pool: spec.pool.name.as_str().into(),
+            pool_number: pool,
             reach,
             devices,
         });
-        self.pool_of.push(pool);
+    }
+
+    /// Rest of a pool's counters beside devices in use; may be less than nothing.
+    pub fn counters_left(&self, pool: usize, in_use: impl Fn(&DeviceId) -> bool) -> Counters {
+        let Some((counters, consumers)) = self.counters.get(pool) else { return Counters::new() };
+        let mut left = counters.clone();
+        for (_, taken) in consumers.iter().filter(|(device, _)| in_use(device)) {
+            take_counters(&mut left, taken);
+        }
+        left
     }
 
     /// The pools that a node can reach.
     pub fn pools(&self, node: &NodeBase) -> Vec<Pool<'_>> {
         let local = self.by_node.get(&*node.name).into_iter().flatten();
-        let shared = self.shared.iter().filter(|at| self.slices[**at].reach.covers(node));
+        let shared = self.shared.iter().filter(|at| self.slices[**at].covers(node));
         let mut pools: Vec<(usize, Pool<'_>)> = Vec::new();
         for at in local.chain(shared) {
-            let (slice, number) = (&self.slices[*at], self.pool_of[*at]);
+            let (slice, number) = (&self.slices[*at], self.slices[*at].pool_number);
             match pools.iter_mut().find(|(n, _)| *n == number) {
                 Some((_, pool)) => pool.slices.push(slice),
                 None => {
@@ -309,6 +437,10 @@ struct Members<'a> {
     slices: i64,
     devices: HashSet<&'a str>,
     duplicate: bool,
+    counters: Counters,
+    /// Two counter sets have one name.
+    ambiguous: bool,
+    consumers: Vec<(DeviceId, Counters)>,
 }
 
 impl<'a> Members<'a> {
@@ -316,14 +448,30 @@ impl<'a> Members<'a> {
         self.slices += 1;
         for device in slice.spec.devices.iter().flatten() {
             self.duplicate |= !self.devices.insert(&device.name);
+            let taken = consumption(device);
+            if !taken.is_empty() {
+                self.consumers.push((id(&slice.spec.driver, &slice.spec.pool.name, &device.name), taken));
+            }
+        }
+        for set in slice.spec.shared_counters.iter().flatten() {
+            self.ambiguous |= self.counters.insert(set.name.clone(), amounts(&set.counters)).is_some();
         }
     }
 
-    fn fault(self) -> Fault {
+    fn fault(&self, partitions: bool) -> Fault {
         match self.duplicate {
             true => Fault::Invalid,
             false if self.slices != self.wanted => Fault::Incomplete,
+            false if partitions && (self.ambiguous || !self.all_counters_exist()) => Fault::Invalid,
             false => Fault::None,
         }
+    }
+
+    /// Reports whether devices take of nothing but counters that the pool has.
+    fn all_counters_exist(&self) -> bool {
+        let exist = |(set, taken): (&String, &Amounts)| {
+            self.counters.get(set).is_some_and(|have| taken.keys().all(|name| have.contains_key(name)))
+        };
+        self.consumers.iter().all(|(_, taken)| taken.iter().all(exist))
     }
 }

@@ -8,20 +8,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
+use parking_lot::Mutex;
+use proto::quantity::Quantity;
 
 use super::capacity;
 use super::claims::full_name;
 use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
 use super::selectors::{Failed, Selectors};
 use crate::framework::ledger::InUse;
-use crate::model::devices::{Amounts, Device, DeviceId, Fault, Pool, Slice};
+use crate::model::devices::{
+    Amounts, Counters, Device, DeviceId, Fault, Pool, Reach, Slice, add_counters, take_counters,
+};
 use crate::model::{Inventory, NodeBase};
 
 /// The clock is looked at once in so many steps.
 const STEPS_PER_LOOK: u32 = 64;
 
 /// What an allocation needs, whatever the node.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Setup {
     pub(super) wanted: Vec<Wanted>,
     pub(super) inventory: Arc<Inventory>,
@@ -30,6 +34,18 @@ pub(super) struct Setup {
     pub(super) sharing: bool,
     /// Taints keep claims away from devices.
     pub(super) taints: bool,
+    /// Rest of counters, by pool; found out when first asked for.
+    pub(super) left: Mutex<HashMap<usize, Arc<Counters>>>,
+}
+
+impl Setup {
+    fn left(&self, pool: usize) -> Arc<Counters> {
+        let mut known = self.left.lock();
+        let left = known
+            .entry(pool)
+            .or_insert_with(|| Arc::new(self.inventory.counters_left(pool, |device| self.in_use.whole(device))));
+        Arc::clone(left)
+    }
 }
 
 /// Why a search ended without an answer.
@@ -85,6 +101,10 @@ struct Search<'a> {
     taken: HashMap<&'a DeviceId, HashSet<usize>>,
     /// What this search has taken of devices that are shared.
     portions: HashMap<&'a DeviceId, Amounts>,
+    /// Amounts of counters that this search has taken, by pool.
+    spent: HashMap<usize, Counters>,
+    /// Numbers of devices that the node does not reach, of slices that it does.
+    elsewhere: HashSet<usize>,
     shares: Vec<Share<'a>>,
     constraints: Vec<Vec<Values<'a>>>,
     deadline: Option<Instant>,
@@ -101,8 +121,16 @@ pub(super) fn allocate<'a>(
     node: &NodeBase,
     deadline: Option<Instant>,
 ) -> Result<Option<Vec<Share<'a>>>, Stop> {
+    let pools = setup.inventory.pools(node);
+    let apart = pools.iter().flat_map(|pool| &pool.slices).filter(|slice| slice.reach == Reach::PerDevice);
+    let hidden = |slice: &&'a Slice| {
+        let slice: &'a Slice = slice;
+        slice.devices.iter().filter(|device| !slice.device_covers(device, node)).map(|device| device.number)
+    };
     let mut search = Search {
-        pools: setup.inventory.pools(node),
+        elsewhere: apart.flat_map(hidden).collect(),
+        pools,
+        spent: HashMap::new(),
         all: HashMap::new(),
         taken: HashMap::new(),
         portions: HashMap::new(),
@@ -187,7 +215,7 @@ impl<'a> Search<'a> {
 
     /// Whether a device matches the class and the request.
     fn selectable(&self, wanted: &Wanted, want: &Want, slice: &Slice, device: &Device) -> Result<bool, Stop> {
-        if device.unsupported {
+        if device.unsupported || self.elsewhere.contains(&device.number) {
             return Ok(false);
         }
         let class = want.class.metadata.name.as_deref().unwrap_or_default();
@@ -269,7 +297,7 @@ impl<'a> Search<'a> {
     }
 
     fn take_this(&mut self, at: At, want: &'a Want, slice: &'a Slice, device: &'a Device) -> Result<bool, Stop> {
-        if self.used(at, want, device) || self.portion(want, slice, device).is_none() {
+        if self.used(at, want, device) || self.portion(want, slice, device).is_none() || !self.affords(slice, device) {
             return Ok(false);
         }
         if !self.take(at, want, slice, device) {
@@ -282,7 +310,7 @@ impl<'a> Search<'a> {
         if self.device(At { got: at.got + 1, ..at })? {
             return Ok(true);
         }
-        self.release(at, want, device);
+        self.release(at, want, slice, device);
         Ok(false)
     }
 
@@ -308,7 +336,7 @@ impl<'a> Search<'a> {
                     if self.device(At { got: at.got + 1, ..at })? {
                         return Ok(true);
                     }
-                    self.release(at, want, device);
+                    self.release(at, want, slice, device);
                     // Of devices that are alike others may have been taken more or less of.
                     if !self.shared(device) {
                         hopeless.insert(device.kind);
@@ -365,6 +393,9 @@ impl<'a> Search<'a> {
             let Some(value) = value.filter(fits) else { return false };
             found.push((i, value));
         }
+        if !self.charge(slice, device) {
+            return false;
+        }
         for (i, value) in found {
             self.constraints[at.claim][i].push(value);
         }
@@ -377,7 +408,39 @@ impl<'a> Search<'a> {
         true
     }
 
-    fn release(&mut self, at: At, want: &Want, device: &'a Device) {
+    /// Takes what a device needs of its pool's counters, if that much is left of each.
+    fn charge(&mut self, slice: &Slice, device: &Device) -> bool {
+        if device.counters.is_empty() {
+            return true;
+        }
+        let left = self.setup.left(slice.pool_number);
+        let spent = self.spent.entry(slice.pool_number).or_default();
+        add_counters(spent, &device.counters);
+        let none = Quantity::default();
+        let spent_of = |set: &str, name: &str| spent.get(set).and_then(|set| set.get(name)).unwrap_or(&none);
+        let fits = left.iter().all(|(set, all)| all.iter().all(|(name, left)| *spent_of(set, name) <= *left));
+        if !fits {
+            take_counters(spent, &device.counters);
+        }
+        fits
+    }
+
+    fn refund(&mut self, slice: &Slice, device: &Device) {
+        if let Some(spent) = self.spent.get_mut(&slice.pool_number) {
+            take_counters(spent, &device.counters);
+        }
+    }
+
+    fn affords(&mut self, slice: &Slice, device: &Device) -> bool {
+        let affords = self.charge(slice, device);
+        if affords {
+            self.refund(slice, device);
+        }
+        affords
+    }
+
+    fn release(&mut self, at: At, want: &Want, slice: &Slice, device: &'a Device) {
+        self.refund(slice, device);
         let wanted = &self.setup.wanted[at.claim];
         let request = &wanted.requests[at.request].name;
         for (i, _) in wanted.constraints.iter().enumerate().filter(|(_, c)| c.covers(request, want)) {

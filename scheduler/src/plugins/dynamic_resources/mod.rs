@@ -148,6 +148,7 @@ impl PreFilter for DynamicResources {
                 in_use: ledger.in_use(),
                 sharing: self.features.consumable_capacity,
                 taints: self.features.device_taints,
+                left: Mutex::default(),
             })
         });
         state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
@@ -350,6 +351,8 @@ impl Requeue for DynamicResources {
             ClusterEvent::Object(Change::ResourceClaim(delta)) => claim_helps(pod, delta).into(),
             ClusterEvent::Object(Change::DeviceClass(delta)) => delta.now().is_some().into(),
             ClusterEvent::Object(Change::ResourceSlice(delta)) => delta.now().is_some().into(),
+            // Slices count as changed when rules about their devices do.
+            ClusterEvent::Object(Change::DeviceTaintRule(_)) => Hint::Queue,
             _ => Hint::Skip,
         }
     }

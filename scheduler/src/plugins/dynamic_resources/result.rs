@@ -86,9 +86,9 @@ fn of_classes<'a>(chosen: impl Iterator<Item = &'a Want>) -> Vec<DeviceAllocatio
 fn node_selector(devices: &[Picked<'_>]) -> Option<NodeSelector> {
     let mut term = NodeSelectorTerm::default();
     for device in devices {
-        match &device.slice.reach {
+        match device.slice.reach_of(device.device) {
             Reach::Node(name) => return Some(only(name)),
-            Reach::Everywhere => {}
+            Reach::Everywhere | Reach::PerDevice => {}
             Reach::Selected(selector, _) => {
                 if let [one] = selector.node_selector_terms.as_slice() {
                     add_new(&mut term.match_fields, one.match_fields.as_deref());

@@ -144,7 +144,7 @@ mod tests {
                     "driverVersion": {"version": "12.4.1-rc.1"}, "other.example.com/numa": {"int": 1}},
                 "capacity": {"memory": {"value": "40Gi"}}}]}});
         let slice = Arc::new(serde_json::from_value(slice).expect("slice"));
-        let inventory = Inventory::of(&[slice]);
+        let inventory = Inventory::of(crate::model::devices::Sources { slices: &[slice], ..Default::default() });
         let node = crate::testing::node("n").base();
         let pools = inventory.pools(&node);
         let selectors = if expression.contains("Multiple") { Selectors::of_shared() } else { Selectors::default() };

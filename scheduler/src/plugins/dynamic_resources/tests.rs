@@ -21,6 +21,7 @@ use crate::testing::{PodBuilder, node, pod};
 
 use super::{DynamicResources, claims};
 
+mod partitions;
 mod sharing;
 
 const NO: &str = "cannot allocate all claims";
@@ -585,6 +586,25 @@ async fn allocations_are_written_before_the_pod_is_bound() {
     assert_eq!(calls, want);
     assert!(!world.listers.ledger.pending("uid-c"));
     assert!(world.listers.ledger.in_use().whole(&"gpu.example.com/a/g0".into()));
+}
+
+#[tokio::test]
+async fn failed_binding_gives_back_what_an_earlier_attempt_reserved() {
+    let mut reserved = claim("d", requests(&[exactly("r", json!({}))]));
+    let by = json!([{"resource": "pods", "name": "p", "uid": "uid-p"}]);
+    reserved["status"] = json!({"allocation": {"devices": {"results": []}}, "reservedFor": by});
+    let open = claim("c", requests(&[exactly("r", json!({}))]));
+    let world = World::new(&[on("a", json!([gpu("g0", "A100", 0)]))], &[open, reserved]);
+    let (it, p) = (plugin(), user("p", &["c", "d"]).info());
+    let (state, _) = world.reserve(&it, &p, 0);
+    // The write for the first claim fails, so that this attempt does not come to the second.
+    let server = Server::default();
+    *server.conflicts.lock() = u32::MAX;
+    assert!(!it.pre_bind(&server, &state, &p, "a").await.is_success());
+    it.undo(&server, &state, &p).await;
+    let calls = server.calls.lock().clone();
+    assert_eq!(calls.last().map(String::as_str), Some("unreserve d p"), "{calls:?}");
+    assert!(!calls.contains(&"unreserve c p".to_owned()), "{calls:?}");
 }
 
 #[tokio::test]
