@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::Body;
@@ -17,10 +18,10 @@ use serde_json::{Value, json};
 use shared::client::typed;
 use shared::informer::{Cached, Store};
 
-use super::binding::{self, Progress};
+use super::binding::{self, Place, Progress};
 use super::stores::SeenNode;
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
-use crate::model::{NodeBase, PodInfo};
+use crate::model::PodInfo;
 
 /// How often a claim is looked at while its binding is awaited; looks go to the informer's store.
 const CLAIM_POLL: Duration = Duration::from_millis(250);
@@ -37,6 +38,7 @@ pub(super) struct KubeApi {
     pub(super) claims: Store<PersistentVolumeClaim>,
     pub(super) volumes: Store<PersistentVolume>,
     pub(super) nodes: Store<SeenNode>,
+    pub(super) csi_nodes: Store<CSINode>,
     pub(super) pods: Store<PodInfo>,
     /// Versions of the claims (and volumes, which have no namespace) that were written for bindings under way, by namespace
     /// and name: only what is as new as that tells what became of them.
@@ -70,7 +72,7 @@ impl KubeApi {
         versions.insert((namespace.to_owned(), name.to_owned()), binding::version(written));
     }
 
-    fn progress(&self, pod: &PodInfo, awaited: &AwaitedClaim, node: &NodeBase) -> Progress {
+    fn progress(&self, pod: &PodInfo, awaited: &AwaitedClaim, place: Place<'_>) -> Progress {
         let written =
             |namespace: &str, name: &str| self.written.lock().get(&(namespace.to_owned(), name.to_owned())).copied();
         let Some(claim) = self.claims.get(&pod.namespace, &awaited.name) else {
@@ -78,11 +80,11 @@ impl KubeApi {
         };
         match &awaited.volume {
             Some(name) => {
-                binding::of_existing(&claim, name, self.volumes.get("", name).as_deref(), node, written("", name))
+                binding::of_existing(&claim, name, self.volumes.get("", name).as_deref(), place, written("", name))
             }
             None => {
                 let volume = binding::volume_of(&claim).and_then(|name| self.volumes.get("", name));
-                binding::of_provisioned(&claim, volume.as_deref(), node, written(&pod.namespace, &awaited.name))
+                binding::of_provisioned(&claim, volume.as_deref(), place, written(&pod.namespace, &awaited.name))
             }
         }
     }
@@ -213,9 +215,11 @@ impl Api for KubeApi {
             let Some(node) = self.nodes.get("", node) else {
                 return fail(format!("failed to get node {node:?}: node {node:?} not found"));
             };
+            let csi = self.csi_nodes.get("", &node.base.name);
+            let place = Place { node: &node.base, csi: csi.as_deref() };
             let mut waiting = None;
             for awaited in claims {
-                match self.progress(pod, awaited, &node.base) {
+                match self.progress(pod, awaited, place) {
                     Progress::Bound => {}
                     Progress::Waiting => waiting = Some(&awaited.name),
                     Progress::Failed(why) => return fail(why),

@@ -4,10 +4,11 @@
 //! `checkBindings` of upstream's volume binder. Never: a request.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::model::NodeBase;
-use crate::plugins::volume_binding::reachable;
+use crate::plugins::volume_binding::reachable_through;
 
 /// Progress of one claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,11 +40,23 @@ fn fully_bound(claim: &PersistentVolumeClaim) -> Progress {
     }
 }
 
-fn unreachable(volume: &PersistentVolume, node: &NodeBase) -> Option<Progress> {
+/// Node of a pod whose claims are bound, and what drivers say of it.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) node: &'a NodeBase,
+    pub(super) csi: Option<&'a CSINode>,
+}
+
+fn unreachable(volume: &PersistentVolume, place: Place<'_>) -> Option<Progress> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
-    let text =
-        || format!("pv {name:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms", node.name);
-    (!reachable(volume, node)).then(|| Progress::Failed(text()))
+    match reachable_through(volume, place.node, place.csi) {
+        Ok(true) => None,
+        Ok(false) => Some(Progress::Failed(format!(
+            "pv {name:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms",
+            place.node.name
+        ))),
+        Err(why) => Some(Progress::Failed(why)),
+    }
 }
 
 /// Progress of a claim for which the volume `name` was set aside; `written` is the version of that volume then.
@@ -51,7 +64,7 @@ pub(super) fn of_existing(
     claim: &PersistentVolumeClaim,
     name: &str,
     volume: Option<&PersistentVolume>,
-    node: &NodeBase,
+    place: Place<'_>,
     written: Option<u64>,
 ) -> Progress {
     let Some(volume) = volume else {
@@ -61,7 +74,7 @@ pub(super) fn of_existing(
     if written.is_none_or(|written| version(&volume.metadata) < written) {
         return fully_bound(claim);
     }
-    if let Some(failed) = unreachable(volume, node) {
+    if let Some(failed) = unreachable(volume, place) {
         return failed;
     }
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -76,20 +89,20 @@ pub(super) fn of_existing(
 pub(super) fn of_provisioned(
     claim: &PersistentVolumeClaim,
     volume: Option<&PersistentVolume>,
-    node: &NodeBase,
+    place: Place<'_>,
     written: Option<u64>,
 ) -> Progress {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     let chosen = annotation(claim, "volume.kubernetes.io/selected-node");
     // The provisioner takes the annotation back when it cannot make the volume there.
     let is_current = written.is_some_and(|written| version(&claim.metadata) >= written);
-    if chosen != Some(&*node.name) && (is_current || chosen.is_some()) {
+    if chosen != Some(&*place.node.name) && (is_current || chosen.is_some()) {
         return Progress::Failed(format!("provisioning failed for PVC {name:?}"));
     }
     match (volume_of(claim), volume) {
         // It may be on its way.
         (Some(_), None) => Progress::Waiting,
-        (Some(_), Some(volume)) => unreachable(volume, node).unwrap_or_else(|| fully_bound(claim)),
+        (Some(_), Some(volume)) => unreachable(volume, place).unwrap_or_else(|| fully_bound(claim)),
         (None, _) => fully_bound(claim),
     }
 }
@@ -150,7 +163,11 @@ mod tests {
             ("the claim is open", &open, Some(volume(5, "n", ours())), Progress::Waiting),
             ("all is bound", &bound, Some(volume(5, "n", ours())), Progress::Bound),
         ] {
-            assert_eq!(of_existing(claim, "v", volume.as_ref(), &node, Some(5)), expected, "{what}");
+            assert_eq!(
+                of_existing(claim, "v", volume.as_ref(), Place { node: &node, csi: None }, Some(5)),
+                expected,
+                "{what}"
+            );
         }
     }
 
@@ -173,7 +190,11 @@ mod tests {
             ),
             ("all is bound", claim(6, Some("n"), "v", true), Some(volume(1, "n", json!(null))), Progress::Bound),
         ] {
-            assert_eq!(of_provisioned(&claim, volume.as_ref(), &node, Some(5)), expected, "{what}");
+            assert_eq!(
+                of_provisioned(&claim, volume.as_ref(), Place { node: &node, csi: None }, Some(5)),
+                expected,
+                "{what}"
+            );
         }
     }
 }

@@ -45,25 +45,18 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Configuration that cannot be used, ports and files that cannot be opened, a lost lease.
 pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let mut settings = shared::config::scheduler(&flags)?;
-    settings.0 = crate::settings::complete(&settings.0)?;
+    let features = features(&flags);
+    settings.0 = crate::settings::complete(&settings.0, features)?;
     let file = flags.string("write-config-to");
     if !file.is_empty() {
         return write_settings(&settings, &file);
     }
-    crate::settings::validate(&settings.0)?;
+    crate::settings::validate(&settings.0, features)?;
     electable(&settings)?;
-    let features = Features {
-        consumable_capacity: flags.enabled("DRAConsumableCapacity"),
-        device_taints: flags.enabled("DRADeviceTaints"),
-    };
     let (configuration, profiles) = crate::settings::profiles(&settings.0, features)?;
     metrics::register();
     let tasks = TaskGroup::new();
-    let client = connect(&flags, &settings).await?;
-    // Watches and events must not wait behind bindings, nor renewals of the lease behind anything.
-    let background = connect(&flags, &settings).await?;
-    let leases = connect(&flags, &settings).await?;
-    let explainer = connect(&flags, &settings).await?;
+    let Clients { bindings: client, background, leases, explainer } = Clients::connect(&flags, &settings).await?;
 
     let synced = Arc::new(AtomicBool::new(false));
     let source = Arc::new(explain::Source::default());
@@ -73,7 +66,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
     let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());
-    let informers = Informers::new(&factory, extended);
+    let informers = Informers::new(&factory, extended, features);
     let profiles = Arc::new(with_extenders(profiles, &settings, &informers)?);
     let core = core(profiles, timing(&flags, &configuration), client, &informers);
     core.listen(&informers);
@@ -106,25 +99,40 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             bindings.drain(DRAIN).await;
         }
     };
-    let result = if elects {
+    let outcome = if elects {
         let election = election(&settings, &host);
         // The first profile speaks for the process.
         let name = settings.get("profiles").and_then(|all| all[0]["schedulerName"].as_str());
         let events = Recorder::new(background.clone(), &tasks, &shutdown, name.unwrap_or("default-scheduler"), "");
         let lead = |token| lead(Shutdown::from(token));
-        match leader::run(leases, election, &events, shutdown.clone(), lead).await {
-            Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
-            Outcome::Shutdown | Outcome::Finished => Ok(()),
-        }
+        leader::run(leases, election, &events, shutdown.clone(), lead).await
     } else {
         lead(shutdown.clone()).await;
-        Ok(())
+        Outcome::Finished
     };
+    end(outcome, &tasks, &shutdown).await
+}
+
+/// Ends what still runs. Whoever has lost the lease has to be gone before another one may lead: nothing is waited for.
+async fn end(outcome: Outcome, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<()> {
     shutdown.trigger();
-    // Whoever has lost the lease has to be gone before another one may lead: nothing is waited for.
-    result?;
+    if matches!(outcome, Outcome::Lost) {
+        return Err(anyhow::anyhow!("leaderelection lost"));
+    }
     tasks.drain(DRAIN).await;
     Ok(())
+}
+
+fn features(flags: &FlagSet) -> Features {
+    Features {
+        consumable_capacity: flags.enabled("DRAConsumableCapacity"),
+        device_taints: flags.enabled("DRADeviceTaints"),
+        gangs: flags.enabled("GenericWorkload") && flags.enabled("GangScheduling"),
+        comparisons: flags.enabled("TaintTolerationComparisonOperators"),
+        taint_rules: flags.enabled("DRADeviceTaints") && flags.enabled("DRADeviceTaintRules"),
+        partitions: flags.enabled("DRAPartitionableDevices"),
+        capacity_scores: flags.enabled("StorageCapacityScoring"),
+    }
 }
 
 /// `--write-config-to`
@@ -164,6 +172,7 @@ fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Inf
         claims: stores.claims.clone(),
         volumes: stores.volumes.clone(),
         nodes: informers.nodes.store(),
+        csi_nodes: informers.csi_nodes.store(),
         pods: pods.clone(),
         written: Mutex::default(),
     };
@@ -194,6 +203,27 @@ fn election(settings: &Settings, host: &str) -> leader::Config {
         renew_deadline: settings.duration("leaderElection.renewDeadline"),
         retry_period: settings.duration("leaderElection.retryPeriod"),
         renewed: leader::Renewed::default(),
+    }
+}
+
+/// Clients with limits of their own: watches and events must not wait behind bindings, nor renewals of the lease behind
+/// anything.
+struct Clients {
+    bindings: Client,
+    background: Client,
+    leases: Client,
+    /// For questions that come over the secure port.
+    explainer: Client,
+}
+
+impl Clients {
+    async fn connect(flags: &FlagSet, settings: &Settings) -> anyhow::Result<Self> {
+        Ok(Self {
+            bindings: connect(flags, settings).await?,
+            background: connect(flags, settings).await?,
+            leases: connect(flags, settings).await?,
+            explainer: connect(flags, settings).await?,
+        })
     }
 }
 

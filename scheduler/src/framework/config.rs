@@ -92,6 +92,16 @@ pub struct Features {
     pub consumable_capacity: bool,
     /// DRADeviceTaints.
     pub device_taints: bool,
+    /// GenericWorkload and GangScheduling.
+    pub gangs: bool,
+    /// TaintTolerationComparisonOperators.
+    pub comparisons: bool,
+    /// DRADeviceTaintRules, beside DRADeviceTaints.
+    pub taint_rules: bool,
+    /// DRAPartitionableDevices.
+    pub partitions: bool,
+    /// StorageCapacityScoring.
+    pub capacity_scores: bool,
 }
 
 impl Default for ProfileConfig {
@@ -118,6 +128,8 @@ fn nullable<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(d: 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Configuration {
+    /// Most threads for questions about many nodes.
+    pub parallelism: usize,
     /// Global percentage of nodes to score; 0 adapts to the size of the cluster.
     pub percentage_of_nodes_to_score: i32,
     /// First back-off.
@@ -132,6 +144,7 @@ pub struct Configuration {
 impl Default for Configuration {
     fn default() -> Self {
         Self {
+            parallelism: 16,
             percentage_of_nodes_to_score: 0,
             pod_initial_backoff_seconds: 1,
             pod_max_backoff_seconds: 10,
@@ -166,8 +179,11 @@ pub const DEFAULT_PLUGINS: &[(&str, i64)] = &[
 impl ProfileConfig {
     /// The `multiPoint` set: defaults with the profile's changes worked in.
     pub fn multi_point(&self) -> Vec<PluginRef> {
-        let defaults =
-            DEFAULT_PLUGINS.iter().map(|(name, weight)| PluginRef { name: (*name).to_owned(), weight: *weight });
+        let gangs = self.features.gangs.then_some(&("GangScheduling", 0));
+        let defaults = DEFAULT_PLUGINS
+            .iter()
+            .chain(gangs)
+            .map(|(name, weight)| PluginRef { name: (*name).to_owned(), weight: *weight });
         let Some(own) = self.plugins.as_ref().map(|p| &p.multi_point) else { return defaults.collect() };
         let mut extra: Vec<PluginRef> = own.enabled.clone();
         let mut out: Vec<PluginRef> = Vec::new();

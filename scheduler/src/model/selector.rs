@@ -229,17 +229,27 @@ impl Toleration {
         }
     }
 
-    /// Whether the toleration covers the taint.
-    pub fn tolerates(&self, taint: &Taint) -> bool {
+    /// Reports whether the toleration covers the taint; `compares` lets it do so by comparing numbers
+    /// (TaintTolerationComparisonOperators).
+    pub fn tolerates(&self, taint: &Taint, compares: bool) -> bool {
         if self.effect.is_some_and(|e| e != taint.effect) || (!self.key.is_empty() && self.key != taint.key) {
             return false;
         }
         match self.op.as_str() {
             "" | "Equal" => self.value == taint.value,
             "Exists" => true,
+            "Gt" | "Lt" if compares => {
+                let (Some(wanted), Some(have)) = (decimal(&self.value), decimal(&taint.value)) else { return false };
+                if self.op == "Gt" { have > wanted } else { have < wanted }
+            }
             _ => false,
         }
     }
+}
+
+/// A whole number as it is written shortest: without a plus, leading zeros or a minus before zero.
+fn decimal(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
 #[cfg(test)]
@@ -273,6 +283,33 @@ mod tests {
     }
 
     #[test]
+    fn tolerations_that_compare_numbers() {
+        for (op, value, taint, want) in [
+            ("Gt", "5", "6", true),
+            ("Gt", "5", "5", false),
+            ("Lt", "5", "4", true),
+            ("Lt", "5", "5", false),
+            ("Lt", "-1", "-2", true),
+            ("Gt", "05", "6", false),
+            ("Gt", "+5", "6", false),
+            ("Gt", "5", "x", false),
+            ("Gt", "", "6", false),
+            ("Gt", "-0", "6", false),
+            ("Lt", "99999999999999999999", "6", false),
+        ] {
+            let toleration = Toleration::from_api(&core::Toleration {
+                key: Some("k".into()),
+                operator: Some(op.into()),
+                value: Some(value.into()),
+                ..Default::default()
+            });
+            let taint = Taint { key: "k".into(), value: taint.into(), effect: Effect::NoSchedule };
+            assert_eq!(toleration.tolerates(&taint, true), want, "{op} {value} {}", taint.value);
+            assert!(!toleration.tolerates(&taint, false), "the gate is off");
+        }
+    }
+
+    #[test]
     fn tolerations() {
         let taint = Taint { key: "k".into(), value: "v".into(), effect: Effect::NoSchedule };
         for (key, op, value, effect, want) in [
@@ -292,7 +329,7 @@ mod tests {
                 effect: Some(effect.into()),
                 ..Default::default()
             });
-            assert_eq!(t.tolerates(&taint), want, "{t:?}");
+            assert_eq!(t.tolerates(&taint, true), want, "{t:?}");
         }
     }
 }

@@ -27,8 +27,9 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
 }
 
 impl NodeUnschedulable {
+    /// The taint has no value that could be compared.
     fn tolerated(&self, pod: &PodInfo) -> bool {
-        pod.tolerations.iter().any(|t| t.tolerates(&self.taint))
+        pod.tolerations.iter().any(|t| t.tolerates(&self.taint, false))
     }
 }
 

@@ -5,31 +5,36 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score, normalize_by_max};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, ConfigError, CycleState, Features, Hint, Status};
 use crate::model::selector::Effect;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
 /// Upstream's name.
 pub const NAME: &str = "TaintToleration";
 
-struct TaintToleration;
+struct TaintToleration {
+    /// Tolerations may compare numbers.
+    compares: bool,
+}
 
 /// Builds the plugin.
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
-    let it = Arc::new(TaintToleration);
+pub fn build(_: &Value, features: Features) -> Result<Plugin, ConfigError> {
+    let it = Arc::new(TaintToleration { compares: features.comparisons });
     Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it).node_only())
 }
 
-fn tolerated(pod: &PodInfo, node: &NodeBase) -> bool {
-    node.hard_taints().all(|taint| pod.tolerations.iter().any(|t| t.tolerates(taint)))
+impl TaintToleration {
+    fn tolerated(&self, pod: &PodInfo, node: &NodeBase) -> bool {
+        node.hard_taints().all(|taint| pod.tolerations.iter().any(|t| t.tolerates(taint, self.compares)))
+    }
 }
 
 impl Filter for TaintToleration {
     fn filter(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        if tolerated(pod, &node.base) {
+        if self.tolerated(pod, &node.base) {
             Status::SUCCESS
         } else {
             Status::unresolvable("node(s) had untolerated taint(s)")
@@ -41,7 +46,12 @@ impl Score for TaintToleration {
     fn score(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
         let soft = || pod.tolerations.iter().filter(|t| t.effect.is_none_or(|e| e == Effect::PreferNoSchedule));
         let disliked = |effect| effect == Effect::PreferNoSchedule;
-        let count = node.base.taints.iter().filter(|t| disliked(t.effect) && !soft().any(|s| s.tolerates(t))).count();
+        let count = node
+            .base
+            .taints
+            .iter()
+            .filter(|t| disliked(t.effect) && !soft().any(|s| s.tolerates(t, self.compares)))
+            .count();
         i64::try_from(count).unwrap_or(i64::MAX)
     }
 
@@ -54,15 +64,38 @@ impl Requeue for TaintToleration {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::Target { old, new } => (old.tolerations != new.tolerations).into(),
-            _ => event.node_if(|old, new| old.taints != new.taints).is_some_and(|n| tolerated(pod, n)).into(),
+            ClusterEvent::Node { old, new } => {
+                (self.tolerated(pod, new) && !old.as_deref().is_some_and(|old| self.tolerated(pod, old))).into()
+            }
+            _ => Hint::Skip,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::framework::Features;
     use crate::testing::{check::Check, node, pod};
     use serde_json::json;
+
+    fn built(args: &serde_json::Value) -> Result<crate::framework::Plugin, crate::framework::ConfigError> {
+        super::build(args, Features::default())
+    }
+
+    #[test]
+    fn numbers_are_compared_behind_their_gate() {
+        let patient = |hours: &str| {
+            let toleration = json!({"key": "sla", "operator": "Gt", "value": hours});
+            pod("p").set("/spec", "tolerations", json!([toleration])).info()
+        };
+        let spot = node("n").taint("sla", "95", "NoSchedule").with(&[]);
+        let comparing =
+            Check::of(|args| super::build(args, Features { comparisons: true, ..Features::default() }), json!(null));
+        let no = "node(s) had untolerated taint(s)";
+        assert_eq!(comparing.filter(&patient("90"), &spot), "");
+        assert_eq!(comparing.filter(&patient("99"), &spot), no);
+        assert_eq!(Check::of(built, json!(null)).filter(&patient("90"), &spot), no, "the gate is off");
+    }
 
     #[test]
     fn filter() {
@@ -70,7 +103,7 @@ mod tests {
         let gpu = node("n").taint("gpu", "yes", "NoSchedule").with(&[]);
         let gone = node("n").taint("gone", "", "NoExecute").with(&[]);
         let soft = node("n").taint("soft", "", "PreferNoSchedule").with(&[]);
-        let check = Check::of(super::build, json!(null));
+        let check = Check::of(built, json!(null));
         for (what, pod, node, want) in [
             ("no toleration", pod("p").info(), &gpu, "node(s) had untolerated taint(s)"),
             ("equal", tolerating(json!({"key": "gpu", "value": "yes"})), &gpu, ""),
@@ -95,6 +128,6 @@ mod tests {
             node("b").taint("x", "", "PreferNoSchedule").with(&[]),
             node("c").taint("x", "", "PreferNoSchedule").taint("y", "", "PreferNoSchedule").with(&[]),
         ];
-        assert_eq!(Check::of(super::build, json!(null)).scores(&pod("p").info(), &nodes), [100, 50, 0]);
+        assert_eq!(Check::of(built, json!(null)).scores(&pod("p").info(), &nodes), [100, 50, 0]);
     }
 }

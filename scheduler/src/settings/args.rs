@@ -5,8 +5,16 @@ use shared::status::field::{Error, Path};
 
 use proto::selector::format::qualified_name;
 
+use crate::framework::Features;
+
 /// Fills in what depends on other fields.
-pub(super) fn defaults(plugin: &str, args: &mut Value) {
+pub(super) fn defaults(plugin: &str, args: &mut Value, features: Features) {
+    if plugin == "VolumeBinding" && features.capacity_scores {
+        let shape = args.get("shape").and_then(Value::as_array);
+        if shape.is_none_or(Vec::is_empty) {
+            args["shape"] = json!([{"utilization": 0, "score": 10}, {"utilization": 100, "score": 0}]);
+        }
+    }
     let lists = match plugin {
         "NodeResourcesFit" => args.pointer_mut("/scoringStrategy"),
         "NodeResourcesBalancedAllocation" => Some(args),
@@ -24,8 +32,8 @@ pub(super) fn defaults(plugin: &str, args: &mut Value) {
 }
 
 /// Refuses what makes no sense.
-pub(super) fn validate(plugin: &str, args: &Value, path: &Path) -> Vec<Error> {
-    let mut check = Check { path, errors: Vec::new() };
+pub(super) fn validate(plugin: &str, args: &Value, path: &Path, features: Features) -> Vec<Error> {
+    let mut check = Check { path, features, errors: Vec::new() };
     match plugin {
         "DefaultPreemption" => check.preemption(args),
         "InterPodAffinity" => check.range(args, "hardPodAffinityWeight", 0, 100),
@@ -42,6 +50,7 @@ pub(super) fn validate(plugin: &str, args: &Value, path: &Path) -> Vec<Error> {
 
 struct Check<'a> {
     path: &'a Path,
+    features: Features,
     errors: Vec<Error>,
 }
 
@@ -262,7 +271,9 @@ impl Check<'_> {
             let why = "invalid BindTimeoutSeconds, should not be a negative value";
             self.invalid(self.path.child("bindTimeoutSeconds"), timeout, why);
         }
-        if let Some(shape) = args.get("shape").filter(|s| !s.is_null()) {
+        if self.features.capacity_scores {
+            self.shape(list(args, "shape"), &self.path.child("shape"));
+        } else if let Some(shape) = args.get("shape").filter(|s| !s.is_null()) {
             let why = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring";
             self.invalid(self.path.child("shape"), shape.clone(), why);
         }

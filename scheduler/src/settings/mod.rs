@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use shared::config::{ConfigError, Unknown, decode};
 
 use crate::framework::config::DEFAULT_PLUGINS;
-use crate::framework::{ConfigError as ConfigErr, Configuration, Features, Profile, ProfileConfig, registry};
+use crate::framework::{ConfigError as ConfigErr, Configuration, Features, Profile, ProfileConfig, Threads, registry};
 
 pub use validate::validate;
 
@@ -57,7 +57,7 @@ pub struct Refused(pub String);
 ///
 /// # Errors
 /// Arguments that are none.
-pub fn complete(settings: &Value) -> Result<Value, Refused> {
+pub fn complete(settings: &Value, features: Features) -> Result<Value, Refused> {
     let mut out = settings.clone();
     let mut profiles = settings.get("profiles").and_then(Value::as_array).cloned().unwrap_or_default();
     if profiles.is_empty() {
@@ -69,8 +69,8 @@ pub fn complete(settings: &Value) -> Result<Value, Refused> {
         if profile.get("schedulerName").is_none_or(Value::is_null) {
             profile["schedulerName"] = if alone { "default-scheduler" } else { "" }.into();
         }
-        complete_plugins(profile)?;
-        complete_args(profile, i, &mut strict)?;
+        complete_plugins(profile, features)?;
+        complete_args(profile, i, features, &mut strict)?;
     }
     if !strict.is_empty() {
         return Err(Refused(format!("strict decoding error: {}", strict.join(", "))));
@@ -80,13 +80,14 @@ pub fn complete(settings: &Value) -> Result<Value, Refused> {
     Ok(out)
 }
 
-fn complete_plugins(profile: &mut Value) -> Result<(), Refused> {
+fn complete_plugins(profile: &mut Value, features: Features) -> Result<(), Refused> {
     let mut plugins = profile.get("plugins").and_then(Value::as_object).cloned().unwrap_or_default();
     for point in POINTS {
         plugins.entry(point).or_insert_with(|| json!({}));
     }
-    let config: ProfileConfig = serde_json::from_value(json!({"plugins": plugins}))
+    let mut config: ProfileConfig = serde_json::from_value(json!({"plugins": plugins}))
         .map_err(|e| Refused(format!("json: cannot unmarshal profile plugins: {e}")))?;
+    config.features = features;
     let enabled: Vec<Value> = config
         .multi_point()
         .into_iter()
@@ -108,7 +109,7 @@ fn enabled(profile: &Value) -> Vec<&str> {
     plugins.filter_map(|p| p["name"].as_str()).collect()
 }
 
-fn complete_args(profile: &mut Value, at: usize, strict: &mut Vec<String>) -> Result<(), Refused> {
+fn complete_args(profile: &mut Value, at: usize, features: Features, strict: &mut Vec<String>) -> Result<(), Refused> {
     let mut configs = profile.get("pluginConfig").and_then(Value::as_array).cloned().unwrap_or_default();
     for (j, config) in configs.iter_mut().enumerate() {
         let name = config["name"].as_str().unwrap_or_default().to_owned();
@@ -116,7 +117,7 @@ fn complete_args(profile: &mut Value, at: usize, strict: &mut Vec<String>) -> Re
             continue;
         }
         let where_ = format!("decoding .profiles[{at}].pluginConfig[{j}]: ");
-        match decoded(&name, config.get("args")) {
+        match decoded(&name, config.get("args"), features) {
             Ok(args) => config["args"] = args,
             Err(ConfigError::Strict(why)) => {
                 strict.push(format!("decoding args for plugin {name}: strict decoding error: {}", why.join(", ")));
@@ -137,7 +138,7 @@ fn complete_args(profile: &mut Value, at: usize, strict: &mut Vec<String>) -> Re
     let missing: Vec<Value> = names
         .into_iter()
         .filter(|n| !configs.iter().any(|c| c["name"] == **n))
-        .filter_map(|n| Some(json!({"name": n, "args": decoded(n, None).ok()?})))
+        .filter_map(|n| Some(json!({"name": n, "args": decoded(n, None, features).ok()?})))
         .collect();
     configs.extend(missing);
     profile["pluginConfig"] = Value::Array(configs);
@@ -145,13 +146,13 @@ fn complete_args(profile: &mut Value, at: usize, strict: &mut Vec<String>) -> Re
 }
 
 /// A plugin's arguments with their defaults.
-fn decoded(plugin: &str, args: Option<&Value>) -> Result<Value, ConfigError> {
+fn decoded(plugin: &str, args: Option<&Value>, features: Features) -> Result<Value, ConfigError> {
     let kind = format!("{plugin}Args");
     let mut tree = args.and_then(Value::as_object).cloned().unwrap_or_else(Map::new);
     tree.entry("apiVersion").or_insert_with(|| VERSION.into());
     tree.entry("kind").or_insert_with(|| kind.clone().into());
     let mut out = decode(Value::Object(tree).to_string().as_bytes(), &kind, Unknown::Refuse)?;
-    args::defaults(plugin, &mut out);
+    args::defaults(plugin, &mut out, features);
     Ok(out)
 }
 
@@ -163,14 +164,14 @@ pub fn profiles(settings: &Value, features: Features) -> anyhow::Result<(Configu
     let mut configuration: Configuration =
         serde_json::from_value(settings.clone()).context("reading KubeSchedulerConfiguration")?;
     let mut profiles: Vec<Profile> = Vec::new();
-    for config in &mut configuration.profiles {
+    for config in configuration.profiles.iter_mut() {
         config.features = features;
         let profile = Profile::build(config)
             .with_context(|| format!("creating profile for scheduler name {}", config.scheduler_name))?;
         if profiles.iter().any(|p| p.name == profile.name) {
             return Err(ConfigErr::Duplicate(config.scheduler_name.clone()).into());
         }
-        profiles.push(profile);
+        profiles.push(profile.on(Threads::up_to(configuration.parallelism)));
     }
     Ok((configuration, profiles))
 }

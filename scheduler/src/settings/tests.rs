@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{complete, validate};
+use crate::framework::Features;
 
 fn settings(change: Value) -> Value {
     let mut all = shared::config::defaults("kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration");
@@ -11,7 +12,7 @@ fn settings(change: Value) -> Value {
 }
 
 fn outcome(change: Value) -> String {
-    match complete(&settings(change)).and_then(|c| validate(&c)) {
+    match complete(&settings(change), Features::default()).and_then(|c| validate(&c, Features::default())) {
         Ok(()) => String::new(),
         Err(refused) => refused.to_string(),
     }
@@ -23,7 +24,7 @@ fn with_args(plugin: &str, args: Value) -> Value {
 
 #[test]
 fn defaults_are_upstreams() {
-    let done = complete(&settings(json!({"profiles": null}))).expect("complete");
+    let done = complete(&settings(json!({"profiles": null})), Features::default()).expect("complete");
     let profile = &done["profiles"][0];
     assert_eq!(profile["schedulerName"], "default-scheduler");
     let names: Vec<&str> =
@@ -213,12 +214,52 @@ fn arguments_are_decoded_strictly() {
 
 #[test]
 fn what_extenders_manage_alone_is_ignored() {
-    let done = complete(&settings(
-        json!({"extenders": [{"managedResources": [{"name": "x.com/a", "ignoredByScheduler": true}]}]}),
-    ))
+    let done = complete(
+        &settings(json!({"extenders": [{"managedResources": [{"name": "x.com/a", "ignoredByScheduler": true}]}]})),
+        Features::default(),
+    )
     .expect("complete");
     let configs = done["profiles"][0]["pluginConfig"].as_array().expect("list");
     let fit = configs.iter().find(|c| c["name"] == "NodeResourcesFit").expect("fit");
     assert_eq!(fit["args"]["ignoredResources"], json!(["x.com/a"]));
     assert_eq!(done["extenders"][0]["httpTimeout"], "5s");
+}
+
+#[test]
+fn gates_add_plugins_to_the_defaults() {
+    let names = |features: Features| -> Vec<String> {
+        let done = complete(&settings(json!({"profiles": null})), features).expect("complete");
+        let enabled = done["profiles"][0]["plugins"]["multiPoint"]["enabled"].as_array().expect("list").clone();
+        enabled.iter().map(|p| p["name"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let (plain, gangs) = (names(Features::default()), names(Features { gangs: true, ..Features::default() }));
+    assert!(!plain.contains(&"GangScheduling".to_owned()));
+    assert_eq!(gangs.last().map(String::as_str), Some("GangScheduling"));
+    assert_eq!(gangs[..plain.len()], plain);
+}
+
+#[test]
+fn shape_of_capacity_scores_belongs_to_its_gate() {
+    let on = Features { capacity_scores: true, ..Features::default() };
+    let args = |shape: Value, features: Features| {
+        let done = complete(&settings(with_args("VolumeBinding", json!({"shape": shape}))), features)?;
+        let configs = done["profiles"][0]["pluginConfig"].as_array().expect("list").clone();
+        let shape = configs.iter().find(|c| c["name"] == "VolumeBinding").map(|c| c["args"]["shape"].clone());
+        validate(&done, features).map(|()| shape.unwrap_or_default())
+    };
+    let said = |shape: Value, features: Features| args(shape, features).map_err(|e| e.to_string());
+    let usual = json!([{"utilization": 0, "score": 10}, {"utilization": 100, "score": 0}]);
+    assert_eq!(said(json!(null), on), Ok(usual));
+    assert_eq!(said(json!(null), Features::default()), Ok(json!(null)));
+    let own = json!([{"utilization": 0, "score": 0}, {"utilization": 50, "score": 10}]);
+    assert_eq!(said(own.clone(), on), Ok(own.clone()));
+    assert!(
+        said(own, Features::default()).is_err_and(|e| e.contains("turn on the feature gate StorageCapacityScoring"))
+    );
+    let wild = json!([{"utilization": 0, "score": 11}, {"utilization": 0, "score": 0}]);
+    let why = said(wild, on).expect_err("refused");
+    assert!(
+        why.contains("values must be sorted in increasing order") && why.contains("not in valid range [0, 10]"),
+        "{why}"
+    );
 }

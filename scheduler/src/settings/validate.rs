@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 use shared::flags::parse_duration;
 use shared::status::field::{Error, Path, aggregate};
 
+use crate::framework::Features;
+
 use super::{POINTS, Refused, VERSION, args, extenders, known};
 
 /// Plugins that were once there.
@@ -13,7 +15,7 @@ const GONE: [&str; 4] = ["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDL
 ///
 /// # Errors
 /// Upstream's words, one error as it is, several in brackets.
-pub fn validate(settings: &Value) -> Result<(), Refused> {
+pub fn validate(settings: &Value, features: Features) -> Result<(), Refused> {
     let mut errors = Vec::new();
     connection(settings, &mut errors);
     leader_election(&settings["leaderElection"], &mut errors);
@@ -23,7 +25,7 @@ pub fn validate(settings: &Value) -> Result<(), Refused> {
         let why = "should be an integer value greater than zero";
         errors.push(Error::invalid(at("parallelism"), int("parallelism"), why));
     }
-    profiles(settings["profiles"].as_array().map_or(&[], Vec::as_slice), &mut errors);
+    profiles(settings["profiles"].as_array().map_or(&[], Vec::as_slice), features, &mut errors);
     percentage(settings, &at("percentageOfNodesToScore"), &mut errors);
     let (initial, max) = (int("podInitialBackoffSeconds"), int("podMaxBackoffSeconds"));
     if initial <= 0 {
@@ -78,7 +80,7 @@ fn percentage(holder: &Value, path: &Path, errors: &mut Vec<Error>) {
     }
 }
 
-fn profiles(profiles: &[Value], errors: &mut Vec<Error>) {
+fn profiles(profiles: &[Value], features: Features, errors: &mut Vec<Error>) {
     let all = Path::new("profiles");
     for (i, profile) in profiles.iter().enumerate() {
         let path = all.index(i);
@@ -88,7 +90,7 @@ fn profiles(profiles: &[Value], errors: &mut Vec<Error>) {
         }
         percentage(profile, &path.child("percentageOfNodesToScore"), errors);
         gone_plugins(profile, &path.child("plugins"), errors);
-        plugin_config(profile, &path, errors);
+        plugin_config(profile, &path, features, errors);
         if profiles[..i].iter().any(|p| p["schedulerName"] == name) {
             // Upstream prints the path of the other profile here, which has no text.
             errors.push(Error::duplicate(path.child("schedulerName"), json!({})));
@@ -116,7 +118,7 @@ fn gone_plugins(profile: &Value, path: &Path, errors: &mut Vec<Error>) {
     }
 }
 
-fn plugin_config(profile: &Value, path: &Path, errors: &mut Vec<Error>) {
+fn plugin_config(profile: &Value, path: &Path, features: Features, errors: &mut Vec<Error>) {
     let configs = profile["pluginConfig"].as_array().map_or(&[][..], Vec::as_slice);
     for (i, config) in configs.iter().enumerate() {
         let path = path.child("pluginConfig").index(i);
@@ -125,7 +127,7 @@ fn plugin_config(profile: &Value, path: &Path, errors: &mut Vec<Error>) {
             errors.push(Error::duplicate(path.clone(), name));
         }
         if !gone(path.clone(), name, errors) && known(name) {
-            errors.extend(args::validate(name, &config["args"], &path.child("args")));
+            errors.extend(args::validate(name, &config["args"], &path.child("args"), features));
         }
     }
 }

@@ -77,11 +77,30 @@ impl Check {
         nodes.iter().zip(statuses).filter(|(_, s)| s.is_success()).map(|(n, _)| n.name().to_string()).collect()
     }
 
-    /// Normalised scores; empty when the plugin skips.
-    pub fn scores(&self, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Vec<i64> {
+    /// Takes another plugin, or one with other features.
+    pub fn replace(&mut self, plugin: Plugin) {
+        self.plugin = plugin;
+    }
+
+    /// As [`Self::scores`], with the notes that PreFilter leaves.
+    pub fn scores_after_filter(&self, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Vec<i64> {
         let snapshot = Snapshot::of(nodes.to_vec());
         let cx = self.context(&snapshot);
         let mut state = CycleState::default();
+        if let Some(pre) = &self.plugin.pre_filter {
+            // A plugin that skips leaves no notes.
+            let _ = pre.pre_filter(cx, &mut state, pod);
+        }
+        self.scores_of(cx, state, pod, nodes)
+    }
+
+    /// Normalised scores; empty when the plugin skips.
+    pub fn scores(&self, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Vec<i64> {
+        let snapshot = Snapshot::of(nodes.to_vec());
+        self.scores_of(self.context(&snapshot), CycleState::default(), pod, nodes)
+    }
+
+    fn scores_of(&self, cx: Context<'_>, mut state: CycleState, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Vec<i64> {
         let nodes: Vec<&NodeInfo> = nodes.iter().map(|n| &**n).collect();
         let nodes = nodes.as_slice();
         if self.plugin.pre_score.as_ref().is_some_and(|p| p.pre_score(cx, &mut state, pod, nodes).is_skip()) {

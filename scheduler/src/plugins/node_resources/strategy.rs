@@ -106,20 +106,23 @@ impl Strategy {
         }
     }
 
-    /// The shape's score at a utilisation, 0 to 100: straight lines between the points.
     fn shape(&self, used: i64) -> i64 {
-        let points = self.requested_to_capacity_ratio.as_ref().map(|r| r.shape.as_slice()).unwrap_or_default();
-        let scale = |s: i64| s * (MAX_NODE_SCORE / MAX_SHAPE_SCORE);
-        let Some(after) = points.iter().position(|p| used <= p.utilization) else {
-            return points.last().map_or(0, |p| scale(p.score));
-        };
-        let b = points[after];
-        if after == 0 {
-            return scale(b.score);
-        }
-        let a = points[after - 1];
-        scale(a.score) + (scale(b.score) - scale(a.score)) * (used - a.utilization) / (b.utilization - a.utilization)
+        shaped(self.requested_to_capacity_ratio.as_ref().map(|r| r.shape.as_slice()).unwrap_or_default(), used)
     }
+}
+
+/// The score of a shape at a utilisation, 0 to 100: straight lines between its points.
+pub(crate) fn shaped(points: &[ShapePoint], used: i64) -> i64 {
+    let scale = |s: i64| s * (MAX_NODE_SCORE / MAX_SHAPE_SCORE);
+    let Some(after) = points.iter().position(|p| used <= p.utilization) else {
+        return points.last().map_or(0, |p| scale(p.score));
+    };
+    let b = points[after];
+    if after == 0 {
+        return scale(b.score);
+    }
+    let a = points[after - 1];
+    scale(a.score) + (scale(b.score) - scale(a.score)) * (used - a.utilization) / (b.utilization - a.utilization)
 }
 
 /// `amount` of `whole`, from 0 to 100.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::read_args;
 use crate::framework::plugin::{Context, Plugin, Requeue};
 use crate::framework::rule::{Rule, Rules};
-use crate::framework::{ClusterEvent, ConfigError, Hint};
+use crate::framework::{ClusterEvent, ConfigError, Features, Hint};
 use crate::model::selector::Labels;
 use crate::model::{Demand, NodeBase, NodeInfo, PodInfo, Selector, SpreadConstraint};
 
@@ -34,6 +34,8 @@ struct Args {
 }
 
 struct PodTopologySpread {
+    /// Tolerations may compare numbers.
+    compares: bool,
     defaults: Vec<SpreadConstraint>,
     system: bool,
 }
@@ -42,7 +44,7 @@ struct PodTopologySpread {
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
     let args: Args = read_args(NAME, args)?;
     let system = args.defaulting_type.as_deref() != Some("List");
     if system && !args.default_constraints.is_empty() {
@@ -60,13 +62,14 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
         min_domains: 1,
         honor_affinity: true,
         honor_taints: false,
+        compares: features.comparisons,
     };
     let defaults = if system {
         vec![soft(HOSTNAME, 3), soft(ZONE, 5)]
     } else {
         args.default_constraints.iter().map(|c| SpreadConstraint::from_api(c, &none)).collect()
     };
-    let it = Arc::new(PodTopologySpread { defaults, system });
+    let it = Arc::new(PodTopologySpread { compares: features.comparisons, defaults, system });
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it).rules(&it))
 }
 
@@ -74,7 +77,8 @@ impl PodTopologySpread {
     /// The pod's own constraints of one kind, or the defaults with a selector made from its Services and controller.
     fn constraints(&self, cx: Context<'_>, pod: &Demand, hard: bool) -> Vec<SpreadConstraint> {
         if !pod.spread.is_empty() {
-            return pod.spread.iter().filter(|c| c.hard == hard).cloned().collect();
+            let mine = pod.spread.iter().filter(|c| c.hard == hard);
+            return mine.map(|c| SpreadConstraint { compares: self.compares, ..c.clone() }).collect();
         }
         if !self.defaults.iter().any(|c| c.hard == hard) {
             return Vec::new();
@@ -101,7 +105,8 @@ impl Rules for PodTopologySpread {
 /// Whether a constraint counts pods on a node.
 fn counts_node(c: &SpreadConstraint, pod: &Demand, node: &NodeBase) -> bool {
     (!c.honor_affinity || pod.selects_node(&node.name, &node.labels))
-        && (!c.honor_taints || node.hard_taints().all(|taint| pod.tolerations.iter().any(|t| t.tolerates(taint))))
+        && (!c.honor_taints
+            || node.hard_taints().all(|taint| pod.tolerations.iter().any(|t| t.tolerates(taint, c.compares))))
 }
 
 fn counts_pod(c: &SpreadConstraint, namespace: &str, other: &PodInfo) -> bool {
@@ -137,15 +142,24 @@ impl Requeue for PodTopologySpread {
         match event {
             _ if pod.spread.is_empty() => Hint::Queue,
             ClusterEvent::AssignedPod { old, new } => {
-                let counted = |p: &Arc<PodInfo>| hard().any(|c| counts_pod(c, &pod.namespace, p));
-                (old.as_ref().is_some_and(counted) != new.as_ref().is_some_and(counted)).into()
+                let counted = |c: &SpreadConstraint, p: &Option<Arc<PodInfo>>| {
+                    p.as_ref().is_some_and(|p| counts_pod(c, &pod.namespace, p))
+                };
+                hard().any(|c| counted(c, old) != counted(c, new)).into()
             }
             ClusterEvent::Node { old: None, new } => keys(new).into(),
             ClusterEvent::Node { old: Some(old), new } => {
-                (old.labels != new.labels && (keys(old) || keys(new)) || old.taints != new.taints).into()
+                let moved = || hard().any(|c| old.labels.get(&c.topology_key) != new.labels.get(&c.topology_key));
+                (keys(old) != keys(new) || keys(new) && (old.taints != new.taints || moved())).into()
             }
             ClusterEvent::NodeGone => Hint::Queue,
-            ClusterEvent::Target { old, new } => (old.labels != new.labels).into(),
+            ClusterEvent::Target { old, new } => {
+                // Nodes whose taints it did not tolerate did not count.
+                let honors = old.tolerations != new.tolerations && hard().any(|c| c.honor_taints);
+                let matched = |c: &SpreadConstraint, p: &PodInfo| c.selector.matches(&p.labels);
+                let counts = || hard().any(|c| matched(c, old) != matched(c, new));
+                (honors || old.spread != new.spread || counts()).into()
+            }
             _ => Hint::Skip,
         }
     }

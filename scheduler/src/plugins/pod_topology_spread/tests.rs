@@ -1,3 +1,4 @@
+use crate::framework::Features;
 use crate::model::{PodInfo, Selector};
 use crate::testing::{NodeBuilder, check::Check, node, pod};
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ fn hard() {
         zoned("b2", "b").with(&[pod("other").info()]),
         node("none").with(&[]),
     ];
-    let check = Check::of(super::build, json!(null));
+    let check = Check::of(|args| super::build(args, Features::default()), json!(null));
     for (what, constraints, want) in [
         ("skew 1", vec![constraint("zone", 1, "DoNotSchedule")], vec!["b1", "b2"]),
         ("skew 2", vec![constraint("zone", 2, "DoNotSchedule")], vec!["a1", "b1", "b2"]),
@@ -53,7 +54,7 @@ fn hard() {
 #[test]
 fn inclusion_policies() {
     let nodes = [zoned("a", "a").with(&[app("1")]), zoned("b", "b").taint("x", "", "NoSchedule").with(&[])];
-    let check = Check::of(super::build, json!(null));
+    let check = Check::of(|args| super::build(args, Features::default()), json!(null));
     let mut c = constraint("zone", 1, "DoNotSchedule");
     assert_eq!(check.fits(&spread(std::slice::from_ref(&c)), &nodes), ["b"]);
     c["nodeTaintsPolicy"] = json!("Honor");
@@ -68,8 +69,8 @@ fn soft() {
         zoned("c", "c").with(&[]),
         node("none").with(&[]),
     ];
-    let scores =
-        Check::of(super::build, json!(null)).scores(&spread(&[constraint("zone", 1, "ScheduleAnyway")]), &nodes);
+    let scores = Check::of(|args| super::build(args, Features::default()), json!(null))
+        .scores(&spread(&[constraint("zone", 1, "ScheduleAnyway")]), &nodes);
     assert_eq!((scores[2], scores[3]), (100, 0));
     assert!(scores[0] < scores[1] && scores[1] < scores[2], "{scores:?}");
 }
@@ -77,7 +78,7 @@ fn soft() {
 #[test]
 fn system_defaults_follow_services() {
     let nodes = [node("a").with(&[app("1")]), node("b").with(&[])];
-    let mut check = Check::of(super::build, json!(null));
+    let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
     assert!(check.scores(&app("p"), &nodes).is_empty());
     check.listers.spread = Some(Selector::from_map(&app("p").labels));
     let scores = check.scores(&app("p"), &nodes);

@@ -1,5 +1,7 @@
 //! What CSI drivers say they can still make, place by place (`CSIStorageCapacity`).
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -20,14 +22,25 @@ pub(super) fn grew(old: &CSIStorageCapacity, new: &CSIStorageCapacity) -> bool {
     more(&old.maximum_volume_size, &new.maximum_volume_size) || more(&old.capacity, &new.capacity)
 }
 
-/// Whether a volume for the claim can be made where the node can reach it. Drivers that publish nothing are trusted.
-pub(super) fn suffices(cx: Context<'_>, claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeBase) -> bool {
+/// Place where a volume can be made.
+pub(super) enum Place {
+    /// Drivers that publish nothing are trusted.
+    Untold,
+    /// So much can still be made there.
+    Told(Arc<CSIStorageCapacity>),
+    /// Nowhere within the node's reach.
+    Nowhere,
+}
+
+/// Place where a volume for the claim can be made so that the node can reach it.
+pub(super) fn place(cx: Context<'_>, claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeBase) -> Place {
     let wanted = requested(claim);
     if wanted == 0 || !cx.listers.csi_driver(&class.provisioner).is_some_and(|d| published(&d)) {
-        return true;
+        return Place::Untold;
     }
     let name = class.metadata.name.as_deref().unwrap_or_default();
-    cx.listers.storage_capacities(name).iter().any(|c| fits(c, wanted) && reaches(c, node))
+    let found = cx.listers.storage_capacities(name).into_iter().find(|c| fits(c, wanted) && reaches(c, node));
+    found.map_or(Place::Nowhere, Place::Told)
 }
 
 /// Bytes that a claim asks for.

@@ -2,19 +2,45 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use shared::csi;
 
 use crate::model::demand::NO_LABELS;
 use crate::model::resource::value;
 use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, Selector};
 
+/// Plugins of old whose volumes the binder takes as they are.
+const UNMOVED: [&str; 2] = ["kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"];
+
 /// Whether the volume's node affinity allows a node.
 pub(crate) fn reachable(volume: &PersistentVolume, node: &NodeBase) -> bool {
-    let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
+    allows(volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()), node)
+}
+
+fn allows(affinity: Option<&VolumeNodeAffinity>, node: &NodeBase) -> bool {
+    let required = affinity.and_then(|a| a.required.as_ref());
     required
         .is_none_or(|r| r.node_selector_terms.iter().any(|t| NodeTerm::from_api(t).matches(&node.name, &node.labels)))
+}
+
+/// As [`reachable`], of a bound volume: where the node leaves volumes of old to the driver that took over, the driver's
+/// labels count. Answers for upstream's `tryTranslatePVToCSI`.
+///
+/// # Errors
+/// A volume of old that cannot be translated.
+pub(crate) fn reachable_through(
+    volume: &PersistentVolume,
+    node: &NodeBase,
+    csi_node: Option<&CSINode>,
+) -> Result<bool, String> {
+    let old = volume.spec.as_ref().and_then(csi::plugin).filter(|plugin| !UNMOVED.contains(plugin));
+    if !old.is_some_and(|plugin| csi_node.is_some_and(|csi_node| csi::moved_on(csi_node, plugin))) {
+        return Ok(reachable(volume, node));
+    }
+    let affinity = csi::node_affinity(volume).map_err(|error| format!("could not translate pv: {error}"))?;
+    Ok(allows(affinity.as_ref(), node))
 }
 
 /// Whether a class makes volumes that a node can reach.

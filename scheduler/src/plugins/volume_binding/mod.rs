@@ -5,8 +5,9 @@
 
 mod capacity;
 mod matching;
+mod score;
 
-pub(crate) use matching::reachable;
+pub(crate) use matching::reachable_through;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,16 +16,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::node_resources::strategy::ShapePoint;
 use super::read_args;
 use super::{pod_owns, uses_claim};
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::ledger::Choice;
 use crate::framework::plugin::{Context, Filter, Plugin, PreBind, PreFilter, PreFiltered, Requeue, Reserve};
-use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Hint, Ledger, Status};
+use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Features, Hint, Ledger, Status};
+use crate::metrics;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -39,8 +42,7 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Args {
     bind_timeout_seconds: u64,
-    #[allow(dead_code, reason = "scores by capacity need StorageCapacityScoring, which is off")]
-    shape: Option<Value>,
+    shape: Option<Vec<ShapePoint>>,
 }
 
 impl Default for Args {
@@ -51,16 +53,21 @@ impl Default for Args {
 
 struct VolumeBinding {
     timeout: Duration,
+    /// Of scores by capacity, where their gate is on.
+    shape: Option<Vec<ShapePoint>>,
 }
 
 /// Builds the plugin.
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
     let args: Args = read_args(NAME, args)?;
-    let it = Arc::new(VolumeBinding { timeout: Duration::from_secs(args.bind_timeout_seconds) });
-    Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).reserve(&it).pre_bind(&it).requeue(&it))
+    let shape = features.capacity_scores.then(|| args.shape.unwrap_or_else(score::usual_shape));
+    let it = Arc::new(VolumeBinding { timeout: Duration::from_secs(args.bind_timeout_seconds), shape });
+    let plugin = Plugin::new(NAME).pre_filter(&it).filter(&it).reserve(&it).pre_bind(&it).requeue(&it);
+    // Upstream's plugin scores nothing without the gate.
+    Ok(if it.shape.is_some() { plugin.pre_score(&it).score(&it) } else { plugin })
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,8 +83,17 @@ struct Notes {
 struct Plan {
     take: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
     make: Vec<Arc<PersistentVolumeClaim>>,
+    /// Classes of claims for which volumes are made, and what can still be made of them.
+    rooms: Vec<Room>,
     /// A driver cannot make all of that.
     short: bool,
+}
+
+/// Place where the volume of a claim is made.
+#[derive(Clone, Debug)]
+struct Room {
+    claim: Arc<PersistentVolumeClaim>,
+    place: Arc<CSIStorageCapacity>,
 }
 
 /// A plan that is being carried out, and the books that hold its volumes.
@@ -202,20 +218,41 @@ fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
         if class.provisioner == NO_PROVISIONER || !matching::topology_allows(&class, node) {
             return None;
         }
-        if !capacity::suffices(cx, claim, &class, node) {
-            plan.short = true;
+        match capacity::place(cx, claim, &class, node) {
+            capacity::Place::Untold => {}
+            capacity::Place::Told(place) => plan.rooms.push(Room { claim: Arc::clone(claim), place }),
+            capacity::Place::Nowhere => plan.short = true,
         }
         plan.make.push(Arc::clone(claim));
     }
     Some(plan)
 }
 
+/// Reports whether a node reaches all volumes that are bound already.
+fn bound_reachable(cx: Context<'_>, bound: &[Arc<PersistentVolume>], node: &NodeBase) -> Result<bool, String> {
+    if bound.is_empty() {
+        return Ok(true);
+    }
+    let csi_node = cx.listers.csi_node(&node.name);
+    for volume in bound {
+        if !matching::reachable_through(volume, node, csi_node.as_deref())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl Filter for VolumeBinding {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
         let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
         let mut reasons = Vec::new();
-        if !notes.bound.iter().all(|v| matching::reachable(v, &node.base)) {
-            reasons.push("node(s) didn't match PersistentVolume's node affinity".into());
+        match bound_reachable(cx, &notes.bound, &node.base) {
+            Ok(true) => {}
+            Ok(false) => reasons.push("node(s) didn't match PersistentVolume's node affinity".into()),
+            Err(why) => {
+                metrics::volume_stage_failed("predicate");
+                return Status::error(why);
+            }
         }
         match plan(cx, notes, &node.base) {
             None => reasons.push("node(s) didn't find available persistent volumes to bind".into()),
@@ -273,7 +310,10 @@ impl PreBind for VolumeBinding {
         reserved.release();
         match bound {
             Ok(()) => Status::SUCCESS,
-            Err(e) => Status::error(format!("binding volumes: {e}")),
+            Err(e) => {
+                metrics::volume_stage_failed("bind");
+                Status::error(format!("binding volumes: {e}"))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::framework::ledger::Choice;
+use crate::framework::{Code, Features};
 use crate::model::PodInfo;
 use crate::testing::{check::Check, node, pod};
 
@@ -10,7 +11,7 @@ const NOT_HERE: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NONE_FREE: &str = "node(s) didn't find available persistent volumes to bind";
 
 fn check(claim: Value, volumes: &[Value], classes: &[Value]) -> Check {
-    let mut check = Check::of(super::build, json!(null));
+    let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
     let listers = &mut check.listers;
     if !claim.is_null() {
         listers.claims.insert(("default".into(), "c".into()), Arc::new(serde_json::from_value(claim).expect("claim")));
@@ -154,4 +155,77 @@ fn second_pod_with_a_claim_follows_the_choice_of_the_first() {
         let got: Vec<String> = check.statuses(&user(), &nodes).iter().map(ToString::to_string).collect();
         assert_eq!(got, want, "{what}");
     }
+}
+
+#[test]
+fn bound_disk_of_old_is_where_its_driver_says() {
+    let migrated = "kubernetes.io/aws-ebs,kubernetes.io/gce-pd,kubernetes.io/azure-disk";
+    let bound = claim(json!({"pv.kubernetes.io/bind-completed": "yes"}), "v");
+    let disk = |source: Value, labels: Value, zone: Value| {
+        let mut spec = source;
+        if !zone.is_null() {
+            let term = json!({"matchExpressions": [{"key": zone, "operator": "In", "values": ["z"]}]});
+            spec["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [term]}});
+        }
+        json!({"metadata": {"name": "v", "labels": labels}, "spec": spec})
+    };
+    let ebs = |id: &str| json!({"awsElasticBlockStore": {"volumeID": id}});
+    let gce = || json!({"gcePersistentDisk": {"pdName": "d"}});
+    let azure = || json!({"azureDisk": {"diskName": "d", "diskURI": "u"}});
+    let (zone, driver) = ("topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone");
+    let old_zone = "failure-domain.beta.kubernetes.io/zone";
+    let error = "could not translate pv: failed to translate Kubernetes ID to EBS Volume ID \
+        Invalid format for AWS volume (aws://z/x)";
+    for (what, volume, label, plugins, want) in [
+        ("translated affinity", disk(ebs("vol-1"), json!({}), json!(zone)), driver, migrated, ""),
+        ("older label", disk(ebs("vol-1"), json!({}), json!(old_zone)), driver, migrated, ""),
+        ("label of the volume", disk(ebs("vol-1"), json!({zone: "y__z"}), json!(null)), driver, migrated, ""),
+        ("elsewhere", disk(ebs("vol-1"), json!({zone: "y"}), json!(null)), driver, migrated, NOT_HERE),
+        ("the plugin's own label does not count", disk(ebs("vol-1"), json!({}), json!(zone)), zone, migrated, NOT_HERE),
+        ("the node has not moved", disk(ebs("vol-1"), json!({}), json!(zone)), zone, "", ""),
+        ("another driver", disk(gce(), json!({}), json!(zone)), "topology.gke.io/zone", migrated, ""),
+        ("a driver without zones", disk(azure(), json!({}), json!(zone)), zone, migrated, ""),
+        ("a name that is none", disk(ebs("aws://z/x"), json!({}), json!(zone)), driver, migrated, error),
+    ] {
+        let mut check = check(bound.clone(), &[volume], &[]);
+        let meta = json!({"name": "a", "annotations": {"storage.alpha.kubernetes.io/migrated-plugins": plugins}});
+        let csi = serde_json::from_value(json!({"metadata": meta, "spec": {"drivers": []}})).expect("csi node");
+        check.listers.csi_nodes.insert("a".into(), Arc::new(csi));
+        let status = check.status(&user(), &node("a").label(label, "z").with(&[]));
+        assert_eq!(status.to_string(), want, "{what}");
+        assert_eq!(status.code() == Code::Error, want == error, "{what}");
+    }
+}
+
+#[test]
+fn nodes_are_scored_by_how_full_their_storage_would_be() {
+    let nodes = ["a", "b", "c"].map(|name| node(name).label("zone", name).with(&[]));
+    let shaped = |check: Check| check.scores_after_filter(&user(), &nodes);
+    let scoring = |claim: Value, volumes: &[Value], class: Value| {
+        let features = Features { capacity_scores: true, ..Features::default() };
+        let mut check = check(claim, volumes, &[class]);
+        check.replace(super::build(&json!(null), features).expect("plugin"));
+        check
+    };
+    // Volumes that are there: 5Gi of 5, 10 and 50.
+    let volumes = [volume("s", "5Gi", "a"), volume("m", "10Gi", "b"), volume("l", "50Gi", "c")];
+    let fixed = scoring(claim(json!({}), ""), &volumes, class("kubernetes.io/no-provisioner"));
+    assert_eq!(shaped(fixed), [0, 50, 90]);
+    // Places where they are made, by what is left; one that says nothing does not count.
+    let mut made = scoring(claim(json!({}), ""), &[], class("csi.example.com"));
+    let driver = json!({"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": true}});
+    made.listers
+        .csi_drivers
+        .insert("csi.example.com".into(), Arc::new(serde_json::from_value(driver).expect("driver")));
+    made.listers.capacities = [("a", "5Gi"), ("b", "20Gi"), ("c", "100Gi")]
+        .map(|(zone, left)| {
+            let capacity = json!({"metadata": {"name": zone}, "storageClassName": "late", "capacity": left,
+                "nodeTopology": {"matchLabels": {"zone": zone}}});
+            Arc::new(serde_json::from_value(capacity).expect("capacity"))
+        })
+        .to_vec();
+    assert_eq!(shaped(made), [0, 75, 95]);
+    // Without the gate nothing is scored.
+    let plain = check(claim(json!({}), ""), &volumes, &[class("kubernetes.io/no-provisioner")]);
+    assert_eq!(plain.scores_after_filter(&user(), &nodes), Vec::<i64>::new());
 }
