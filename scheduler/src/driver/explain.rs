@@ -179,4 +179,37 @@ mod tests {
         stop.trigger();
         assert!(tasks.drain(Duration::from_secs(20)).await);
     }
+
+    /// Threads that serve requests may not block, and an extender has to be asked from them.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn extenders_are_asked_for_an_explanation() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
+        let url = format!("http://{}/", listener.local_addr().expect("address"));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 8192];
+                let _ = stream.read(&mut request).await;
+                let body = r#"{"nodeNames": [], "failedNodes": {"n": "the extender says no"}}"#;
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+            }
+        });
+        let config = serde_json::json!({"urlPrefix": url, "httpTimeout": "5s", "filterVerb": "filter", "weight": 1,
+            "nodeCacheCapable": true});
+        let objects = crate::driver::extender::Objects {
+            pods: shared::informer::Store::default(),
+            nodes: shared::informer::Store::default(),
+        };
+        let settings = serde_json::json!({"extenders": [config]});
+        let extenders = crate::driver::extender::extenders(&settings, &objects).expect("extenders");
+        let world = World::with_extenders(0, extenders);
+        world.core.node_seen(node("n").base());
+        world.add(&pod("small").cpu("1"));
+        let (tasks, stop) = (TaskGroup::new(), Shutdown::new());
+        let open = serve(Arc::clone(&world.core), Arc::new(AlwaysAllow), &tasks, &stop);
+        let (code, answer) = ask(open, "GET", "/explain?pod=small", "").await;
+        assert!(code == 200 && answer.contains("the extender says no"), "{answer}");
+        stop.trigger();
+        assert!(tasks.drain(Duration::from_secs(20)).await);
+    }
 }

@@ -11,6 +11,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::events::Recorder;
+use shared::leader::Outcome;
 use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -19,8 +20,9 @@ use super::cycle::Cycle;
 use super::failure::Reporter;
 use super::stores::Stores;
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
-use crate::framework::{Cursor, Profile, ProfileConfig};
-use crate::model::{PodInfo, Snapshot};
+use crate::framework::extender::{Extender, Extenders, Filtered, Victims, Weighed};
+use crate::framework::{Cursor, Features, Listers, Profile, ProfileConfig};
+use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::queue::{Profiles, Queue, Timing};
 use crate::testing::{PodBuilder, node, pod};
 
@@ -56,7 +58,11 @@ impl Api for Recording {
     }
 
     async fn delete(&self, pod: &PodInfo) -> Result<(), ApiError> {
-        self.note(format!("delete {}", pod.name))
+        self.note(format!("delete {}", pod.name))?;
+        match pod.name.starts_with("stubborn") {
+            true => Err(ApiError { code: 403, message: "not this one".into() }),
+            false => Ok(()),
+        }
     }
 
     async fn update_claim(&self, _: &PersistentVolumeClaim) -> Result<(), ApiError> {
@@ -94,18 +100,30 @@ pub(super) struct World {
 impl World {
     /// A running scheduler without nodes and pods.
     pub(super) fn start(bad_bindings: usize) -> Self {
-        let profile = Profile::build(&ProfileConfig::default()).expect("profile");
+        Self::with_extenders(bad_bindings, Extenders::new())
+    }
+
+    /// A running scheduler whose profile asks extenders.
+    pub(super) fn with_extenders(bad_bindings: usize, extenders: Extenders) -> Self {
+        let mut profile = Profile::build(&ProfileConfig::default()).expect("profile");
+        profile.extenders = extenders;
+        Self::with(bad_bindings, profile, Stores::default())
+    }
+
+    fn with(bad_bindings: usize, profile: Profile, stores: Stores) -> Self {
         let profiles: Profiles = [(Arc::clone(&profile.name), Arc::new(profile))].into();
         let profiles = Arc::new(profiles);
         let timing = Timing { initial: Duration::from_millis(1), max: Duration::from_millis(1), ..Timing::default() };
-        let queue = Queue::new(Arc::clone(&profiles), timing);
+        let stores = Arc::new(stores);
+        let listers: Arc<dyn Listers> = stores.clone();
+        let queue = Queue::new(Arc::clone(&profiles), timing).with_listers(listers);
         let (sender, calls) = unbounded_channel();
         let pods: Arc<Mutex<HashMap<String, Arc<PodInfo>>>> = Arc::default();
         let lookup = Arc::clone(&pods);
         let core = Arc::new(Core::new(
             Arc::clone(&profiles),
             queue,
-            Arc::new(Stores::default()),
+            Arc::clone(&stores),
             Box::new(move |_, name| lookup.lock().get(name).cloned()),
             Arc::new(Recording { calls: sender, bad_bindings: AtomicUsize::new(bad_bindings) }),
         ));
@@ -280,4 +298,247 @@ async fn victims_that_go_already_are_not_told_of_another_reason() {
     let calls = [world.next().await, world.next().await, world.next().await];
     assert!(calls.contains(&"delete stays".to_owned()), "{calls:?}");
     assert!(!calls.iter().any(|call| call.contains("leaves")), "{calls:?}");
+}
+
+#[tokio::test]
+async fn last_victim_stays_while_another_one_does() {
+    let mut world = World::start(0);
+    world.core.node_seen(node("n").base());
+    world.add(&pod("stubborn").cpu("2").priority(2).on("n"));
+    world.add(&pod("last").cpu("2").priority(1).on("n"));
+    world.add(&pod("p").cpu("4").priority(100));
+    let mut calls = Vec::new();
+    // Room is sought again, and again it cannot be made.
+    while calls.iter().filter(|call: &&String| *call == "delete stubborn").count() < 3 {
+        calls.push(world.next().await);
+        assert!(calls.len() < 50, "{calls:?}");
+    }
+    assert!(!calls.iter().any(|call| call.ends_with("last")), "{calls:?}");
+}
+
+/// An extender that looks, in the middle of a decision, for locks that are held.
+#[derive(Default)]
+struct Looks {
+    core: std::sync::OnceLock<Arc<Core>>,
+    held: Mutex<Vec<&'static str>>,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Extender for Looks {
+    fn name(&self) -> &str {
+        "looks"
+    }
+    fn ignorable(&self) -> bool {
+        false
+    }
+    fn interested(&self, _: &PodInfo) -> bool {
+        true
+    }
+    fn filters(&self) -> bool {
+        true
+    }
+    fn preempts(&self) -> bool {
+        true
+    }
+    fn binds(&self) -> bool {
+        false
+    }
+    fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String> {
+        self.look();
+        Ok(Filtered { fine: nodes.iter().map(|n| n.name().to_string()).collect(), ..Filtered::default() })
+    }
+    fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<Weighed>, String> {
+        self.look();
+        Ok(None)
+    }
+    fn preempt(&self, _: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
+        self.look();
+        Ok(victims.clone())
+    }
+    async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Looks {
+    fn look(&self) {
+        let Some(core) = self.core.get() else { return };
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        if core.cache.try_lock().is_none() {
+            self.held.lock().push("cache");
+        }
+        if core.queue.try_lock().is_none() {
+            self.held.lock().push("queue");
+        }
+    }
+}
+
+/// Informers and bindings go on while a decision is made. One thread runs all tasks here, so that whoever holds a lock is
+/// the decision itself.
+#[tokio::test]
+async fn no_lock_is_held_while_a_decision_is_made() {
+    let looks = Arc::new(Looks::default());
+    let mut world = World::with_extenders(0, vec![Arc::clone(&looks) as Arc<dyn Extender>]);
+    assert!(looks.core.set(Arc::clone(&world.core)).is_ok());
+    world.core.node_seen(node("a").base());
+    world.core.node_seen(node("b").base());
+    world.add(&pod("lesser").cpu("4").on("b"));
+    world.add(&pod("other").cpu("2").on("a"));
+    world.add(&pod("p").cpu("1"));
+    assert_eq!(world.next().await, "bind p a");
+    world.add(&pod("large").cpu("4").priority(9));
+    while world.next().await != "delete lesser" {}
+    assert!(looks.asked.load(Ordering::Relaxed) >= 2);
+    assert_eq!(*looks.held.lock(), Vec::<&str>::new());
+}
+
+/// An extender that binds, and answers nobody before so many have asked.
+struct Together {
+    asked: tokio::sync::Barrier,
+}
+
+#[async_trait]
+impl Extender for Together {
+    fn name(&self) -> &str {
+        "together"
+    }
+    fn ignorable(&self) -> bool {
+        false
+    }
+    fn interested(&self, _: &PodInfo) -> bool {
+        true
+    }
+    fn filters(&self) -> bool {
+        false
+    }
+    fn preempts(&self) -> bool {
+        false
+    }
+    fn binds(&self) -> bool {
+        true
+    }
+    fn filter(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Filtered, String> {
+        Ok(Filtered::default())
+    }
+    fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<Weighed>, String> {
+        Ok(None)
+    }
+    fn preempt(&self, _: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
+        Ok(victims.clone())
+    }
+    async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), String> {
+        self.asked.wait().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn bindings_of_a_slow_extender_hold_nobody_up() {
+    const PODS: usize = super::cycle::BINDINGS + 22;
+    let slow = Arc::new(Together { asked: tokio::sync::Barrier::new(PODS + 1) });
+    let world = World::with_extenders(0, vec![Arc::clone(&slow) as Arc<dyn Extender>]);
+    world.core.node_seen(node("n").has("pods", "500").base());
+    (0..PODS).for_each(|i| world.add(&pod(&format!("p{i}"))));
+    let all = tokio::time::timeout(Duration::from_secs(20), slow.asked.wait()).await;
+    assert!(all.is_ok(), "some wait for bindings of others to end");
+}
+
+#[tokio::test]
+async fn whoever_has_lost_the_lease_waits_for_nothing() {
+    for (outcome, waits) in [(Outcome::Lost, false), (Outcome::Shutdown, true), (Outcome::Finished, true)] {
+        let (tasks, shutdown, ended) = (TaskGroup::new(), Shutdown::new(), Arc::new(AtomicUsize::new(0)));
+        let (stop, end) = (shutdown.clone(), Arc::clone(&ended));
+        tasks.spawn("binding", async move {
+            stop.wait().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            end.fetch_add(1, Ordering::SeqCst);
+        });
+        let done = super::end(outcome, &tasks, &shutdown).await;
+        assert_eq!(done.map_err(|e| e.to_string()), if waits { Ok(()) } else { Err("leaderelection lost".to_owned()) });
+        assert!(shutdown.is_triggered());
+        assert_eq!(ended.load(Ordering::SeqCst), usize::from(waits));
+    }
+}
+
+/// Requests that a server has seen, by the path.
+async fn serve_paths() -> (std::net::SocketAddr, UnboundedReceiver<String>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let address = listener.local_addr().expect("address");
+    let (sender, paths) = unbounded_channel();
+    tokio::spawn(async move {
+        loop {
+            let Ok((mut stream, _)) = listener.accept().await else { return };
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                let mut part = [0; 4096];
+                while let Ok(read @ 1..) = stream.read(&mut part).await {
+                    let text = String::from_utf8_lossy(&part[..read]).into_owned();
+                    let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
+                    let _ = sender.send(path);
+                    let reply = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+                    if stream.write_all(reply.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, paths)
+}
+
+#[tokio::test]
+async fn renewals_of_the_lease_wait_behind_no_other_request() {
+    let (address, mut paths) = serve_paths().await;
+    let flags = shared::flags::FlagSet::of("kube-scheduler", &[&format!("--master=http://{address}")]).expect("flags");
+    let connection = json!({"kubeconfig": "", "qps": 0.1, "burst": 1});
+    let settings = shared::config::Settings(json!({"clientConnection": connection}));
+    let clients = super::Clients::connect(&flags, &settings).await.expect("clients");
+    let ask = |client: &kube::Client, path: &str| {
+        let (client, request) = (client.clone(), http::Request::get(path).body(Vec::new()).expect("request"));
+        tokio::spawn(async move { client.request_text(request).await })
+    };
+    // The second one of a client has to wait for ten seconds.
+    for (client, path) in [(&clients.bindings, "/bind"), (&clients.background, "/watch"), (&clients.explainer, "/page")]
+    {
+        ask(client, path);
+        ask(client, path);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    ask(&clients.leases, "/lease");
+    let seen = async { while paths.recv().await.is_some_and(|path| path != "/lease") {} };
+    assert!(tokio::time::timeout(Duration::from_secs(5), seen).await.is_ok(), "the renewal waits");
+}
+
+#[tokio::test]
+async fn pods_of_a_gang_are_bound_together() {
+    let features = Features { gangs: true, ..Features::default() };
+    let profile = Profile::build(&ProfileConfig { features, ..ProfileConfig::default() }).expect("profile");
+    let workload = json!({"metadata": {"name": "w", "namespace": "default"},
+        "spec": {"podGroups": [{"name": "g", "policy": {"gang": {"minCount": 3}}}]}});
+    let workloads = shared::informer::Store::of([serde_json::from_value(workload).expect("workload")]);
+    let mut world = World::with(0, profile, Stores::default().with_workloads(workloads));
+    world.core.node_seen(node("n").base());
+    let member = |name: &str| pod(name).cpu("2").set("/spec", "workloadRef", json!({"name": "w", "podGroup": "g"}));
+    world.add(&member("a"));
+    world.add(&member("b"));
+    world.add(&pod("loner").cpu("100m"));
+    assert_eq!(world.next().await, "bind loner n", "two of three are not tried");
+    world.remove("loner");
+    world.add(&member("c"));
+    let mut before = Vec::new();
+    while !before.iter().any(|call: &String| call.contains("Unschedulable")) {
+        before.push(world.next().await);
+        assert!(before.len() < 9, "{before:?}");
+    }
+    assert!(!before.iter().any(|call| call.starts_with("bind")), "{before:?}");
+    world.core.node_seen(node("m").base());
+    let mut bound = Vec::new();
+    while bound.len() < 3 {
+        bound.extend(Some(world.next().await).filter(|call| call.starts_with("bind")));
+    }
+    bound.sort();
+    let pods: Vec<&str> = bound.iter().filter_map(|call| call.split(' ').nth(1)).collect();
+    assert_eq!(pods, ["a", "b", "c"]);
 }

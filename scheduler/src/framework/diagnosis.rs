@@ -190,4 +190,25 @@ mod tests {
         let d = Diagnosis { nodes: 2, others: Some(taint()), ..Diagnosis::default() };
         assert_eq!(d.to_string(), "0/2 nodes are available: 2 node(s) had untolerated taint(s).");
     }
+
+    #[test]
+    fn refusal_of_the_chosen_node_and_errors_have_upstreams_words() {
+        for (status, want) in [
+            (
+                Status::unschedulable("no room").failed_in("Reserve", "VolumeBinding"),
+                "0/1 nodes are available: 1 no room.",
+            ),
+            (Status::unresolvable("not yet").failed_in("Permit", "Gang"), "0/1 nodes are available: 1 not yet."),
+            (
+                Status::error("broke").failed_in("Reserve", "VolumeBinding"),
+                "running Reserve plugin \"VolumeBinding\": broke",
+            ),
+            (
+                Status::error("broke").failed_in("PreBind", "DynamicResources"),
+                "running PreBind plugin \"DynamicResources\": broke",
+            ),
+        ] {
+            assert_eq!(Failure::Broken(status).to_string(), want);
+        }
+    }
 }

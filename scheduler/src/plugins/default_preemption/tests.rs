@@ -141,3 +141,26 @@ fn lesser_promises_are_taken_back() {
     let (rescue, _) = cluster.preempt(&small("p", "3", 100));
     assert_eq!(rescue.expect("rescue").demoted.len(), 1);
 }
+
+#[test]
+fn promised_node_that_was_not_asked_does_not_hold_a_pod_back() {
+    let leaving = |p: PodBuilder| {
+        let condition = json!([{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]);
+        p.set("/metadata", "deletionTimestamp", json!("2026-01-01T00:00:00Z")).set("/status", "conditions", condition)
+    };
+    let lesser = |name: &str| pod(name).cpu("3").priority(1);
+    let nodes = vec![
+        node("promised").with(&[leaving(lesser("goes")).info()]),
+        node("other").label("disk", "ssd").with(&[lesser("stays").info()]),
+    ];
+    let p = || pod("p").cpu("3").priority(100).set("/status", "nominatedNodeName", json!("promised"));
+    let only_other = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["other"]}]}]}}});
+    let (rescue, status) = Cluster::of(nodes.clone()).preempt(&p().set("/spec", "affinity", only_other).info());
+    assert!(status.is_success(), "{status}");
+    assert_eq!(names(&rescue.expect("rescue")), ["stays"]);
+    // One that filters have turned down for want of room is waited for.
+    let (rescue, status) = Cluster::of(nodes).preempt(&p().info());
+    assert!(rescue.is_none());
+    assert!(status.to_string().contains("not eligible due to a terminating pod on the nominated node."), "{status}");
+}
