@@ -319,7 +319,7 @@ pub(crate) fn raise_open_files() {
         false => Ok(()),
     });
     if let Err(error) = raised {
-        tracing::warn!(%error, "Could not raise the limit of open files");
+        tracing::warn!(%error, "Failed to raise the limit of open files");
     }
 }
 

@@ -38,7 +38,7 @@ impl Filters {
     fn new() -> Self {
         let all = metrics::histogram(
             "apiserver_request_filter_duration_seconds",
-            "[ALPHA] Seconds a request spends in a step before it is answered, by step.",
+            "[ALPHA] Request filter latency distribution in seconds, by filter.",
             &["filter"],
             vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0],
         );

@@ -49,7 +49,7 @@ pub(super) async fn follow(
                 }
             }
             // It may be in the middle of being replaced.
-            Err(error) => tracing::warn!(path, %error, "A configuration file cannot be read, what it said last stays"),
+            Err(error) => tracing::warn!(path, %error, "Failed to read configuration file, keeping the previous content"),
         }
     }
 }

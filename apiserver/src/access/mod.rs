@@ -189,7 +189,7 @@ impl Access {
                 wish.user()
             }
         };
-        tracing::debug!(user = user.name, as_user = other.name, "is impersonating");
+        tracing::debug!(user = user.name, as_user = other.name, "User is impersonating another user");
         notes.impersonated = Some(other.clone());
         Ok(other)
     }

@@ -132,7 +132,7 @@ fn follow_authority(
     let work = files::follow(path, pem, cx.shutdown.clone(), async move |pem: &[u8]| {
         match replace(pem) {
             Ok(()) => tracing::info!(path = shown, "Loaded a new CA bundle"),
-            Err(error) => tracing::error!(path = shown, %error, "The CA bundle is unusable, the old one stays"),
+            Err(error) => tracing::error!(path = shown, %error, "Failed to load CA bundle, keeping the previous one"),
         }
         true
     });
@@ -149,8 +149,8 @@ fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
         let (accounts, shown) = (accounts.clone(), path.clone());
         let changed = async move |_: &[u8]| {
             match accounts.reload() {
-                Ok(()) => tracing::info!(path = shown, "Loaded new keys of service account tokens"),
-                Err(error) => tracing::error!(path = shown, %error, "The keys are unusable, the old ones stay"),
+                Ok(()) => tracing::info!(path = shown, "Loaded new service account keys"),
+                Err(error) => tracing::error!(path = shown, %error, "Failed to load service account keys, keeping the previous ones"),
             }
             true
         };
@@ -167,7 +167,7 @@ fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
                 }
                 match accounts.refresh(true).await {
                     Ok(again) => pause = again.unwrap_or(REFRESH),
-                    Err(error) => tracing::error!(%error, "the keys of the external signer were not fetched"),
+                    Err(error) => tracing::error!(%error, "Failed to fetch public keys from the external signer"),
                 }
             }
         });

@@ -152,7 +152,7 @@ impl Plugin for ImagePolicyWebhook {
         let status = match asked {
             Ok(status) => status,
             Err(why) if self.fails_open => {
-                tracing::warn!(why, "the image policy webhook cannot be asked, failing open");
+                tracing::warn!(why, "Failed calling image policy webhook, failing open");
                 a.annotations.insert(FAILED_OPEN.to_owned(), "true".to_owned());
                 return Ok(());
             }

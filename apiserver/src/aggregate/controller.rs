@@ -235,7 +235,7 @@ impl Controller {
                 self.first = false;
             }
             Some(error) => {
-                tracing::warn!(%error, "registering API services failed, will try again");
+                tracing::warn!(%error, "Failed to register API services, will retry");
                 self.registered = None;
             }
         }
@@ -249,7 +249,7 @@ impl Controller {
         let aggregator = self.aggregator.clone();
         let writes = names.into_iter().map(|name| aggregator.mark(name, local.clone()));
         for error in each(writes).await.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "marking an API service failed");
+            tracing::warn!(%error, "Failed to mark APIService as available");
         }
     }
 
@@ -319,7 +319,7 @@ impl Controller {
         }
         let aggregator = self.aggregator.clone();
         if let Err(error) = aggregator.mark(done.name.clone(), done.condition).await {
-            tracing::warn!(%error, service = done.name, "writing the condition of an API service failed");
+            tracing::warn!(%error, service = done.name, "Failed to update APIService status");
             if let Some(check) = self.checks.get_mut(&done.name) {
                 check.due = Instant::now() + PAUSE;
             }

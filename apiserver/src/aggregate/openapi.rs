@@ -161,7 +161,7 @@ impl Aggregator {
         match tokio::time::timeout(PATIENCE, fetched).await {
             Ok(Ok(answer)) => Some(answer),
             Ok(Err(why)) => {
-                tracing::debug!(path, why, "an OpenAPI document cannot be read");
+                tracing::debug!(path, why, "Failed to fetch OpenAPI document");
                 None
             }
             Err(_) => None,

@@ -52,7 +52,7 @@ impl Aggregator {
         }
         let backend = remote.backend.as_ref().map_err(|why| (500, why.clone()))?;
         let address = backend.address(self.reader.as_ref()).map_err(|why| {
-            tracing::warn!(service = remote.service.name, why, "cannot resolve an API service");
+            tracing::warn!(service = remote.service.name, why, "Failed to resolve the address of an APIService");
             (503, UNAVAILABLE.to_owned())
         })?;
         let failed = |why: String| (503, format!("error trying to reach service: {why}"));

@@ -49,23 +49,23 @@ impl Meters {
         Self {
             requests: metrics::counter(
                 "authentication_token_cache_request_total",
-                "[ALPHA] Counter of token cache requests broken out by whether the answer was there.",
+                "[ALPHA] Counter of token cache requests, by hit or miss.",
                 &["status"],
             ),
             took: metrics::histogram(
                 "authentication_token_cache_request_duration_seconds",
-                "[ALPHA] How long the token cache took to answer, by whether the answer was there.",
+                "[ALPHA] Duration of token cache requests in seconds, by hit or miss.",
                 &["status"],
                 metrics::default_buckets(),
             ),
             fetches: metrics::counter(
                 "authentication_token_cache_fetch_total",
-                "[ALPHA] Counter of answers that the token cache asked for, by whether there was one.",
+                "[ALPHA] Counter of authentications behind the token cache, by success.",
                 &["status"],
             ),
             active: metrics::gauge(
                 "authentication_token_cache_active_fetch_count",
-                "[ALPHA] Answers that are being asked for, and requests that wait for them.",
+                "[ALPHA] Number of authentications in flight behind the token cache, and of requests blocked on one.",
                 &["status"],
             ),
         }

@@ -246,7 +246,7 @@ impl Authorization {
         };
         match tokio::time::timeout(PATIENCE, synced).await {
             Ok(()) => self.ready.store(true, Ordering::Release),
-            Err(_) => tracing::warn!("the policies could not be read in time"),
+            Err(_) => tracing::warn!("Timed out waiting for authorization policies to sync"),
         }
     }
 

@@ -34,7 +34,7 @@ fn data(flags: &FlagSet) -> BTreeMap<String, String> {
         }
         match std::fs::read_to_string(&path) {
             Ok(text) => drop(data.insert(key.to_owned(), text)),
-            Err(error) => tracing::warn!(path, %error, "a CA file cannot be published"),
+            Err(error) => tracing::warn!(path, %error, "Failed to read CA file to publish"),
         }
         true
     };
@@ -111,7 +111,7 @@ pub(super) async fn keep(flags: &FlagSet, api: &Api, look: (Duration, Duration))
         let today = Timestamp::now().to_string()[..10].to_owned();
         let said = data(flags);
         if let Err(error) = reconcile(api, &said, &today).await {
-            tracing::warn!(%error, "publishing the authentication configuration failed, will try again");
+            tracing::warn!(%error, "Failed to publish cluster authentication config, will retry");
             backoff.wait().await;
             continue;
         }

@@ -73,7 +73,7 @@ async fn collect(api: &Api) -> Result<(), Status> {
             ..DeleteArgs::default()
         };
         match api.delete(&server_user(), GROUP, "leases", NAMESPACE, tree::name(&lease), args).await {
-            Ok(()) => tracing::info!(lease = tree::name(&lease), "The lease of a server that is gone was removed"),
+            Ok(()) => tracing::info!(lease = tree::name(&lease), "Deleted expired lease of an API server"),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => return Err(error),
         }
@@ -92,7 +92,7 @@ pub(super) fn start(cx: &Context) {
     cx.tasks.spawn("identity-lease", async move {
         loop {
             if let Err(error) = renew(&api, &id, &holder, &host).await {
-                tracing::debug!(%error, "the identity lease was not renewed");
+                tracing::debug!(%error, "Failed to renew identity lease");
             }
             tokio::select! {
                 () = shutdown.wait() => return,
@@ -108,7 +108,7 @@ pub(super) fn start(cx: &Context) {
                 () = tokio::time::sleep(COLLECT) => {}
             }
             if let Err(error) = collect(&api).await {
-                tracing::warn!(%error, "leases of servers that are gone were not removed");
+                tracing::warn!(%error, "Failed to delete expired leases of API servers");
             }
         }
     });

@@ -138,7 +138,7 @@ async fn until_done(api: &Api, hook: &str, gates: &FeatureGates) {
     loop {
         match reconcile(api, hook, gates).await {
             Ok(()) => return,
-            Err(error) => tracing::warn!(hook, %error, "writing bootstrap objects failed, will try again"),
+            Err(error) => tracing::warn!(hook, %error, "Failed to write bootstrap objects, will retry"),
         }
         backoff.wait().await;
     }

@@ -228,7 +228,7 @@ impl StorageVersions {
         for (name, encoding) in &self.encodings {
             let outcome = tell(api, server, name, encoding).await;
             if let Err(error) = &outcome {
-                tracing::warn!(%error, resource = qualified(name), "its storage version was not written");
+                tracing::warn!(%error, resource = qualified(name), "Failed to update storage version");
             }
             failed |= outcome.is_err();
             self.note(name, encoding, &outcome);

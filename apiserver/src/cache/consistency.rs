@@ -47,19 +47,19 @@ impl Hub {
                 Ok(Verdict::Same) => "success",
                 Ok(Verdict::Different) => "failure",
                 Err(error) => {
-                    tracing::warn!(%error, %prefix, "cache consistency check error");
+                    tracing::warn!(%error, %prefix, "Cache consistency check error");
                     "error"
                 }
             };
             metrics::counter(
                 "apiserver_storage_consistency_checks_total",
-                "[ALPHA] Comparisons of caches with etcd, by what came of them.",
+                "[ALPHA] Number of consistency checks of the watch cache against etcd, by resource and status.",
                 &["group", "resource", "status"],
             )
             .with_label_values(&[&*row.group, &*row.plural, status])
             .inc();
             if status == "failure" {
-                tracing::error!(%prefix, "cache consistency check failed, the cache is read anew");
+                tracing::error!(%prefix, "Cache consistency check failed, reinitializing the cache");
                 self.restart(&slot);
             }
         }

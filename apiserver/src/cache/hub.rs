@@ -271,9 +271,9 @@ impl Hub {
                     if join(prefix.len(), &slot, entries, revision) {
                         return;
                     }
-                    tracing::warn!(%prefix, "the list was overtaken, reading it again");
+                    tracing::warn!(%prefix, "Lost events while listing, relisting");
                 }
-                Err(error) => tracing::warn!(%error, %prefix, "initial list failed"),
+                Err(error) => tracing::warn!(%error, %prefix, "Failed to list objects for the watch cache"),
             }
             backoff.wait().await;
         }
@@ -327,7 +327,7 @@ impl Hub {
             match self.follow_once(etcd).await {
                 Ok(()) => {}
                 Err(storage::Error::Compacted) => self.reload(etcd),
-                Err(error) => tracing::warn!(%error, "watch on etcd broke"),
+                Err(error) => tracing::warn!(%error, "Watch on etcd failed"),
             }
             if progress.processed() > from {
                 backoff.reset();
@@ -388,7 +388,7 @@ impl Hub {
             EventType::Put => match self.store.open(kv.clone()).await {
                 Ok(stored) => entry(&slot, prefix, &stored).map_or(Pending::Unknown, |e| Pending::Put(Box::new(e))),
                 Err(error) => {
-                    tracing::error!(%error, "unreadable change in etcd");
+                    tracing::error!(%error, "Failed to decode event from etcd");
                     Pending::Unknown
                 }
             },
@@ -489,7 +489,7 @@ fn entry(slot: &Slot, prefix: usize, stored: &Stored) -> Option<Entry> {
     match codec::entry(resource, key, &stored.value, stored.revision) {
         Ok(e) => Some(e.stored_as(stored.lease, stored.stale)),
         Err(error) => {
-            tracing::error!(%error, key, resource = %resource.plural, "unreadable object in etcd");
+            tracing::error!(%error, key, resource = %resource.plural, "Failed to decode object from etcd");
             slot.unreadable.fetch_add(1, Ordering::Relaxed);
             slot.missing.lock().insert(key.to_owned());
             None

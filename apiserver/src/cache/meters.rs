@@ -40,27 +40,27 @@ impl Default for Meters {
             ),
             stored: metrics::counter(
                 "apiserver_storage_events_received_total",
-                "[ALPHA] Events that came from etcd, by resource.",
+                "[ALPHA] Number of events received from etcd, by resource.",
                 &LABELS,
             ),
             terminated: metrics::counter(
                 "apiserver_terminated_watchers_total",
-                "[ALPHA] Watches that ended because their clients did not keep up, by resource.",
+                "[ALPHA] Number of watches terminated because of an unresponsive watcher, by resource.",
                 &LABELS,
             ),
             unreadable: metrics::counter(
                 "apiserver_storage_decode_errors_total",
-                "[ALPHA] Values in etcd that could not be read, by resource.",
+                "[ALPHA] Number of objects from etcd that could not be decoded, by resource.",
                 &LABELS,
             ),
             size: metrics::gauge(
                 "apiserver_resource_size_estimate_bytes",
-                "[ALPHA] Bytes that the objects of a resource take in etcd, estimated.",
+                "[ALPHA] Estimated size of the stored objects in bytes, by resource.",
                 &LABELS,
             ),
             capacity: metrics::gauge(
                 "watch_cache_capacity",
-                "[ALPHA] Changes a watch cache may hold, by resource.",
+                "[ALPHA] Event capacity of the watch cache, by resource.",
                 &LABELS,
             ),
             revision: metrics::gauge(

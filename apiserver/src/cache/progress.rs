@@ -117,7 +117,7 @@ impl Progress {
                     let _ = w.send(revision);
                 }),
                 Err(error) => {
-                    tracing::warn!(%error, "reading etcd's revision failed");
+                    tracing::warn!(%error, "Failed to read the current revision of etcd");
                     waiting.clear();
                 }
             }

@@ -29,7 +29,7 @@ impl Reads {
         let consistent = |success: &str| {
             metrics::counter(
                 "apiserver_watch_cache_consistent_read_total",
-                "[ALPHA] Consistent reads that the watch cache answers, by whether it got as far as etcd.",
+                "[ALPHA] Counter of consistent reads from the watch cache by success and fallback to etcd.",
                 &["group", "resource", "success", "fallback"],
             )
             .with_label_values(&[labels[0], labels[1], success, "false"])
@@ -37,7 +37,7 @@ impl Reads {
         Self {
             waited: metrics::histogram(
                 "apiserver_watch_cache_read_wait_seconds",
-                "[ALPHA] Seconds that readers wait for the watch cache to know what they ask for.",
+                "[ALPHA] Seconds that reads wait for the watch cache to become fresh enough, by resource.",
                 &LABELS,
                 WAIT.to_vec(),
             )
@@ -45,19 +45,19 @@ impl Reads {
             consistent: [consistent("false"), consistent("true")],
             lists: indexed(
                 "apiserver_cache_list_total",
-                "[ALPHA] Lists that the watch cache answers, by the index that was used.",
+                "[ALPHA] Number of LIST requests served from the watch cache, by index.",
             ),
             fetched: indexed(
                 "apiserver_cache_list_fetched_objects_total",
-                "[ALPHA] Objects that the watch cache looks at for lists, by the index that was used.",
+                "[ALPHA] Number of objects read from the watch cache for LIST requests, by index.",
             ),
             returned: counter(
                 "apiserver_cache_list_returned_objects_total",
-                "[ALPHA] Objects in lists that the watch cache answers.",
+                "[ALPHA] Number of objects returned for LIST requests from the watch cache.",
             ),
             initial: counter(
                 "apiserver_init_events_total",
-                "[ALPHA] Events from the watch cache that watches begin with, by resource.",
+                "[ALPHA] Number of initial events processed for watches from the watch cache, by resource.",
             ),
         }
     }

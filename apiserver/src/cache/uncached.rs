@@ -136,7 +136,7 @@ impl Followed {
                 match codec::entry(&self.resource, &stored.key[self.prefix.len()..], &stored.value, stored.revision) {
                     Ok(entry) if filter(&entry) => found.push(Arc::new(entry)),
                     Ok(_) => {}
-                    Err(error) => tracing::error!(%error, key = stored.key, "unreadable object in etcd"),
+                    Err(error) => tracing::error!(%error, key = stored.key, "Failed to decode object from etcd"),
                 }
             }
             if !page.more {
@@ -155,11 +155,11 @@ impl Followed {
             let response = match response {
                 Ok(Some(response)) if !response.canceled() && response.compact_revision() == 0 => response,
                 Ok(_) => return,
-                Err(error) => return tracing::warn!(%error, prefix = self.prefix, "watch on etcd broke"),
+                Err(error) => return tracing::warn!(%error, prefix = self.prefix, "Watch on etcd failed"),
             };
             let changes = history::changes(&self.store, response.events(), &self.prefix, &self.resource).await;
             let Some(changes) = changes else {
-                return tracing::error!(prefix = self.prefix, "unreadable change in etcd");
+                return tracing::error!(prefix = self.prefix, "Failed to decode event from etcd");
             };
             for change in changes {
                 let Some((seen, entry)) = change.seen(&*filter) else { continue };

@@ -61,7 +61,7 @@ fn lines(log: HttpResponse) -> HttpResponse {
     let mut body = Box::pin(log.into_body());
     let parts = stream::poll_fn(move |cx| body.as_mut().poll_next(cx));
     let whole = parts.scan((), |(), part| {
-        ready(part.inspect_err(|error| tracing::debug!(%error, "A log broke off")).ok().map(Ok::<_, Error>))
+        ready(part.inspect_err(|error| tracing::debug!(%error, "Failed to stream container log")).ok().map(Ok::<_, Error>))
     });
     HttpResponse::Ok().content_type("text/plain").streaming(whole)
 }

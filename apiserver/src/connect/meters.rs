@@ -7,25 +7,25 @@ use shared::metrics;
 
 /// Exec and attach of WebSocket clients, by what came of them.
 static TRANSLATED: LazyLock<CounterVec> = LazyLock::new(|| {
-    let help = "[ALPHA] Exec and attach requests of WebSocket clients, by what came of them.";
+    let help = "[ALPHA] Number of exec and attach requests translated from WebSocket, by HTTP status code.";
     metrics::counter("apiserver_stream_translator_requests_total", help, &["code"])
 });
 
 /// Port-forward of WebSocket clients, by what came of them.
 static TUNNELLED: LazyLock<CounterVec> = LazyLock::new(|| {
-    let help = "[ALPHA] Port-forward requests of WebSocket clients, by what came of them.";
+    let help = "[ALPHA] Number of port-forward requests tunneled through WebSocket, by HTTP status code.";
     metrics::counter("apiserver_stream_tunnel_requests_total", help, &["code"])
 });
 
 /// Logs that were asked for; the second name is the older one.
 static LOGS: LazyLock<[CounterVec; 2]> = LazyLock::new(|| {
-    let help = "[ALPHA] Requests for logs, by whether the kubelet has to prove who it is.";
+    let help = "[ALPHA] Number of requests for pods/logs, by TLS verification of the kubelet.";
     ["insecure_backend_total", "pods_logs_insecure_backend_total"]
         .map(|name| metrics::counter(&format!("kube_apiserver_pod_logs_{name}"), help, &["usage"]))
 });
 
 static UNTRUSTED: LazyLock<[Counter; 2]> = LazyLock::new(|| {
-    let help = "[ALPHA] Requests for logs that failed because the kubelet did not prove who it is.";
+    let help = "[ALPHA] Number of requests for pods/logs that failed because of the kubelet's TLS certificate.";
     ["backend_tls_failure_total", "pods_logs_backend_tls_failure_total"].map(|name| {
         metrics::counter(&format!("kube_apiserver_pod_logs_{name}"), help, &[]).with_label_values::<&str>(&[])
     })

@@ -107,7 +107,7 @@ impl Over {
 
 impl From<std::io::Error> for Over {
     fn from(error: std::io::Error) -> Self {
-        tracing::debug!(%error, "An exec or attach connection broke");
+        tracing::debug!(%error, "Exec or attach connection failed");
         Self::LEFT
     }
 }
@@ -161,7 +161,7 @@ where
         client.send().await?;
     }
     let (read, mut write) = tokio::io::split(kubelet.await.map_err(Over::told)?);
-    let lost = |error: &dyn std::fmt::Display| tracing::debug!(%error, "The connection to a kubelet broke");
+    let lost = |error: &dyn std::fmt::Display| tracing::debug!(%error, "Connection to kubelet failed");
     let mut out = BytesMut::new();
     let mut codec = Codec::default();
     let opened = open(&mut codec, streams, &mut out);
@@ -377,7 +377,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                     }
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::debug!(%error, "A kubelet does not speak SPDY");
+                        tracing::debug!(%error, "Kubelet does not speak SPDY");
                         ended = true;
                         break;
                     }

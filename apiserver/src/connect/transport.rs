@@ -115,7 +115,7 @@ impl Origin {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         actix_web::rt::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "A proxied connection broke");
+                tracing::debug!(%error, "Proxied connection failed");
             }
         });
         let chunks = futures::stream::iter(body).flatten();

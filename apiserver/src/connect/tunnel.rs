@@ -34,7 +34,7 @@ where
     K: AsyncRead + AsyncWrite + Unpin,
 {
     if let Err(error) = carry(websocket(client).await, kubelet).await {
-        tracing::debug!(%error, "A port-forward connection broke");
+        tracing::debug!(%error, "Port-forward connection failed");
     }
 }
 

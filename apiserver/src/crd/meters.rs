@@ -16,7 +16,7 @@ const CALL: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 
 /// Finding out what an update of a custom resource changes.
 static RATCHETED: LazyLock<Histogram> = LazyLock::new(|| {
-    let help = "[ALPHA] Seconds that it takes to compare custom resources with what they were.";
+    let help = "[ALPHA] Seconds spent comparing old and new objects for validation ratcheting of custom resources.";
     let buckets = metrics::exponential(1e-5, 4.0, 10);
     metrics::histogram("apiextensions_apiserver_validation_ratcheting_seconds", help, &[], buckets)
         .with_label_values::<&str>(&[])
@@ -53,14 +53,14 @@ pub(super) fn called(failure: &str, since: Instant) {
     let labels = [if failure.is_empty() { "success" } else { "failure" }, failure];
     metrics::counter(
         "apiserver_conversion_webhook_request_total",
-        "[ALPHA] Calls of conversion webhooks, by what became of them.",
+        "[ALPHA] Number of conversion webhook requests, by result and failure type.",
         &["result", "failure_type"],
     )
     .with_label_values(&labels)
     .inc();
     metrics::histogram(
         "apiserver_conversion_webhook_duration_seconds",
-        "[ALPHA] Seconds that calls of conversion webhooks take, by what became of them.",
+        "[ALPHA] Conversion webhook request duration in seconds, by result and failure type.",
         &["result", "failure_type"],
         CALL.to_vec(),
     )
@@ -74,7 +74,7 @@ pub(super) fn converted(row: &Resource, from: &Value, since: Instant, succeeded:
     let name = format!("{}.{}", row.plural, row.group);
     metrics::histogram(
         "apiserver_crd_conversion_webhook_duration_seconds",
-        "[ALPHA] Seconds that the conversion of custom resources by webhooks takes.",
+        "[ALPHA] Duration of conversions of custom resources in seconds, by definition, versions and success.",
         &["crd_name", "from_version", "to_version", "succeeded"],
         metrics::exponential(0.001, 2.0, 15),
     )
@@ -87,14 +87,14 @@ pub(super) fn regenerated(definition: &Value, reason: &str) {
     let (name, group) = (tree::name(definition), tree::text(definition, "/spec/group"));
     metrics::counter(
         "apiextensions_openapi_v2_regeneration_count",
-        "[ALPHA] Times that OpenAPI v2 had to say something else, by definition and reason.",
+        "[ALPHA] Number of OpenAPI v2 regenerations, by definition and reason.",
         &["crd", "reason"],
     )
     .with_label_values(&[name, reason])
     .inc();
     let documents = metrics::counter(
         "apiextensions_openapi_v3_regeneration_count",
-        "[ALPHA] Times that a document of OpenAPI v3 had to say something else, by definition and reason.",
+        "[ALPHA] Number of OpenAPI v3 regenerations, by group, version, definition and reason.",
         &["group", "version", "crd", "reason"],
     );
     for version in tree::list(definition, "/spec/versions").iter().filter(|v| tree::flag(v, "/served")) {

@@ -80,7 +80,7 @@ impl Elections {
             let leases: BTreeSet<(&str, &str)> = all.iter().map(|one| (one.namespace, one.lease)).collect();
             for (namespace, name) in leases {
                 if let Err(error) = self.look(&all, namespace, name).await {
-                    tracing::warn!(%error, namespace, name, "an election went wrong");
+                    tracing::warn!(%error, namespace, name, "Failed to run coordinated leader election");
                 }
             }
             let changed = self.reader.changed(GROUP, "leasecandidates", seen);
@@ -131,7 +131,7 @@ impl Elections {
     async fn collect(&self) {
         loop {
             if let Err(error) = self.remove_gone().await {
-                tracing::warn!(%error, "candidates that are gone were not removed");
+                tracing::warn!(%error, "Failed to delete expired LeaseCandidates");
             }
             tokio::time::sleep(COLLECT).await;
         }

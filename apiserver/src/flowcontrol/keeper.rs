@@ -178,7 +178,7 @@ impl Statuses {
                 && !error.is_conflict()
                 && !error.is_not_found()
             {
-                tracing::warn!(schema = tree::name(schema), %error, "writing the status of a FlowSchema failed");
+                tracing::warn!(schema = tree::name(schema), %error, "Failed to update FlowSchema status");
             }
         }
         self.0.retain(|name, _| schemas.iter().any(|s| tree::name(s) == name));

@@ -158,7 +158,7 @@ impl Peers {
             made: Mutex::default(),
             rerouted: metrics::counter(
                 "apiserver_rerouted_request_total",
-                "[ALPHA] Requests sent on to another kube-apiserver, as this one could not serve them.",
+                "[ALPHA] Number of requests proxied to a peer kube-apiserver because this one cannot serve them.",
                 &["code"],
             ),
         })))
@@ -170,7 +170,7 @@ impl Peers {
             loop {
                 let (host, port) = &self.address;
                 if let Err(error) = lease::renew(&self.store, &self.id, host, *port).await {
-                    tracing::warn!(%error, "unable to update peer endpoint leases");
+                    tracing::warn!(%error, "Unable to update peer endpoint leases");
                 }
                 tokio::time::sleep(RENEW).await;
             }
@@ -182,8 +182,8 @@ impl Peers {
     pub async fn leave(&self) {
         match tokio::time::timeout(Duration::from_secs(2), lease::remove(&self.store, &self.id)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "unable to remove peer endpoint leases"),
-            Err(_) => tracing::warn!("removing peer endpoint leases took too long"),
+            Ok(Err(error)) => tracing::warn!(%error, "Unable to remove peer endpoint leases"),
+            Err(_) => tracing::warn!("Timed out removing peer endpoint leases"),
         }
     }
 
@@ -230,7 +230,7 @@ impl Peers {
         let addresses: HashMap<String, String> = match lease::addresses(&self.store).await {
             Ok(found) => found.into_iter().collect(),
             Err(error) => {
-                tracing::warn!(%error, "where other servers are is not known");
+                tracing::warn!(%error, "Failed to list the addresses of peer API servers");
                 return false;
             }
         };
@@ -240,12 +240,12 @@ impl Peers {
             for path in ["/api", "/apis"] {
                 let document = match addresses.get(id) {
                     Some(address) => self.fetch(address, path).await,
-                    None => Err("nobody knows where it is".to_owned()),
+                    None => Err("its address is unknown".to_owned()),
                 };
                 match document {
                     Ok(document) => said.take(&document),
                     Err(why) => {
-                        tracing::warn!(server = id, path, why, "another server does not say what it serves");
+                        tracing::warn!(server = id, path, why, "Failed to fetch discovery from peer API server");
                         answered = false;
                     }
                 }

@@ -65,9 +65,9 @@ pub(super) fn issued(new: &Value, old: &Value) -> Option<Count> {
         let counter = |name: &str, help: &str| {
             metrics::counter(&format!("apiserver_certificates_registry_csr_{name}"), help, &["signerName"])
         };
-        let help = "[ALPHA] Certificates issued to who wanted them for a certain time, by signer.";
+        let help = "[ALPHA] Number of issued CSRs with a requested duration, by signer.";
         counter("requested_duration_total", help).with_label_values(&[&signer]).inc();
-        let help = "[ALPHA] Certificates issued for about the time that was wanted, by signer.";
+        let help = "[ALPHA] Number of issued CSRs whose requested duration was honored, by signer.";
         let counter = counter("honored_duration_total", help);
         if honored {
             counter.with_label_values(&[&signer]).inc();

@@ -71,7 +71,7 @@ async fn wait_for(store: &Store, shutdown: &Shutdown) -> anyhow::Result<()> {
         if tokio::time::Instant::now() > give_up || shutdown.is_triggered() {
             return Err(anyhow::Error::new(error).context("error waiting for etcd connection"));
         }
-        tracing::warn!(%error, "etcd is not ready");
+        tracing::warn!(%error, "Failed to connect to etcd, will retry");
         backoff.wait().await;
     }
 }

@@ -119,7 +119,7 @@ pub(super) fn keep_service(process: &Process, api: &Api, reconciler: Arc<Reconci
     process.until_shutdown("kubernetes-service", async move {
         let mut backoff = Backoff::doubling(PAUSE, LONGEST_PAUSE);
         while let Err(error) = make_service(&api, &mut range, &reconciler).await {
-            tracing::warn!(%error, "creating the kubernetes service failed");
+            tracing::warn!(%error, "Failed to create the kubernetes service");
             backoff.wait().await;
         }
         range_there();

@@ -7,20 +7,20 @@ use shared::metrics;
 const NEVER: [(&str, &str); 5] = [
     (
         "apiserver_validation_declarative_validation_mismatch_total",
-        "[BETA] Times that declarative and handwritten validation disagreed.",
+        "[BETA] Number of mismatches between declarative and handwritten validation.",
     ),
-    ("apiserver_validation_declarative_validation_panic_total", "[BETA] Times that declarative validation panicked."),
+    ("apiserver_validation_declarative_validation_panic_total", "[BETA] Number of panics in declarative validation."),
     (
         "apiserver_validation_duplicate_validation_error_total",
-        "[INTERNAL] Errors of a field that were reported more than once.",
+        "[INTERNAL] Number of duplicate validation errors.",
     ),
     (
         "cardinality_enforcement_unexpected_categorizations_total",
-        "[ALPHA] Labels of metrics that were none of the allowed.",
+        "[ALPHA] Number of label values outside the allow-list of cardinality enforcement.",
     ),
     (
         "apiserver_storage_envelope_transformation_cache_misses_total",
-        "[ALPHA] Data encryption keys that were not remembered, where keys are sealed one by one (KMS v1).",
+        "[ALPHA] Number of cache misses for data encryption keys (KMS v1).",
     ),
 ];
 
@@ -34,10 +34,10 @@ pub(super) fn publish(emulation: shared::flags::Emulation) {
     for (name, help) in NEVER {
         metrics::counter(name, help, &[]).with_label_values::<&str>(&[]);
     }
-    let filled = "[ALPHA] Percent of the remembered data encryption keys that are in use (KMS v1).";
+    let filled = "[ALPHA] Percentage of the data encryption key cache that is in use (KMS v1).";
     metrics::gauge("apiserver_envelope_encryption_dek_cache_fill_percent", filled, &[]).with_label_values::<&str>(&[]);
     // This server asks no helper program for credentials.
-    let expires = "[ALPHA] Seconds until the certificate that a helper program gave expires.";
+    let expires = "[ALPHA] Shortest TTL in seconds of client certificates managed by an exec credential plugin.";
     metrics::gauge("rest_client_exec_plugin_ttl_seconds", expires, &[])
         .with_label_values::<&str>(&[])
         .set(f64::INFINITY);
@@ -50,7 +50,7 @@ pub(super) fn publish(emulation: shared::flags::Emulation) {
     let least = release("minCompatibilityMajor", "minCompatibilityMinor");
     metrics::gauge(
         "version_info",
-        "[ALPHA] The release this process stands in for, the one it behaves as, and the oldest it goes together with.",
+        "[ALPHA] Binary version, emulation version and minimum compatibility version of this component.",
         &["component", "binary", "emulation", "min_compat"],
     )
     .with_label_values(&["kube", binary, emulated.as_str(), least.as_str()])

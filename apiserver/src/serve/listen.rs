@@ -101,7 +101,7 @@ fn key(flags: &FlagSet, addresses: &Addresses, names: &[String]) -> Result<Reloa
         .and_then(|()| std::fs::write(&files.0, &pair.certificate))
         .and_then(|()| write_key(&files.1, &pair.key));
     if let Err(error) = written {
-        tracing::warn!(%error, dir = %dir.display(), "keeping the self-signed certificate in memory");
+        tracing::warn!(%error, dir = %dir.display(), "Failed to write the self-signed certificate, keeping it in memory");
         return ReloadingKey::from_pem(&pair);
     }
     ReloadingKey::from_files(&files.0, &files.1)

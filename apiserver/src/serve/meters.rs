@@ -56,7 +56,7 @@ impl Default for Meters {
             ),
             sli: metrics::histogram(
                 "apiserver_request_sli_duration_seconds",
-                "[ALPHA] Response latency distribution in seconds per request, by what objectives are set for.",
+                "[ALPHA] Response latency distribution in seconds per request, excluding time that service level objectives do not count.",
                 &of_request,
                 seconds.clone(),
             ),
@@ -78,22 +78,22 @@ impl Default for Meters {
             ),
             aborted: metrics::counter(
                 "apiserver_request_aborts_total",
-                "[ALPHA] Requests whose answers were not sent to their end.",
+                "[ALPHA] Number of requests whose response was aborted, possibly because of a timeout.",
                 &of_request[..6],
             ),
             in_flight: metrics::gauge(
                 "apiserver_current_inflight_requests",
-                "[STABLE] Number of requests the server works on, by kind.",
+                "[STABLE] Maximal number of requests in flight in the last second, by request kind.",
                 &["request_kind"],
             ),
             bodies: metrics::histogram(
                 "apiserver_request_body_size_bytes",
-                "[ALPHA] Bytes of the bodies of writing requests.",
+                "[ALPHA] Request body size in bytes, by resource and verb.",
                 &["resource", "verb", "group"],
                 metrics::linear(50_000.0, 100_000.0, 31),
             ),
             validated: FIELD_VALIDATION.map(|word| {
-                let help = "[ALPHA] Response latency distribution in seconds, by how unknown fields are treated.";
+                let help = "[ALPHA] Response latency distribution in seconds, by field validation value.";
                 metrics::histogram(
                     "field_validation_request_duration_seconds",
                     help,

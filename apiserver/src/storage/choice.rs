@@ -66,7 +66,7 @@ impl Caching {
         for text in flags.list("watch-cache-sizes").iter().filter(|_| caching.on) {
             let (resource, size) = cache_size(text)?;
             if size > 0 {
-                tracing::warn!(resource = resource.0, group = resource.1, "Watch caches have the size they need");
+                tracing::warn!(resource = resource.0, group = resource.1, "Size of watch cache is dynamic, ignoring the configured size");
             }
             caching.sizes.insert(resource, size);
         }

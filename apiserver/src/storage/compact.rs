@@ -25,7 +25,7 @@ pub async fn compact_forever(store: Store, interval: Duration) {
         tokio::time::sleep(interval).await;
         match step(&store, round).await {
             Ok(next) => round = next,
-            Err(error) => tracing::warn!(%error, "compacting etcd failed"),
+            Err(error) => tracing::warn!(%error, "Failed to compact etcd"),
         }
     }
 }

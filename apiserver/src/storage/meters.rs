@@ -31,7 +31,7 @@ const BUCKETS: [f64; 23] = [
 pub(super) static LEASED: LazyLock<Histogram> = LazyLock::new(|| {
     metrics::histogram(
         "etcd_lease_object_counts",
-        "[ALPHA] Number of keys on a lease of etcd that is handed out no more.",
+        "[ALPHA] Number of objects attached to a single etcd lease.",
         &[],
         vec![10.0, 50.0, 100.0, 500.0, 1000.0, 2500.0, 5000.0],
     )
@@ -51,15 +51,15 @@ impl Measured {
         Self {
             took: metrics::histogram(
                 "etcd_request_duration_seconds",
-                "[ALPHA] Seconds a request to etcd takes, by operation and resource.",
+                "[ALPHA] Etcd request latency in seconds, by operation and resource.",
                 &LABELS,
                 BUCKETS.to_vec(),
             )
             .with_label_values(&labels),
-            asked: counter("etcd_requests_total", "[ALPHA] Requests to etcd, by operation and resource."),
+            asked: counter("etcd_requests_total", "[ALPHA] Number of etcd requests, by operation and resource."),
             failed: counter(
                 "etcd_request_errors_total",
-                "[ALPHA] Requests to etcd that failed, by operation and resource.",
+                "[ALPHA] Number of failed etcd requests, by operation and resource.",
             ),
         }
     }

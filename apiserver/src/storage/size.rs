@@ -21,7 +21,7 @@ pub async fn poll_size(store: Store, interval: Duration) {
         match timed(Call::Status, store.etcd().maintenance.clone().status()).await {
             #[allow(clippy::cast_precision_loss)]
             Ok(status) => size.with_label_values(&[&cluster]).set(status.db_size() as f64),
-            Err(error) => tracing::debug!(%error, "the size of etcd's database is not known"),
+            Err(error) => tracing::debug!(%error, "Failed to get the database size of etcd"),
         }
     }
 }

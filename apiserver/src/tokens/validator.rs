@@ -128,7 +128,7 @@ impl Validator {
                 if !verified && self.accounts.is_external() {
                     // It may have been signed by a key that is newer than what we know.
                     if let Err(error) = self.accounts.refresh(false).await {
-                        tracing::warn!(%error, "the keys of the external signer were not fetched");
+                        tracing::warn!(%error, "Failed to fetch public keys from the external signer");
                     }
                     verified = self.accounts.verify(message, signature, &key);
                 }
@@ -206,7 +206,7 @@ impl Validator {
             add("credential-id", &format!("JTI={}", claims.jti));
         }
         if k.warnafter.is_some_and(|at| now > at) {
-            tracing::warn!(subject = claims.sub, "a stale service account token is in use");
+            tracing::warn!(subject = claims.sub, "Stale service account token is in use");
             count("serviceaccount_stale_tokens_total");
         } else {
             count("serviceaccount_valid_tokens_total");
@@ -275,7 +275,7 @@ impl Validator {
             self.api.update(&crate::bootstrap::server_user(), "", "secrets", "", fresh).await
         };
         if let Err(error) = noted.await {
-            tracing::warn!(namespace, name, %error, "the use of a legacy token was not noted on its secret");
+            tracing::warn!(namespace, name, %error, "Failed to label the secret of a legacy token as used");
         }
     }
 

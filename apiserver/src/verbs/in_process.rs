@@ -43,7 +43,7 @@ fn options() -> WriteOptions {
 /// Counts a request of the server to itself.
 fn count(verb: &str, row: &Row, subresource: &str) {
     static ALL: LazyLock<CounterVec> = LazyLock::new(|| {
-        let help = "[ALPHA] Requests of the server to itself, by verb, resource and subresource.";
+        let help = "[ALPHA] Counter of requests of the API server to itself, by verb, resource and subresource.";
         metrics::counter("apiserver_selfrequest_total", help, &["verb", "group", "resource", "subresource"])
     });
     ALL.with_label_values(&[verb, &*row.group, &*row.plural, subresource]).inc();

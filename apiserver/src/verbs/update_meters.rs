@@ -12,7 +12,7 @@ static SECONDS: LazyLock<[Histogram; 3]> = LazyLock::new(|| {
     ["equal_objects", "unequal_objects_fast", "unequal_objects_slow"].map(|path| {
         metrics::histogram(
             "apiserver_request_timestamp_comparison_time",
-            "[ALPHA] Seconds spent on comparing an object with what it was, in updates and patches.",
+            "[ALPHA] Seconds spent comparing an object with its stored state, to skip no-op updates.",
             &["code_path"],
             vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0],
         )

@@ -20,18 +20,18 @@ static FAMILIES: LazyLock<Families> = LazyLock::new(|| {
     Families {
         events: metrics::counter(
             "apiserver_watch_events_total",
-            "[ALPHA] Events sent to watch clients, by group, version and resource.",
+            "[ALPHA] Number of events sent in watches, by group, version and resource.",
             &labels,
         ),
         sizes: metrics::histogram(
             "apiserver_watch_events_sizes",
-            "[ALPHA] Bytes of the events sent to watch clients, by group, version and resource.",
+            "[ALPHA] Size of events sent in watches in bytes, by group, version and resource.",
             &labels,
             metrics::exponential(1024.0, 2.0, 8),
         ),
         listed: metrics::histogram(
             "apiserver_watch_list_duration_seconds",
-            "[ALPHA] Seconds from a request for a watch that begins with the state to the end of the state.",
+            "[ALPHA] Seconds from a WATCH request with initial events to the bookmark that ends them, by resource.",
             &["group", "version", "resource", "scope"],
             LISTED.to_vec(),
         ),

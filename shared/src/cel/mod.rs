@@ -127,11 +127,11 @@ static TIMES: LazyLock<Times> = LazyLock::new(|| {
     Times {
         compilation: of(
             "apiserver_cel_compilation_duration_seconds",
-            "[BETA] Seconds that compiling an expression takes.",
+            "[BETA] CEL compilation time in seconds.",
         ),
         evaluation: of(
             "apiserver_cel_evaluation_duration_seconds",
-            "[BETA] Seconds that evaluating an expression takes.",
+            "[BETA] CEL evaluation time in seconds.",
         ),
     }
 });

@@ -76,7 +76,7 @@ impl TlsOptions {
                     own == *name || own.strip_suffix("_SHA256") == Some(name)
                 });
                 if !known && OLD.contains(&name.as_str()) {
-                    tracing::warn!(suite = name.as_str(), "This cipher suite is too old and is not offered");
+                    tracing::warn!(suite = name.as_str(), "Cipher suite is insecure and not offered");
                 } else if !known {
                     return Err(OptionError::Suite(name.clone()));
                 }

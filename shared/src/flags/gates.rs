@@ -110,7 +110,7 @@ impl FeatureGates {
     /// Says once for each of [`Self::idle`] that it has no effect.
     pub fn warn_idle(&self) {
         for gate in self.idle() {
-            tracing::warn!(gate, "This feature gate was set but has no effect on this component");
+            tracing::warn!(gate, "Feature gate was set but has no effect on this component");
         }
     }
 

@@ -110,7 +110,7 @@ impl FlagSet {
     fn look(&self, name: &str) -> Option<(&Row, &[String])> {
         let found = self.0.rows.iter().position(|r| r.name == name);
         if found.is_none() {
-            tracing::error!(component = self.0.component, flag = name, "No such flag");
+            tracing::error!(component = self.0.component, flag = name, "Unknown flag was read");
         }
         let i = found?;
         self.0.read[i].store(true, Ordering::Relaxed);
@@ -206,7 +206,7 @@ impl FlagSet {
     /// Says once for each flag that was given and that nobody read so far that it has no effect.
     pub fn warn_unread(&self) {
         for name in self.unread() {
-            tracing::warn!(flag = name, "This flag was given but has no effect yet");
+            tracing::warn!(flag = name, "Flag was given but has no effect");
         }
     }
 

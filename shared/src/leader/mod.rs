@@ -215,7 +215,7 @@ impl<L: Leases> Elector<L> {
             // Nobody else may have written to it: a look at it is worth it only if somebody has.
             match self.renew(lease.0, now).await {
                 Ok(()) => return Ok(true),
-                Err(error) => tracing::debug!(%error, "the lease is not as it was left"),
+                Err(error) => tracing::debug!(%error, "Failed to renew lease optimistically, reading it"),
             }
         }
         let found = self.leases.get(&self.config.namespace, &self.config.lease_name).await?;
@@ -354,7 +354,7 @@ where
     // As a 0 from the start, so that alerts can tell a candidate from a process that is not there.
     let leading = crate::metrics::gauge(
         "leader_election_master_status",
-        "[ALPHA] Whether this process leads: 0 is a candidate, 1 is the leader. By the name of the lease.",
+        "[ALPHA] Leader election status of this process, by lease name: 1 is the leader, 0 a candidate.",
         &["name"],
     )
     .with_label_values(&[&elector.config.lease_name]);

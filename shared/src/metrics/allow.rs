@@ -24,7 +24,7 @@ impl AllowList {
         if !manifest.is_empty() {
             match read_manifest(&manifest) {
                 Ok(listed) => pairs.extend(listed),
-                Err(why) => tracing::error!(manifest, why, "The list of allowed metric labels cannot be used"),
+                Err(why) => tracing::error!(manifest, why, "Failed to read the manifest of allowed metric labels"),
             }
         }
         Self::of(pairs)

@@ -111,7 +111,7 @@ pub fn uptime() -> std::time::Duration {
 /// Adds a collector of one's own, such as one that counts on demand. A second one of the same name is dropped.
 pub fn register(collector: impl Collector + 'static) {
     if let Err(e) = global().registry.register(Box::new(collector)) {
-        tracing::error!(err = %e, "A metric was not registered");
+        tracing::error!(err = %e, "Failed to register metric");
     }
 }
 
@@ -193,7 +193,7 @@ impl Page {
 
     fn add(&self, collector: impl Collector + 'static) {
         if let Err(e) = self.0.register(Box::new(collector)) {
-            tracing::error!(err = %e, "A metric was not registered");
+            tracing::error!(err = %e, "Failed to register metric");
         }
     }
 
@@ -213,7 +213,7 @@ fn spare(labels: &[&str]) -> CounterVec {
 
 /// A metric that cannot be made must not take the component down: it counts into the void.
 fn lost<T>(name: &str, error: &prometheus::Error, spare: impl FnOnce() -> T) -> T {
-    tracing::error!(metric = name, err = %error, "A metric could not be made");
+    tracing::error!(metric = name, err = %error, "Failed to create metric");
     spare()
 }
 
@@ -274,15 +274,15 @@ fn stage(help: &str) -> &str {
 
 /// Writes the families about metrics: the number by stability, and of disabled ones.
 fn families(out: &mut String, stages: &BTreeMap<String, usize>, disabled: usize) {
-    let _ = writeln!(out, "# HELP registered_metrics_total [BETA] Families of metrics, by stability.");
+    let _ = writeln!(out, "# HELP registered_metrics_total [BETA] Number of registered metrics, by stability level.");
     let _ = writeln!(out, "# TYPE registered_metrics_total counter");
     for (stage, count) in stages.iter().filter(|(stage, _)| !stage.is_empty()) {
         let labels = format!("deprecated_version=\"\",stability_level=\"{stage}\"");
         let _ = writeln!(out, "registered_metrics_total{{{labels}}} {count}");
     }
     for (name, help, count) in [
-        ("disabled_metrics_total", "[BETA] Families of metrics that flags turn off.", disabled),
-        ("hidden_metrics_total", "[BETA] Families of metrics that are hidden.", 0),
+        ("disabled_metrics_total", "[BETA] Number of disabled metrics.", disabled),
+        ("hidden_metrics_total", "[BETA] Number of hidden metrics.", 0),
     ] {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}");
     }

@@ -110,15 +110,15 @@ pub fn workqueue(name: &str) -> WorkqueueMetrics {
     let level = |family: &str, help: &str| gauge(family, help, &["name"]).with_label_values(&label);
     let count = |family: &str, help: &str| counter(family, help, &["name"]).with_label_values(&label);
     WorkqueueMetrics {
-        depth: level("workqueue_depth", "[ALPHA] Items that wait in the queue."),
-        adds: count("workqueue_adds_total", "[ALPHA] Items added to the queue."),
-        latency: seconds("workqueue_queue_duration_seconds", "[ALPHA] How long items wait in the queue."),
-        work_duration: seconds("workqueue_work_duration_seconds", "[ALPHA] How long items are worked on."),
-        unfinished: level("workqueue_unfinished_work_seconds", "[ALPHA] Time spent so far on unfinished items."),
+        depth: level("workqueue_depth", "[ALPHA] Current depth of the work queue."),
+        adds: count("workqueue_adds_total", "[ALPHA] Number of adds handled by the work queue."),
+        latency: seconds("workqueue_queue_duration_seconds", "[ALPHA] Seconds that an item stays in the work queue before it is requested."),
+        work_duration: seconds("workqueue_work_duration_seconds", "[ALPHA] Seconds that processing an item from the work queue takes."),
+        unfinished: level("workqueue_unfinished_work_seconds", "[ALPHA] Seconds of work in progress that work_duration has not observed yet."),
         longest_running: level(
             "workqueue_longest_running_processor_seconds",
-            "[ALPHA] Time spent so far on the longest item.",
+            "[ALPHA] Seconds for which the longest running processor of the work queue has been running.",
         ),
-        retries: count("workqueue_retries_total", "[ALPHA] Items put back for another try."),
+        retries: count("workqueue_retries_total", "[ALPHA] Number of retries handled by the work queue."),
     }
 }

@@ -142,7 +142,7 @@ fn ended_early(component: &str, stop: &Stop) -> ExitCode {
         }
         Stop::Usage { message, .. } if component == "kubelet" => {
             // By then upstream's kubelet has its logging up.
-            eprint!("{}", log::plain_error("command failed", message));
+            eprint!("{}", log::plain_error("Command failed", message));
             ExitCode::FAILURE
         }
         Stop::Usage { message, usage } => {
@@ -156,7 +156,7 @@ fn ended_early(component: &str, stop: &Stop) -> ExitCode {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    tracing::error!(err = story(error), "command failed");
+    tracing::error!(err = story(error), "Command failed");
     ExitCode::FAILURE
 }
 
@@ -176,7 +176,7 @@ fn story(error: &anyhow::Error) -> String {
 /// The process-wide signal task; it outlives everything by design.
 async fn signals(shutdown: Shutdown) {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
-        tracing::error!("Cannot listen for signals");
+        tracing::error!("Failed to listen for signals");
         return;
     };
     let mut seen = 0;
@@ -189,7 +189,7 @@ async fn signals(shutdown: Shutdown) {
         if seen > 1 {
             std::process::exit(1);
         }
-        tracing::info!("Shutting down on a signal");
+        tracing::info!("Shutting down on signal");
         shutdown.trigger();
     }
 }

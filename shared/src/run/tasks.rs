@@ -40,7 +40,7 @@ impl Drop for Leaving {
         let left = self.0.running.lock().remove(&self.1);
         if std::thread::panicking() {
             let task = left.map_or("", |(name, _)| name);
-            tracing::error!(task, "A task panicked; the process ends");
+            tracing::error!(task, "Task panicked, exiting");
             std::process::exit(PANICKED);
         }
     }
@@ -135,7 +135,7 @@ impl TaskGroup {
         self.0.tracker.close();
         let ended = tokio::time::timeout(deadline, self.0.tracker.wait()).await.is_ok();
         if !ended {
-            tracing::warn!(tasks = self.names().join(","), "Tasks did not end in time");
+            tracing::warn!(tasks = self.names().join(","), "Tasks did not stop in time");
             for (_, handle) in self.0.running.lock().values() {
                 if let Some(handle) = handle {
                     handle.abort();

@@ -33,7 +33,7 @@ impl Future for Watched {
 
 fn warn(task: &'static str, held: Duration) {
     if held > LIMIT {
-        tracing::warn!(task, held = ?held, "Task held its thread, which delays others");
+        tracing::warn!(task, held = ?held, "Task blocked its thread");
     }
 }
 

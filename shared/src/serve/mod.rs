@@ -258,7 +258,7 @@ impl Server {
             };
             let (ended, ()) = tokio::join!(server, stop);
             if let Err(e) = ended {
-                tracing::error!(server = name, err = %e, "The server ended");
+                tracing::error!(server = name, err = %e, "Server failed");
             }
         });
         if secure {

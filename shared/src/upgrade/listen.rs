@@ -39,7 +39,7 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(15);
 
 /// Handshakes that failed.
 static FAILED: LazyLock<Counter> = LazyLock::new(|| {
-    let help = "[ALPHA] Requests dropped with a TLS handshake error.";
+    let help = "[ALPHA] Number of requests dropped with a TLS handshake error.";
     metrics::counter("apiserver_tls_handshake_errors_total", help, &[]).with_label_values::<&str>(&[])
 });
 
@@ -113,8 +113,8 @@ where
             let (acceptor, settings, limits) = (acceptor.clone(), listening.http2(), Arc::clone(&limits));
             async move {
                 let made = tokio::try_join!(
-                    async { http1.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) },
-                    async { http2.await.map_err(|error| tracing::error!(?error, "The app cannot be made")) }
+                    async { http1.await.map_err(|error| tracing::error!(?error, "Failed to create the HTTP application")) },
+                    async { http2.await.map_err(|error| tracing::error!(?error, "Failed to create the HTTP application")) }
                 );
                 let (http1, http2) = made?;
                 let thread = Rc::new(Thread { acceptor, limits, connected, http1, http2, settings });

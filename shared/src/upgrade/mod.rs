@@ -203,7 +203,7 @@ where
         },
     };
     if let Err(Broke::Heard(error) | Broke::Said(error)) = ended {
-        tracing::debug!(%error, "An upgraded connection broke");
+        tracing::debug!(%error, "Upgraded connection failed");
     }
 }
 

@@ -100,7 +100,7 @@ impl ValidatingPolicies {
                     tracing::warn!(
                         policy = name,
                         why = why.message(),
-                        "a policy could not be configured, failing open"
+                        "Failed to configure policy, failing open"
                     );
                     continue;
                 }

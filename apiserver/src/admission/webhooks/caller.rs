@@ -248,7 +248,7 @@ impl Caller {
                 () = answered.wait() => {}
                 ended = driver => {
                     if let Err(error) = ended {
-                        tracing::debug!(%error, "webhook connection ended");
+                        tracing::debug!(%error, "Connection to webhook ended");
                     }
                 }
             }
@@ -311,8 +311,8 @@ pub(crate) fn count_outdated(of: &str, error: &std::io::Error) {
 /// The counters of certificates without alternative names, and of those signed over SHA-1.
 pub(crate) fn outdated(of: &str) -> [metrics::Counter; 2] {
     [
-        ("missing_san", "[ALPHA] Refused serving certificates that have no alternative names."),
-        ("insecure_sha1", "[ALPHA] Refused serving certificates that are signed over SHA-1."),
+        ("missing_san", "[ALPHA] Number of requests to webhooks whose serving certificate lacks a SAN extension."),
+        ("insecure_sha1", "[ALPHA] Number of requests to webhooks whose serving certificate has a SHA-1 signature."),
     ]
     .map(|(what, help)| {
         let name = format!("apiserver_{of}_x509_{what}_total");

@@ -225,7 +225,7 @@ impl Webhooks {
                 if hook.ignores_failures() {
                     measure::webhook(name, kind, operation, took, false, code);
                     measure::fail_open(name, kind);
-                    tracing::warn!(webhook = name, kind, why, "failed calling webhook, failing open");
+                    tracing::warn!(webhook = name, kind, why, "Failed calling webhook, failing open");
                     return Ok(None);
                 }
                 let why = format!("failed calling webhook {name:?}: {why}");

@@ -16,7 +16,7 @@ const KINDS: [(&str, &str); 4] = [
 static TIMES: LazyLock<[[Histogram; 2]; 4]> = LazyLock::new(|| {
     let all = metrics::histogram(
         "node_authorizer_graph_actions_duration_seconds",
-        "[ALPHA] Seconds that changes of the node authoriser's graph take.",
+        "[ALPHA] Histogram of duration of graph actions in node authorizer, in seconds.",
         &["operation"],
         metrics::exponential(0.0001, 2.0, 12),
     );

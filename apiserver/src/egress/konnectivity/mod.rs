@@ -160,7 +160,7 @@ fn incoming(next: Option<Result<Packet, tonic::Status>>) -> Option<Packet> {
         }
         Err(status) => {
             meters::broke(status.code());
-            tracing::error!(err = status.message(), "stream read failure");
+            tracing::error!(err = status.message(), "Stream read failure");
             None
         }
     }

@@ -19,25 +19,25 @@ static ADDRESSES: LazyLock<Addresses> = LazyLock::new(|| {
     Addresses {
         allocated: metrics::gauge(
             "kube_apiserver_clusterip_allocator_allocated_ips",
-            "[ALPHA] Cluster addresses that services have.",
+            "[ALPHA] Number of allocated cluster IPs, by service CIDR.",
             &["cidr"],
         ),
         available: metrics::gauge(
             "kube_apiserver_clusterip_allocator_available_ips",
-            "[ALPHA] Cluster addresses that are free.",
+            "[ALPHA] Number of available cluster IPs, by service CIDR.",
             &["cidr"],
         ),
         taken: counter(
             "kube_apiserver_clusterip_allocator_allocation_total",
-            "[ALPHA] Cluster addresses taken, by whether somebody chose them.",
+            "[ALPHA] Number of cluster IP allocations, by service CIDR and scope (static or dynamic).",
         ),
         failed: counter(
             "kube_apiserver_clusterip_allocator_allocation_errors_total",
-            "[ALPHA] Cluster addresses that could not be taken, by whether somebody chose them.",
+            "[ALPHA] Number of failed cluster IP allocations, by service CIDR and scope (static or dynamic).",
         ),
         seconds: metrics::histogram(
             "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
-            "[ALPHA] Seconds that taking a cluster address takes.",
+            "[ALPHA] Duration of cluster IP allocations in seconds, by service CIDR.",
             &["cidr"],
             metrics::default_buckets(),
         ),
@@ -57,24 +57,24 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
     let gauge = |name: &str, help: &str| metrics::gauge(name, help, &[]).with_label_values::<&str>(&[]);
     let counter = |name: &str, help: &str| metrics::counter(name, help, &["scope"]);
     Ports {
-        allocated: gauge("kube_apiserver_nodeport_allocator_allocated_ports", "[ALPHA] Node ports that services have."),
-        available: gauge("kube_apiserver_nodeport_allocator_available_ports", "[ALPHA] Node ports that are free."),
+        allocated: gauge("kube_apiserver_nodeport_allocator_allocated_ports", "[ALPHA] Number of allocated node ports."),
+        available: gauge("kube_apiserver_nodeport_allocator_available_ports", "[ALPHA] Number of available node ports."),
         taken: counter(
             "kube_apiserver_nodeport_allocator_allocation_total",
-            "[ALPHA] Node ports taken, by whether somebody chose them.",
+            "[ALPHA] Number of node port allocations, by scope (static or dynamic).",
         ),
         failed: counter(
             "kube_apiserver_nodeport_allocator_allocation_errors_total",
-            "[ALPHA] Node ports that could not be taken, by whether somebody chose them.",
+            "[ALPHA] Number of failed node port allocations, by scope (static or dynamic).",
         ),
         repaired: metrics::counter(
             "apiserver_nodeport_repair_port_errors_total",
-            "[ALPHA] Node ports that were not taken by whom they should be, by what was wrong.",
+            "[ALPHA] Number of errors found by the node port repair loop, by error type.",
             &["type"],
         ),
         unrepaired: metrics::counter(
             "apiserver_nodeport_repair_reconcile_errors_total",
-            "[ALPHA] Failed attempts to bring the taken node ports in line with the services.",
+            "[ALPHA] Number of failed reconciliations of the node port repair loop.",
             &[],
         )
         .with_label_values::<&str>(&[]),

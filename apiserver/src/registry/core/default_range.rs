@@ -140,7 +140,7 @@ impl DefaultRange {
         loop {
             tokio::time::sleep(EVERY).await;
             if let Err(error) = self.look().await {
-                tracing::warn!(%error, "the default ServiceCIDR could not be looked after");
+                tracing::warn!(%error, "Failed to reconcile the default ServiceCIDR");
             }
         }
     }

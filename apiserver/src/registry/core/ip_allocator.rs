@@ -241,7 +241,7 @@ pub async fn release(engine: &Engine, ip: &str) {
     if let Ok((Some(there), _)) = engine.store.get(&key).await
         && let Err(error) = engine.store.delete_if(&key, there.revision).await
     {
-        tracing::warn!(%error, ip, "releasing a cluster address failed");
+        tracing::warn!(%error, ip, "Failed to release cluster IP");
     }
 }
 

@@ -279,10 +279,10 @@ impl Reconciler {
     pub async fn keep(&self) {
         loop {
             if let Err(error) = self.ensure("", "services", self.service(), |_| true).await {
-                tracing::warn!(%error, "creating the kubernetes service failed");
+                tracing::warn!(%error, "Failed to create the kubernetes service");
             }
             if let Err(error) = self.round().await {
-                tracing::warn!(%error, "reconciling the kubernetes service endpoints failed");
+                tracing::warn!(%error, "Failed to reconcile endpoints of the kubernetes service");
             }
             tokio::time::sleep(EVERY).await;
         }
@@ -296,8 +296,8 @@ impl Reconciler {
         let gone = async { self.publish(self.others().await?).await };
         match tokio::time::timeout(Duration::from_secs(2), gone).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "leaving the kubernetes service endpoints failed"),
-            Err(_) => tracing::warn!("leaving the kubernetes service endpoints took too long"),
+            Ok(Err(error)) => tracing::warn!(%error, "Failed to remove this server from the kubernetes service's endpoints"),
+            Err(_) => tracing::warn!("Timed out removing this server from the kubernetes service's endpoints"),
         }
     }
 }

@@ -252,7 +252,7 @@ pub async fn release(engine: &Engine, range: PortRange, ports: &[u16]) {
     })
     .await;
     if let Err(error) = outcome {
-        tracing::warn!(%error, ?ports, "releasing node ports failed");
+        tracing::warn!(%error, ?ports, "Failed to release node ports");
     }
 }
 

@@ -424,7 +424,7 @@ async fn drop_endpoints(engine: &Engine, service: &Value) {
     // A delete may end in this one.
     let deleted = Box::pin(engine.delete(&mut t, &DeleteOptions::default())).await;
     if let Err(why) = deleted.map(drop).or_else(|e| if e.is_not_found() { Ok(()) } else { Err(e) }) {
-        tracing::error!(namespace, name, why = why.message, "endpoints of a service are left");
+        tracing::error!(namespace, name, why = why.message, "Failed to delete endpoints of a deleted service");
     }
 }
 

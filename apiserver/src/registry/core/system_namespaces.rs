@@ -35,7 +35,7 @@ pub async fn keep(api: Api, done: impl FnOnce() + Send) {
             (None, Some(f)) => f(),
             (None, None) => {}
             (Some(error), f) => {
-                tracing::warn!(%error, "unable to create required kubernetes system namespaces");
+                tracing::warn!(%error, "Unable to create required Kubernetes system namespace");
                 done = f;
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;

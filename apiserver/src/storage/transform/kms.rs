@@ -306,7 +306,7 @@ impl Kms {
         check(&envelope)?;
         let source = Arc::new(Source { secret: seed, from_seed: true });
         self.remember(cache_key(&envelope), source.clone());
-        tracing::info!(provider = self.name, "took a new data encryption seed");
+        tracing::info!(provider = self.name, "Generated a new data encryption seed");
         *self.current.lock() = Some(Current { source, envelope, until });
         Ok(())
     }

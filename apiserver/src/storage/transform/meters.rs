@@ -29,12 +29,12 @@ pub fn publish() {
 pub(super) fn made_key(since: Option<Instant>) {
     let took = metrics::histogram(
         "apiserver_storage_data_key_generation_duration_seconds",
-        "[ALPHA] Seconds that making a data encryption key takes.",
+        "[ALPHA] Duration of data encryption key generation in seconds.",
         &[],
         seconds(14),
     )
     .with_label_values::<&str>(&[]);
-    let failures = "[ALPHA] Data encryption keys that could not be made.";
+    let failures = "[ALPHA] Number of failed data encryption key generations.";
     metrics::counter("apiserver_storage_data_key_generation_failures_total", failures, &[])
         .with_label_values::<&str>(&[]);
     if let Some(since) = since {
@@ -47,7 +47,7 @@ pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instan
     static TOOK: LazyLock<HistogramVec> = LazyLock::new(|| {
         metrics::histogram(
             "apiserver_storage_transformation_duration_seconds",
-            "[ALPHA] Seconds that sealing and opening values takes.",
+            "[ALPHA] Duration of value transformations in seconds, by transformation type and prefix.",
             &["transformation_type", "transformer_prefix"],
             seconds(25),
         )
@@ -55,7 +55,7 @@ pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instan
     static COUNT: LazyLock<CounterVec> = LazyLock::new(|| {
         metrics::counter(
             "apiserver_storage_transformation_operations_total",
-            "[ALPHA] Values sealed and opened, by resource, provider and outcome.",
+            "[ALPHA] Number of value transformations, by resource, transformation type, prefix and status.",
             &["resource", "transformation_type", "transformer_prefix", "status"],
         )
     });

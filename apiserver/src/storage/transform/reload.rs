@@ -63,7 +63,7 @@ pub async fn load(path: &str, transformers: &Transformers, reload: bool) -> Resu
     for kms in &read.services {
         // One that is not well shows in the health of the server.
         if let Err(error) = kms.ask().await {
-            tracing::warn!(%error, provider = kms.name(), "the key management service is not well");
+            tracing::warn!(%error, provider = kms.name(), "KMS plugin is unhealthy");
         }
     }
     transformers.set(read.table);
@@ -94,7 +94,7 @@ pub async fn watch(loaded: Loaded) {
                 for kms in loaded.services.load_full().iter() {
                     if let Err(error) = kms.ask().await {
                         well = false;
-                        tracing::warn!(%error, provider = kms.name(), "the key management service is not well");
+                        tracing::warn!(%error, provider = kms.name(), "KMS plugin is unhealthy");
                     }
                 }
                 let next = if well { ASK_EVERY } else { ASK_EVERY_WHEN_UNWELL };
@@ -124,12 +124,12 @@ async fn again(loaded: &Loaded) {
     let reloads = loaded.reloads.as_ref();
     match outcome.await {
         Ok(true) => {
-            tracing::info!(file = loaded.path, "loaded the new encryption configuration");
+            tracing::info!(file = loaded.path, "Loaded new encryption config");
             reloads.inspect(|reloads| reloads.reloaded(&shown(&loaded.hash.load())));
         }
         Ok(false) => {}
         Err(error) => {
-            tracing::error!(error, file = loaded.path, "failed to process the new encryption configuration");
+            tracing::error!(error, file = loaded.path, "Failed to process new encryption config");
             reloads.inspect(|reloads| reloads.failure());
         }
     }

@@ -189,7 +189,7 @@ impl Engine {
         let settled = async {
             match self.store.settle().await {
                 Ok(()) => self.hub.answer_here().await,
-                Err(error) => tracing::warn!(%error, "this thread shares the connection to etcd"),
+                Err(error) => tracing::warn!(%error, "Failed to open an etcd connection for this thread, using the shared one"),
             }
         };
         self.answered.token().run_until_cancelled(settled).await;

@@ -62,7 +62,7 @@ impl Parts {
         if (self.item)(&self.items[i], out) {
             *any = true;
         } else {
-            tracing::error!(key = &*self.items[i].key, "object cannot be encoded");
+            tracing::error!(key = &*self.items[i].key, "Failed to encode object of a list");
             out.truncate(start);
         }
     }

@@ -141,7 +141,7 @@ async fn from_etcd(
                     }
                 }
                 Ok(_) => {}
-                Err(error) => tracing::error!(%error, key = stored.key, "unreadable object in etcd"),
+                Err(error) => tracing::error!(%error, key = stored.key, "Failed to decode object from etcd"),
             }
         }
         if !more {

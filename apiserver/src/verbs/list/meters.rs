@@ -18,15 +18,15 @@ struct Read {
 static READ: LazyLock<Read> = LazyLock::new(|| {
     let counter = |name: &str, help: &str| metrics::counter(name, help, &LABELS);
     Read {
-        lists: counter("apiserver_storage_list_total", "[ALPHA] Lists that are read from etcd."),
-        fetched: counter("apiserver_storage_list_fetched_objects_total", "[ALPHA] Objects read from etcd for lists."),
+        lists: counter("apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage."),
+        fetched: counter("apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage for LIST requests."),
         evaluated: counter(
             "apiserver_storage_list_evaluated_objects_total",
-            "[ALPHA] Objects tested against what lists read from etcd select.",
+            "[ALPHA] Number of objects evaluated against selectors for LIST requests from storage.",
         ),
         returned: counter(
             "apiserver_storage_list_returned_objects_total",
-            "[ALPHA] Objects in lists that are read from etcd.",
+            "[ALPHA] Number of objects returned for LIST requests from storage.",
         ),
     }
 });

@@ -302,7 +302,7 @@ pub async fn keep(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: 
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cluster addresses could not be brought in line");
+                tracing::warn!(%error, "Failed to repair cluster IP allocations");
                 backoff.wait().await;
                 (services.seen, addresses.seen) = (0, 0);
                 continue;

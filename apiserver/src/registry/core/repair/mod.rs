@@ -83,7 +83,7 @@ impl Teller {
         let event = event(self.component, kind, about, complaint);
         let namespace = tree::namespace(&event).to_owned();
         if let Err(error) = self.api.create(&server_user(), "", "events", &namespace, event).await {
-            tracing::debug!(%error, "an event was not written");
+            tracing::debug!(%error, "Failed to write event");
         }
     }
 }

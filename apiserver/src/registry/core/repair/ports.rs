@@ -132,7 +132,7 @@ pub async fn keep(engine: Arc<Engine>, api: Api, done: impl FnOnce() + Send) {
             }
             Err(error) => {
                 allocator_meters::port_repair_failed();
-                tracing::warn!(%error, "node ports could not be brought in line");
+                tracing::warn!(%error, "Failed to repair node port allocations");
                 backoff.wait().await;
             }
         }
