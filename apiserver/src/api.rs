@@ -264,12 +264,12 @@ pub trait TokenIssuer: Send + Sync {
     fn complete(&self, account: &Value, request: &mut Value) -> Result<(), Status>;
 
     /// Answers such a request once it was admitted.
-    async fn issue(&self, account: &Value, request: Value) -> Result<Issued, Status>;
+    async fn issue(&self, account: &Value, request: Value) -> Result<IssuedToken, Status>;
 }
 
 /// A token.
 #[derive(Debug)]
-pub struct Issued {
+pub struct IssuedToken {
     /// The request with `status` filled in.
     pub object: Value,
     /// Warnings for the client.
@@ -281,7 +281,7 @@ pub struct Issued {
 /// Handles the review resources and other kinds that are computed, not stored (`subjectaccessreviews`,
 /// `tokenreviews`, `selfsubjectreviews`, …); implemented by `access`.
 #[async_trait]
-pub trait Virtual: Send + Sync {
+pub trait VirtualResources: Send + Sync {
     /// Answers a create of `object` by `user`; `None` when the resource is not a computed one.
     async fn create(
         &self,

@@ -98,7 +98,7 @@ fn review() -> Type {
 
 /// Expected type of an expression's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wanted {
+pub enum ResultType {
     /// Anything.
     Any,
     /// Truth.
@@ -115,7 +115,7 @@ pub enum Wanted {
     Patches,
 }
 
-impl Wanted {
+impl ResultType {
     fn check(self, got: &Type) -> Result<(), String> {
         let found = got.full();
         let one = match self {
@@ -180,7 +180,7 @@ impl Names {
 
     /// Declares a variable and returns its program.
     pub fn declare(&mut self, name: &str, expression: &str) -> Compiled {
-        let program = self.compile(expression, Wanted::Any);
+        let program = self.compile(expression, ResultType::Any);
         let of = program.as_ref().map_or(Type::Dyn, |p| p.result().clone());
         self.mark.push_str(&format!("{name}:{of};"));
         cel::admission::declare(&mut self.declared, name, &of);
@@ -188,7 +188,7 @@ impl Names {
     }
 
     /// Compiles an expression, or remembers it; the error is for whoever wrote it.
-    pub fn compile(&self, expression: &str, wanted: Wanted) -> Compiled {
+    pub fn compile(&self, expression: &str, wanted: ResultType) -> Compiled {
         type Known = HashMap<(Dialect, String, String), Compiled>;
         static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
@@ -210,7 +210,7 @@ impl Names {
 }
 
 /// Compilation error of an expression; `None` when it is valid.
-pub fn problem(dialect: Dialect, expression: &str, wanted: Wanted) -> Option<String> {
+pub fn problem(dialect: Dialect, expression: &str, wanted: ResultType) -> Option<String> {
     Names::of(dialect).compile(expression, wanted).err()
 }
 
@@ -233,7 +233,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Remaining budget.
-    pub fn left(&self) -> u64 {
+    pub fn remaining_budget(&self) -> u64 {
         self.budget.left()
     }
 
@@ -259,13 +259,13 @@ impl<'a> Scope<'a> {
     }
 
     /// Runs an expression.
-    pub fn run(&mut self, expression: &str, wanted: Wanted) -> Result<cel::Value<'a>, String> {
+    pub fn run(&mut self, expression: &str, wanted: ResultType) -> Result<cel::Value<'a>, String> {
         let program = self.names.compile(expression, wanted)?;
         self.spend(expression, &program)
     }
 
     /// Runs one of several expressions: a problem of each is told for itself.
-    fn run_one(&mut self, expression: &str, wanted: Wanted) -> Result<cel::Value<'a>, String> {
+    fn run_one(&mut self, expression: &str, wanted: ResultType) -> Result<cel::Value<'a>, String> {
         let compiled = self.names.compile(expression, wanted);
         let program = compiled.map_err(|why| format!("compilation error: {why}"))?;
         self.spend(expression, &program)
@@ -281,20 +281,20 @@ impl<'a> Scope<'a> {
 
     /// The value of an expression as a tree.
     pub fn value(&mut self, expression: &str) -> Result<Value, String> {
-        let value = self.run(expression, Wanted::Any)?;
+        let value = self.run(expression, ResultType::Any)?;
         value.tree(&mut Fuel::default()).map_err(|e| e.to_string())
     }
 
     /// The truth of a rule; the error names the rule.
-    pub fn judge(&mut self, expression: &str) -> Result<bool, String> {
-        match self.run_one(expression, Wanted::Bool)? {
+    pub fn evaluate_bool(&mut self, expression: &str) -> Result<bool, String> {
+        match self.run_one(expression, ResultType::Bool)? {
             cel::Value::Bool(answer) => Ok(answer),
             _ => Err(format!("cel expression evaluated to non-bool: {expression}")),
         }
     }
 
     /// The text of an expression; `None` for null.
-    pub fn text(&mut self, expression: &str, wanted: Wanted) -> Result<Option<String>, String> {
+    pub fn text(&mut self, expression: &str, wanted: ResultType) -> Result<Option<String>, String> {
         match self.run_one(expression, wanted)? {
             cel::Value::String(text) => Ok(Some(text.to_string())),
             cel::Value::Null => Ok(None),
@@ -312,11 +312,11 @@ fn failed(expression: &str, why: &Error) -> String {
 
 /// Evaluates match conditions within their own budget; reports whether all are true. One that is false wins over those
 /// that fail.
-pub fn hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, String> {
+pub fn conditions_hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, String> {
     scope.spend_from(cel::MATCH_CONDITIONS_BUDGET);
     let mut failures = Vec::new();
     for condition in conditions {
-        match scope.judge(crate::access::tree::text(condition, "/expression")) {
+        match scope.evaluate_bool(crate::access::tree::text(condition, "/expression")) {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(why) => failures.push(why),
@@ -364,12 +364,12 @@ mod tests {
             ("object.spec.replicas", Err(())),
             ("object.spec.(", Err(())),
         ] {
-            assert_eq!(scope.judge(expression).map_err(drop), want, "{expression}");
+            assert_eq!(scope.evaluate_bool(expression).map_err(drop), want, "{expression}");
         }
-        let text = scope.text("'too many: ' + string(object.spec.replicas)", Wanted::Text);
+        let text = scope.text("'too many: ' + string(object.spec.replicas)", ResultType::Text);
         assert_eq!(text, Ok(Some("too many: 3".into())));
         assert_eq!(
-            scope.judge("variables.broken == 1"),
+            scope.evaluate_bool("variables.broken == 1"),
             Err("expression 'variables.broken == 1' resulted in error: composited variable \"broken\" fails to evaluate: no such key: nope".into())
         );
     }
@@ -380,13 +380,13 @@ mod tests {
         let mut scope = Scope::new(POLICY, &[("object", &object)]);
         let once = "object.list.all(a, object.list.all(b, a + b >= 0))";
         assert_eq!(
-            scope.judge(once),
+            scope.evaluate_bool(once),
             Err(format!("expression '{once}' resulted in error: operation cancelled: actual cost limit exceeded"))
         );
         for _ in 0..8 {
-            assert!(scope.judge(once).is_err());
+            assert!(scope.evaluate_bool(once).is_err());
         }
-        assert_eq!(scope.judge(once), Err(EXHAUSTED.to_owned()));
+        assert_eq!(scope.evaluate_bool(once), Err(EXHAUSTED.to_owned()));
     }
 
     #[test]
@@ -414,19 +414,21 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(problem(POLICY, expression, Wanted::Bool).as_deref(), want, "{expression}");
+            assert_eq!(problem(POLICY, expression, ResultType::Bool).as_deref(), want, "{expression}");
         }
-        assert_eq!(problem(Dialect::Claims, "claims.sub.startsWith('a')", Wanted::Bool), None);
-        assert_eq!(problem(Dialect::Claims, "dyn(claims.l).all(x, x == claims.a.b[0])", Wanted::Bool), None);
+        assert_eq!(problem(Dialect::Claims, "claims.sub.startsWith('a')", ResultType::Bool), None);
+        assert_eq!(problem(Dialect::Claims, "dyn(claims.l).all(x, x == claims.a.b[0])", ResultType::Bool), None);
         assert!(
-            problem(Dialect::Claims, "claims.l.all(x, x == '')", Wanted::Bool)
+            problem(Dialect::Claims, "claims.l.all(x, x == '')", ResultType::Bool)
                 .is_some_and(|p| p.contains("expression of type 'any' cannot be range of a comprehension"))
         );
-        assert_eq!(problem(Dialect::User, "!user.username.startsWith('system:')", Wanted::Bool), None);
-        assert!(problem(Dialect::User, "user.name == ''", Wanted::Bool).is_some_and(|p| p.contains("undefined field")));
-        assert_eq!(problem(Dialect::Review, "request.resourceAttributes.verb == 'get'", Wanted::Bool), None);
+        assert_eq!(problem(Dialect::User, "!user.username.startsWith('system:')", ResultType::Bool), None);
+        assert!(
+            problem(Dialect::User, "user.name == ''", ResultType::Bool).is_some_and(|p| p.contains("undefined field"))
+        );
+        assert_eq!(problem(Dialect::Review, "request.resourceAttributes.verb == 'get'", ResultType::Bool), None);
         let patches = "[JSONPatch{op: 'add', path: '/a', value: 1}]";
-        assert_eq!(problem(Dialect::Mutation { params: true }, patches, Wanted::Patches), None);
-        assert_eq!(problem(Dialect::Mutation { params: true }, "Object{}", Wanted::Object), None);
+        assert_eq!(problem(Dialect::Mutation { params: true }, patches, ResultType::Patches), None);
+        assert_eq!(problem(Dialect::Mutation { params: true }, "Object{}", ResultType::Object), None);
     }
 }

@@ -342,19 +342,19 @@ async fn caches_that_differ_from_etcd_are_read_anew() {
     let servers = vec![format!("http://127.0.0.1:{}", c.etcd_port())];
     let options = storage::Options { servers, prefix: "/registry".to_owned(), ..storage::Options::default() };
     let store = storage::Store::connect(&options).await.expect("etcd");
-    let (hub, asks) = cache::Hub::new(store, 1 << 20, storage::Caching::default());
+    let (caches, asks) = cache::CacheRegistry::new(store, 1 << 20, storage::Caching::default());
     let followers: Vec<_> =
-        asks.into_iter().enumerate().map(|(i, asks)| tokio::spawn(hub.clone().run(i, asks))).collect();
+        asks.into_iter().enumerate().map(|(i, asks)| tokio::spawn(caches.clone().run(i, asks))).collect();
     let row = registry::builtin("", "configmaps").expect("a row");
-    let cacher = hub.cacher(&row);
+    let cacher = caches.cacher(&row);
     cacher.wait_ready().await;
     let (all, sequence) = (cacher.len(), cacher.sequence());
-    hub.check().await;
+    caches.check().await;
     assert_eq!(cacher.sequence(), sequence, "what is the same is left alone");
 
     cacher.delete("default/a", cacher.revision());
     assert_eq!(cacher.len(), all - 1);
-    hub.check().await;
+    caches.check().await;
     cacher.wait_ready().await;
     assert_eq!(cacher.len(), all);
     assert!(cacher.get("default/a").is_some());

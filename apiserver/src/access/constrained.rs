@@ -1,8 +1,8 @@
 //! Constrained impersonation, behind `ConstrainedImpersonation`: the right to act as somebody says for which requests.
 //!
-//! There are several modes, by whom is asked for. In each the real user must be allowed `impersonate-on:<mode>:<verb>` on
-//! what the request is about, and `impersonate:<mode>` on every part of the other user. Older rights to impersonate go
-//! on, as the last mode. Which mode led to something is remembered by user, so that it is tried first.
+//! There are several modes, by whom is asked for. In each the real user must be allowed `impersonate-on:<mode>:<verb>`
+//! on what the request is about, and `impersonate:<mode>` on every part of the other user. Older rights to impersonate
+//! go on, as the last mode. Which mode led to something is remembered by user, so that it is tried first.
 //!
 //! What a mode asks is a list ([`plan`]); only [`Modes::settle`] asks.
 
@@ -15,7 +15,7 @@ use shared::authz::Attributes;
 use shared::status::field::{Path, aggregate};
 use shared::status::{Status, go_quote};
 
-use super::impersonation::{AUTHENTICATION, Wish, service_account};
+use super::impersonation::{AUTHENTICATION, ImpersonationRequest, service_account};
 use super::{Access, deny};
 use crate::validation::domain_path;
 
@@ -84,7 +84,7 @@ impl Mode {
     }
 
     /// Reports whether the mode applies to such an impersonation by such a user.
-    fn takes(self, wish: &Wish, user: &UserInfo) -> bool {
+    fn takes(self, wish: &ImpersonationRequest, user: &UserInfo) -> bool {
         let bare = wish.uid.is_empty() && wish.groups.is_empty() && wish.extra.is_empty();
         let (node, account) = (node(&wish.name), service_account(&wish.name));
         let here = || user.extra.get(NODE_NAME).map(Vec::as_slice);
@@ -101,7 +101,7 @@ impl Mode {
     }
 
     /// The user asked for.
-    fn user(self, wish: &Wish) -> UserInfo {
+    fn user(self, wish: &ImpersonationRequest) -> UserInfo {
         let mut wish = wish.clone();
         if matches!(self, Self::AssociatedNode | Self::ArbitraryNode) {
             wish.groups = vec![NODES.to_owned()];
@@ -111,7 +111,7 @@ impl Mode {
 }
 
 /// Plans the checks of an impersonation in a mode; `None` where the mode does not apply.
-fn plan(mode: Mode, wish: &Wish, request: &Attributes) -> Option<Vec<Step>> {
+fn plan(mode: Mode, wish: &ImpersonationRequest, request: &Attributes) -> Option<Vec<Step>> {
     if !mode.takes(wish, &request.user) {
         return None;
     }
@@ -121,7 +121,7 @@ fn plan(mode: Mode, wish: &Wish, request: &Attributes) -> Option<Vec<Step>> {
         let keys = request.user.extra.keys().cloned().collect();
         request.user.extra = BTreeMap::from([(NODE_KEYS.to_owned(), keys)]);
     }
-    let parts = Parts { mode, wish, user: &request.user };
+    let parts = ImpersonationChecks { mode, wish, user: &request.user };
     let mut steps = vec![Step::one(parts.name())];
     steps.extend(parts.uid());
     steps.extend(parts.groups());
@@ -134,13 +134,13 @@ fn plan(mode: Mode, wish: &Wish, request: &Attributes) -> Option<Vec<Step>> {
 }
 
 /// Builds the checks of the parts of the impersonated user.
-struct Parts<'a> {
+struct ImpersonationChecks<'a> {
     mode: Mode,
-    wish: &'a Wish,
+    wish: &'a ImpersonationRequest,
     user: &'a UserInfo,
 }
 
-impl Parts<'_> {
+impl ImpersonationChecks<'_> {
     fn about(&self, group: &str, resource: &str, name: &str) -> Attributes {
         Attributes {
             user: self.user.clone(),
@@ -231,8 +231,8 @@ fn unfit(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
 }
 
 /// Reads the headers; an error when parts of a user are asked for without a user.
-pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
-    let wish = Wish::read(headers);
+pub(super) fn requested(headers: &dyn Headers) -> Result<Option<ImpersonationRequest>, Status> {
+    let wish = ImpersonationRequest::read(headers);
     if !wish.name.is_empty() {
         return Ok(Some(wish));
     }
@@ -243,7 +243,7 @@ pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
 }
 
 /// Formats the struct as Go's `%#v` does.
-fn shown(wish: &Wish) -> String {
+fn shown(wish: &ImpersonationRequest) -> String {
     let list = |items: &[String]| {
         let items: Vec<String> = items.iter().map(|item| go_quote(item)).collect();
         format!("[]string{{{}}}", items.join(", "))
@@ -264,10 +264,10 @@ pub(super) struct Modes(Mutex<HashMap<String, Mode>>);
 
 impl Modes {
     /// Authorizes the impersonation; returns the impersonated user and the constraint for the audit log.
-    pub(super) async fn settle(
+    pub(super) async fn authorize(
         &self,
         access: &Access,
-        wish: &Wish,
+        wish: &ImpersonationRequest,
         request: &Attributes,
     ) -> Result<(UserInfo, &'static str), Status> {
         let last = self.0.lock().get(&request.user.name).copied();
@@ -275,7 +275,7 @@ impl Modes {
         let mut refused = None;
         for mode in last.into_iter().chain(others) {
             let Some(steps) = plan(mode, wish, request) else { continue };
-            match ask(access, steps).await {
+            match check_all(access, steps).await {
                 Ok(()) => {
                     self.remember(&request.user.name, mode);
                     return Ok((mode.user(wish), mode.constraint()));
@@ -295,7 +295,7 @@ impl Modes {
     }
 }
 
-async fn ask(access: &Access, steps: Vec<Step>) -> Result<(), Status> {
+async fn check_all(access: &Access, steps: Vec<Step>) -> Result<(), Status> {
     for step in steps {
         match step {
             Step::Ask(each, all) => {
@@ -336,9 +336,14 @@ mod tests {
         UserInfo { name: name.to_owned(), extra, ..UserInfo::default() }
     }
 
-    fn wish(name: &str, groups: &[&str], extra: &[(&str, &str)]) -> Wish {
+    fn wish(name: &str, groups: &[&str], extra: &[(&str, &str)]) -> ImpersonationRequest {
         let UserInfo { name, extra, .. } = user(name, extra);
-        Wish { name, uid: String::new(), groups: groups.iter().map(|g| (*g).to_owned()).collect(), extra }
+        ImpersonationRequest {
+            name,
+            uid: String::new(),
+            groups: groups.iter().map(|g| (*g).to_owned()).collect(),
+            extra,
+        }
     }
 
     fn request(user: UserInfo) -> Attributes {
@@ -354,7 +359,7 @@ mod tests {
     }
 
     /// Lists the checks of a mode in short.
-    fn asked(mode: Mode, wish: &Wish, user: UserInfo) -> Option<Vec<String>> {
+    fn asked(mode: Mode, wish: &ImpersonationRequest, user: UserInfo) -> Option<Vec<String>> {
         let line = |q: &Attributes| {
             format!("{} {}/{}/{} {}/{}", q.verb, q.api_group, q.resource, q.subresource, q.namespace, q.name)
         };

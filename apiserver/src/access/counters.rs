@@ -7,7 +7,7 @@ use shared::authn::{AuthnError, Identity};
 use shared::authz::Decision;
 use shared::metrics;
 
-use crate::authz::Verdict;
+use crate::authz::AuthorizerResult;
 
 /// A count and a duration of one outcome: looked up once.
 struct Outcome {
@@ -115,7 +115,7 @@ impl Counters {
         }
     }
 
-    pub(super) fn authorized(&self, verdict: &Verdict, since: Instant) {
+    pub(super) fn authorized(&self, verdict: &AuthorizerResult, since: Instant) {
         let outcome = match (verdict.decision, &verdict.error) {
             (Decision::Allow, _) => &self.allowed,
             (_, Some(_)) => &self.failed,

@@ -16,8 +16,8 @@ fn stamp(path: &str) -> Option<(SystemTime, u64)> {
     Some((found.modified().ok()?, found.len()))
 }
 
-/// Hands over the new content whenever it differs from what was `known`, until the shutdown. `changed` says whether it is
-/// done with it; if not, it is to have it again.
+/// Hands over the new content whenever it differs from what was `known`, until the shutdown. `changed` says whether it
+/// is done with it; if not, it is to have it again.
 pub(super) async fn follow(
     path: String,
     mut known: Vec<u8>,
@@ -49,7 +49,9 @@ pub(super) async fn follow(
                 }
             }
             // It may be in the middle of being replaced.
-            Err(error) => tracing::warn!(path, %error, "Failed to read configuration file, keeping the previous content"),
+            Err(error) => {
+                tracing::warn!(path, %error, "Failed to read configuration file, keeping the previous content")
+            }
         }
     }
 }

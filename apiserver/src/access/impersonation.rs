@@ -14,7 +14,7 @@ pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// Impersonation that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct ImpersonationRequest {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) groups: Vec<String>,
@@ -28,8 +28,8 @@ pub(crate) fn service_account(user: &str) -> Option<(&str, &str)> {
 }
 
 /// Reads the headers; an error when parts of a user are asked for without a user.
-pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
-    let wish = Wish::read(headers);
+pub(super) fn requested(headers: &dyn Headers) -> Result<Option<ImpersonationRequest>, Status> {
+    let wish = ImpersonationRequest::read(headers);
     if !wish.name.is_empty() {
         return Ok(Some(wish));
     }
@@ -40,7 +40,7 @@ pub(super) fn requested(headers: &dyn Headers) -> Result<Option<Wish>, Status> {
     Err(Status::bad_request(&format!("requested [{}] without impersonating a user", parts.join(" "))))
 }
 
-impl Wish {
+impl ImpersonationRequest {
     /// Reads the impersonation headers.
     pub(super) fn read(headers: &dyn Headers) -> Self {
         let one = |name: &str| headers.all(name).first().map(|v| v.clone().into_owned()).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Wish {
 mod tests {
     use super::*;
 
-    fn wish(pairs: &[(&'static str, &'static str)]) -> Result<Option<Wish>, Status> {
+    fn wish(pairs: &[(&'static str, &'static str)]) -> Result<Option<ImpersonationRequest>, Status> {
         let mut headers = http::HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, http::HeaderValue::from_static(value));

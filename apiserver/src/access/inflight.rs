@@ -7,7 +7,7 @@ use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::status::Status;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::gate::TRY_AGAIN;
+use super::concurrency::TRY_AGAIN;
 use crate::api::RequestInfo;
 
 /// Seconds to stay away.

@@ -4,11 +4,11 @@
 //! Answers for upstream's filter chain (authentication, impersonation, max-in-flight, authorisation) and for the
 //! review resources, which ask the same parties. Nothing here reads a body or writes a response.
 
+mod concurrency;
 mod constrained;
 mod counters;
 pub mod deny;
 mod files;
-mod gate;
 pub mod identity;
 mod impersonation;
 mod inflight;
@@ -28,13 +28,13 @@ use shared::authz::Attributes;
 use shared::status::Status;
 use shared::traces::{self, Kind};
 
+pub use concurrency::{ConcurrencyLimiter, Permit, is_long_running};
 use counters::Counters;
-pub use gate::{Gate, Permit, is_long_running};
 pub use inflight::Limits;
 pub use reviews::Reviews;
 pub use setup::Error;
 
-use crate::api::{RequestInfo, TokenIssuer, Virtual};
+use crate::api::{RequestInfo, TokenIssuer, VirtualResources};
 use crate::authz::Authorization;
 use crate::flowcontrol::Classified;
 use crate::serve::spans::FILTERS;
@@ -57,7 +57,7 @@ pub struct Head<'a> {
 
 /// The way is free.
 #[derive(Debug)]
-pub struct Pass {
+pub struct Authorized {
     /// User to act as.
     pub user: UserInfo,
     /// Held until the response is written; none for requests that take as long as the client likes.
@@ -66,7 +66,7 @@ pub struct Pass {
 
 /// Findings of the filters for the audit log; filled in whether the request gets through or not.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct FilterFindings {
     /// Impersonated user.
     pub impersonated: Option<UserInfo>,
     /// The verb of constrained impersonation that he was allowed it by.
@@ -79,7 +79,7 @@ pub struct Notes {
 
 /// The way is barred.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum AccessError {
     /// With an API object that says why.
     Status(Box<Status>),
     /// The authorisers failed: plain text with code 500, as upstream has it.
@@ -88,9 +88,9 @@ pub enum Refusal {
     Throttled(Box<Status>),
 }
 
-impl From<Status> for Refusal {
+impl From<Status> for AccessError {
     fn from(status: Status) -> Self {
-        Refusal::Status(Box::new(status))
+        AccessError::Status(Box::new(status))
     }
 }
 
@@ -104,10 +104,10 @@ async fn spanned<F: Future>(step: &'static str, work: Pin<&mut F>) -> F::Output 
 pub struct Access {
     authenticator: Arc<dyn Authenticator>,
     authorization: Arc<Authorization>,
-    gate: Gate,
+    limiter: ConcurrencyLimiter,
     accounts: Arc<ServiceAccounts>,
     issuer: Arc<dyn TokenIssuer>,
-    reviews: Arc<dyn Virtual>,
+    reviews: Arc<dyn VirtualResources>,
     counters: Counters,
     rbac: bool,
     /// `ConstrainedImpersonation`
@@ -137,17 +137,22 @@ impl Access {
 
     /// Takes a request of a known user through the rest of the chain: `400`, `429` or `403` when it does not get
     /// through.
-    pub async fn admit(&self, head: &Head<'_>, user: UserInfo, notes: &mut Notes) -> Result<Pass, Refusal> {
+    pub async fn admit(
+        &self,
+        head: &Head<'_>,
+        user: UserInfo,
+        notes: &mut FilterFindings,
+    ) -> Result<Authorized, AccessError> {
         let filters = &self.counters.filters;
         let mut begun = Instant::now();
         let mut step = || std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
         let user = spanned("impersonation", pin!(self.acting(head, user, notes))).await?;
         filters.impersonation.observe(step());
-        let permit = match spanned("priorityandfairness", pin!(self.gate.enter(head, &user))).await {
+        let permit = match spanned("priorityandfairness", pin!(self.limiter.enter(head, &user))).await {
             Ok(permit) => permit,
             Err(full) => {
                 notes.classified = full.classified;
-                return Err(Refusal::Throttled(Box::new(full.status)));
+                return Err(AccessError::Throttled(Box::new(full.status)));
             }
         };
         filters.fairness.observe(step());
@@ -161,11 +166,11 @@ impl Access {
         if verdict.is_allowed() {
             note(DECISION, "allow");
             note(REASON, &verdict.reason);
-            return Ok(Pass { user, permit });
+            return Ok(Authorized { user, permit });
         }
         if let Some(error) = verdict.error {
             note(REASON, "internal error");
-            return Err(Refusal::Failure(error));
+            return Err(AccessError::Failure(error));
         }
         note(DECISION, "forbid");
         note(REASON, &verdict.reason);
@@ -173,11 +178,11 @@ impl Access {
     }
 
     /// Resolves impersonation: returns the user that a user acts as.
-    async fn acting(&self, head: &Head<'_>, user: UserInfo, notes: &mut Notes) -> Result<UserInfo, Status> {
+    async fn acting(&self, head: &Head<'_>, user: UserInfo, notes: &mut FilterFindings) -> Result<UserInfo, Status> {
         let other = match &self.modes {
             Some(modes) => {
                 let Some(wish) = constrained::requested(head.headers)? else { return Ok(user) };
-                let (other, constraint) = modes.settle(self, &wish, &attributes(head, &user)).await?;
+                let (other, constraint) = modes.authorize(self, &wish, &attributes(head, &user)).await?;
                 notes.constraint = constraint;
                 other
             }
@@ -211,8 +216,8 @@ impl Access {
     }
 
     /// Concurrency limits of requests.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    pub fn limiter(&self) -> &ConcurrencyLimiter {
+        &self.limiter
     }
 
     /// The authorisers.
@@ -231,7 +236,7 @@ impl Access {
     }
 
     /// Answers the review resources.
-    pub fn virtuals(&self) -> Arc<dyn Virtual> {
+    pub fn virtuals(&self) -> Arc<dyn VirtualResources> {
         self.reviews.clone()
     }
 

@@ -11,7 +11,7 @@ use shared::status::{Status, field};
 
 use super::reviews_sar::{self, Spec};
 use super::tree;
-use crate::api::Virtual;
+use crate::api::VirtualResources;
 use crate::authn::Tokens;
 use crate::authz::Authorization;
 use crate::authz::rbac::Rule;
@@ -29,7 +29,7 @@ pub struct Reviews {
 }
 
 #[async_trait]
-impl Virtual for Reviews {
+impl VirtualResources for Reviews {
     async fn create(
         &self,
         user: &UserInfo,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::constrained::Modes;
 use super::counters::Counters;
-use super::{Access, Gate, Limits, Reviews, files};
+use super::{Access, ConcurrencyLimiter, Limits, Reviews, files};
 use crate::admission;
 use crate::api::Context;
 use crate::authn::{
@@ -20,7 +20,7 @@ use crate::authn::{
 use crate::authz::config::{self, ConfigError, Configured};
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
-use crate::egress::To;
+use crate::egress::NetworkContext;
 use crate::flowcontrol::FlowControl;
 use crate::reloads::{Reloads, hashed};
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
@@ -150,7 +150,9 @@ fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
         let changed = async move |_: &[u8]| {
             match accounts.reload() {
                 Ok(()) => tracing::info!(path = shown, "Loaded new service account keys"),
-                Err(error) => tracing::error!(path = shown, %error, "Failed to load service account keys, keeping the previous ones"),
+                Err(error) => {
+                    tracing::error!(path = shown, %error, "Failed to load service account keys, keeping the previous ones")
+                }
             }
             true
         };
@@ -200,7 +202,7 @@ fn issuers(
     };
     let issuers = start(configured.issuers.clone()).map_err(Error::Authentication)?;
     let issuers = Arc::new(Jwt::new(issuers));
-    let egress = jwt::config::Terms::from_flags(&cx.flags, own).egress;
+    let egress = jwt::config::ConfigConditions::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
     let reloads = Reloads::new("authentication", "BETA");
     let content = std::fs::read(&path).unwrap_or_default();
@@ -219,7 +221,7 @@ fn issuers(
                 reloads.failure();
                 forever
             };
-            let fresh = match jwt::config::load(content, jwt::config::Terms { own: &own, egress }) {
+            let fresh = match jwt::config::load(content, jwt::config::ConfigConditions { own: &own, egress }) {
                 Ok(fresh) if fresh.anonymous == configured.anonymous => fresh,
                 Ok(_) => return refused("anonymous: Forbidden: changed from initial configuration file", true),
                 Err(error) => return refused(&error, true),
@@ -263,8 +265,9 @@ async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<
             "unsupported webhook authenticator version {version:?}, supported versions are v1, v1beta1"
         )));
     }
-    let remote =
-        Remote::from_kubeconfig(&path, cx.egress.proxied(To::ControlPlane)).await.map_err(|e| bad(e.to_string()))?;
+    let remote = Remote::from_kubeconfig(&path, cx.egress.proxied(NetworkContext::ControlPlane))
+        .await
+        .map_err(|e| bad(e.to_string()))?;
     let ttl = cx.flags.duration("authentication-token-webhook-cache-ttl");
     let webhook = TokenWebhook::new(remote, version, audiences.to_vec());
     Ok(Some(Arc::new(Cached::new(webhook, ttl, ttl))))
@@ -272,11 +275,11 @@ async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<
 
 /// The authorisers, and the task that follows their configuration file.
 async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Authorization>, Error> {
-    let parts = config::Parts {
+    let parts = config::AuthorizerDeps {
         reader: cx.reader.clone(),
         node_rules: bootstrap::node_rules(&cx.flags.feature_gates()),
         policy_file: cx.flags.string("authorization-policy-file"),
-        dialer: cx.egress.proxied(To::ControlPlane),
+        dialer: cx.egress.proxied(NetworkContext::ControlPlane),
     };
     let authorization = Arc::new(config::build(configured, &parts).await?);
     let path = cx.flags.string("authorization-config");
@@ -317,19 +320,24 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
 }
 
 /// Flow control, or limits alone.
-fn gate(cx: &Context) -> Result<Gate, Error> {
+fn gate(cx: &Context) -> Result<ConcurrencyLimiter, Error> {
     let (reading, changing) =
         (cx.flags.integer("max-requests-inflight"), cx.flags.integer("max-mutating-requests-inflight"));
     if !cx.flags.boolean("enable-priority-and-fairness") {
         let places = |n: i64| usize::try_from(n).unwrap_or(0);
-        return Ok(Gate::Counted(Limits::new(places(reading), places(changing))));
+        return Ok(ConcurrencyLimiter::Counted(Limits::new(places(reading), places(changing))));
     }
     let total = u32::try_from(reading.saturating_add(changing)).unwrap_or(0);
     if total == 0 {
         return Err(Error::NoSeats(reading, changing));
     }
     let timeout = cx.flags.duration("request-timeout");
-    Ok(Gate::Fair(FlowControl::new(total, timeout, cx.reader.clone(), cx.flags.enabled("SizeBasedListCostEstimate"))))
+    Ok(ConcurrencyLimiter::Fair(FlowControl::new(
+        total,
+        timeout,
+        cx.reader.clone(),
+        cx.flags.enabled("SizeBasedListCostEstimate"),
+    )))
 }
 
 impl Access {
@@ -377,7 +385,7 @@ impl Access {
         Ok(Arc::new(Self {
             authenticator: authenticator(cx, &tokens, anonymous)?,
             authorization,
-            gate: gate(cx)?,
+            limiter: gate(cx)?,
             accounts,
             issuer: Arc::new(issuer),
             reviews: Arc::new(reviews),

@@ -40,7 +40,12 @@ fn access() -> Access {
             paths: Vec::new(),
         }),
         authorization,
-        gate: Gate::Fair(FlowControl::new(8, std::time::Duration::from_secs(60), cluster.clone(), true)),
+        limiter: ConcurrencyLimiter::Fair(FlowControl::new(
+            8,
+            std::time::Duration::from_secs(60),
+            cluster.clone(),
+            true,
+        )),
         accounts,
         issuer: Arc::new(issuer),
         reviews: Arc::new(reviews),
@@ -74,7 +79,7 @@ async fn send(info: &RequestInfo, headers: &[(&'static str, &'static str)]) -> R
     let head = Head { method: "GET", query: "", headers: &map, certificates: &[], info };
     let access = access();
     let user = access.authenticate(&head).await.map_err(|s| (s.code, s.message))?;
-    let mut notes = Notes::default();
+    let mut notes = FilterFindings::default();
     let passed = access.admit(&head, user, &mut notes).await;
     let decision = notes.annotations.get("authorization.k8s.io/decision").map(String::as_str);
     match passed {
@@ -82,12 +87,12 @@ async fn send(info: &RequestInfo, headers: &[(&'static str, &'static str)]) -> R
             assert_eq!(decision, Some("allow"));
             Ok(pass.user.name)
         }
-        Err(Refusal::Status(s)) => {
+        Err(AccessError::Status(s)) => {
             assert_ne!(decision, Some("allow"));
             Err((s.code, s.message))
         }
-        Err(Refusal::Failure(text)) => Err((500, text)),
-        Err(Refusal::Throttled(s)) => Err((s.code, s.message)),
+        Err(AccessError::Failure(text)) => Err((500, text)),
+        Err(AccessError::Throttled(s)) => Err((s.code, s.message)),
     }
 }
 

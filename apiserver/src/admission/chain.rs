@@ -8,7 +8,7 @@ use shared::authn::SYSTEM_MASTERS;
 use shared::status::Status;
 
 use super::configuration::Configurations;
-use super::plugins::{Declaration, Deps, PLUGINS, Parts};
+use super::plugins::{Declaration, Deps, PLUGINS, PluginDeps};
 use super::policies;
 use super::{Attributes, Error, Operation, Shared, measure};
 use crate::access::tree;
@@ -60,7 +60,7 @@ impl Chain {
             enable = exactly;
         }
         let configurations = Configurations::read(&deps.flags.string("admission-control-config-file"))?;
-        let parts = Parts::new(deps, &configurations);
+        let parts = PluginDeps::new(deps, &configurations);
         let mut plugins = Vec::new();
         for declaration in enabled(&enable, &disable)? {
             plugins.push((declaration, declaration.make(&parts)?));

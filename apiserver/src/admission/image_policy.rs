@@ -72,7 +72,7 @@ impl ImagePolicyWebhook {
         })
     }
 
-    async fn ask(&self, spec: &Value) -> Result<Value, String> {
+    async fn review(&self, spec: &Value) -> Result<Value, String> {
         let key = spec.to_string();
         if let Some((until, status)) = self.known.lock().get(&key)
             && *until > Instant::now()
@@ -148,7 +148,7 @@ impl Plugin for ImagePolicyWebhook {
         if a.operation == Operation::Update && a.old_object.is_some_and(|old| images(old) == images(pod)) {
             return Ok(());
         }
-        let asked = self.ask(&spec(pod, a.namespace)).await;
+        let asked = self.review(&spec(pod, a.namespace)).await;
         let status = match asked {
             Ok(status) => status,
             Err(why) if self.fails_open => {

@@ -13,7 +13,7 @@ use crate::crd;
 use crate::registry::Rows;
 
 /// Request that is matched.
-pub(super) struct Scene<'a> {
+pub(super) struct MatchRequest<'a> {
     rows: &'a Rows,
     resource: &'a Row,
     /// Other versions of the resource, read when needed.
@@ -27,7 +27,7 @@ pub(super) struct Scene<'a> {
     namespace: Result<Option<Arc<Value>>, Status>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> MatchRequest<'a> {
     /// Of a write whose object whoever was asked last left as `object`, in a namespace.
     pub(super) fn of(
         a: &'a Attributes<'_>,
@@ -98,8 +98,8 @@ impl<'a> Scene<'a> {
     /// everything.
     ///
     /// # Errors
-    /// A selector makes no sense, or selects among namespaces and the request's is not known (`MatchNamespaceSelector`).
-    /// They count only for requests that rules cover.
+    /// A selector makes no sense, or selects among namespaces and the request's is not known
+    /// (`MatchNamespaceSelector`). They count only for requests that rules cover.
     pub(super) fn selected(&self, spec: &Value) -> Result<bool, Status> {
         let selector = |field: &str| {
             let found = spec.get(field).filter(|s| !s.is_null());

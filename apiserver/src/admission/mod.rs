@@ -5,7 +5,6 @@
 //! in-process [`Api`](crate::api::Api). A new one is a file and a line in [`plugins`].
 
 mod always;
-mod asker;
 mod certificates;
 mod chain;
 mod configuration;
@@ -30,6 +29,7 @@ mod pod_topology_labels;
 mod policies;
 mod priority;
 mod reinvocation;
+mod request_authorizer;
 mod resource_list;
 mod resource_quota;
 mod runtime_class;

@@ -20,9 +20,9 @@ const MOST_DOUBTED: usize = 100;
 
 /// Namespaces whose deletion went through here a moment ago: the cache may not have heard of it.
 #[derive(Default)]
-pub struct Doubted(Mutex<VecDeque<(String, Instant)>>);
+pub struct RecentlyDeleted(Mutex<VecDeque<(String, Instant)>>);
 
-impl Doubted {
+impl RecentlyDeleted {
     fn add(&self, name: &str, now: Instant) {
         let mut all = self.0.lock();
         all.retain(|(other, at)| other != name && now.duration_since(*at) < DOUBTED);
@@ -46,7 +46,7 @@ pub struct NamespaceLifecycle {
     /// Live reads, for a namespace that the cache has not heard of or may not have heard the latest of.
     pub api: Api,
     /// Namespaces that are asked for live.
-    pub doubted: Doubted,
+    pub doubted: RecentlyDeleted,
 }
 
 #[async_trait]
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn namespaces_are_doubted_for_a_while() {
-        let (doubted, now) = (Doubted::default(), Instant::now());
+        let (doubted, now) = (RecentlyDeleted::default(), Instant::now());
         doubted.add("a", now);
         doubted.add("b", now + Duration::from_secs(20));
         let at = |name: &str, seconds: u64| doubted.has(name, now + Duration::from_secs(seconds));

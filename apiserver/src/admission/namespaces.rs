@@ -7,8 +7,8 @@ use shared::status::Status;
 
 use crate::api::{Api, Reader};
 
-/// The namespace as the cache has it, or as it is stored where the cache has not heard of it yet: one that was just made,
-/// perhaps through another server.
+/// The namespace as the cache has it, or as it is stored where the cache has not heard of it yet: one that was just
+/// made, perhaps through another server.
 ///
 /// # Errors
 /// There is none of that name, or it cannot be read.

@@ -3,14 +3,14 @@
 use shared::status::Status;
 use shared::types::MIRROR;
 
-use super::node_restriction::{NodeRestriction, Verdict};
+use super::node_restriction::{CheckResult, NodeRestriction};
 use super::{Attributes, NOTHING, Operation};
 use crate::access::tree;
 
 impl NodeRestriction {
     /// Nodes ask for certificates of their own pods, as what they are. What a late cache may have caused is no verdict:
     /// asking again may help.
-    pub(super) async fn pod_certificate(&self, a: &Attributes<'_>, node: &str) -> Result<Verdict, Status> {
+    pub(super) async fn pod_certificate(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
         if a.operation != Operation::Create {
             return Ok(Err("unexpected operation".to_owned()));
         }

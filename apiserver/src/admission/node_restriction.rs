@@ -34,7 +34,7 @@ pub struct NodeRestriction {
     pub requests: bool,
 }
 
-pub(super) type Verdict = Result<(), String>;
+pub(super) type CheckResult = Result<(), String>;
 
 #[async_trait]
 impl Plugin for NodeRestriction {
@@ -71,7 +71,7 @@ impl Plugin for NodeRestriction {
     }
 }
 
-fn own_node(a: &Attributes<'_>, node: &str) -> Verdict {
+fn own_node(a: &Attributes<'_>, node: &str) -> CheckResult {
     let object = a.object().unwrap_or(NOTHING);
     let mut name = a.name;
     if a.operation == Operation::Create {
@@ -128,7 +128,7 @@ fn may_set(label: &str) -> bool {
     !kubernetes || KUBELET_LABELS.contains(&label) || KUBELET_NAMESPACES.iter().any(|n| within(n))
 }
 
-fn pod_status(a: &Attributes<'_>, node: &str) -> Verdict {
+fn pod_status(a: &Attributes<'_>, node: &str) -> CheckResult {
     if a.operation != Operation::Update {
         return Err(format!("unexpected operation {:?}", a.operation.as_str()));
     }
@@ -146,7 +146,7 @@ fn pod_status(a: &Attributes<'_>, node: &str) -> Verdict {
     Ok(())
 }
 
-fn claim_status(a: &Attributes<'_>, node: &str) -> Verdict {
+fn claim_status(a: &Attributes<'_>, node: &str) -> CheckResult {
     if a.operation != Operation::Update {
         return Err(format!("unexpected operation {:?}", a.operation.as_str()));
     }
@@ -169,19 +169,19 @@ fn claim_status(a: &Attributes<'_>, node: &str) -> Verdict {
     Err(format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions"))
 }
 
-fn same_name(a: &Attributes<'_>, node: &str, text: &str) -> Verdict {
+fn same_name(a: &Attributes<'_>, node: &str, text: &str) -> CheckResult {
     let name = if a.operation == Operation::Create { a.object().map_or("", tree::name) } else { a.name };
     if name == node { Ok(()) } else { Err(text.to_owned()) }
 }
 
-fn lease(a: &Attributes<'_>, node: &str) -> Verdict {
+fn lease(a: &Attributes<'_>, node: &str) -> CheckResult {
     if a.namespace != LEASES {
         return Err(format!("can only access leases in the {LEASES:?} system namespace"));
     }
     same_name(a, node, "can only access node lease with the same name as the requesting node")
 }
 
-fn slice(a: &Attributes<'_>, node: &str) -> Verdict {
+fn slice(a: &Attributes<'_>, node: &str) -> CheckResult {
     let of = |o: Option<&Value>| tree::text(o.unwrap_or(NOTHING), "/spec/nodeName").to_owned();
     match a.operation {
         Operation::Create if of(a.object()) != node => {
@@ -194,7 +194,7 @@ fn slice(a: &Attributes<'_>, node: &str) -> Verdict {
     }
 }
 
-fn signing_request(a: &Attributes<'_>, node: &str) -> Verdict {
+fn signing_request(a: &Attributes<'_>, node: &str) -> CheckResult {
     let request = a.object().unwrap_or(NOTHING);
     if !NODE_SIGNERS.contains(&tree::text(request, "/spec/signerName")) {
         return Ok(());
@@ -216,7 +216,7 @@ impl NodeRestriction {
         }
     }
 
-    async fn pod(&self, a: &Attributes<'_>, node: &str) -> Result<Verdict, Status> {
+    async fn pod(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
         match a.operation {
             Operation::Create => self.mirror_pod(a, node).await,
             Operation::Delete => {
@@ -236,7 +236,7 @@ impl NodeRestriction {
         }
     }
 
-    async fn mirror_pod(&self, a: &Attributes<'_>, node: &str) -> Result<Verdict, Status> {
+    async fn mirror_pod(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
         let pod = a.object().unwrap_or(NOTHING);
         if tree::annotation(pod, MIRROR).is_none() {
             return Ok(Err(format!(
@@ -259,7 +259,7 @@ impl NodeRestriction {
         Ok(leans_on(pod).map_or(Ok(()), |what| Err(format!("node {node:?} can not create pods that reference {what}"))))
     }
 
-    async fn eviction(&self, a: &Attributes<'_>, node: &str) -> Result<Verdict, Status> {
+    async fn eviction(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
         if a.operation != Operation::Create {
             return Ok(Err(format!("unexpected operation {}", a.operation.as_str())));
         }
@@ -274,7 +274,7 @@ impl NodeRestriction {
         Ok(Err(format!("node {node} can only evict pods with spec.nodeName set to itself")))
     }
 
-    async fn token(&self, a: &Attributes<'_>, node: &str) -> Result<Verdict, Status> {
+    async fn token(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
         let request = a.object().unwrap_or(NOTHING);
         let of = |f: &str| tree::text(request, &format!("/spec/boundObjectRef/{f}"));
         if (of("apiVersion"), of("kind")) != ("v1", "Pod") || of("name").is_empty() {
@@ -362,7 +362,7 @@ impl NodeRestriction {
     }
 }
 
-fn owners(pod: &Value, node: &str) -> Verdict {
+fn owners(pod: &Value, node: &str) -> CheckResult {
     let owner = match tree::list(pod, "/metadata/ownerReferences") {
         [] => return Ok(()),
         [one] => one,

@@ -17,7 +17,7 @@ use super::image_policy::ImagePolicyWebhook;
 use super::ingress_class::DefaultIngressClass;
 use super::limit_ranger::LimitRanger;
 use super::namespace_exists::{NamespaceAutoProvision, NamespaceExists};
-use super::namespace_lifecycle::{Doubted, NamespaceLifecycle};
+use super::namespace_lifecycle::{NamespaceLifecycle, RecentlyDeleted};
 use super::node_restriction::NodeRestriction;
 use super::owner_references::OwnerReferencesPermissionEnforcement;
 use super::pod_node_selector::PodNodeSelector;
@@ -32,7 +32,7 @@ use super::service_account::ServiceAccount;
 use super::service_external_ips::DenyServiceExternalIPs;
 use super::storage::{DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection};
 use super::taint_nodes_by_condition::TaintNodesByCondition;
-use super::webhooks::{Caller, Means, MutatingWebhooks, ValidatingWebhooks};
+use super::webhooks::{Caller, MutatingWebhooks, ValidatingWebhooks, WebhookDeps};
 use super::{Attributes, Error, Operation, Shared};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
@@ -58,13 +58,13 @@ pub struct Deps<'a> {
 }
 
 /// Arguments of the plugins' constructors.
-pub(super) struct Parts<'a> {
+pub(super) struct PluginDeps<'a> {
     deps: &'a Deps<'a>,
     caller: Arc<Caller>,
     configurations: &'a Configurations,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PluginDeps<'a> {
     pub(super) fn new(deps: &'a Deps<'a>, configurations: &'a Configurations) -> Self {
         let direct = deps.flags.boolean("enable-aggregator-routing");
         let (tasks, answered) = (deps.tasks.clone(), deps.answered.clone());
@@ -89,8 +89,8 @@ impl<'a> Parts<'a> {
     }
 
     /// Dependencies of webhook calls.
-    fn means(&self) -> Means {
-        Means {
+    fn means(&self) -> WebhookDeps {
+        WebhookDeps {
             reader: self.reader(),
             rows: self.rows(),
             authorization: self.authorization(),
@@ -124,7 +124,7 @@ pub(super) struct Declaration {
     resources: &'static [(&'static str, &'static str)],
     /// Resources that the plugin reads: a cache that is not filled yet must not look like "no limits".
     pub(super) reads: &'static [(&'static str, &'static str)],
-    make: fn(&Parts<'_>) -> Result<Shared, Error>,
+    make: fn(&PluginDeps<'_>) -> Result<Shared, Error>,
 }
 
 impl Declaration {
@@ -136,7 +136,7 @@ impl Declaration {
         self.phase != Phase::Mutates
     }
 
-    pub(super) fn make(&self, parts: &Parts<'_>) -> Result<Shared, Error> {
+    pub(super) fn make(&self, parts: &PluginDeps<'_>) -> Result<Shared, Error> {
         (self.make)(parts)
     }
 
@@ -171,7 +171,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Ok(Arc::new(NamespaceAutoProvision { reader: p.reader(), api: p.api() }))
     }),
     row("NamespaceLifecycle", true, Mutates, CHANGES, EVERYTHING, &[], |p| {
-        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api(), doubted: Doubted::default() }))
+        Ok(Arc::new(NamespaceLifecycle { reader: p.reader(), api: p.api(), doubted: RecentlyDeleted::default() }))
     }),
     row("NamespaceExists", false, Validates, CHANGES, EVERYTHING, &[], |p| {
         Ok(Arc::new(NamespaceExists { reader: p.reader(), api: p.api() }))
@@ -385,7 +385,7 @@ const fn row(
     operations: &'static [Operation],
     resources: &'static [(&'static str, &'static str)],
     reads: &'static [(&'static str, &'static str)],
-    make: fn(&Parts<'_>) -> Result<Shared, Error>,
+    make: fn(&PluginDeps<'_>) -> Result<Shared, Error>,
 ) -> Declaration {
     Declaration { name, on, phase, operations, resources, reads, make }
 }

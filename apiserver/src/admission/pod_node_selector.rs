@@ -1,5 +1,5 @@
-//! PodNodeSelector: a namespace's annotation (or the cluster's default) adds to, and must not clash with, its pods' node
-//! selectors; the configuration says which labels a namespace's pods may select by.
+//! PodNodeSelector: a namespace's annotation (or the cluster's default) adds to, and must not clash with, its pods'
+//! node selectors; the configuration says which labels a namespace's pods may select by.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl PodNodeSelector {
         Self { reader, api, configured }
     }
 
-    async fn wanted(&self, namespace: &str) -> Result<Labels, Status> {
+    async fn namespace_selector(&self, namespace: &str) -> Result<Labels, Status> {
         let object = namespaces::find(self.reader.as_ref(), &self.api, namespace).await?;
         Ok(match tree::annotation(&object, ANNOTATION) {
             Some(text) => labels(text),
@@ -48,7 +48,7 @@ impl PodNodeSelector {
         })
     }
 
-    fn judge(&self, a: &Attributes<'_>) -> Result<(), Status> {
+    fn validate_selector(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let Some(allowed) = self.configured.get(a.namespace) else { return Ok(()) };
         let own = a.object().and_then(|pod| tree::map(pod, "/spec/nodeSelector")).into_iter().flatten();
         let mut own = own.map(|(k, v)| (k, v.as_str().unwrap_or("")));
@@ -62,7 +62,7 @@ impl PodNodeSelector {
 #[async_trait]
 impl Plugin for PodNodeSelector {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let wanted = self.wanted(a.namespace).await?;
+        let wanted = self.namespace_selector(a.namespace).await?;
         let clash = a.object().is_some_and(|pod| {
             wanted.iter().any(|(k, v)| {
                 let own = tree::map(pod, "/spec/nodeSelector").and_then(|s| s.get(k)).and_then(|o| o.as_str());
@@ -78,11 +78,11 @@ impl Plugin for PodNodeSelector {
         {
             selector.extend(wanted.into_iter().map(|(key, value)| (key, json!(value))));
         }
-        self.judge(a)
+        self.validate_selector(a)
     }
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        self.judge(a)
+        self.validate_selector(a)
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// A plugin whose parts are asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum ReinvocationPlugin {
     /// Policies that mutate.
     Policies,
     /// Webhooks that mutate.
@@ -16,7 +16,7 @@ pub(super) enum Who {
 
 /// State of one plugin after the first round.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct PluginRound {
     /// Webhooks to call again if the object changes after them (`reinvocationPolicy: IfNeeded`).
     before: BTreeSet<String>,
     /// Webhooks to call in the second round.
@@ -32,8 +32,8 @@ pub struct Reinvocation {
     second: bool,
     /// Somebody changed the object.
     wanted: bool,
-    policies: Asked,
-    webhooks: Asked,
+    policies: PluginRound,
+    webhooks: PluginRound,
 }
 
 impl Reinvocation {
@@ -49,33 +49,33 @@ impl Reinvocation {
         usize::from(self.second)
     }
 
-    fn of(&mut self, who: Who) -> &mut Asked {
+    fn of(&mut self, who: ReinvocationPlugin) -> &mut PluginRound {
         match who {
-            Who::Policies => &mut self.policies,
-            Who::Webhooks => &mut self.webhooks,
+            ReinvocationPlugin::Policies => &mut self.policies,
+            ReinvocationPlugin::Webhooks => &mut self.webhooks,
         }
     }
 
     /// A plugin begins with an object.
-    pub(super) fn begin(&mut self, who: Who, object: Option<&Value>) {
+    pub(super) fn begin(&mut self, who: ReinvocationPlugin, object: Option<&Value>) {
         let second = self.second;
         let asked = self.of(who);
         if second && asked.left.as_ref() != object {
-            asked.recall();
+            asked.requeue_all();
         }
     }
 
     /// Reports whether a webhook or policy is called in this round.
-    pub(super) fn asks(&mut self, who: Who, id: &str) -> bool {
+    pub(super) fn is_called(&mut self, who: ReinvocationPlugin, id: &str) -> bool {
         !self.second || self.of(who).again.contains(id)
     }
 
     /// One was asked. `changed`: it changed the object; `willing`: it wants to see what others make of it.
-    pub(super) fn asked(&mut self, who: Who, id: &str, changed: bool, willing: bool) {
+    pub(super) fn record_call(&mut self, who: ReinvocationPlugin, id: &str, changed: bool, willing: bool) {
         self.wanted |= changed;
         let asked = self.of(who);
         if changed {
-            asked.recall();
+            asked.requeue_all();
         }
         if willing {
             asked.before.insert(id.to_owned());
@@ -84,13 +84,13 @@ impl Reinvocation {
 
     /// A plugin did something, if only for form's sake: those of it that want to see what others make of it are asked
     /// again, whoever changed what.
-    pub(super) fn again(&mut self, who: Who) {
+    pub(super) fn request_again(&mut self, who: ReinvocationPlugin) {
         self.wanted = true;
-        self.of(who).recall();
+        self.of(who).requeue_all();
     }
 
     /// A plugin ends with an object.
-    pub(super) fn end(&mut self, who: Who, object: Option<&Value>) {
+    pub(super) fn end(&mut self, who: ReinvocationPlugin, object: Option<&Value>) {
         let second = self.second;
         let asked = self.of(who);
         // Only for those that may be asked again.
@@ -100,16 +100,16 @@ impl Reinvocation {
     }
 }
 
-impl Asked {
+impl PluginRound {
     /// Moves all that were called before to the second round.
-    fn recall(&mut self) {
+    fn requeue_all(&mut self) {
         self.again.append(&mut self.before);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Who::{Policies, Webhooks};
+    use super::ReinvocationPlugin::{Policies, Webhooks};
     use super::*;
     use serde_json::json;
 
@@ -117,56 +117,56 @@ mod tests {
     fn only_those_before_a_change_are_asked_again() {
         let mut r = Reinvocation::default();
         for (id, changed, willing) in [("a", true, true), ("b", true, false), ("c", false, true)] {
-            assert!(r.asks(Webhooks, id));
-            r.asked(Webhooks, id, changed, willing);
+            assert!(r.is_called(Webhooks, id));
+            r.record_call(Webhooks, id, changed, willing);
         }
         r.end(Webhooks, Some(&json!(1)));
         assert!(r.begin_second() && !r.begin_second());
         r.begin(Webhooks, Some(&json!(1)));
-        assert_eq!(["a", "b", "c"].map(|id| r.asks(Webhooks, id)), [true, false, false]);
+        assert_eq!(["a", "b", "c"].map(|id| r.is_called(Webhooks, id)), [true, false, false]);
     }
 
     #[test]
     fn a_change_by_other_plugins_counts() {
         let mut r = Reinvocation::default();
-        r.asked(Webhooks, "a", true, false);
-        r.asked(Webhooks, "b", false, true);
+        r.record_call(Webhooks, "a", true, false);
+        r.record_call(Webhooks, "b", false, true);
         r.end(Webhooks, Some(&json!(1)));
         assert!(r.begin_second());
         r.begin(Webhooks, Some(&json!(2)));
-        assert_eq!(["a", "b"].map(|id| r.asks(Webhooks, id)), [false, true]);
+        assert_eq!(["a", "b"].map(|id| r.is_called(Webhooks, id)), [false, true]);
     }
 
     #[test]
     fn plugins_are_asked_apart() {
         let mut r = Reinvocation::default();
-        r.asked(Policies, "a", false, true);
+        r.record_call(Policies, "a", false, true);
         r.end(Policies, Some(&json!(1)));
-        r.asked(Webhooks, "a", true, true);
+        r.record_call(Webhooks, "a", true, true);
         r.end(Webhooks, Some(&json!(2)));
         assert!(r.begin_second());
         r.begin(Policies, Some(&json!(2)));
-        assert!(r.asks(Policies, "a"), "a webhook changed the object after it");
+        assert!(r.is_called(Policies, "a"), "a webhook changed the object after it");
         r.begin(Webhooks, Some(&json!(2)));
-        assert!(!r.asks(Webhooks, "a"), "nobody did after this one");
+        assert!(!r.is_called(Webhooks, "a"), "nobody did after this one");
     }
 
     #[test]
     fn what_is_done_for_form_counts() {
         let mut r = Reinvocation::default();
-        r.asked(Policies, "a", false, true);
-        r.asked(Policies, "b", false, false);
-        r.again(Policies);
+        r.record_call(Policies, "a", false, true);
+        r.record_call(Policies, "b", false, false);
+        r.request_again(Policies);
         r.end(Policies, Some(&json!(1)));
         assert!(r.begin_second());
         r.begin(Policies, Some(&json!(1)));
-        assert_eq!(["a", "b"].map(|id| r.asks(Policies, id)), [true, false]);
+        assert_eq!(["a", "b"].map(|id| r.is_called(Policies, id)), [true, false]);
     }
 
     #[test]
     fn without_a_change_there_is_one_round() {
         let mut r = Reinvocation::default();
-        r.asked(Webhooks, "a", false, true);
+        r.record_call(Webhooks, "a", false, true);
         assert!(!r.begin_second());
     }
 }

@@ -91,7 +91,7 @@ pub fn describe(list: &List) -> String {
 /// Sums the `requests` or `limits` of a pod: the containers together, or the peak of initialization when that is more;
 /// sidecars add to both; then overhead.
 pub fn of_pod(pod: &Value, which: &str) -> List {
-    total(pod, which, |container| asked(container, which))
+    total(pod, which, |container| container_amounts(container, which))
 }
 
 /// Sums a pod that may be in the middle of a resize: each container counts with the maximum of requested, allocated and
@@ -102,10 +102,10 @@ pub fn of_resized_pod(pod: &Value, which: &str) -> List {
     let statuses = ["/status/containerStatuses", "/status/initContainerStatuses"];
     let statuses: Vec<&Value> = statuses.iter().flat_map(|s| tree::list(pod, s)).collect();
     total(pod, which, |container| {
-        let own = asked(container, which);
+        let own = container_amounts(container, which);
         let status = statuses.iter().find(|s| tree::name_field(s) == tree::name_field(container));
         let Some(status) = status.filter(|s| tree::has(s, "/resources")) else { return own };
-        let mut given = asked(status, which);
+        let mut given = container_amounts(status, which);
         if which == "requests" {
             given = max(&given, &read(status, "/allocatedResources"));
         }
@@ -113,7 +113,7 @@ pub fn of_resized_pod(pod: &Value, which: &str) -> List {
     })
 }
 
-fn asked(container: &Value, which: &str) -> List {
+fn container_amounts(container: &Value, which: &str) -> List {
     read(container, &format!("/resources/{which}"))
 }
 
@@ -131,7 +131,7 @@ fn total(pod: &Value, which: &str, of: impl Fn(&Value) -> List) -> List {
             peak = max(&peak, &sidecars);
         } else {
             // These are never resized.
-            peak = max(&peak, &add(&asked(container, which), &sidecars));
+            peak = max(&peak, &add(&container_amounts(container, which), &sidecars));
         }
     }
     total = max(&total, &peak);

@@ -13,7 +13,7 @@ use shared::authn::UserInfo;
 use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
-use super::webhooks::{Caller, Means};
+use super::webhooks::{Caller, WebhookDeps};
 use super::{Attributes, Operation, Plugin, Reinvocation};
 use crate::access::tree;
 use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source, Stored};
@@ -51,10 +51,16 @@ impl Fixed {
     }
 
     /// Dependencies of webhooks and policies with an authorizer that allows everything.
-    pub fn means(self: &Arc<Self>) -> Means {
+    pub fn means(self: &Arc<Self>) -> WebhookDeps {
         let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], self.clone(), Vec::new()));
         let caller = Caller::new(self.clone(), TaskGroup::new(), Shutdown::new(), false, Egress::default());
-        Means { reader: self.clone(), rows: Rows::default(), authorization, caller: Arc::new(caller), api: self.api() }
+        WebhookDeps {
+            reader: self.clone(),
+            rows: Rows::default(),
+            authorization,
+            caller: Arc::new(caller),
+            api: self.api(),
+        }
     }
 
     /// The pipeline over the same objects.
@@ -194,7 +200,7 @@ impl Pipeline for Objects {
 }
 
 /// Result of a plugin's admission of a write.
-pub struct Told {
+pub struct AdmissionOutcome {
     /// The object then.
     pub object: Value,
     /// For the client.
@@ -288,7 +294,7 @@ impl<'a> Write<'a> {
     }
 
     /// Runs the plugin: one round of validation, or as many of mutation as needed.
-    pub async fn told(mut self, plugin: &dyn Plugin, mutating: bool) -> Told {
+    pub async fn told(mut self, plugin: &dyn Plugin, mutating: bool) -> AdmissionOutcome {
         let mut annotations = BTreeMap::new();
         let mut attributes = self.attributes(&mut annotations);
         let (mut outcome, mut again) = (Ok(()), false);
@@ -302,7 +308,7 @@ impl<'a> Write<'a> {
             }
         }
         let object = self.object.take().unwrap_or_default();
-        Told { object, warnings: self.warnings, annotations, refused: outcome.err(), again }
+        AdmissionOutcome { object, warnings: self.warnings, annotations, refused: outcome.err(), again }
     }
 
     /// On a subresource of a named object.

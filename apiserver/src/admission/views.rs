@@ -46,10 +46,10 @@ impl<'c> Views<'c> {
     ///
     /// # Errors
     /// Objects cannot be converted.
-    pub(super) async fn show(&mut self, row: &Row, a: &mut Attributes<'_>) -> Result<(), Status> {
+    pub(super) async fn show_version(&mut self, row: &Row, a: &mut Attributes<'_>) -> Result<(), Status> {
         let version = row.api_version();
         if self.last.as_ref().is_some_and(|last| last.api_version() != version) {
-            self.settle(a).await?;
+            self.commit_mutation(a).await?;
         }
         if let Some(old) = a.old_object.filter(|_| !self.old.contains_key(&version))
             && let Some(converted) = brought(self.caller, row, old).await?
@@ -69,7 +69,7 @@ impl<'c> Views<'c> {
     ///
     /// # Errors
     /// It cannot be converted.
-    pub(super) async fn settle(&mut self, a: &mut Attributes<'_>) -> Result<(), Status> {
+    pub(super) async fn commit_mutation(&mut self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(last) = self.last.as_ref().filter(|_| std::mem::take(&mut self.changed)) else { return Ok(()) };
         let shown = self.new.remove(&last.api_version());
         self.new.clear();
@@ -77,7 +77,7 @@ impl<'c> Views<'c> {
         let mut object = brought(self.caller, &working(a.resource), &shown).await?.unwrap_or(shown);
         if let Some(served) = served(a.resource, &object) {
             // What is wrong with it is found when it is judged.
-            let _ = crd::objects::settle(served, &mut object);
+            let _ = crd::objects::prune_and_default(served, &mut object);
         }
         if let Some(slot) = a.object.as_deref_mut() {
             *slot = object;
@@ -85,8 +85,8 @@ impl<'c> Views<'c> {
         Ok(())
     }
 
-    /// Changes the object of a write as it is shown. Who does it adds what is as incomplete as what clients send, and may
-    /// be as wrong. Whether anything changed; without an object nothing does.
+    /// Changes the object of a write as it is shown. Who does it adds what is as incomplete as what clients send, and
+    /// may be as wrong. Whether anything changed; without an object nothing does.
     pub(super) fn amend<E>(
         &mut self,
         a: &mut Attributes<'_>,
@@ -180,8 +180,8 @@ async fn brought(caller: &Arc<Caller>, row: &Row, object: &Value) -> Result<Opti
 }
 
 /// The definition of a custom resource, if it is also that of an object: a subresource may have a kind of its own.
-fn served<'r>(row: &'r Row, object: &Value) -> Option<&'r crd::Served> {
-    crd::served(row).filter(|_| tree::text(object, "/kind") == &*row.kind)
+fn served<'r>(row: &'r Row, object: &Value) -> Option<&'r crd::CrdVersion> {
+    crd::version_of(row).filter(|_| tree::text(object, "/kind") == &*row.kind)
 }
 
 /// Fills in what a changed object lacks in the version it is shown in.
@@ -189,7 +189,7 @@ fn complete(row: &Row, own: &Row, object: &mut Value, before: &Value) {
     match served(row, object) {
         Some(served) if row.version == own.version => {
             // What is wrong with it is found when it is judged.
-            let _ = crd::objects::settle(served, object);
+            let _ = crd::objects::prune_and_default(served, object);
         }
         // What its schema does not know may come from a conversion, and may go back by one.
         Some(served) => crd::objects::default(served, object),

@@ -1,4 +1,5 @@
-//! Availability of aggregated API servers: from the cluster's objects ([`judge`]), then from the server's own response.
+//! Availability of aggregated API servers: from the cluster's objects ([`condition_from_objects`]), then from the
+//! server's own response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,11 @@ pub(super) fn set(object: &mut Value, condition: &Condition, now: &str) -> bool 
 
 /// Returns the `Available` condition of an API service as far as its service and endpoint slices decide it; `None` when
 /// they are fine.
-pub(super) fn judge(api: &ApiService, service: Option<&Value>, slices: &[Arc<Value>]) -> Option<Condition> {
+pub(super) fn condition_from_objects(
+    api: &ApiService,
+    service: Option<&Value>,
+    slices: &[Arc<Value>],
+) -> Option<Condition> {
     let behind = api.behind.as_ref()?;
     let (namespace, name) = (&behind.namespace, &behind.name);
     let Some(service) = service else {
@@ -110,7 +115,7 @@ pub(super) fn slices(reader: &dyn Reader, namespace: &str, name: &str) -> Vec<Ar
 }
 
 /// Asks a server for its discovery document.
-pub(super) async fn ask(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Condition {
+pub(super) async fn check_server(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Condition {
     let mut attempts: futures::stream::FuturesUnordered<_> =
         (0..ATTEMPTS).map(|_| attempt(api, backend, reader)).collect();
     let mut last = String::new();
@@ -153,7 +158,7 @@ mod tests {
                 "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}]}))
         };
         let said = |service: Option<Value>, slices: &[Arc<Value>]| {
-            judge(&api, service.as_ref(), slices).map(|c| (c.reason, c.message))
+            condition_from_objects(&api, service.as_ref(), slices).map(|c| (c.reason, c.message))
         };
         assert_eq!(said(None, &[]), Some(("ServiceNotFound", "service/s in \"n\" is not present".to_owned())));
         assert_eq!(

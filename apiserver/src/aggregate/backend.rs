@@ -22,11 +22,11 @@ use shared::run::{Shutdown, TaskGroup};
 
 use super::Aggregator;
 use super::pool::Pool;
-use super::service::Behind;
+use super::service::ServiceReference;
 use crate::admission::{Target, count_outdated, dial_error};
 use crate::api::Reader;
 use crate::authn::front_proxy;
-use crate::egress::{Egress, To};
+use crate::egress::{Egress, NetworkContext};
 
 /// Idle connections that are kept, and for how long.
 const IDLE: usize = 25;
@@ -52,7 +52,7 @@ pub struct Backend {
 type Http = Client<HttpsConnector<Dialer>, Body>;
 
 /// An answer that begins.
-pub(super) struct Sent {
+pub(super) struct ProxiedResponse {
     pub(super) answer: http::Response<Incoming>,
     /// Sends what remains of the request.
     pub(super) rest: Option<LocalBoxFuture<'static, ()>>,
@@ -77,7 +77,7 @@ pub(super) fn aggregator() -> UserInfo {
     }
 }
 
-fn trust(behind: &Behind) -> Result<Trust, cert::CertError> {
+fn trust(behind: &ServiceReference) -> Result<Trust, cert::CertError> {
     Ok(match (behind.insecure, behind.bundle.is_empty()) {
         (true, _) => Trust::Anybody,
         (false, true) => Trust::System,
@@ -92,7 +92,7 @@ fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&E
         .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
         .enable_http1()
         .enable_http2()
-        .wrap_connector(egress.dialer(To::Cluster));
+        .wrap_connector(egress.dialer(NetworkContext::Cluster));
     let tasks = Tasks(aggregator.tasks.clone(), aggregator.answered.clone());
     Pool::new(aggregator.pair.clone(), move || {
         Client::builder(tasks.clone())
@@ -119,7 +119,7 @@ fn own(address: &str, path: &str, user: &UserInfo, headers: &[(&str, &str)]) -> 
 
 impl Backend {
     /// A server behind a service.
-    pub(super) fn new(behind: &Behind, aggregator: &Aggregator) -> Result<Self, String> {
+    pub(super) fn new(behind: &ServiceReference, aggregator: &Aggregator) -> Result<Self, String> {
         let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone());
         let unusable = |e: cert::CertError| format!("unable to load root certificates: {e}");
         let anybody = tls(Trust::Anybody).map_err(unusable)?;
@@ -167,11 +167,11 @@ impl Backend {
         head: http::request::Builder,
         payload: Option<Payload>,
         address: &str,
-    ) -> Result<Sent, String> {
+    ) -> Result<ProxiedResponse, String> {
         let Some(mut payload) = payload else {
             let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
             let request = head.body(body).map_err(|e| e.to_string())?;
-            return Ok(Sent { answer: self.exchange(request, address).await?, rest: None });
+            return Ok(ProxiedResponse { answer: self.exchange(request, address).await?, rest: None });
         };
         let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Error>>(CHUNKS);
         let chunks = futures::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|chunk| (chunk, r)) });
@@ -196,11 +196,11 @@ impl Backend {
             }
         };
         let rest = (!pump.is_terminated()).then(|| pump.boxed_local());
-        Ok(Sent { answer, rest })
+        Ok(ProxiedResponse { answer, rest })
     }
 
     async fn exchange(&self, request: http::Request<Body>, address: &str) -> Result<http::Response<Incoming>, String> {
-        self.client.client().request(request).await.map_err(|error| self.words(address, &error))
+        self.client.client().request(request).await.map_err(|error| self.describe(address, &error))
     }
 
     /// A request of the server itself; code, media type, ETag and body.
@@ -210,7 +210,7 @@ impl Backend {
         path: &str,
         headers: &[(&str, &str)],
         limit: usize,
-    ) -> Result<Fetched, String> {
+    ) -> Result<FetchedDocument, String> {
         self.fetch_as((&self.address(reader)?, path), &aggregator(), headers, limit).await
     }
 
@@ -221,7 +221,7 @@ impl Backend {
         user: &UserInfo,
         headers: &[(&str, &str)],
         limit: usize,
-    ) -> Result<Fetched, String> {
+    ) -> Result<FetchedDocument, String> {
         let answer = self.exchange(own(address, path, user, headers)?, address).await?;
         let text = |name: &str| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         let (code, kind, etag) = (answer.status().as_u16(), text("content-type"), text("etag"));
@@ -229,18 +229,18 @@ impl Backend {
             return Err("the answer is too large".to_owned());
         }
         let body = Limited::new(answer.into_body(), limit).collect().await.map_err(|e| e.to_string())?;
-        Ok(Fetched { code, kind, etag, body: body.to_bytes() })
+        Ok(FetchedDocument { code, kind, etag, body: body.to_bytes() })
     }
 
     /// The code of the answer to a request of the server itself, from whoever is there.
     pub(super) async fn probe(&self, reader: &dyn Reader, path: &str) -> Result<u16, String> {
         let address = self.address(reader)?;
         let answer = self.probe.client().request(own(&address, path, &aggregator(), &[])?).await;
-        answer.map(|answer| answer.status().as_u16()).map_err(|error| self.words(&address, &error))
+        answer.map(|answer| answer.status().as_u16()).map_err(|error| self.describe(&address, &error))
     }
 
     /// Describes a failure in Go's words.
-    fn words(&self, address: &str, error: &hyper_util::client::legacy::Error) -> String {
+    fn describe(&self, address: &str, error: &hyper_util::client::legacy::Error) -> String {
         let mut source = error.source();
         while let Some(inner) = source {
             if let Some(io) = inner.downcast_ref::<std::io::Error>().map(unwrapped) {
@@ -268,7 +268,7 @@ fn unwrapped(error: &std::io::Error) -> &std::io::Error {
 }
 
 /// An answer to the server itself.
-pub(super) struct Fetched {
+pub(super) struct FetchedDocument {
     pub(super) code: u16,
     pub(super) kind: String,
     pub(super) etag: String,

@@ -16,7 +16,7 @@ use shared::status::Status;
 use tokio::time::Instant;
 
 use super::availability::{self, Condition, set};
-use super::registrar::{Step, steps, wanted};
+use super::registrar::{Step, desired, steps};
 use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
 use crate::access::tree;
@@ -49,7 +49,7 @@ struct Check {
 }
 
 /// Result of a check.
-struct Checked {
+struct CheckResult {
     name: String,
     condition: Condition,
     /// Discovery of the server; none when it did not respond.
@@ -64,7 +64,7 @@ struct Controller {
     remotes: BTreeMap<GroupVersion, Arc<Remote>>,
     found: BTreeMap<GroupVersion, Discovered>,
     checks: BTreeMap<String, Check>,
-    running: FuturesUnordered<BoxFuture<'static, Checked>>,
+    running: FuturesUnordered<BoxFuture<'static, CheckResult>>,
     /// Versions of services and endpoint slices that were looked at.
     seen: (u64, u64),
     /// Rows that were registered, and whether that went well.
@@ -102,7 +102,7 @@ impl Aggregator {
             if !controller.first {
                 ready();
             }
-            controller.wait(version).await;
+            controller.wait_for_change(version).await;
         }
     }
 }
@@ -164,14 +164,14 @@ impl Controller {
             let there: BTreeSet<&str> = news.objects.iter().map(|o| o.name.as_str()).collect();
             let gone: Vec<String> = self.services.keys().filter(|n| !there.contains(n.as_str())).cloned().collect();
             for name in gone {
-                self.forget(&name);
+                self.remove(&name);
             }
         }
         let changed = news.complete || !news.objects.is_empty();
         for change in news.objects {
             match change.object {
-                None => self.forget(&change.name),
-                Some(object) => self.take(ApiService::read(&object)),
+                None => self.remove(&change.name),
+                Some(object) => self.apply_service(ApiService::read(&object)),
             }
         }
         if changed {
@@ -180,7 +180,7 @@ impl Controller {
         news.version
     }
 
-    fn forget(&mut self, name: &str) {
+    fn remove(&mut self, name: &str) {
         let Some(service) = self.services.remove(name) else { return };
         self.remotes.remove(&service.key());
         self.found.remove(&service.key());
@@ -189,7 +189,7 @@ impl Controller {
         let _ = self.aggregator.meters.unavailable.remove_label_values(&[name]);
     }
 
-    fn take(&mut self, service: ApiService) {
+    fn apply_service(&mut self, service: ApiService) {
         let meters = &self.aggregator.meters;
         let unavailable = !service.is_available();
         meters.unavailable.with_label_values(&[&service.name]).set(f64::from(u8::from(unavailable)));
@@ -225,7 +225,7 @@ impl Controller {
     async fn register(&mut self) {
         let generation = self.rows.generation();
         // Also when nothing new is served: somebody may have changed what is kept as it is.
-        let wanted = wanted(&self.rows.all());
+        let wanted = desired(&self.rows.all());
         let todo = steps(&wanted, self.services.values().map(AsRef::as_ref), self.first);
         let aggregator = self.aggregator.clone();
         let outcomes = each(todo.into_iter().map(|step| aggregator.write(step))).await;
@@ -244,7 +244,7 @@ impl Controller {
     /// Says of what is answered here that it is available.
     async fn mark_local(&mut self) {
         let local = Condition::local();
-        let unmarked = self.services.values().filter(|s| s.behind.is_none() && !says(s, &local));
+        let unmarked = self.services.values().filter(|s| s.behind.is_none() && !has_condition(s, &local));
         let names: Vec<String> = unmarked.map(|s| s.name.clone()).collect();
         let aggregator = self.aggregator.clone();
         let writes = names.into_iter().map(|name| aggregator.mark(name, local.clone()));
@@ -276,17 +276,17 @@ impl Controller {
                 failures: 0,
                 running: false,
             });
-            let agreed = check.found.as_ref().is_none_or(|found| says(api, found));
+            let agreed = check.found.as_ref().is_none_or(|found| has_condition(api, found));
             if check.running || (check.of == of && agreed && now < check.due) {
                 continue;
             }
             (check.of, check.running) = (of, true);
-            let verdict = availability::judge(api, service.as_deref(), &slices);
+            let verdict = availability::condition_from_objects(api, service.as_deref(), &slices);
             self.running.push(look_at(self.aggregator.clone(), remote.clone(), verdict).boxed());
         }
     }
 
-    async fn finish(&mut self, done: Checked) {
+    async fn finish(&mut self, done: CheckResult) {
         let Some(check) = self.checks.get_mut(&done.name) else { return };
         check.running = false;
         check.found = Some(done.condition.clone());
@@ -308,9 +308,9 @@ impl Controller {
         let condition = &done.condition;
         let mut judged = (*service).clone();
         judged.available = Some((condition.status.to_owned(), condition.reason.to_owned(), condition.message.clone()));
-        self.take(judged);
+        self.apply_service(judged);
         self.publish();
-        if says(&service, &done.condition) {
+        if has_condition(&service, &done.condition) {
             return;
         }
         if done.condition.status != "True" && service.available.as_ref().is_none_or(|a| a.0 == "True") {
@@ -327,7 +327,7 @@ impl Controller {
     }
 
     /// Until there is something to do.
-    async fn wait(&mut self, version: u64) {
+    async fn wait_for_change(&mut self, version: u64) {
         let reader = self.aggregator.reader.clone();
         let generation = self.registered;
         let remotes = !self.remotes.is_empty();
@@ -358,7 +358,7 @@ impl Controller {
 }
 
 /// Reports whether a service has this condition.
-fn says(service: &ApiService, condition: &Condition) -> bool {
+fn has_condition(service: &ApiService, condition: &Condition) -> bool {
     service.available.as_ref().is_some_and(|(status, reason, message)| {
         status == condition.status && reason == condition.reason && *message == condition.message
     })
@@ -379,22 +379,22 @@ fn fingerprint(api: &ApiService, service: Option<&Value>, slices: &[Arc<Value>])
 }
 
 /// One check: what the objects say, what the server answers, and what it has.
-async fn look_at(aggregator: Arc<Aggregator>, remote: Arc<Remote>, verdict: Option<Condition>) -> Checked {
+async fn look_at(aggregator: Arc<Aggregator>, remote: Arc<Remote>, verdict: Option<Condition>) -> CheckResult {
     let (name, reader) = (remote.service.name.clone(), aggregator.reader.as_ref());
     let backend = match &remote.backend {
         Ok(backend) => backend,
         Err(why) => {
             let condition = Condition { status: "False", reason: "FailedDiscoveryCheck", message: why.clone() };
-            return Checked { name, condition: verdict.unwrap_or(condition), entry: None };
+            return CheckResult { name, condition: verdict.unwrap_or(condition), entry: None };
         }
     };
     if let Some(condition) = verdict {
-        return Checked { name, condition, entry: None };
+        return CheckResult { name, condition, entry: None };
     }
-    let condition = availability::ask(&remote.service, backend, reader).await;
+    let condition = availability::check_server(&remote.service, backend, reader).await;
     let entry =
         if condition.status == "True" { discovery::fetch(&remote.service, backend, reader).await } else { None };
-    Checked { name, condition, entry }
+    CheckResult { name, condition, entry }
 }
 
 /// Many writes, some at a time; all outcomes.

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LIMIT: usize = 8 << 20;
 
 /// Position of a group among others.
-pub type Place = (Reverse<Option<i64>>, String);
+pub type GroupPosition = (Reverse<Option<i64>>, String);
 
 impl Directory {
     /// Sorts versions of a group as clients prefer them.
@@ -34,7 +34,7 @@ impl Directory {
     }
 
     /// Sorts groups of an `APIGroupDiscoveryList`: by the best priority of their versions, then by name.
-    pub fn place<'v>(&self, group: &str, versions: impl Iterator<Item = &'v str>) -> Place {
+    pub fn place<'v>(&self, group: &str, versions: impl Iterator<Item = &'v str>) -> GroupPosition {
         (Reverse(versions.map(|version| self.priorities(group, version).0).max()), group.to_owned())
     }
 
@@ -57,8 +57,8 @@ impl Directory {
         !self.remotes.keys().any(|(other, _)| **other == *group)
     }
 
-    /// The `APIGroupList`: the group of API services itself (`first`, which has none), then the groups that have some. One
-    /// that is deleted takes its version along, also of what is answered here.
+    /// The `APIGroupList`: the group of API services itself (`first`, which has none), then the groups that have some.
+    /// One that is deleted takes its version along, also of what is answered here.
     pub fn group_list(&self, first: Option<Value>) -> Value {
         let mut services: Vec<&ApiService> = self.services.values().map(AsRef::as_ref).collect();
         services.sort_by(|a, b| (Reverse(a.group_priority), &a.name).cmp(&(Reverse(b.group_priority), &b.name)));

@@ -82,7 +82,8 @@ impl Directory {
         if self.remotes.is_empty() { None } else { self.remotes.get(&(group.into(), version.into())) }
     }
 
-    /// Priorities of a group and of a version in it, in aggregated discovery: of what is answered here it knows by itself.
+    /// Priorities of a group and of a version in it, in aggregated discovery: of what is answered here it knows by
+    /// itself.
     fn priorities(&self, group: &str, version: &str) -> (i64, i64) {
         match self.remote(group, version).map(|remote| &remote.service) {
             Some(service) => (service.group_priority, service.version_priority),
@@ -103,7 +104,7 @@ pub struct Aggregator {
     keeps_redirects: bool,
     headers: identity::Headers,
     directory: ArcSwap<Directory>,
-    schemas: openapi::Kept,
+    schemas: openapi::OpenApiCache,
     tasks: TaskGroup,
     answered: Shutdown,
     egress: Egress,
@@ -124,7 +125,7 @@ impl Aggregator {
             keeps_redirects: cx.flags.boolean("aggregator-reject-forwarding-redirect"),
             headers: identity::Headers::from_flags(&cx.flags),
             directory: ArcSwap::default(),
-            schemas: openapi::Kept::default(),
+            schemas: openapi::OpenApiCache::default(),
             tasks: cx.tasks.clone(),
             answered: cx.answered.clone(),
             egress: cx.egress.clone(),

@@ -1,8 +1,8 @@
 //! OpenAPI of aggregated servers: fetched on demand, and cached for a while.
 //!
 //! Of a version 2 document only the paths of the API service's group version and the definitions these need are taken;
-//! definitions this server has itself stay its own. Version 3 documents are passed on as they are, and made of version 2
-//! for servers that have no other.
+//! definitions this server has itself stay its own. Version 3 documents are passed on as they are, and made of version
+//! 2 for servers that have no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::backend::{Backend, Fetched};
+use super::backend::{Backend, FetchedDocument};
 use super::{Aggregator, GroupVersion, Remote, openapi_v3};
 use crate::crd::openapi_v2::Pieces;
 use crate::openapi::{Document, hex};
@@ -34,7 +34,7 @@ pub struct Schemas {
 }
 
 #[derive(Default)]
-struct Known {
+struct CachedDocument {
     asked: Option<Instant>,
     etag: String,
     schemas: Option<Arc<Schemas>>,
@@ -44,7 +44,7 @@ struct Known {
 
 /// Cached documents, by group version.
 #[derive(Default)]
-pub struct Kept(Mutex<BTreeMap<GroupVersion, Known>>);
+pub struct OpenApiCache(Mutex<BTreeMap<GroupVersion, CachedDocument>>);
 
 /// All of them in one.
 pub fn merged(all: &[Arc<Schemas>]) -> Pieces {
@@ -156,7 +156,7 @@ impl Aggregator {
         (answer.code == 200).then_some(Document { content_type: "application/json", etag, body })
     }
 
-    async fn fetch(&self, backend: &Backend, path: &str, headers: &[(&str, &str)]) -> Option<Fetched> {
+    async fn fetch(&self, backend: &Backend, path: &str, headers: &[(&str, &str)]) -> Option<FetchedDocument> {
         let fetched = backend.fetch(self.reader.as_ref(), path, headers, LIMIT);
         match tokio::time::timeout(PATIENCE, fetched).await {
             Ok(Ok(answer)) => Some(answer),

@@ -14,7 +14,7 @@ use shared::traces;
 use shared::upgrade::{self, RequestHead};
 use shared::url::{Url, escaped_path, sorted_query};
 
-use super::backend::{Backend, Sent};
+use super::backend::{Backend, ProxiedResponse};
 use super::{Aggregator, Remote};
 use crate::connect::{
     HOP_BY_HOP, Limit, Links, ask_packed, body, carried, forward, forwarded, forwarded_for, led_back,
@@ -22,14 +22,14 @@ use crate::connect::{
 use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
-pub type Refused = (u16, String);
+pub type ProxyError = (u16, String);
 
 /// Result of a proxied request.
-enum Passed {
+enum ProxyOutcome {
     /// The connection is the other server's.
     Switched(HttpResponse),
     /// A response; `true`: compressed because only the proxy asked for it.
-    Sent(Sent, bool),
+    ProxiedResponse(ProxiedResponse, bool),
 }
 
 const UNAVAILABLE: &str = "service unavailable";
@@ -46,7 +46,7 @@ impl Aggregator {
         payload: web::Payload,
         user: &UserInfo,
         audit_id: &str,
-    ) -> Result<HttpResponse, Refused> {
+    ) -> Result<HttpResponse, ProxyError> {
         if !remote.service.is_available() {
             return Err((503, UNAVAILABLE.to_owned()));
         }
@@ -59,12 +59,12 @@ impl Aggregator {
         let sent =
             self.send_on((backend, &address), request, payload, |headers| self.dress(headers, request, user, audit_id));
         match sent.await.map_err(failed)? {
-            Passed::Switched(response) => Ok(response),
-            Passed::Sent(sent, _) if self.keeps_redirects && redirects(&sent) => {
+            ProxyOutcome::Switched(response) => Ok(response),
+            ProxyOutcome::ProxiedResponse(sent, _) if self.keeps_redirects && redirects(&sent) => {
                 const REFUSED: &str = "the backend attempted to redirect this request, which is not permitted";
                 Ok(HttpResponse::BadGateway().body(REFUSED))
             }
-            Passed::Sent(sent, packed) => {
+            ProxyOutcome::ProxiedResponse(sent, packed) => {
                 let response = led_back(passed_on(sent), links(&address), packed).await;
                 response.map_err(|status| (503, status.message))
             }
@@ -90,8 +90,8 @@ impl Aggregator {
             Ok(())
         });
         match sent.await? {
-            Passed::Switched(response) => Ok(response),
-            Passed::Sent(sent, packed) => {
+            ProxyOutcome::Switched(response) => Ok(response),
+            ProxyOutcome::ProxiedResponse(sent, packed) => {
                 led_back(passed_on(sent), links(address), packed).await.map_err(|status| status.message)
             }
         }
@@ -103,14 +103,14 @@ impl Aggregator {
         request: &HttpRequest,
         payload: web::Payload,
         dress: impl FnOnce(&mut HeaderMap) -> Result<(), String>,
-    ) -> Result<Passed, String> {
+    ) -> Result<ProxyOutcome, String> {
         let (path, target) = target(request);
         if upgrade::protocol(request).is_some() {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
             dress(&mut headers)?;
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
             let switched = carried(request, payload, &backend.origin(address), head, Limit::default()).await;
-            return switched.map_err(|e| e.to_string())?.map(Passed::Switched).map_err(|status| status.message);
+            return switched.map_err(|e| e.to_string())?.map(ProxyOutcome::Switched).map_err(|status| status.message);
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
         dress(&mut headers)?;
@@ -128,7 +128,7 @@ impl Aggregator {
             for (name, value) in &told {
                 head = head.header(*name, value);
             }
-            backend.send(head, body(payload), address).await.map(|sent| Passed::Sent(sent, packed))
+            backend.send(head, body(payload), address).await.map(|sent| ProxyOutcome::ProxiedResponse(sent, packed))
         };
         traces::within(span.as_ref(), pin!(sending)).await
     }
@@ -158,7 +158,8 @@ impl Aggregator {
     }
 }
 
-/// The path of a request, and with its query, as upstream writes both: escapes as they have to be, and the query sorted.
+/// The path of a request, and with its query, as upstream writes both: escapes as they have to be, and the query
+/// sorted.
 fn target(request: &HttpRequest) -> (String, String) {
     let path = Url::parse_request(request.uri().path().as_bytes()).unwrap_or_default().path;
     let path = String::from_utf8_lossy(&escaped_path(&path)).into_owned();
@@ -180,14 +181,14 @@ fn links(address: &str) -> Links {
 }
 
 /// Reports whether a response redirects the client, and its credentials, elsewhere. The proxy never follows.
-fn redirects(sent: &Sent) -> bool {
+fn redirects(sent: &ProxiedResponse) -> bool {
     let code = sent.answer.status().as_u16();
     (300..400).contains(&code) && sent.answer.headers().contains_key(LOCATION.as_str())
 }
 
 /// The answer for our client.
-fn passed_on(sent: Sent) -> HttpResponse {
-    let Sent { answer, mut rest } = sent;
+fn passed_on(sent: ProxiedResponse) -> HttpResponse {
+    let ProxiedResponse { answer, mut rest } = sent;
     let code = answer.status().as_u16();
     let mut response = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY));
     for (name, value) in answer.headers() {
@@ -215,17 +216,17 @@ fn passed_on(sent: Sent) -> HttpResponse {
 }
 
 /// A body that keeps something until it has ended.
-pub struct Holding<T> {
+pub struct BodyWithGuard<T> {
     body: actix_web::body::BoxBody,
     _kept: T,
 }
 
 /// Keeps `kept` for as long as the answer is written.
 pub fn holding<T: Unpin + 'static>(response: HttpResponse, kept: T) -> HttpResponse {
-    response.map_body(|_, body| actix_web::body::BoxBody::new(Holding { body, _kept: kept }))
+    response.map_body(|_, body| actix_web::body::BoxBody::new(BodyWithGuard { body, _kept: kept }))
 }
 
-impl<T: Unpin> MessageBody for Holding<T> {
+impl<T: Unpin> MessageBody for BodyWithGuard<T> {
     type Error = <actix_web::body::BoxBody as MessageBody>::Error;
 
     fn size(&self) -> BodySize {

@@ -15,7 +15,7 @@ pub(super) const ALWAYS: &str = "true";
 
 /// An API service there must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct DesiredApiService {
     group: String,
     version: String,
     /// Value of the `autoregister` label.
@@ -25,13 +25,13 @@ pub(super) struct Wanted {
 /// Action on one API service, by name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    Create(Wanted),
-    Update(Wanted),
+    Create(DesiredApiService),
+    Update(DesiredApiService),
     /// Only the one of that uid.
     Delete(String, String),
 }
 
-impl Wanted {
+impl DesiredApiService {
     pub(super) fn name(&self) -> String {
         format!("{}.{}", self.version, self.group)
     }
@@ -62,7 +62,7 @@ impl Wanted {
 
 /// The API services there must be, by name: those of compiled-in groups, except that of API services themselves, and
 /// those of custom resources.
-pub(super) fn wanted(rows: &[Row]) -> BTreeMap<String, Wanted> {
+pub(super) fn desired(rows: &[Row]) -> BTreeMap<String, DesiredApiService> {
     let mut wanted = BTreeMap::new();
     let mut last: Option<(&str, &str)> = None;
     for row in rows.iter().filter(|r| r.group != GROUP) {
@@ -71,7 +71,7 @@ pub(super) fn wanted(rows: &[Row]) -> BTreeMap<String, Wanted> {
             continue;
         }
         let managed = if row.custom.is_some() { ALWAYS } else { ON_START };
-        let service = Wanted { group: group.to_owned(), version: version.to_owned(), managed };
+        let service = DesiredApiService { group: group.to_owned(), version: version.to_owned(), managed };
         wanted.entry(service.name()).or_insert(service);
     }
     wanted
@@ -79,11 +79,11 @@ pub(super) fn wanted(rows: &[Row]) -> BTreeMap<String, Wanted> {
 
 /// Plans the actions at start (`first`) and afterwards. Services without the label are not touched.
 pub(super) fn steps<'s>(
-    wanted: &BTreeMap<String, Wanted>,
+    wanted: &BTreeMap<String, DesiredApiService>,
     stored: impl IntoIterator<Item = &'s ApiService>,
     first: bool,
 ) -> Vec<Step> {
-    let mut missing: BTreeMap<&str, &Wanted> = wanted.iter().map(|(name, w)| (name.as_str(), w)).collect();
+    let mut missing: BTreeMap<&str, &DesiredApiService> = wanted.iter().map(|(name, w)| (name.as_str(), w)).collect();
     let mut steps = Vec::new();
     for service in stored {
         let wanted = missing.remove(service.name.as_str());
@@ -120,8 +120,9 @@ mod tests {
 
     #[test]
     fn who_looks_after_what() {
-        let of = |group: &str, managed| Wanted { group: group.to_owned(), version: "v1".to_owned(), managed };
-        let wanted: BTreeMap<String, Wanted> =
+        let of =
+            |group: &str, managed| DesiredApiService { group: group.to_owned(), version: "v1".to_owned(), managed };
+        let wanted: BTreeMap<String, DesiredApiService> =
             [of("a.io", ALWAYS), of("b.io", ON_START)].into_iter().map(|w| (w.name(), w)).collect();
         let verbs = |stored: &[ApiService], first: bool| {
             let words = steps(&wanted, stored, first).into_iter().map(|step| match step {
@@ -150,7 +151,7 @@ mod tests {
     fn built_in_services_are_upstreams() {
         let facts: Value = serde_json::from_str(include_str!("../../testdata/apiservices.json")).expect("facts");
         let rows: Vec<Row> = proto::resources::all().iter().map(Row::from).collect();
-        let made = wanted(&rows);
+        let made = desired(&rows);
         for fact in facts.as_array().expect("a list") {
             let name = fact["name"].as_str().expect("a name");
             let service = made.get(name).unwrap_or_else(|| panic!("{name} is missing"));

@@ -13,7 +13,7 @@ pub(super) const AVAILABLE: &str = "Available";
 
 /// Service of an aggregated server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Behind {
+pub struct ServiceReference {
     /// Namespace of the service.
     pub namespace: String,
     /// Its name.
@@ -44,7 +44,7 @@ pub struct ApiService {
     /// `versionPriority` within the group.
     pub version_priority: i64,
     /// Another server; none for what is answered here.
-    pub behind: Option<Behind>,
+    pub behind: Option<ServiceReference>,
     /// The condition `Available`: status, reason and message.
     pub available: Option<(String, String, String)>,
 }
@@ -53,7 +53,7 @@ impl ApiService {
     /// Reads one.
     pub fn read(object: &Value) -> Self {
         let text = |pointer: &str| tree::text(object, pointer).to_owned();
-        let behind = tree::has(object, "/spec/service").then(|| Behind {
+        let behind = tree::has(object, "/spec/service").then(|| ServiceReference {
             namespace: text("/spec/service/namespace"),
             name: text("/spec/service/name"),
             port: tree::int(object, "/spec/service/port").unwrap_or(443),

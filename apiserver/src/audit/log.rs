@@ -32,7 +32,7 @@ pub struct Options {
     pub compress: bool,
 }
 
-enum Out {
+enum LogOutput {
     Standard,
     File { file: Option<File>, size: u64 },
 }
@@ -41,21 +41,23 @@ enum Out {
 pub struct Log {
     options: Options,
     limit: u64,
-    out: Mutex<Out>,
-    keeper: Option<Keeper>,
+    out: Mutex<LogOutput>,
+    keeper: Option<LogRotator>,
 }
 
 /// The thread that packs and removes files put aside: requests do not wait for it.
-struct Keeper {
+struct LogRotator {
     wake: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl LogRotator {
     fn start(options: Options) -> std::io::Result<Self> {
         // One that is under way and one that waits: the next look sees whatever was put aside meanwhile.
         let (wake, woken) = sync_channel(1);
-        let thread = std::thread::Builder::new().name("audit-log".to_owned()).spawn(move || keep(&options, &woken))?;
+        let thread = std::thread::Builder::new()
+            .name("audit-log".to_owned())
+            .spawn(move || rotate_old_files(&options, &woken))?;
         Ok(Self { wake: Some(wake), thread: Some(thread) })
     }
 
@@ -66,7 +68,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for LogRotator {
     fn drop(&mut self) {
         self.wake = None;
         if let Some(thread) = self.thread.take() {
@@ -75,10 +77,10 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(options: &Options, woken: &Receiver<()>) {
+fn rotate_old_files(options: &Options, woken: &Receiver<()>) {
     while woken.recv().is_ok() {
         let path = Path::new(&options.path);
-        for old in superfluous(kept(path), options.max_backups, options.max_age, SystemTime::now()) {
+        for old in superfluous(rotated_files(path), options.max_backups, options.max_age, SystemTime::now()) {
             if let Err(error) = std::fs::remove_file(&old) {
                 tracing::warn!(%error, file = %old.display(), "Failed to remove an old audit log");
             }
@@ -86,7 +88,9 @@ fn keep(options: &Options, woken: &Receiver<()>) {
         if !options.compress {
             continue;
         }
-        for (file, _) in kept(path).into_iter().filter(|(file, _)| file.extension().is_none_or(|end| end != "gz")) {
+        for (file, _) in
+            rotated_files(path).into_iter().filter(|(file, _)| file.extension().is_none_or(|end| end != "gz"))
+        {
             if let Err(error) = squeeze(&file) {
                 tracing::warn!(%error, file = %file.display(), "Failed to compress an audit log");
             }
@@ -110,10 +114,10 @@ impl Log {
     /// When it cannot be written.
     pub fn new(options: Options) -> std::io::Result<Self> {
         let (out, keeper) = match options.path.as_str() {
-            "-" => (Out::Standard, None),
+            "-" => (LogOutput::Standard, None),
             path => {
                 let (file, size) = open(Path::new(path))?;
-                (Out::File { file: Some(file), size }, Some(Keeper::start(options.clone())?))
+                (LogOutput::File { file: Some(file), size }, Some(LogRotator::start(options.clone())?))
             }
         };
         let limit = if options.max_size == 0 { 100 } else { options.max_size } << 20;
@@ -131,7 +135,7 @@ impl Log {
             text.push('\n');
         }
         let mut out = self.out.lock();
-        let Out::File { file, size } = &mut *out else { return std::io::stdout().write_all(text.as_bytes()) };
+        let LogOutput::File { file, size } = &mut *out else { return std::io::stdout().write_all(text.as_bytes()) };
         let length = text.len() as u64;
         if *size > 0 && *size + length > self.limit {
             // Closed first: a file that is put aside gets no more lines.
@@ -177,7 +181,7 @@ fn squeeze(path: &Path) -> std::io::Result<()> {
 }
 
 /// The files put aside, newest first.
-fn kept(path: &Path) -> Vec<(PathBuf, SystemTime)> {
+fn rotated_files(path: &Path) -> Vec<(PathBuf, SystemTime)> {
     let prefix = path.file_stem().map(|s| format!("{}-", s.to_string_lossy())).unwrap_or_default();
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -247,7 +251,7 @@ mod tests {
         }
         // The keeper ends what it has begun.
         drop(log);
-        let aside = kept(&path);
+        let aside = rotated_files(&path);
         assert_eq!(aside.len(), 1, "{aside:?}");
         assert!(aside[0].0.to_string_lossy().ends_with(".log.gz"));
         assert!(std::fs::metadata(&path).expect("there").len() < 1 << 20);

@@ -1,7 +1,7 @@
 //! Audit: who asked for what, when, and what came of it, written down as far as a policy wants it.
 //!
-//! In come a request's head, its body and its outcome, out go events to the back ends. Where the policy wants nothing of
-//! a request, nothing is copied and nothing is made. Answers for upstream's audit filters and plugins.
+//! In come a request's head, its body and its outcome, out go events to the back ends. Where the policy wants nothing
+//! of a request, nothing is copied and nothing is made. Answers for upstream's audit filters and plugins.
 
 mod client;
 pub mod event;
@@ -30,7 +30,7 @@ use shared::status::Status;
 use crate::admission::PATCHES;
 use crate::egress::Egress;
 use crate::registry::meta::micro_time;
-use crate::verbs::Noted;
+use crate::verbs::RequestRecorder;
 pub(crate) use client::{source_ips, user_agent};
 use event::{AuthenticationMetadata, Event, ObjectRef};
 use policy::{Level, Omit, Policy, Stage};
@@ -152,7 +152,7 @@ impl Audit {
             event,
             long_running: origin.long_running,
             begun,
-            noted: None,
+            recorder: None,
         })
     }
 
@@ -169,7 +169,7 @@ impl Audit {
 
 /// Part of the request body that is kept for audit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum CaptureLevel {
     /// None of it.
     #[default]
     Nothing,
@@ -197,7 +197,7 @@ pub struct Trail {
     long_running: bool,
     begun: Instant,
     /// Receives annotations while the request is served.
-    noted: Option<Noted>,
+    recorder: Option<RequestRecorder>,
 }
 
 /// Annotation of the latency.
@@ -281,16 +281,16 @@ impl Trail {
         }
     }
 
-    /// From here on the request is worked on, and `noted` is what comes of that, to whatever end.
-    pub fn follows(&mut self, noted: &Noted) {
-        self.noted = Some(noted.clone());
+    /// Follows `recorder`, which receives annotations and content while the request is served, however it ends.
+    pub fn follows(&mut self, recorder: &RequestRecorder) {
+        self.recorder = Some(recorder.clone());
     }
 
-    /// Takes over what was noted so far.
+    /// Takes over the recorded annotations.
     fn collect(&mut self) {
-        if let Some(noted) = self.noted.take() {
-            self.sent(noted.take_sent());
-            self.annotate(noted.annotations());
+        if let Some(recorder) = self.recorder.take() {
+            self.sent(recorder.take_content());
+            self.annotate(recorder.annotations());
         }
     }
 
@@ -312,8 +312,8 @@ impl Trail {
     }
 
     /// Part of the request body to keep.
-    pub fn wanted(&self) -> Wanted {
-        if self.level >= Level::Request { Wanted::All } else { Wanted::Reference }
+    pub fn capture_level(&self) -> CaptureLevel {
+        if self.level >= Level::Request { CaptureLevel::All } else { CaptureLevel::Reference }
     }
 
     /// The body of the answer; looked at only where the policy wants it, or where it reports an outcome.
@@ -332,7 +332,7 @@ impl Trail {
     }
 
     /// An answer that is no resource's, such as a document of discovery.
-    pub fn told(&mut self, response: HttpResponse) -> HttpResponse {
+    pub fn record_discovery(&mut self, response: HttpResponse) -> HttpResponse {
         let (head, body) = response.into_parts();
         let said = head.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         match body.try_into_bytes() {

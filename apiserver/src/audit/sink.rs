@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::event::Event;
 use super::log::{self, Log};
 use crate::backoff::Backoff;
-use crate::egress::{Egress, To};
+use crate::egress::{Egress, NetworkContext};
 
 /// For one try to reach a webhook.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -121,12 +121,12 @@ impl Limits {
     }
 }
 
-struct Out {
+struct Backend {
     target: Target,
     limits: Option<Limits>,
 }
 
-impl Out {
+impl Backend {
     /// Sends, and counts what was lost; a batch that is lost does not take the others with it.
     async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
         let (batches, dropped) = match self.limits {
@@ -179,7 +179,7 @@ pub enum Sink {
     /// The request waits for its events.
     Blocking {
         /// Back end.
-        out: OutHandle,
+        out: BackendHandle,
         /// A request whose first event is lost is refused.
         strict: bool,
     },
@@ -188,7 +188,7 @@ pub enum Sink {
 }
 
 /// Keeps what is behind a sink to this file.
-pub struct OutHandle(Out);
+pub struct BackendHandle(Backend);
 
 impl Sink {
     /// Hands over one event; `false` when it was lost and the request must be refused for it.
@@ -209,13 +209,13 @@ impl Sink {
 }
 
 /// Batches on their way; a webhook that is slow does not keep the queue from being emptied.
-struct Sending {
-    out: Arc<Out>,
+struct BatchDelivery {
+    out: Arc<Backend>,
     at_once: usize,
     tasks: JoinSet<()>,
 }
 
-impl Sending {
+impl BatchDelivery {
     async fn send(&mut self, batch: Vec<Arc<Event>>) {
         while self.tasks.len() >= self.at_once && self.tasks.join_next().await.is_some() {}
         while self.tasks.try_join_next().is_some() {}
@@ -228,8 +228,8 @@ impl Sending {
 }
 
 /// Gathers and sends until the shutdown, then what is left.
-async fn run(out: Out, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, shutdown: Shutdown) {
-    let mut sending = Sending { out: Arc::new(out), at_once: how.at_once, tasks: JoinSet::new() };
+async fn run(out: Backend, mut events: mpsc::Receiver<Arc<Event>>, how: Batching, shutdown: Shutdown) {
+    let mut sending = BatchDelivery { out: Arc::new(out), at_once: how.at_once, tasks: JoinSet::new() };
     let mut tokens = how.rate.map_or(0.0, |(_, burst)| burst);
     let mut since = Instant::now();
     loop {
@@ -307,7 +307,7 @@ pub async fn from_flags(
     }
     let kubeconfig = flags.string("audit-webhook-config-file");
     if !kubeconfig.is_empty() {
-        let remote = Remote::from_kubeconfig(&kubeconfig, egress.proxied(To::ControlPlane)).await;
+        let remote = Remote::from_kubeconfig(&kubeconfig, egress.proxied(NetworkContext::ControlPlane)).await;
         let remote = remote.map_err(|e| format!("initializing audit webhook: {e}"))?;
         let target = Target::Webhook { remote, pause: flags.duration("audit-webhook-initial-backoff") };
         sinks.push(sink("webhook", target, flags, tasks, shutdown)?);
@@ -329,10 +329,10 @@ fn sink(what: &str, target: Target, flags: &FlagSet, tasks: &TaskGroup, shutdown
             limits.event, limits.batch
         ));
     }
-    let out = Out { target, limits: flags.boolean(&name("truncate-enabled")).then_some(limits) };
+    let out = Backend { target, limits: flags.boolean(&name("truncate-enabled")).then_some(limits) };
     match flags.string(&name("mode")).as_str() {
-        "blocking" => return Ok(Sink::Blocking { out: OutHandle(out), strict: false }),
-        "blocking-strict" => return Ok(Sink::Blocking { out: OutHandle(out), strict: true }),
+        "blocking" => return Ok(Sink::Blocking { out: BackendHandle(out), strict: false }),
+        "blocking-strict" => return Ok(Sink::Blocking { out: BackendHandle(out), strict: true }),
         "batch" => {}
         other => {
             return Err(format!(
@@ -388,7 +388,7 @@ mod tests {
         let flags = FlagSet::of("kube-apiserver", &["--audit-log-path=/dev/full", "--audit-log-mode=blocking"]);
         let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
         let mut sinks = from_flags(&flags.expect("flags"), &Egress::default(), &tasks, &shutdown).await.expect("sinks");
-        let Some(Sink::Blocking { out: OutHandle(mut out), .. }) = sinks.pop() else { panic!("a log that blocks") };
+        let Some(Sink::Blocking { out: BackendHandle(mut out), .. }) = sinks.pop() else { panic!("a log that blocks") };
         let one = length(&event("a", 0));
         out.limits = Some(Limits { event: one, batch: one });
         let before = losses().with_label_values(&["log"]).get();

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use shared::authn::{AuthnError, Identity, UserInfo};
 
-use super::{TokenAuthenticator, same};
+use super::{TokenAuthenticator, constant_time_eq};
 use crate::access::tree;
 use crate::api::Reader;
 
@@ -60,7 +60,7 @@ fn identify(stored: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
     }
     let expiration = data("expiration");
     let expired = !expiration.is_empty() && expiration.parse::<jiff::Timestamp>().is_ok_and(|at| at <= now);
-    let good = same(data("token-secret").as_bytes(), secret.as_bytes())
+    let good = constant_time_eq(data("token-secret").as_bytes(), secret.as_bytes())
         && data("token-id") == id
         && data("usage-bootstrap-authentication") == "true"
         && !expired

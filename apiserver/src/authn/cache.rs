@@ -121,7 +121,7 @@ impl<A: TokenAuthenticator> Cached<A> {
     }
 
     /// Keeps an outcome for its time, or forgets it.
-    fn settle(&self, key: [u8; 32], cell: &Arc<OnceCell<Outcome>>) {
+    fn finish(&self, key: [u8; 32], cell: &Arc<OnceCell<Outcome>>) {
         let ttl = match cell.get() {
             Some(Some(_)) => self.good,
             Some(None) => self.bad,
@@ -152,7 +152,7 @@ impl<A: TokenAuthenticator> TokenAuthenticator for Cached<A> {
         let blocked = cell.get().is_none().then(|| self.meters.active("blocked"));
         let status = if blocked.is_some() { "miss" } else { "hit" };
         let outcome = cell.get_or_try_init(|| self.fetch(token, audiences)).await.cloned();
-        self.settle(key, &cell);
+        self.finish(key, &cell);
         self.meters.requests.with_label_values(&[status]).inc();
         self.meters.took.with_label_values(&[status]).observe(since.elapsed().as_secs_f64());
         outcome

@@ -25,7 +25,7 @@ pub use static_tokens::{StaticTokens, TokenFileError};
 pub use webhook::TokenWebhook;
 
 /// Compares two secrets in constant time for equal lengths.
-pub fn same(a: &[u8], b: &[u8]) -> bool {
+pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 

@@ -32,7 +32,7 @@ impl TokenWebhook {
         Self { remote, version, audiences }
     }
 
-    async fn ask(&self, body: Bytes) -> Result<Value, AuthnError> {
+    async fn post_review(&self, body: Bytes) -> Result<Value, AuthnError> {
         let mut backoff = Backoff::of_webhook(PAUSE);
         for left in (0..TRIES).rev() {
             let (text, again) = match self.remote.post(body.clone(), DEADLINE).await {
@@ -61,13 +61,13 @@ impl TokenAuthenticator for TokenWebhook {
             "metadata": {},
             "spec": {"token": token, "audiences": audiences},
         });
-        let answer = self.ask(Bytes::from(review.to_string())).await?;
-        judge(&answer, audiences, &self.audiences)
+        let answer = self.post_review(Bytes::from(review.to_string())).await?;
+        parse_review(&answer, audiences, &self.audiences)
     }
 }
 
 /// Reads an answered TokenReview. A webhook that sets no audiences speaks for this server's `own`.
-fn judge(answer: &Value, wanted: &[String], own: &[String]) -> Result<Option<Identity>, AuthnError> {
+fn parse_review(answer: &Value, wanted: &[String], own: &[String]) -> Result<Option<Identity>, AuthnError> {
     if !tree::flag(answer, "/status/authenticated") {
         return match tree::text(answer, "/status/error") {
             "" => Ok(None),
@@ -95,7 +95,7 @@ mod tests {
     fn answers() {
         let own = ["api".to_owned()];
         let ask = |status: Value| {
-            judge(&json!({ "status": status }), &own, &own)
+            parse_review(&json!({ "status": status }), &own, &own)
                 .map(|i| i.map(|i| (i.user.name, i.audiences)))
                 .map_err(|e| e.0)
         };

@@ -23,7 +23,7 @@ use super::webhook::{Options, Webhook};
 use super::{Authorization, Kind, Member, Mode};
 use crate::access::tree;
 use crate::api::Reader;
-use crate::expressions::{self, Dialect, Wanted};
+use crate::expressions::{self, Dialect, ResultType};
 
 /// Longest a webhook may take.
 const LONGEST: i64 = 30_000_000_000;
@@ -318,7 +318,7 @@ fn read_conditions(conditions: &[Value], path: &Path, errors: &mut Vec<Error>) -
             errors.push(Error::required(at, ""));
         } else if expressions.iter().any(|e| e == expression) {
             errors.push(Error::duplicate(at, expression));
-        } else if let Some(why) = expressions::problem(Dialect::Review, expression, Wanted::Bool) {
+        } else if let Some(why) = expressions::problem(Dialect::Review, expression, ResultType::Bool) {
             errors.push(Error::invalid(at, expression, &why));
         } else {
             expressions.push(expression.to_owned());
@@ -328,7 +328,7 @@ fn read_conditions(conditions: &[Value], path: &Path, errors: &mut Vec<Error>) -
 }
 
 /// Dependencies of authorizers.
-pub struct Parts {
+pub struct AuthorizerDeps {
     /// For the indexes.
     pub reader: Arc<dyn Reader>,
     /// The rules of the `system:node` role.
@@ -340,7 +340,7 @@ pub struct Parts {
 }
 
 /// The chain at start.
-pub async fn build(configured: &[Configured], parts: &Parts) -> Result<Authorization, ConfigError> {
+pub async fn build(configured: &[Configured], parts: &AuthorizerDeps) -> Result<Authorization, ConfigError> {
     let mut members = Vec::new();
     for c in configured {
         let kind = match c.mode {

@@ -1,8 +1,8 @@
 //! The authorisers of `--authorization-mode` or `--authorization-config`, asked in order: the first that decides wins,
 //! and nobody deciding is a no.
 //!
-//! In comes what is asked for, out goes a [`Verdict`]. Everything but webhooks is answered from the watch cache without
-//! waiting. The chain may be exchanged while requests are decided; the indexes survive that.
+//! In comes what is asked for, out goes a [`AuthorizerResult`]. Everything but webhooks is answered from the watch
+//! cache without waiting. The chain may be exchanged while requests are decided; the indexes survive that.
 
 pub mod abac;
 pub mod config;
@@ -71,7 +71,7 @@ impl Mode {
 
 /// Decision of an authorizer or of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct AuthorizerResult {
     /// Yes, no, or nobody knew.
     pub decision: Decision,
     /// The reasons given.
@@ -80,7 +80,7 @@ pub struct Verdict {
     pub error: Option<String>,
 }
 
-impl Verdict {
+impl AuthorizerResult {
     /// Reports whether the request is allowed.
     pub fn is_allowed(&self) -> bool {
         self.decision == Decision::Allow
@@ -166,7 +166,7 @@ struct Undecided {
 
 impl Undecided {
     /// Takes one answer; a verdict when it decides.
-    fn add(&mut self, member: &Member, answer: (Decision, String), error: Option<String>) -> Option<Verdict> {
+    fn add(&mut self, member: &Member, answer: (Decision, String), error: Option<String>) -> Option<AuthorizerResult> {
         let (decision, reason) = answer;
         match decision {
             Decision::Allow => member.allowed.inc(),
@@ -179,12 +179,12 @@ impl Undecided {
                 return None;
             }
         }
-        Some(Verdict { decision, reason, error })
+        Some(AuthorizerResult { decision, reason, error })
     }
 
-    fn verdict(self) -> Verdict {
+    fn verdict(self) -> AuthorizerResult {
         let error = (!self.errors.is_empty()).then(|| aggregate(&self.errors));
-        Verdict { decision: Decision::NoOpinion, reason: self.reasons.join("\n"), error }
+        AuthorizerResult { decision: Decision::NoOpinion, reason: self.reasons.join("\n"), error }
     }
 }
 
@@ -198,8 +198,8 @@ pub struct Authorization {
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
-fn master(request: &Attributes) -> Option<Verdict> {
-    let verdict = || Verdict { decision: Decision::Allow, reason: String::new(), error: None };
+fn master(request: &Attributes) -> Option<AuthorizerResult> {
+    let verdict = || AuthorizerResult { decision: Decision::Allow, reason: String::new(), error: None };
     request.user.in_group(SYSTEM_MASTERS).then(verdict)
 }
 
@@ -251,7 +251,7 @@ impl Authorization {
     }
 
     /// The decision and the reasons given for it. `system:masters` may do everything.
-    pub async fn verdict(&self, request: &Attributes) -> Verdict {
+    pub async fn verdict(&self, request: &Attributes) -> AuthorizerResult {
         if let Some(verdict) = master(request) {
             return verdict;
         }
@@ -271,7 +271,7 @@ impl Authorization {
     }
 
     /// The verdict when it can be had without asking anybody over the network; `None` must be taken for a no.
-    pub fn verdict_at_once(&self, request: &Attributes) -> Option<Verdict> {
+    pub fn verdict_at_once(&self, request: &Attributes) -> Option<AuthorizerResult> {
         if let Some(verdict) = master(request) {
             return Some(verdict);
         }

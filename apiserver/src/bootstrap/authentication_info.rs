@@ -105,7 +105,7 @@ fn planned(stored: Option<&Value>, data: &BTreeMap<String, String>, now: Timesta
 }
 
 /// Keeps both there, and the first up to date with the files: authorities come and go while the server runs.
-pub(super) async fn keep(flags: &FlagSet, api: &Api, look: (Duration, Duration)) {
+pub(super) async fn run(flags: &FlagSet, api: &Api, look: (Duration, Duration)) {
     let mut backoff = backoff();
     loop {
         let today = Timestamp::now().to_string()[..10].to_owned();
@@ -235,7 +235,7 @@ mod tests {
             (text(NAME, "/data/client-ca-file").matches("BEGIN").count(), text(TRACKING, "/data/since").len())
         };
         let api = cluster.api();
-        let mut keeping = std::pin::pin!(keep(&flags, &api, (Duration::from_millis(1), Duration::from_millis(5))));
+        let mut keeping = std::pin::pin!(run(&flags, &api, (Duration::from_millis(1), Duration::from_millis(5))));
         let mut until = async |wanted| {
             let seen = async {
                 while stored() != wanted {

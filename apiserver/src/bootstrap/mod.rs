@@ -124,7 +124,7 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
 fn publish(cx: &Context) {
     let (flags, api) = (cx.flags.clone(), cx.api.clone());
     cx.tasks.spawn_until(&cx.shutdown, "cluster-authentication-info", async move {
-        authentication_info::keep(&flags, &api, authentication_info::LOOK).await;
+        authentication_info::run(&flags, &api, authentication_info::LOOK).await;
     });
 }
 

@@ -1,8 +1,8 @@
-//! `StorageVersionAPI`: what this server encodes resources to, for those who migrate what is stored, and that nothing is
-//! written before that is known.
+//! `StorageVersionAPI`: what this server encodes resources to, for those who migrate what is stored, and that nothing
+//! is written before that is known.
 //!
-//! Each server writes itself into one StorageVersion for each stored resource, once its identity lease is there: who finds
-//! a server without a lease takes it out again. What is pure stands above [`run`].
+//! Each server writes itself into one StorageVersion for each stored resource, once its identity lease is there: who
+//! finds a server without a lease takes it out again. What is pure stands above [`run`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl StorageVersions {
     async fn tell_all(&self, api: &Api, server: &str) {
         let mut failed = false;
         for (name, encoding) in &self.encodings {
-            let outcome = tell(api, server, name, encoding).await;
+            let outcome = publish(api, server, name, encoding).await;
             if let Err(error) = &outcome {
                 tracing::warn!(%error, resource = qualified(name), "Failed to update storage version");
             }
@@ -250,7 +250,7 @@ fn is_spared(info: &RequestInfo, user: &UserInfo) -> bool {
     }
 }
 
-async fn tell(api: &Api, server: &str, name: &Name, encoding: &Encoding) -> Result<(), Status> {
+async fn publish(api: &Api, server: &str, name: &Name, encoding: &Encoding) -> Result<(), Status> {
     let mut attempt = 1;
     loop {
         let error = match tell_once(api, server, name, encoding).await {

@@ -1,4 +1,4 @@
-//! The cache of one resource, as its readers and its one writer (the hub's task) see it.
+//! The cache of one resource, as its readers and its one writer (the registry's task) see it.
 //!
 //! Readers take a short read lock and leave with reference-counted entries. A watcher that does not keep up is dropped:
 //! its client lists again, the server never buffers without bound. The ring of changes also answers lists of a moment
@@ -12,9 +12,9 @@ use parking_lot::RwLock;
 use proto::resources::Resource;
 use tokio::sync::{mpsc, watch};
 
-use super::entry::{Change, Entry, Live, Seen};
+use super::entry::{Change, Entry, EventType, SharedEvent};
 use super::index::{Term, WORTH_IT};
-use super::reads::Reads;
+use super::reads::ReadMetrics;
 use super::state::{State, Trigger, Watcher};
 
 /// Changes a watcher may lag behind.
@@ -30,11 +30,11 @@ pub type Filter = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;
 #[derive(Debug)]
 pub struct Message {
     /// Event type.
-    pub seen: Seen,
+    pub seen: EventType,
     /// The object to show.
     pub entry: Arc<Entry>,
     /// The change, with encodings shared between watchers.
-    pub live: Arc<Live>,
+    pub live: Arc<SharedEvent>,
 }
 
 /// Starting point of a watch.
@@ -48,7 +48,7 @@ pub enum Start {
 
 /// Parameters of a watch. Its filter must reject every object that does not meet all of these conditions.
 #[derive(Clone, Debug)]
-pub struct Begin<'a> {
+pub struct WatchStart<'a> {
     /// Key prefix such as `default/`, or empty.
     pub scope: &'a str,
     /// Starting point.
@@ -119,7 +119,7 @@ pub struct Snapshot {
 }
 
 /// Changes after a sequence number.
-pub struct Since {
+pub struct ChangesSince {
     /// The number to ask with next.
     pub sequence: u64,
     /// `entries` are all there are, not only what changed.
@@ -157,7 +157,7 @@ impl Scope<'_> {
 pub struct Cacher {
     state: RwLock<State>,
     ready: watch::Sender<bool>,
-    reads: OnceLock<Reads>,
+    reads: OnceLock<ReadMetrics>,
 }
 
 impl Default for Cacher {
@@ -168,8 +168,8 @@ impl Default for Cacher {
 
 impl Cacher {
     /// Metrics of reads from this cache; `row` names its resource.
-    pub fn reads(&self, row: &Resource) -> &Reads {
-        self.reads.get_or_init(|| Reads::new(row))
+    pub fn reads(&self, row: &Resource) -> &ReadMetrics {
+        self.reads.get_or_init(|| ReadMetrics::new(row))
     }
 
     /// Waits until the initial list is in.
@@ -232,11 +232,12 @@ impl Cacher {
         self.state.read().floor
     }
 
-    /// Adds history: all changes after `floor` up to `upto`, in order. What is known already must follow it without a gap.
-    pub fn recall(&self, floor: i64, upto: i64, changes: Vec<Change>) {
+    /// Adds history: all changes after `floor` up to `upto`, in order. What is known already must follow it without a
+    /// gap.
+    pub fn prepend_history(&self, floor: i64, upto: i64, changes: Vec<Change>) {
         let mut s = self.state.write();
         if floor < s.floor && s.floor <= upto {
-            s.recall(floor, changes);
+            s.prepend_history(floor, changes);
         }
     }
 
@@ -252,8 +253,8 @@ impl Cacher {
     }
 
     /// All entries with a key prefix, as they were last known.
-    pub fn known(&self, prefix: &str) -> Vec<Arc<Entry>> {
-        self.state.read().now(prefix, prefix).cloned().collect()
+    pub fn cached_entries(&self, prefix: &str) -> Vec<Arc<Entry>> {
+        self.state.read().entries_from(prefix, prefix).cloned().collect()
     }
 
     /// Revision of the newest change.
@@ -267,7 +268,7 @@ impl Cacher {
     }
 
     /// The changes after a sequence number, or everything when they are no longer known. 0 knows nothing.
-    pub fn since(&self, sequence: u64) -> Since {
+    pub fn since(&self, sequence: u64) -> ChangesSince {
         let s = self.state.read();
         let behind = usize::try_from(s.sequence.saturating_sub(sequence)).unwrap_or(usize::MAX);
         let complete = sequence == 0 || behind > s.own_changes();
@@ -278,7 +279,7 @@ impl Cacher {
             news.filter_map(|c| c.after.as_ref().map(|e| (e.clone(), false)).or(c.before.clone().map(|e| (e, true))))
                 .collect()
         };
-        Since { sequence: s.sequence, complete, entries }
+        ChangesSince { sequence: s.sequence, complete, entries }
     }
 
     /// True when nothing changed after `revision`.
@@ -313,7 +314,7 @@ impl Cacher {
         }
         let revision = s.revision.max(at_least);
         let Some(term) = scope.term.filter(|_| s.objects.len() >= WORTH_IT) else {
-            return Ok(scope.pick(s.now(scope.prefix, scope.from()), revision));
+            return Ok(scope.pick(s.entries_from(scope.prefix, scope.from()), revision));
         };
         if let Some(found) = s.indexes.find(term) {
             let from = scope.from();
@@ -321,14 +322,14 @@ impl Cacher {
             let mut snapshot = scope.pick(found, revision);
             if let Some(last) = snapshot.items.last().filter(|_| scope.limit > 0 && snapshot.items.len() == scope.limit)
             {
-                snapshot.more = s.now(scope.prefix, &last.key).nth(1).is_some();
+                snapshot.more = s.entries_from(scope.prefix, &last.key).nth(1).is_some();
             }
             return Ok(snapshot);
         }
-        let snapshot = scope.pick(s.now(scope.prefix, scope.from()), revision);
+        let snapshot = scope.pick(s.entries_from(scope.prefix, scope.from()), revision);
         drop(s);
         let s = &mut *self.state.write();
-        s.indexes.ask(&term.by, s.objects.values());
+        s.indexes.build_if_repeated(&term.by, s.objects.values());
         Ok(snapshot)
     }
 
@@ -339,7 +340,7 @@ impl Cacher {
             return Err(CacheError::Restarting);
         }
         if s.revision <= revision {
-            return Ok(scope.pick(s.now(scope.prefix, scope.from()), revision));
+            return Ok(scope.pick(s.entries_from(scope.prefix, scope.from()), revision));
         }
         if revision < s.floor {
             return Err(CacheError::TooOld { asked: revision, oldest: s.floor });
@@ -348,7 +349,7 @@ impl Cacher {
     }
 
     /// Starts a watch of what the filter lets through.
-    pub fn watch(&self, begin: Begin<'_>, filter: Filter) -> Result<Watch, CacheError> {
+    pub fn watch(&self, begin: WatchStart<'_>, filter: Filter) -> Result<Watch, CacheError> {
         let s = &mut *self.state.write();
         if !s.valid {
             return Err(CacheError::Restarting);
@@ -358,17 +359,17 @@ impl Cacher {
             Start::State => {
                 let term = begin.term.filter(|_| s.objects.len() >= WORTH_IT);
                 if let Some(term) = term {
-                    s.indexes.ask(&term.by, s.objects.values());
+                    s.indexes.build_if_repeated(&term.by, s.objects.values());
                 }
                 initial = match term.and_then(|term| s.indexes.find(term)) {
                     Some(found) => found.into_iter().filter(|e| filter(e)).cloned().collect(),
-                    None => s.now(begin.scope, begin.scope).filter(|e| filter(e)).cloned().collect(),
+                    None => s.entries_from(begin.scope, begin.scope).filter(|e| filter(e)).cloned().collect(),
                 };
             }
             Start::After(asked) if asked < s.floor => return Err(CacheError::TooOld { asked, oldest: s.floor }),
             Start::After(asked) => {
                 let first = s.ring.partition_point(|c| c.revision <= asked);
-                replay = s.ring.range(first..).filter(|c| c.seen(&*filter).is_some()).cloned().collect();
+                replay = s.ring.range(first..).filter(|c| c.event_for(&*filter).is_some()).cloned().collect();
             }
         }
         let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);

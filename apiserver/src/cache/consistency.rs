@@ -9,9 +9,9 @@ use std::time::Duration;
 use rand::Rng;
 use shared::metrics;
 
+use super::cache_registry::{CacheRegistry, ResourceCache};
 use super::cacher::Scope;
 use super::entry::Entry;
-use super::hub::{Hub, Slot};
 use crate::storage;
 
 /// Least time between two rounds; up to half as much again is added, so that servers do not ask together.
@@ -21,14 +21,14 @@ const PAGE: i64 = 10_000;
 
 /// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Comparison {
     Same,
     Different,
     /// There was nothing to compare: the cache is being read, or knows of values that it could not read.
     Unknown,
 }
 
-impl Hub {
+impl CacheRegistry {
     /// Compares the caches that run with etcd, again and again, until dropped.
     pub async fn check_forever(self: Arc<Self>) {
         loop {
@@ -43,9 +43,9 @@ impl Hub {
         for (prefix, slot) in self.slots() {
             let row = &slot.resource;
             let status = match self.compare(&prefix, &slot).await {
-                Ok(Verdict::Unknown) => continue,
-                Ok(Verdict::Same) => "success",
-                Ok(Verdict::Different) => "failure",
+                Ok(Comparison::Unknown) => continue,
+                Ok(Comparison::Same) => "success",
+                Ok(Comparison::Different) => "failure",
                 Err(error) => {
                     tracing::warn!(%error, %prefix, "Cache consistency check error");
                     "error"
@@ -65,21 +65,21 @@ impl Hub {
         }
     }
 
-    async fn compare(&self, prefix: &str, slot: &Slot) -> Result<Verdict, storage::Error> {
+    async fn compare(&self, prefix: &str, slot: &ResourceCache) -> Result<Comparison, storage::Error> {
         let revision = self.progress(&slot.resource).processed();
         if revision == 0 || !slot.cacher.is_ready() || slot.has_unreadable() {
-            return Ok(Verdict::Unknown);
+            return Ok(Comparison::Unknown);
         }
-        let Ok(cached) = slot.cacher.list_at(&Scope::default(), revision) else { return Ok(Verdict::Unknown) };
+        let Ok(cached) = slot.cacher.list_at(&Scope::default(), revision) else { return Ok(Comparison::Unknown) };
         let mut cached = cached.items.iter();
         let mut start = prefix.to_owned();
         loop {
             let page = self.store.keys(prefix, &start, PAGE, revision).await?;
             if !agree(&page.keys, prefix.len(), &mut cached) {
-                return Ok(Verdict::Different);
+                return Ok(Comparison::Different);
             }
             if !page.more {
-                return Ok(if cached.next().is_none() { Verdict::Same } else { Verdict::Different });
+                return Ok(if cached.next().is_none() { Comparison::Same } else { Comparison::Different });
             }
             start = page.keys.last().map(|(key, _)| format!("{key}\0")).unwrap_or_default();
         }

@@ -29,32 +29,32 @@ impl Budget {
         self.used() < self.limit - self.limit / 16
     }
 
-    fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+    fn reserve(self: &Arc<Self>, bytes: usize) -> Option<BudgetShare> {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        Some(Share { bytes, budget: self.clone() })
+        Some(BudgetShare { bytes, budget: self.clone() })
     }
 }
 
 /// A part of a budget in use. Dropping it returns it.
 #[derive(Debug)]
-struct Share {
+struct BudgetShare {
     bytes: usize,
     budget: Arc<Budget>,
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptEncoding {
     bytes: Bytes,
     /// Offset at which the first value of the compressed element ends.
     first: u32,
-    _share: Share,
+    _share: BudgetShare,
 }
 
 /// Opening bytes of an element of a list.
@@ -84,22 +84,22 @@ fn object_end(json: &[u8], start: usize) -> u32 {
 
 /// One encoding.
 #[derive(Debug, Default)]
-pub struct Slot(OnceLock<Box<Kept>>);
+pub struct EncodingSlot(OnceLock<Box<KeptEncoding>>);
 
-impl Slot {
+impl EncodingSlot {
     /// Returns the bytes that were kept, if any.
     pub fn get(&self) -> Option<&Bytes> {
         self.0.get().map(|kept| &kept.bytes)
     }
 
     /// Keeps an encoding if there is room.
-    pub fn keep(&self, budget: &Arc<Budget>, bytes: &[u8]) {
+    pub fn fill(&self, budget: &Arc<Budget>, bytes: &[u8]) {
         if self.0.get().is_none()
-            && let Some(share) = budget.take(bytes.len())
+            && let Some(share) = budget.reserve(bytes.len())
         {
             let first = if bytes.starts_with(METADATA) { object_end(bytes, METADATA.len()) } else { 0 };
             // Somebody else may have been first; theirs is the same.
-            let _ = self.0.set(Box::new(Kept { bytes: Bytes::copy_from_slice(bytes), first, _share: share }));
+            let _ = self.0.set(Box::new(KeptEncoding { bytes: Bytes::copy_from_slice(bytes), first, _share: share }));
         }
     }
 
@@ -114,9 +114,9 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct Encoded {
     /// JSON as an element of a list.
-    pub json: Slot,
+    pub json: EncodingSlot,
     /// The cells of its table row, with the times of ages in place of ages.
-    pub cells: Slot,
+    pub cells: EncodingSlot,
 }
 
 #[cfg(test)]
@@ -131,8 +131,8 @@ mod tests {
             (r#"{"metadata":{}}"#, Some("{}")),
             (r#"{"spec":{}}"#, None),
         ] {
-            let slot = Slot::default();
-            slot.keep(&budget, json.as_bytes());
+            let slot = EncodingSlot::default();
+            slot.fill(&budget, json.as_bytes());
             assert_eq!(slot.metadata(), metadata.map(str::as_bytes), "{json}");
         }
     }
@@ -141,11 +141,11 @@ mod tests {
     fn the_budget_holds_and_is_returned() {
         let budget = Budget::new(10);
         let (a, b) = (Encoded::default(), Encoded::default());
-        a.json.keep(&budget, b"123456");
-        b.json.keep(&budget, b"123456");
+        a.json.fill(&budget, b"123456");
+        b.json.fill(&budget, b"123456");
         assert_eq!((a.json.get().map(Bytes::len), b.json.get(), budget.used()), (Some(6), None, 6));
         drop(a);
-        b.json.keep(&budget, b"123456");
+        b.json.fill(&budget, b"123456");
         assert!(b.json.get().is_some());
     }
 }

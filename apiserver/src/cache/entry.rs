@@ -145,7 +145,7 @@ pub struct Change {
 
 /// A change on its way to watchers: carries what was encoded for one, for the others.
 #[derive(Debug)]
-pub struct Live {
+pub struct SharedEvent {
     /// The change.
     pub change: Change,
     /// Whole frames of the change as watchers without selectors see it, filled by the first that needs them.
@@ -154,7 +154,7 @@ pub struct Live {
     pub protobuf: OnceLock<Bytes>,
 }
 
-impl Live {
+impl SharedEvent {
     /// Wraps a change without encoding it yet.
     pub fn new(change: Change) -> Self {
         Self { change, json: OnceLock::new(), protobuf: OnceLock::new() }
@@ -163,7 +163,7 @@ impl Live {
 
 /// Type of the event that a watcher receives for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum EventType {
     /// The object was created, or began to match the filter.
     Added,
     /// The object matches the filter still.
@@ -172,7 +172,7 @@ pub enum Seen {
     Deleted,
 }
 
-impl Seen {
+impl EventType {
     /// The event type on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -186,20 +186,20 @@ impl Seen {
 impl Change {
     /// Returns the event that a watcher with this filter receives, with the object to show (at the revision of the
     /// change); `None` when the filter matches neither state.
-    pub fn seen(&self, matches: impl Fn(&Entry) -> bool) -> Option<(Seen, &Arc<Entry>)> {
+    pub fn event_for(&self, matches: impl Fn(&Entry) -> bool) -> Option<(EventType, &Arc<Entry>)> {
         let before = self.before.as_ref().filter(|e| matches(e));
         match (&self.after, before) {
             (Some(after), before) if matches(after) => {
-                Some((if before.is_some() { Seen::Modified } else { Seen::Added }, after))
+                Some((if before.is_some() { EventType::Modified } else { EventType::Added }, after))
             }
-            (Some(_) | None, Some(before)) => Some((Seen::Deleted, before)),
+            (Some(_) | None, Some(before)) => Some((EventType::Deleted, before)),
             _ => None,
         }
     }
 
     /// Returns the event of a watcher without a filter.
-    pub fn natural(&self) -> Option<Seen> {
-        self.seen(|_| true).map(|(seen, _)| seen)
+    pub fn unfiltered_event(&self) -> Option<EventType> {
+        self.event_for(|_| true).map(|(seen, _)| seen)
     }
 
     /// Bytes that only this change keeps in memory.

@@ -1,7 +1,7 @@
 //! History from before the cache's initial list, read back from etcd.
 //!
-//! All keys are followed, not only those of one resource: every revision has an event, so the one that was waited for is
-//! seen, and with it is known that nothing before it is missing.
+//! All keys are followed, not only those of one resource: every revision has an event, so the one that was waited for
+//! is seen, and with it is known that nothing before it is missing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) async fn read(store: &Store, after: i64, upto: i64) -> Result<Vec<Eve
 /// Decodes the events of one resource into changes; `None` when an event cannot be read.
 pub(super) async fn changes(store: &Store, events: &[Event], prefix: &str, resource: &Row) -> Option<Vec<Change>> {
     let entry = async |kv: &etcd_client::KeyValue| -> Option<Arc<Entry>> {
-        let stored = store.open(kv.clone()).await.ok()?;
+        let stored = store.transform_from_storage(kv.clone()).await.ok()?;
         let made = codec::entry(resource, &stored.key[prefix.len()..], &stored.value, stored.revision).ok()?;
         Some(Arc::new(made.stored_as(stored.lease, stored.stale)))
     };

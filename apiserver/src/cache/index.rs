@@ -1,7 +1,7 @@
 //! Indexes of a cache by the value of a label or a selectable field.
 //!
-//! An index is born by use: the second list that selects by a label or field makes one, and the one not used for longest
-//! goes when there are too many. Lists that select nothing pay for none.
+//! An index is born by use: the second list that selects by a label or field makes one, and the one not used for
+//! longest goes when there are too many. Lists that select nothing pay for none.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub(super) const WORTH_IT: usize = 128;
 
 /// Value that an index is built by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum By {
+pub enum IndexKey {
     /// The value of a label.
     Label(Box<str>),
     /// A selectable field, by its place in the resource's table.
     Field(usize),
 }
 
-impl By {
+impl IndexKey {
     /// The value of an object.
     pub fn value<'e>(&self, entry: &'e Entry) -> Option<&'e str> {
         match self {
@@ -39,7 +39,7 @@ impl By {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     /// By what.
-    pub by: By,
+    pub by: IndexKey,
     /// Allowed values, each once.
     pub values: Vec<String>,
 }
@@ -48,7 +48,7 @@ type Objects = BTreeMap<Arc<str>, Arc<Entry>>;
 
 #[derive(Debug)]
 struct Index {
-    by: By,
+    by: IndexKey,
     values: HashMap<Box<str>, Objects>,
     used: AtomicU64,
 }
@@ -79,7 +79,7 @@ impl Index {
 #[derive(Debug, Default)]
 pub(super) struct Indexes {
     all: Vec<Index>,
-    asked: VecDeque<By>,
+    asked: VecDeque<IndexKey>,
     clock: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Indexes {
     }
 
     /// Makes an index if this is not the first time it is asked for.
-    pub(super) fn ask<'e>(&mut self, by: &By, objects: impl Iterator<Item = &'e Arc<Entry>>) {
+    pub(super) fn build_if_repeated<'e>(&mut self, by: &IndexKey, objects: impl Iterator<Item = &'e Arc<Entry>>) {
         if self.all.iter().any(|i| i.by == *by) {
             return;
         }
@@ -154,12 +154,12 @@ mod tests {
     fn is_made_the_second_time_and_follows_changes() {
         let all = [entry("a", "x", "n1"), entry("b", "y", "n1"), entry("c", "", "n2")];
         let mut indexes = Indexes::default();
-        let app = Term { by: By::Label("app".into()), values: vec!["y".into(), "x".into()] };
-        let node = Term { by: By::Field(0), values: vec!["n1".into()] };
-        indexes.ask(&app.by, all.iter());
+        let app = Term { by: IndexKey::Label("app".into()), values: vec!["y".into(), "x".into()] };
+        let node = Term { by: IndexKey::Field(0), values: vec!["n1".into()] };
+        indexes.build_if_repeated(&app.by, all.iter());
         assert_eq!(keys(indexes.find(&app)), None);
         for by in [&app.by, &node.by, &node.by] {
-            indexes.ask(by, all.iter());
+            indexes.build_if_repeated(by, all.iter());
         }
         assert_eq!(keys(indexes.find(&app)), Some(vec!["a", "b"]));
         indexes.apply(Some(&all[0]), Some(&entry("a", "z", "n1")));
@@ -173,9 +173,9 @@ mod tests {
     fn their_number_is_bounded() {
         let mut indexes = Indexes::default();
         for i in 0..3 * MOST {
-            let by = By::Label(i.to_string().into());
-            indexes.ask(&by, std::iter::empty());
-            indexes.ask(&by, std::iter::empty());
+            let by = IndexKey::Label(i.to_string().into());
+            indexes.build_if_repeated(&by, std::iter::empty());
+            indexes.build_if_repeated(&by, std::iter::empty());
         }
         assert_eq!(indexes.all.len(), MOST);
     }

@@ -3,7 +3,7 @@
 use prometheus::{CounterVec, GaugeVec};
 use shared::metrics;
 
-use super::Hub;
+use super::CacheRegistry;
 use super::state::RING;
 
 /// See the module.
@@ -75,8 +75,8 @@ impl Default for Meters {
 impl Meters {
     /// Takes over what the caches have counted; what objects take is known where lists cost by it.
     #[allow(clippy::cast_precision_loss)]
-    pub fn publish(&self, hub: &Hub, sizes: bool) {
-        for tally in hub.tallies() {
+    pub fn publish(&self, caches: &CacheRegistry, sizes: bool) {
+        for tally in caches.stats() {
             let labels: [&str; 2] = [&tally.row.group, &tally.row.plural];
             let counted = [
                 (&self.received, tally.received),

@@ -4,29 +4,29 @@
 //! index record; trees are made only where one is looked at. Never writes, and never answers with something older than
 //! the caller allows.
 
+mod cache_registry;
 mod cacher;
 mod consistency;
 mod encoded;
 mod entry;
+pub mod gzip_chunks;
 mod history;
-mod hub;
 mod index;
 mod meters;
-pub mod packs;
 mod progress;
 mod reader;
 mod reads;
 mod state;
 mod uncached;
 
-pub use cacher::{Begin, CacheError, Cacher, Filter, Message, Scope, Since, Snapshot, Start, Watch};
+pub use cache_registry::CacheRegistry;
+pub use cacher::{CacheError, Cacher, ChangesSince, Filter, Message, Scope, Snapshot, Start, Watch, WatchStart};
 pub use encoded::{Budget, Encoded};
-pub use entry::{Change, Entry, Live, Raw, Seen};
-pub use hub::Hub;
-pub use index::{By, Term};
+pub use entry::{Change, Entry, EventType, Raw, SharedEvent};
+pub use gzip_chunks::{GzipChunk, GzipChunkCache};
+pub use index::{IndexKey, Term};
 pub use meters::Meters;
-pub use packs::{Pack, Packs};
 pub use progress::Progress;
 pub use reader::CacheReader;
-pub use reads::Reads;
+pub use reads::ReadMetrics;
 pub use state::Trigger;

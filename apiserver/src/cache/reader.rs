@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use proto::Value;
 use proto::resources::{Resource, Row};
 
-use super::cacher::{Begin, Cacher, Start};
+use super::cache_registry::CacheRegistry;
+use super::cacher::{Cacher, Start, WatchStart};
 use super::entry::Entry;
-use super::hub::Hub;
 use crate::api::{Changed, Changes, Reader, Source, Stored};
 use crate::registry::Rows;
 use crate::storage::codec;
@@ -21,12 +21,13 @@ const KEPT: usize = 256;
 const SMALL: usize = 4 << 10;
 const FEW: usize = 16;
 
-/// Trees of small objects that were asked for lately: with every write admission asks for the same namespace, account and
-/// classes. An object has one place it may be kept in, by where its entry lies in memory; the last one asked for has it.
+/// Trees of small objects that were asked for lately: with every write admission asks for the same namespace, account
+/// and classes. An object has one place it may be kept in, by where its entry lies in memory; the last one asked for
+/// has it.
 #[derive(Default)]
-struct Trees(OnceLock<Box<[Mutex<Option<Kept>>]>>);
+struct Trees(OnceLock<Box<[Mutex<Option<CachedTree>>]>>);
 
-struct Kept {
+struct CachedTree {
     of: Arc<Entry>,
     tree: Arc<Value>,
 }
@@ -45,28 +46,28 @@ impl Trees {
             return Some(kept.tree.clone());
         }
         let tree = tree(row, entry)?;
-        *place.lock() = Some(Kept { of: entry.clone(), tree: tree.clone() });
+        *place.lock() = Some(CachedTree { of: entry.clone(), tree: tree.clone() });
         Some(tree)
     }
 }
 
-/// [`Reader`] over the hub's caches.
+/// [`Reader`] over the watch caches.
 pub struct CacheReader {
-    hub: Arc<Hub>,
+    caches: Arc<CacheRegistry>,
     rows: Rows,
     trees: Trees,
 }
 
 impl CacheReader {
-    /// Over a hub, for the rows served.
-    pub fn new(hub: Arc<Hub>, rows: Rows) -> Self {
-        Self { hub, rows, trees: Trees::default() }
+    /// Reads from these caches, for the rows served.
+    pub fn new(caches: Arc<CacheRegistry>, rows: Rows) -> Self {
+        Self { caches, rows, trees: Trees::default() }
     }
 
     fn cacher(&self, group: &str, plural: &str) -> Option<(Row, Arc<Cacher>)> {
         // What is only asked and never stored has no place in etcd: its cache would be one of everything there.
         let row = self.rows.storage(group, plural).filter(|row| !row.etcd_prefix.is_empty())?;
-        let cacher = self.hub.cacher(&row);
+        let cacher = self.caches.cacher(&row);
         Some((row, cacher))
     }
 }
@@ -86,7 +87,7 @@ impl Reader for CacheReader {
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
         let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
-        let found = cacher.known(&scope);
+        let found = cacher.cached_entries(&scope);
         let few = found.len() <= FEW;
         found.iter().filter_map(|e| if few { self.trees.get(&row, e) } else { tree(&row, e) }).collect()
     }
@@ -102,7 +103,7 @@ impl Reader for CacheReader {
 
     fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
         let (row, cacher) = self.cacher(group, plural)?;
-        Some(Arc::new(Followed { row, cacher }))
+        Some(Arc::new(FollowedResource { row, cacher }))
     }
 
     fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()> {
@@ -114,7 +115,8 @@ impl Reader for CacheReader {
             }
             let since = i64::try_from(since).unwrap_or(0);
             // History that is gone is a change as well.
-            let begin = Begin { scope: "", start: Start::After(since), at_least: since, term: None, trigger: None };
+            let begin =
+                WatchStart { scope: "", start: Start::After(since), at_least: since, term: None, trigger: None };
             if let Ok(mut watch) = cacher.watch(begin, Arc::new(|_: &Entry| true))
                 && watch.replay.is_empty()
             {
@@ -125,21 +127,21 @@ impl Reader for CacheReader {
 
     fn stored(&self, group: &str, plural: &str) -> Option<Stored> {
         let row = self.rows.storage(group, plural).filter(|row| !row.etcd_prefix.is_empty())?;
-        if !self.hub.caches(&row) {
-            let objects = u64::try_from(self.hub.counted(&row)?).unwrap_or(u64::MAX);
+        if !self.caches.is_cached(&row) {
+            let objects = u64::try_from(self.caches.counted(&row)?).unwrap_or(u64::MAX);
             return Some(Stored { objects, size: 0 });
         }
-        let cacher = self.hub.cacher(&row);
+        let cacher = self.caches.cacher(&row);
         Some(Stored { objects: u64::try_from(cacher.len()).unwrap_or(u64::MAX), size: cacher.size_of_one() })
     }
 }
 
-struct Followed {
+struct FollowedResource {
     row: Row,
     cacher: Arc<Cacher>,
 }
 
-impl Source for Followed {
+impl Source for FollowedResource {
     fn version(&self) -> u64 {
         self.cacher.sequence()
     }

@@ -10,7 +10,7 @@ const LABELS: [&str; 2] = ["group", "resource"];
 const WAIT: [f64; 13] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
 
 /// See the module.
-pub struct Reads {
+pub struct ReadMetrics {
     waited: Histogram,
     consistent: [Counter; 2],
     lists: Counter,
@@ -19,7 +19,7 @@ pub struct Reads {
     initial: Counter,
 }
 
-impl Reads {
+impl ReadMetrics {
     pub(super) fn new(row: &Resource) -> Self {
         let labels = [&*row.group, &*row.plural];
         let indexed = |name: &str, help: &str| {
@@ -63,18 +63,18 @@ impl Reads {
     }
 
     /// A reader has waited for the cache.
-    pub fn waited(&self, since: Instant) {
+    pub fn observe_wait(&self, since: Instant) {
         self.waited.observe(since.elapsed().as_secs_f64());
     }
 
     /// A list asked for what etcd has now, and got it or did not.
-    pub fn consistent(&self, success: bool) {
+    pub fn observe_consistent_read(&self, success: bool) {
         self.consistent[usize::from(success)].inc();
     }
 
     /// A list: objects looked at, objects in it.
     #[allow(clippy::cast_precision_loss)]
-    pub fn listed(&self, fetched: usize, returned: usize) {
+    pub fn observe_list(&self, fetched: usize, returned: usize) {
         self.lists.inc();
         self.fetched.inc_by(fetched as f64);
         self.returned.inc_by(returned as f64);
@@ -82,7 +82,7 @@ impl Reads {
 
     /// A watch begins with so many events.
     #[allow(clippy::cast_precision_loss)]
-    pub fn begun(&self, events: usize) {
+    pub fn observe_initial_events(&self, events: usize) {
         if events > 0 {
             self.initial.inc_by(events as f64);
         }

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::cacher::{Filter, Message};
-use super::entry::{Change, Entry, Live};
+use super::entry::{Change, Entry, SharedEvent};
 use super::index::Indexes;
 
 /// Changes kept for watches that resume and for lists of a moment that has passed.
 pub(super) const RING: usize = 16_384;
 /// Bytes of objects the ring may hold on to beyond the live ones.
 pub(super) const RING_BYTES: usize = 8 << 20;
-/// Changes that are older are only kept while there are few: etcd still has them ([`super::Hub::recall`]).
+/// Changes that are older are only kept while there are few: etcd still has them
+/// ([`super::CacheRegistry::backfill_history`]).
 const RING_AGE: Duration = Duration::from_secs(5 * 60);
 /// So many are kept however old they are.
 const RING_LEAST: usize = 128;
@@ -36,8 +37,8 @@ pub(super) struct Watcher {
 impl Watcher {
     /// False when it is gone or too slow (then it is counted): its channel is full, and dropping the sender ends its
     /// stream.
-    fn tell(&self, live: &Arc<Live>, slow: &mut u64) -> bool {
-        let Some((seen, entry)) = live.change.seen(&*self.filter) else { return !self.sender.is_closed() };
+    fn dispatch(&self, live: &Arc<SharedEvent>, slow: &mut u64) -> bool {
+        let Some((seen, entry)) = live.change.event_for(&*self.filter) else { return !self.sender.is_closed() };
         match self.sender.try_send(Message { seen, entry: entry.clone(), live: live.clone() }) {
             Ok(()) => true,
             Err(why) => {
@@ -81,8 +82,8 @@ impl Watchers {
         self.all.is_empty() && self.bound.is_empty()
     }
 
-    fn tell(&mut self, live: &Arc<Live>, slow: &mut u64) {
-        self.all.retain(|w| w.tell(live, slow));
+    fn dispatch(&mut self, live: &Arc<SharedEvent>, slow: &mut u64) {
+        self.all.retain(|w| w.dispatch(live, slow));
         if self.bound.is_empty() {
             return;
         }
@@ -95,7 +96,7 @@ impl Watchers {
             let other = before.filter(|b| after.as_ref() != Some(b));
             for value in [after, other].into_iter().flatten() {
                 if let Some(some) = self.bound.get_mut(&(field, value)) {
-                    some.retain(|w| w.tell(live, slow));
+                    some.retain(|w| w.dispatch(live, slow));
                 }
             }
         }
@@ -178,7 +179,7 @@ impl State {
             self.floor = oldest.revision;
         }
         if !self.watchers.is_empty() {
-            self.watchers.tell(&Arc::new(Live::new(change)), &mut self.terminated);
+            self.watchers.dispatch(&Arc::new(SharedEvent::new(change)), &mut self.terminated);
         }
     }
 
@@ -187,9 +188,9 @@ impl State {
         self.ring.len() - self.recalled
     }
 
-    /// Puts history before what the ring knows. `changes` are all those after `floor` up to the present floor, in order;
-    /// the oldest that find no room are left out.
-    pub(super) fn recall(&mut self, floor: i64, changes: Vec<Change>) {
+    /// Puts history before what the ring knows. `changes` are all those after `floor` up to the present floor, in
+    /// order; the oldest that find no room are left out.
+    pub(super) fn prepend_history(&mut self, floor: i64, changes: Vec<Change>) {
         let known = self.floor;
         for change in changes.into_iter().rev().filter(|c| c.revision <= known) {
             if self.ring.len() >= RING || self.ring_bytes + change.weight() > RING_BYTES {
@@ -206,7 +207,7 @@ impl State {
     }
 
     /// The objects as they are now below `scope`, from `from` on.
-    pub(super) fn now<'s>(&'s self, scope: &'s str, from: &'s str) -> impl Iterator<Item = &'s Arc<Entry>> {
+    pub(super) fn entries_from<'s>(&'s self, scope: &'s str, from: &'s str) -> impl Iterator<Item = &'s Arc<Entry>> {
         let range = self.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded));
         range.take_while(move |(k, _)| k.starts_with(scope)).map(|(_, e)| e)
     }
@@ -227,7 +228,7 @@ impl State {
                 then.entry(key).or_insert(change.before.as_ref());
             }
         }
-        Merged { now: self.now(scope, from).peekable(), then: then.into_iter().peekable() }
+        Merged { now: self.entries_from(scope, from).peekable(), then: then.into_iter().peekable() }
     }
 }
 

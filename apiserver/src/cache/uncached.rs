@@ -1,7 +1,8 @@
-//! Resources without a cache (`--watch-cache=false`, or a size of 0 in `--watch-cache-sizes`): what a request reads of them
-//! comes from etcd, and each watch of them is one of etcd's.
+//! Resources without a cache (`--watch-cache=false`, or a size of 0 in `--watch-cache-sizes`): what a request reads of
+//! them comes from etcd, and each watch of them is one of etcd's.
 //!
-//! Only requests are served so. What this server itself needs to know of such a resource, it keeps as it does of others.
+//! Only requests are served so. What this server itself needs to know of such a resource, it keeps as it does of
+//! others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use proto::resources::Row;
 use tokio::sync::{Notify, mpsc};
 
 use super::cacher::{Filter, Message, Start, Watch};
-use super::entry::{Entry, Live};
-use super::{Hub, history};
+use super::entry::{Entry, SharedEvent};
+use super::{CacheRegistry, history};
 use crate::storage::{self, Caching, Store, codec};
 
 /// Changes that wait for their watch; then etcd waits.
@@ -35,7 +36,7 @@ impl Uncached {
         Self { caching, counts: Mutex::default(), another: Notify::new() }
     }
 
-    pub(super) fn forget(&self, prefix: &str) {
+    pub(super) fn remove(&self, prefix: &str) {
         self.counts.lock().remove(prefix);
     }
 
@@ -44,9 +45,9 @@ impl Uncached {
     }
 }
 
-impl Hub {
+impl CacheRegistry {
     /// Reports whether requests for a resource are answered from its cache.
-    pub fn caches(&self, resource: &Row) -> bool {
+    pub fn is_cached(&self, resource: &Row) -> bool {
         let has = self.uncached.caching.has(resource);
         if !has {
             self.uncached.counts.lock().entry(self.prefix(resource)).or_insert_with(|| {
@@ -96,11 +97,11 @@ impl Hub {
         filter: Filter,
     ) -> Result<Watch, storage::Error> {
         let followed =
-            Followed { store: self.store.clone(), resource: resource.clone(), prefix: self.prefix(resource) };
+            FollowedResource { store: self.store.clone(), resource: resource.clone(), prefix: self.prefix(resource) };
         let prefix = format!("{}{scope}", followed.prefix);
         let (initial, revision) = match start {
             Start::State => followed.state(&prefix, &filter).await?,
-            Start::After(after) => match self.progress(resource).store.remembers(after).await {
+            Start::After(after) => match self.progress(resource).store.check_not_compacted(after).await {
                 // What has not happened yet is waited for.
                 Ok(()) | Err(storage::Error::Future) => (Vec::new(), after),
                 Err(error) => return Err(error),
@@ -115,14 +116,14 @@ impl Hub {
 }
 
 /// A resource whose changes are passed on.
-struct Followed {
+struct FollowedResource {
     store: Store,
     resource: Row,
     /// Of all its keys.
     prefix: String,
 }
 
-impl Followed {
+impl FollowedResource {
     /// The objects below a prefix, and the revision they are exact at.
     async fn state(&self, prefix: &str, filter: &Filter) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
         let (mut found, mut start, mut revision) = (Vec::new(), prefix.to_owned(), 0);
@@ -162,8 +163,8 @@ impl Followed {
                 return tracing::error!(prefix = self.prefix, "Failed to decode event from etcd");
             };
             for change in changes {
-                let Some((seen, entry)) = change.seen(&*filter) else { continue };
-                let (entry, live) = (entry.clone(), Arc::new(Live::new(change)));
+                let Some((seen, entry)) = change.event_for(&*filter) else { continue };
+                let (entry, live) = (entry.clone(), Arc::new(SharedEvent::new(change)));
                 if sender.send(Message { seen, entry, live }).await.is_err() {
                     return;
                 }

@@ -10,7 +10,7 @@ const EXIT_CODE: &str = "ExitCode";
 /// Status of the kubelet; any part may be missing.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct KubeletStatus {
     status: String,
     message: String,
     reason: String,
@@ -19,12 +19,12 @@ struct Said {
 
 /// Status for the client, and the code it is counted under.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct CommandEnd {
     pub(super) status: Status,
     pub(super) counted: u16,
 }
 
-impl Ended {
+impl CommandEnd {
     fn well() -> Self {
         let mut status = Status::failure(0, "", "");
         status.status = "Success".to_owned();
@@ -61,13 +61,13 @@ impl Ended {
         if let Err(why) = json::syntax(said) {
             return not_understood(&why);
         }
-        match serde_json::from_slice::<Said>(said) {
+        match serde_json::from_slice::<KubeletStatus>(said) {
             Err(why) => not_understood(&why.to_string()),
             Ok(said) if said.status == "Success" => Self::well(),
             Ok(said) if said.status != "Failure" => wrong("unknown error"),
             Ok(said) if said.reason != NON_ZERO => Self::failed(&said.message),
-            Ok(Said { details: None, .. }) => wrong("details must be set"),
-            Ok(Said { details: Some(details), .. }) => {
+            Ok(KubeletStatus { details: None, .. }) => wrong("details must be set"),
+            Ok(KubeletStatus { details: Some(details), .. }) => {
                 let Some(cause) = details.causes.iter().find(|cause| cause.reason == EXIT_CODE) else {
                     return wrong(&format!("no {EXIT_CODE} cause given"));
                 };
@@ -97,7 +97,7 @@ mod tests {
         )
     }
 
-    fn shown(ended: &Ended) -> (String, u16) {
+    fn shown(ended: &CommandEnd) -> (String, u16) {
         (String::from_utf8(ended.status.to_bare_json()).expect("text"), ended.counted)
     }
 
@@ -125,7 +125,7 @@ mod tests {
             ("{}", odd("unknown error"), 500),
             ("junk", odd(r#"invalid character 'j' looking for beginning of value in \"junk\""#), 500),
         ] {
-            assert_eq!(shown(&Ended::after(said.as_bytes())), (want, counted), "{said}");
+            assert_eq!(shown(&CommandEnd::after(said.as_bytes())), (want, counted), "{said}");
         }
     }
 
@@ -133,8 +133,8 @@ mod tests {
     fn refusals_are_told_in_the_kubelets_words() {
         let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"none","reason":"NotFound","code":404}"#;
         let bare = r#"{"metadata":{},"status":"Failure","message":"none","reason":"NotFound","code":404}"#;
-        assert_eq!(shown(&Ended::refused(status.as_bytes())), (bare.to_owned(), 404));
+        assert_eq!(shown(&CommandEnd::refused(status.as_bytes())), (bare.to_owned(), 404));
         let plain = internal("unable to upgrade connection: boom");
-        assert_eq!(shown(&Ended::refused(b"boom\n")), (plain, 500));
+        assert_eq!(shown(&CommandEnd::refused(b"boom\n")), (plain, 500));
     }
 }

@@ -1,6 +1,6 @@
-//! The frames of a WebSocket, as upstream's server reads and writes them where messages are its own (watches, logs, exec,
-//! attach): each frame is a message, and nearly nothing is wrong. Whoever does not mask what it says has to go, as has
-//! whoever says too much at once. Reading is pure ([`Decoder`]); what waits to be written is never cut in two.
+//! The frames of a WebSocket, as upstream's server reads and writes them where messages are its own (watches, logs,
+//! exec, attach): each frame is a message, and nearly nothing is wrong. Whoever does not mask what it says has to go,
+//! as has whoever says too much at once. Reading is pure ([`Decoder`]); what waits to be written is never cut in two.
 
 use std::io;
 
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 
 /// Message of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ClientMessage {
     /// A message, of whichever kind.
     Message(Bytes),
     /// To be sent back.
@@ -41,7 +41,7 @@ pub enum Said {
 
 /// Reasons to stop reading from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum ReadEnd {
     /// The client closed the connection, or sent too much.
     Left,
     /// A frame is not masked.
@@ -57,7 +57,7 @@ struct Frame {
 
 impl Frame {
     /// Reads the head of a frame that `bytes` begin with, if it is complete.
-    fn begin(bytes: &mut BytesMut) -> Result<Option<Self>, Over> {
+    fn begin(bytes: &mut BytesMut) -> Result<Option<Self>, ReadEnd> {
         let [first, second, ..] = bytes[..] else { return Ok(None) };
         let (short, masked) = (second & !MASKED, second & MASKED != 0);
         let wide = match short {
@@ -75,11 +75,11 @@ impl Frame {
             _ => bytes.split_to(wide).iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) & !(1 << 63),
         };
         if !masked {
-            return Err(Over::Unmasked);
+            return Err(ReadEnd::Unmasked);
         }
         let opcode = first & 0xf;
         if opcode == CLOSE || left > LONGEST && opcode != PING && opcode != PONG {
-            return Err(Over::Left);
+            return Err(ReadEnd::Left);
         }
         Ok(Some(Self { opcode, left, mask: bytes.get_u32().to_be_bytes() }))
     }
@@ -106,7 +106,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Nothing more is listened to.
-    pub fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<Said>, Over> {
+    pub fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<ClientMessage>, ReadEnd> {
         loop {
             if self.frame.is_none() {
                 self.frame = Frame::begin(bytes)?;
@@ -130,12 +130,12 @@ impl Decoder {
     }
 
     /// Finishes the current frame; `None` for frames without a message.
-    fn end(&mut self) -> Option<Said> {
+    fn end(&mut self) -> Option<ClientMessage> {
         let (frame, payload) = (self.frame.take()?, self.payload.split().freeze());
         match frame.opcode {
             PONG => None,
-            PING => Some(Said::Ping(payload)),
-            _ => Some(Said::Message(payload)),
+            PING => Some(ClientMessage::Ping(payload)),
+            _ => Some(ClientMessage::Message(payload)),
         }
     }
 }
@@ -153,14 +153,14 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     }
 
     /// Reads the next message; a truncated frame counts with the bytes there are. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Said, Over> {
+    pub(super) async fn next(&mut self) -> Result<ClientMessage, ReadEnd> {
         loop {
             if let Some(said) = self.decoder.decode(&mut self.ahead)? {
                 return Ok(said);
             }
             self.ahead.reserve(CHUNK);
             if !matches!(self.connection.read_buf(&mut self.ahead).await, Ok(1..)) {
-                return self.decoder.end().ok_or(Over::Left);
+                return self.decoder.end().ok_or(ReadEnd::Left);
             }
         }
     }
@@ -218,8 +218,8 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
     }
 
     /// Says goodbye, and before it what a client did wrong, if it was that.
-    pub(super) async fn close(&mut self, over: Option<Over>) -> io::Result<()> {
-        if over == Some(Over::Unmasked) {
+    pub(super) async fn close(&mut self, over: Option<ReadEnd>) -> io::Result<()> {
+        if over == Some(ReadEnd::Unmasked) {
             self.frame(CLOSE, &[&PROTOCOL_ERROR.to_be_bytes()]);
         }
         self.frame(CLOSE, &[&NORMAL.to_be_bytes()]);
@@ -227,9 +227,9 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
     }
 }
 
-/// Sends messages until there are no more, or nobody listens. What the client says is not listened to, but that it leaves
-/// is noticed.
-pub(super) async fn tell<C, M>(client: C, messages: M)
+/// Sends messages until there are no more, or nobody listens. What the client says is not listened to, but that it
+/// leaves is noticed.
+pub(super) async fn send_text<C, M>(client: C, messages: M)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     M: Stream<Item = (Kind, Bytes)>,
@@ -244,8 +244,8 @@ where
                 Some((kind, message)) => outgoing.put(kind, &[&message]),
             },
             said = incoming.next() => match said {
-                Ok(Said::Message(_)) => continue,
-                Ok(Said::Ping(payload)) => outgoing.pong(&payload),
+                Ok(ClientMessage::Message(_)) => continue,
+                Ok(ClientMessage::Ping(payload)) => outgoing.pong(&payload),
                 Err(over) => break Some(over),
             },
         }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     /// Decodes bytes that arrive in pieces of a length.
-    fn heard(bytes: &[u8], piece: usize) -> (Vec<Said>, Option<Over>) {
+    fn heard(bytes: &[u8], piece: usize) -> (Vec<ClientMessage>, Option<ReadEnd>) {
         let (mut decoder, mut ahead, mut said) = (Decoder::default(), BytesMut::new(), Vec::new());
         for piece in bytes.chunks(piece) {
             ahead.extend_from_slice(piece);
@@ -291,8 +291,8 @@ mod tests {
     /// By execution of k8s.io/apiserver 0.35.4.
     #[test]
     fn nearly_nothing_is_wrong() {
-        let message = |text: &'static str| Said::Message(Bytes::from_static(text.as_bytes()));
-        let ping = || Said::Ping(Bytes::from_static(b"hi"));
+        let message = |text: &'static str| ClientMessage::Message(Bytes::from_static(text.as_bytes()));
+        let ping = || ClientMessage::Ping(Bytes::from_static(b"hi"));
         let pinged = frame(0x89, b"hi");
         let short = [&[0x81, 0x85][..], b"abcd", &[9, 7, 15, 8, 14]].concat();
         let huge = [&[0x82, 0xff][..], &(40_u64 << 20).to_be_bytes(), b"abcd"].concat();
@@ -304,12 +304,12 @@ mod tests {
             (frame(0xf3, b"reserved"), vec![message("reserved"), ping()], None),
             (frame(0x8b, b"unknown"), vec![message("unknown"), ping()], None),
             (frame(0x8a, b"pong"), vec![ping()], None),
-            (frame(0x09, b"in pieces"), vec![Said::Ping(Bytes::from_static(b"in pieces")), ping()], None),
-            (frame(0x89, &[b'a'; 300]), vec![Said::Ping(Bytes::from_static(&[b'a'; 125])), ping()], None),
-            (frame(0x88, b"\x03\xe8bye"), vec![], Some(Over::Left)),
-            (vec![0x81, 1, b'x'], vec![], Some(Over::Unmasked)),
-            (vec![0x88, 0], vec![], Some(Over::Unmasked)),
-            (huge, vec![], Some(Over::Left)),
+            (frame(0x09, b"in pieces"), vec![ClientMessage::Ping(Bytes::from_static(b"in pieces")), ping()], None),
+            (frame(0x89, &[b'a'; 300]), vec![ClientMessage::Ping(Bytes::from_static(&[b'a'; 125])), ping()], None),
+            (frame(0x88, b"\x03\xe8bye"), vec![], Some(ReadEnd::Left)),
+            (vec![0x81, 1, b'x'], vec![], Some(ReadEnd::Unmasked)),
+            (vec![0x88, 0], vec![], Some(ReadEnd::Unmasked)),
+            (huge, vec![], Some(ReadEnd::Left)),
         ] {
             for piece in [1, 5, 4096] {
                 let all = [bytes.clone(), pinged.clone()].concat();
@@ -338,7 +338,7 @@ mod tests {
                     write.write_all(&frame(0x88, b"")).await.expect("open");
                 }
             });
-            let (_, (), read) = tokio::join!(tell(ours, messages), asked, read.read_to_end(&mut heard));
+            let (_, (), read) = tokio::join!(send_text(ours, messages), asked, read.read_to_end(&mut heard));
             read.expect("read");
             let count = |bytes: &[u8]| {
                 let mut parts = vec![bytes.len()];

@@ -12,12 +12,12 @@ use super::handed_over;
 const VERSION: &str = "13";
 
 /// Code and body of a refused handshake.
-pub(super) type Refusal = (u16, &'static str);
+pub(super) type HandshakeError = (u16, &'static str);
 
 /// Forbidden origin, or no supported protocol.
-pub(super) const NOT_YOURS: Refusal = (403, "");
+pub(super) const NOT_YOURS: HandshakeError = (403, "");
 /// Several protocols are offered where the server selects none.
-pub(super) const NO_CHOICE: Refusal = (400, "");
+pub(super) const NO_CHOICE: HandshakeError = (400, "");
 
 /// The protocols that a client offers, best first.
 pub(super) fn offered(request: &HttpRequest) -> Vec<String> {
@@ -33,7 +33,7 @@ fn first<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 }
 
 /// Returns the error of a malformed handshake.
-fn wrong(method: &Method, headers: &HeaderMap) -> Option<Refusal> {
+fn check_handshake(method: &Method, headers: &HeaderMap) -> Option<HandshakeError> {
     let asks = first(headers, CONNECTION.as_str()).to_ascii_lowercase().contains("upgrade");
     let rules = [
         (method == Method::GET, (405, "bad method")),
@@ -47,9 +47,9 @@ fn wrong(method: &Method, headers: &HeaderMap) -> Option<Refusal> {
 /// The answer that switches, or what takes its place. `choose` takes a protocol of those offered, or none, or refuses.
 pub(super) fn begin(
     request: &HttpRequest,
-    choose: impl FnOnce(Vec<String>) -> Result<Option<String>, Refusal>,
+    choose: impl FnOnce(Vec<String>) -> Result<Option<String>, HandshakeError>,
 ) -> Result<ResponseHead, HttpResponse> {
-    if let Some((code, why)) = wrong(request.method(), &upgrade::headers(request)) {
+    if let Some((code, why)) = check_handshake(request.method(), &upgrade::headers(request)) {
         return Err(refused(code, why));
     }
     let protocol = choose(offered(request)).map_err(|(code, why)| refused(code, why))?;
@@ -67,7 +67,7 @@ fn refused(code: u16, why: &'static str) -> HttpResponse {
 
 /// Answers the handshake of a tunnel, whose library answers as a handler does.
 pub(super) fn begin_tunnel(request: &HttpRequest, protocol: Option<&str>) -> Result<ResponseHead, HttpResponse> {
-    if let Some((code, _)) = wrong(request.method(), &upgrade::headers(request)) {
+    if let Some((code, _)) = check_handshake(request.method(), &upgrade::headers(request)) {
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);
         let mut response = HttpResponse::build(code);
         response.insert_header(("Sec-Websocket-Version", VERSION));
@@ -112,7 +112,7 @@ mod tests {
                 let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
                 headers.insert(name, HeaderValue::from_str(value).expect("a value"));
             }
-            wrong(&method, &headers)
+            check_handshake(&method, &headers)
         };
         for (method, changed, want) in [
             (Method::GET, &[][..], None),

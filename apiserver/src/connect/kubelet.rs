@@ -53,7 +53,7 @@ impl Kubelets {
     }
 
     /// The kubelet of a node.
-    pub(super) async fn of(&self, api: &Api, node: &str) -> Result<Origin, Status> {
+    pub(super) async fn origin(&self, api: &Api, node: &str) -> Result<Origin, Status> {
         let node = api.get("", "nodes", "", node).await?;
         self.locate(&node)
     }
@@ -61,7 +61,7 @@ impl Kubelets {
     /// Address of a kubelet whose certificate is not verified.
     pub(super) async fn unverified(&self, api: &Api, node: &str) -> Result<Origin, Status> {
         let tls = Some(Arc::clone(&self.anybody));
-        Ok(Origin { tls, ..self.of(api, node).await? })
+        Ok(Origin { tls, ..self.origin(api, node).await? })
     }
 
     /// The kubelet that a node object describes.

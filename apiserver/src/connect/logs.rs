@@ -34,7 +34,7 @@ impl Connect {
         }
         let kubelet = match unverified {
             true => self.kubelets.unverified(&self.api, node).await?,
-            false => self.kubelets.of(&self.api, node).await?,
+            false => self.kubelets.origin(&self.api, node).await?,
         };
         let path = format!("/containerLogs/{}/{}/{container}{parameters}", call.info.namespace, call.info.name);
         let response = kubelet.send("GET", &path, &HeaderMap::new(), None).await;
@@ -45,7 +45,9 @@ impl Connect {
             return Err(Status::unknown(&format!("Get {}: redirects forbidden", go_quote(elsewhere))));
         }
         match response.status().as_u16() {
-            200..=206 if messages::wanted(call.request) => Ok(messages::send(call.request, call.payload, response)),
+            200..=206 if messages::is_requested(call.request) => {
+                Ok(messages::send(call.request, call.payload, response))
+            }
             200..=206 => Ok(lines(response)),
             code => {
                 let said = collect(response, REFUSAL).await;
@@ -55,13 +57,17 @@ impl Connect {
     }
 }
 
-/// The answer with a log. None of the kubelet's headers concern the client; and where the log breaks off it ends, as there
-/// is no more of it.
+/// The answer with a log. None of the kubelet's headers concern the client; and where the log breaks off it ends, as
+/// there is no more of it.
 fn lines(log: HttpResponse) -> HttpResponse {
     let mut body = Box::pin(log.into_body());
     let parts = stream::poll_fn(move |cx| body.as_mut().poll_next(cx));
     let whole = parts.scan((), |(), part| {
-        ready(part.inspect_err(|error| tracing::debug!(%error, "Failed to stream container log")).ok().map(Ok::<_, Error>))
+        ready(
+            part.inspect_err(|error| tracing::debug!(%error, "Failed to stream container log"))
+                .ok()
+                .map(Ok::<_, Error>),
+        )
     });
     HttpResponse::Ok().content_type("text/plain").streaming(whole)
 }

@@ -45,7 +45,7 @@ fn form(offered: &[String]) -> Option<(Form, &'static str)> {
 }
 
 /// Reports whether a request asks for a WebSocket.
-pub(super) fn wanted(request: &HttpRequest) -> bool {
+pub(super) fn is_requested(request: &HttpRequest) -> bool {
     upgrade::protocol(request).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
@@ -63,7 +63,7 @@ pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpRespo
     };
     let (response, client) = upgrade::accept(request, payload, &head);
     // Ends with its client or with the log.
-    actix_web::rt::spawn(frames::tell(client, messages(body.into_body(), taken)));
+    actix_web::rt::spawn(frames::send_text(client, messages(body.into_body(), taken)));
     response
 }
 

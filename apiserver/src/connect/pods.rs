@@ -8,7 +8,7 @@ use shared::flags::FlagSet;
 use shared::status::{Status, go_quote};
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead, Rewound};
 
-use super::ended::Ended;
+use super::ended::CommandEnd;
 use super::throttle::Limit;
 use super::translate::{self, Streams};
 use super::transport::{HOP_BY_HOP, Origin, sent_on};
@@ -42,7 +42,7 @@ impl Connect {
         let Some(protocol) = upgrade::protocol(call.request) else {
             return Err(Status::bad_request("Upgrade request required"));
         };
-        let kubelet = self.kubelets.of(&self.api, node).await?;
+        let kubelet = self.kubelets.origin(&self.api, node).await?;
         let offered = match protocol.eq_ignore_ascii_case("websocket") {
             true => handshake::offered(call.request),
             false => Vec::new(),
@@ -157,15 +157,16 @@ async fn translated(
 }
 
 /// A session at a kubelet, or how it is told that there is none.
-async fn begun(kubelet: &Origin, path: String) -> Result<Rewound<BoxStream>, Ended> {
+async fn begun(kubelet: &Origin, path: String) -> Result<Rewound<BoxStream>, CommandEnd> {
     let url = format!("https://{}{path}", kubelet.authority());
-    let failed = |url: &str, why: &str| Ended::failed(&format!("error sending request: Post {}: {why}", go_quote(url)));
+    let failed =
+        |url: &str, why: &str| CommandEnd::failed(&format!("error sending request: Post {}: {why}", go_quote(url)));
     match kubelet.switch(spdy_request("POST", path, translate::STREAM_PROTOCOL)).await {
         Err(error) => Err(failed(&url, &kubelet.why(&error))),
         Ok(Dialed::Switched(_, backend)) => Ok(backend),
         Ok(Dialed::Refused(head, said)) => Err(match redirect(head.status, &head.headers) {
             Some(elsewhere) => failed(elsewhere, "redirect not allowed"),
-            None => Ended::refused(&said),
+            None => CommandEnd::refused(&said),
         }),
     }
 }

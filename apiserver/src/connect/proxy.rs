@@ -242,7 +242,8 @@ fn has_address(pod: &Value, ip: &str) -> bool {
     pod["status"]["podIPs"].as_array().into_iter().flatten().any(|own| own["ip"] == ip)
 }
 
-/// The path behind `/proxy` without escapes, empty parts, `.` and `..`; nothing where nothing was said, not even a slash.
+/// The path behind `/proxy` without escapes, empty parts, `.` and `..`; nothing where nothing was said, not even a
+/// slash.
 fn inner_path(info: &RequestInfo) -> Vec<u8> {
     let mut path = info.parts.get(3..).unwrap_or_default().join("/");
     if !path.is_empty() && !path.starts_with('/') {

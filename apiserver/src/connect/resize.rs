@@ -1,5 +1,5 @@
-//! Sizes of a terminal, as a client writes them: one JSON object after another. The kubelet is sent what could be read of
-//! them, one a line; after the first that could not, nothing. Pure.
+//! Sizes of a terminal, as a client writes them: one JSON object after another. The kubelet is sent what could be read
+//! of them, one a line; after the first that could not, nothing. Pure.
 
 use serde::Deserialize;
 
@@ -24,7 +24,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Reads client bytes; returns the resize messages for the kubelet.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub(super) fn parse_messages(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if self.over {
             return out;
@@ -63,7 +63,7 @@ mod tests {
             ("junk", ""),
             ("{\"Width\":10,\"Height\":20}", ""),
         ] {
-            assert_eq!(String::from_utf8_lossy(&sizes.take(bytes.as_bytes())), want, "{bytes}");
+            assert_eq!(String::from_utf8_lossy(&sizes.parse_messages(bytes.as_bytes())), want, "{bytes}");
         }
     }
 }

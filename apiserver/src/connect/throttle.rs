@@ -37,7 +37,7 @@ impl Limit {
 
 /// State of a limit within the current interval.
 #[derive(Debug)]
-struct Pace {
+struct RateState {
     /// Bytes of a moment, and how long that is.
     each: usize,
     moment: Duration,
@@ -45,7 +45,7 @@ struct Pace {
     ends: Instant,
 }
 
-impl Pace {
+impl RateState {
     fn new(rate: u64, now: Instant) -> Self {
         // Of what is less than a byte a moment, the moments are longer.
         let (each, moment) = match rate / 10 {
@@ -66,14 +66,14 @@ impl Pace {
 
 /// One direction.
 struct Direction {
-    pace: Pace,
+    pace: RateState,
     sleep: Pin<Box<Sleep>>,
 }
 
 impl Direction {
     fn new(rate: u64) -> Self {
         let now = Instant::now();
-        Self { pace: Pace::new(rate, now), sleep: Box::pin(tokio::time::sleep_until(now)) }
+        Self { pace: RateState::new(rate, now), sleep: Box::pin(tokio::time::sleep_until(now)) }
     }
 
     /// Returns the number of bytes that may pass; pending while that is zero.
@@ -144,7 +144,7 @@ mod tests {
     fn so_much_passes_in_a_second() {
         let start = Instant::now();
         for (rate, seconds, want) in [(1000, 5, 5000), (25, 2, 40), (20, 3, 60), (3, 4, 12)] {
-            let (mut pace, mut now, mut passed) = (Pace::new(rate, start), start, 0);
+            let (mut pace, mut now, mut passed) = (RateState::new(rate, start), start, 0);
             while now < start + Duration::from_secs(seconds) {
                 match pace.allows(now) {
                     Ok(most) => {

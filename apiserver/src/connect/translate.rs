@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::time::{Instant, Interval, interval_at, sleep_until, timeout};
 
-use super::ended::Ended;
+use super::ended::CommandEnd;
 use super::frames::{self, Incoming, Kind, Outgoing};
 use super::resize::Sizes;
 use super::spdy::{Codec, Frame, SpdyError, put_data, put_ping};
@@ -48,7 +48,7 @@ const OPENING: Duration = Duration::from_secs(30);
 const LONGEST_SAID: usize = 1 << 20;
 
 /// Stream numbers by channel.
-type Numbers = BTreeMap<u8, u32>;
+type StreamNumbers = BTreeMap<u8, u32>;
 /// Both directions write to the client: its pings are answered where it is heard.
 type Sink<C> = Mutex<Outgoing<WriteHalf<C>>>;
 type Messages<C> = Incoming<ReadHalf<C>>;
@@ -80,7 +80,7 @@ impl Streams {
     }
 
     /// The first channel that the client reads.
-    fn first(self) -> u8 {
+    fn stdin_stream(self) -> u8 {
         match self {
             Self { stdout: true, .. } => STDOUT,
             Self { stderr: true, .. } => STDERR,
@@ -90,22 +90,22 @@ impl Streams {
 }
 
 /// End of a session.
-enum Over {
+enum SessionEnd {
     /// The command ended; the status is sent to the client.
-    Ended(Box<Ended>),
+    CommandEnd(Box<CommandEnd>),
     /// The client does not listen any more, or does not keep to the protocol.
-    Left(frames::Over),
+    Left(frames::ReadEnd),
 }
 
-impl Over {
-    fn told(ended: Ended) -> Self {
-        Self::Ended(Box::new(ended))
+impl SessionEnd {
+    fn told(ended: CommandEnd) -> Self {
+        Self::CommandEnd(Box::new(ended))
     }
 
-    const LEFT: Self = Self::Left(frames::Over::Left);
+    const LEFT: Self = Self::Left(frames::ReadEnd::Left);
 }
 
-impl From<std::io::Error> for Over {
+impl From<std::io::Error> for SessionEnd {
     fn from(error: std::io::Error) -> Self {
         tracing::debug!(%error, "Exec or attach connection failed");
         Self::LEFT
@@ -113,7 +113,11 @@ impl From<std::io::Error> for Over {
 }
 
 /// Translates until either side ends. Under which code it is counted.
-pub(super) async fn translate<C, K>(client: C, kubelet: impl Future<Output = Result<K, Ended>>, streams: Streams) -> u16
+pub(super) async fn translate<C, K>(
+    client: C,
+    kubelet: impl Future<Output = Result<K, CommandEnd>>,
+    streams: Streams,
+) -> u16
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
@@ -121,10 +125,10 @@ where
     let (read, write) = tokio::io::split(client);
     let (sink, mut messages) = (Mutex::new(Outgoing::new(write)), Incoming::new(read));
     let over = match session(&sink, &mut messages, kubelet, streams).await {
-        Ok(ended) => Over::told(ended),
+        Ok(ended) => SessionEnd::told(ended),
         Err(over) => over,
     };
-    let counted = if let Over::Ended(ended) = &over { ended.counted } else { 500 };
+    let counted = if let SessionEnd::CommandEnd(ended) = &over { ended.counted } else { 500 };
     // The client may be gone already.
     timeout(TELLING, part(&mut sink.into_inner(), over)).await.ok();
     // Its answer, so that it has read everything before the connection goes.
@@ -134,22 +138,22 @@ where
 }
 
 /// Tells how it went, and closes.
-async fn part<W: AsyncWrite + Unpin>(client: &mut Outgoing<W>, over: Over) -> std::io::Result<()> {
+async fn part<W: AsyncWrite + Unpin>(client: &mut Outgoing<W>, over: SessionEnd) -> std::io::Result<()> {
     match over {
-        Over::Ended(ended) => {
+        SessionEnd::CommandEnd(ended) => {
             client.put(Kind::Binary, &[&[ERROR], &ended.status.to_bare_json()]);
             client.close(None).await
         }
-        Over::Left(over) => client.close(Some(over)).await,
+        SessionEnd::Left(over) => client.close(Some(over)).await,
     }
 }
 
 async fn session<C, K>(
     sink: &Sink<C>,
     messages: &mut Messages<C>,
-    kubelet: impl Future<Output = Result<K, Ended>>,
+    kubelet: impl Future<Output = Result<K, CommandEnd>>,
     streams: Streams,
-) -> Result<Ended, Over>
+) -> Result<CommandEnd, SessionEnd>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,
@@ -157,15 +161,15 @@ where
     // The client sees that the connection stands.
     {
         let mut client = sink.lock().await;
-        client.put(Kind::Binary, &[&[streams.first()]]);
+        client.put(Kind::Binary, &[&[streams.stdin_stream()]]);
         client.send().await?;
     }
-    let (read, mut write) = tokio::io::split(kubelet.await.map_err(Over::told)?);
+    let (read, mut write) = tokio::io::split(kubelet.await.map_err(SessionEnd::told)?);
     let lost = |error: &dyn std::fmt::Display| tracing::debug!(%error, "Connection to kubelet failed");
     let mut out = BytesMut::new();
     let mut codec = Codec::default();
     let opened = open(&mut codec, streams, &mut out);
-    let numbers = opened.map_err(|error| Over::told(Ended::failed(&error.to_string())))?;
+    let numbers = opened.map_err(|error| SessionEnd::told(CommandEnd::failed(&error.to_string())))?;
     if let Err(error) = write.write_all(&out).await.and(write.flush().await) {
         lost(&error);
     }
@@ -194,10 +198,10 @@ where
     // The directions wait for nothing but each their own: a command that reads as slowly as it writes must not stop.
     tokio::select! {
         over = input.copy(messages, sink, &mut write) => Err(over),
-        () = idle(&heard) => Err(Over::LEFT),
+        () = idle(&heard) => Err(SessionEnd::LEFT),
         copied = output.copy(read) => {
             copied?;
-            Ok(Ended::after(&output.said))
+            Ok(CommandEnd::after(&output.said))
         }
     }
 }
@@ -214,8 +218,8 @@ async fn idle(heard: &Cell<Instant>) {
 }
 
 /// Opens the streams; their numbers by channel.
-fn open(codec: &mut Codec, streams: Streams, out: &mut BytesMut) -> Result<Numbers, SpdyError> {
-    let mut numbers = Numbers::new();
+fn open(codec: &mut Codec, streams: Streams, out: &mut BytesMut) -> Result<StreamNumbers, SpdyError> {
+    let mut numbers = StreamNumbers::new();
     for (number, (channel, name)) in (1..).step_by(2).zip(streams.channels()) {
         codec.open(out, number, &[("streamType", name)])?;
         numbers.insert(channel, number);
@@ -225,7 +229,7 @@ fn open(codec: &mut Codec, streams: Streams, out: &mut BytesMut) -> Result<Numbe
 
 /// Content of a client's message.
 #[derive(Debug, PartialEq, Eq)]
-enum Said<'a> {
+enum ChannelMessage<'a> {
     /// Bytes of a channel.
     Bytes(u8, &'a [u8]),
     /// The last bytes of a channel were said.
@@ -236,7 +240,7 @@ enum Said<'a> {
     Wrong,
 }
 
-impl<'a> Said<'a> {
+impl<'a> ChannelMessage<'a> {
     fn of(bytes: &'a [u8]) -> Self {
         match bytes {
             [CLOSE, channel] if *channel < CHANNELS => Self::Last(*channel),
@@ -249,7 +253,7 @@ impl<'a> Said<'a> {
 
 /// From the client to the kubelet.
 struct Input<'a> {
-    numbers: &'a Numbers,
+    numbers: &'a StreamNumbers,
     sizes: Sizes,
     /// Pings of the kubelet.
     pinged: mpsc::Receiver<u32>,
@@ -262,8 +266,8 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Until the kubelet has all streams; upstream's client says nothing before. What is sent to a kubelet that is already
-    /// done with a command makes it break the connection, with what the command had said.
+    /// Until the kubelet has all streams; upstream's client says nothing before. What is sent to a kubelet that is
+    /// already done with a command makes it break the connection, with what the command had said.
     async fn opened(&mut self) {
         if let Some(opened) = self.waits.take() {
             timeout(OPENING, opened.notified()).await.ok();
@@ -271,7 +275,7 @@ impl Input<'_> {
     }
 
     /// Until the client ends. What the kubelet does not take is lost: it is the other direction that ends with it.
-    async fn copy<C, W>(&mut self, client: &mut Messages<C>, sink: &Sink<C>, kubelet: &mut W) -> Over
+    async fn copy<C, W>(&mut self, client: &mut Messages<C>, sink: &Sink<C>, kubelet: &mut W) -> SessionEnd
     where
         C: AsyncRead + AsyncWrite + Unpin,
         W: AsyncWrite + Unpin,
@@ -290,8 +294,8 @@ impl Input<'_> {
                     None
                 }
                 said = client.next() => match said {
-                    Ok(frames::Said::Message(bytes)) => Some(bytes),
-                    Ok(frames::Said::Ping(payload)) => {
+                    Ok(frames::ClientMessage::Message(bytes)) => Some(bytes),
+                    Ok(frames::ClientMessage::Ping(payload)) => {
                         let mut client = sink.lock().await;
                         client.pong(&payload);
                         if let Err(error) = client.send().await {
@@ -299,36 +303,36 @@ impl Input<'_> {
                         }
                         None
                     }
-                    Err(over) => return Over::Left(over),
+                    Err(over) => return SessionEnd::Left(over),
                 },
             };
             let said = said.as_deref().unwrap_or_default();
             if !said.is_empty() {
                 self.heard.set(Instant::now());
             }
-            match Said::of(said) {
-                Said::Wrong => return Over::LEFT,
-                Said::Bytes(STDIN, bytes) if stdin.is_some() => {
+            match ChannelMessage::of(said) {
+                ChannelMessage::Wrong => return SessionEnd::LEFT,
+                ChannelMessage::Bytes(STDIN, bytes) if stdin.is_some() => {
                     self.opened().await;
                     for chunk in stdin.iter().flat_map(|stream| bytes.chunks(CHUNK).map(|chunk| (*stream, chunk))) {
                         put_data(&mut out, chunk.0, chunk.1, false);
                         write(kubelet, &mut out).await;
                     }
                 }
-                Said::Last(STDIN) => {
+                ChannelMessage::Last(STDIN) => {
                     if let Some(stream) = stdin.take() {
                         self.opened().await;
                         put_data(&mut out, stream, b"", true);
                     }
                 }
-                Said::Bytes(RESIZE, bytes) => {
-                    let sizes = self.sizes.take(bytes);
+                ChannelMessage::Bytes(RESIZE, bytes) => {
+                    let sizes = self.sizes.parse_messages(bytes);
                     if let Some(stream) = self.numbers.get(&RESIZE).filter(|_| !sizes.is_empty()) {
                         self.opened().await;
                         put_data(&mut out, *stream, &sizes, false);
                     }
                 }
-                Said::Bytes(..) | Said::Last(_) | Said::Nothing => {}
+                ChannelMessage::Bytes(..) | ChannelMessage::Last(_) | ChannelMessage::Nothing => {}
             }
             write(kubelet, &mut out).await;
         }
@@ -347,7 +351,7 @@ async fn write<W: AsyncWrite + Unpin>(kubelet: &mut W, out: &mut BytesMut) {
 struct Output<'a, C> {
     codec: Codec,
     sink: &'a Sink<C>,
-    numbers: &'a Numbers,
+    numbers: &'a StreamNumbers,
     /// Streams of the kubelet that have not ended.
     open: Vec<u32>,
     /// Bytes read from the error stream.
@@ -513,7 +517,7 @@ mod tests {
     }
 
     /// Messages that a client receives in a session with this kubelet.
-    async fn heard(kubelet: Result<tokio::io::DuplexStream, Ended>, says: &[&'static [u8]]) -> Vec<Message> {
+    async fn heard(kubelet: Result<tokio::io::DuplexStream, CommandEnd>, says: &[&'static [u8]]) -> Vec<Message> {
         let (client, ours) = tokio::io::duplex(1024);
         actix_web::rt::spawn(translate(ours, ready(kubelet), Streams { stderr: true, ..Streams::default() }));
         let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
@@ -529,7 +533,7 @@ mod tests {
         for (kubelet, says, want) in [
             (Ok(lost), &[][..], Some(r#"{"metadata":{},"status":"Success"}"#)),
             (
-                Err(Ended::after(br#"{"status":"Failure","message":"x"}"#)),
+                Err(CommandEnd::after(br#"{"status":"Failure","message":"x"}"#)),
                 &[],
                 Some(r#""message":"Internal error occurred: x""#),
             ),
@@ -549,15 +553,15 @@ mod tests {
     #[test]
     fn messages_are_for_channels() {
         for (bytes, want) in [
-            (&[STDIN, 1, 2][..], Said::Bytes(STDIN, &[1, 2])),
-            (&[9, 1], Said::Bytes(9, &[1])),
-            (&[CLOSE, STDIN], Said::Last(STDIN)),
-            (&[CLOSE], Said::Wrong),
-            (&[CLOSE, STDIN, 0], Said::Wrong),
-            (&[CLOSE, CHANNELS], Said::Wrong),
-            (&[], Said::Nothing),
+            (&[STDIN, 1, 2][..], ChannelMessage::Bytes(STDIN, &[1, 2])),
+            (&[9, 1], ChannelMessage::Bytes(9, &[1])),
+            (&[CLOSE, STDIN], ChannelMessage::Last(STDIN)),
+            (&[CLOSE], ChannelMessage::Wrong),
+            (&[CLOSE, STDIN, 0], ChannelMessage::Wrong),
+            (&[CLOSE, CHANNELS], ChannelMessage::Wrong),
+            (&[], ChannelMessage::Nothing),
         ] {
-            assert_eq!(Said::of(bytes), want, "{bytes:?}");
+            assert_eq!(ChannelMessage::of(bytes), want, "{bytes:?}");
         }
     }
 }

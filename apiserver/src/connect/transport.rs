@@ -22,7 +22,7 @@ use shared::upgrade::{Dialed, RequestHead, dial};
 use tokio_rustls::TlsConnector;
 
 use crate::authn::{FrontProxyHeaders, TOKEN_PROTOCOL};
-use crate::egress::{BoxStream, Egress, Refused, To};
+use crate::egress::{BoxStream, Egress, NetworkContext, ProxyRefused};
 
 /// Timeout of the TLS handshake with the backend.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -71,10 +71,13 @@ impl Origin {
 
     async fn open(&self) -> io::Result<BoxStream> {
         let address = self.authority();
-        let socket = self.egress.dial(To::Cluster, &address).await.map_err(|error| match Refused::of(&error) {
-            Some(_) => error,
-            None => io::Error::new(error.kind(), crate::admission::dial_error(&address, &error)),
-        })?;
+        let socket =
+            self.egress.dial(NetworkContext::Cluster, &address).await.map_err(|error| {
+                match ProxyRefused::of(&error) {
+                    Some(_) => error,
+                    None => io::Error::new(error.kind(), crate::admission::dial_error(&address, &error)),
+                }
+            })?;
         let Some(tls) = &self.tls else { return Ok(socket) };
         let name = match &self.name {
             Some(name) => name.clone(),

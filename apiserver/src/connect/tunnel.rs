@@ -19,8 +19,8 @@ const CHUNK: usize = 32 << 10;
 /// Longest message, and frame, of a client.
 const LONGEST_MESSAGE: usize = 32 << 20;
 
-/// The server's end of a WebSocket on a connection that has switched to it. Tunnels are another library's upstream, which
-/// is strict.
+/// The server's end of a WebSocket on a connection that has switched to it. Tunnels are another library's upstream,
+/// which is strict.
 async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStream<C> {
     let limits = WebSocketConfig::default();
     let limits = limits.max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE));

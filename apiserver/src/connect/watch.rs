@@ -72,6 +72,6 @@ pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> Http
         .take_while(|frame| future::ready(frame.is_ok()))
         .filter_map(move |frame| future::ready(frame.ok().map(|frame| message(frame, &content_type))));
     // Ends with its client or with the watch.
-    actix_web::rt::spawn(frames::tell(client, messages));
+    actix_web::rt::spawn(frames::send_text(client, messages));
     response
 }

@@ -187,15 +187,15 @@ pub fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// Result of one alternative of `anyOf` or `oneOf`: its errors, and how much of it was valid.
-struct Tried {
+struct AlternativeResult {
     errors: Vec<Error>,
     passed: usize,
 }
 
-fn tried(value: &Value, schema: &Schema, path: &str) -> Tried {
+fn tried(value: &Value, schema: &Schema, path: &str) -> AlternativeResult {
     let mut errors = Vec::new();
     let passed = at(value, None, schema, path, &mut errors);
-    Tried { errors, passed }
+    AlternativeResult { errors, passed }
 }
 
 /// `anyOf`, `oneOf`, `allOf` and `not`. Their errors are those of the alternative that fits best, and one that names
@@ -205,7 +205,7 @@ fn combinations(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>
     let complain = |out: &mut Vec<Error>, text: String| out.push(Error::invalid(Path::default(), "", &text));
     let mut passed = 0;
     if !checks.any_of.is_empty() {
-        let mut found: Vec<Tried> = checks.any_of.iter().map(|s| tried(value, s, path)).collect();
+        let mut found: Vec<AlternativeResult> = checks.any_of.iter().map(|s| tried(value, s, path)).collect();
         match found.iter().position(|t| t.errors.is_empty()) {
             Some(first) => passed += found[first].passed,
             None => {
@@ -215,7 +215,7 @@ fn combinations(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>
         }
     }
     if !checks.one_of.is_empty() {
-        let mut found: Vec<Tried> = checks.one_of.iter().map(|s| tried(value, s, path)).collect();
+        let mut found: Vec<AlternativeResult> = checks.one_of.iter().map(|s| tried(value, s, path)).collect();
         let mut valid = found.iter().filter(|t| t.errors.is_empty());
         match (valid.next(), valid.count()) {
             (Some(only), 0) => passed += only.passed,
@@ -230,7 +230,7 @@ fn combinations(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>
         }
     }
     if !checks.all_of.is_empty() {
-        let found: Vec<Tried> = checks.all_of.iter().map(|s| tried(value, s, path)).collect();
+        let found: Vec<AlternativeResult> = checks.all_of.iter().map(|s| tried(value, s, path)).collect();
         let valid = found.iter().filter(|t| t.errors.is_empty()).count();
         if valid < found.len() {
             let none = if valid == 0 { ". None validated" } else { "" };
@@ -246,7 +246,7 @@ fn combinations(value: &Value, checks: &Checks, path: &str, out: &mut Vec<Error>
     passed
 }
 
-fn tell(tried: Option<Tried>, out: &mut Vec<Error>) -> usize {
+fn tell(tried: Option<AlternativeResult>, out: &mut Vec<Error>) -> usize {
     tried.map_or(0, |tried| {
         out.extend(tried.errors);
         tried.passed
@@ -254,7 +254,7 @@ fn tell(tried: Option<Tried>, out: &mut Vec<Error>) -> usize {
 }
 
 /// The first of those with most passed.
-fn best(found: &mut Vec<Tried>) -> Option<Tried> {
+fn best(found: &mut Vec<AlternativeResult>) -> Option<AlternativeResult> {
     let most = found.iter().map(|t| t.passed).max()?;
     found.iter().position(|t| t.passed == most).map(|at| found.swap_remove(at))
 }
@@ -280,7 +280,7 @@ fn text_limits(text: &str, checks: &Checks, path: &str, out: &mut Vec<Error>) {
     } else if let Some(pattern) = checks.pattern.as_ref().filter(|p| !p.is_match(text)) {
         out.push(Error::invalid(path_of(path), text, &format!("{here} should match '{}'", pattern.text)));
     }
-    if !formats::fits(&checks.format, text) {
+    if !formats::is_valid(&checks.format, text) {
         let why = format!("{here} must be of type {}: {}", checks.format, shared::status::go_quote(text));
         out.push(Error::type_invalid(path_of(path), text, &why));
     }

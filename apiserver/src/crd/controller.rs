@@ -16,12 +16,12 @@ use sha2::{Digest as _, Sha256};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use super::cleaning::{Cleaner, Going, Round};
 use super::definition::{self, is_true};
+use super::finalizer::{CrdFinalizer, PendingDeletion, RoundResult};
 use super::{meters, names};
 use crate::access::tree;
 use crate::api::Api;
-use crate::cache::{Begin, Entry, Start};
+use crate::cache::{Entry, Start, WatchStart};
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
@@ -38,16 +38,16 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The controller.
 pub struct Controller {
     engine: Arc<Engine>,
-    cleaner: Arc<Cleaner>,
+    cleaner: Arc<CrdFinalizer>,
     row: Row,
     /// Each definition's [`outline`], by name.
     known: BTreeMap<String, Value>,
     /// Sources of the published rows.
     published: BTreeMap<String, Source>,
     /// Definitions whose objects are still going.
-    going: BTreeMap<String, Going>,
+    going: BTreeMap<String, PendingDeletion>,
     /// Rounds of deleting objects that are under way, at most one of each definition.
-    rounds: FuturesUnordered<BoxFuture<'static, (String, Round)>>,
+    rounds: FuturesUnordered<BoxFuture<'static, (String, RoundResult)>>,
 }
 
 /// Hashes of the parts of a definition that its rows are made from: rows are rebuilt only when these change.
@@ -86,7 +86,7 @@ impl Controller {
             groups: vec!["system:masters".to_owned()],
             ..UserInfo::default()
         };
-        let cleaner = Cleaner { engine: Arc::clone(&engine), api, user, row: row.clone() };
+        let cleaner = CrdFinalizer { engine: Arc::clone(&engine), api, user, row: row.clone() };
         Some(Self {
             engine,
             cleaner: Arc::new(cleaner),
@@ -108,17 +108,17 @@ impl Controller {
 
     /// One watch, from the state there is until it ends.
     async fn follow(&mut self, ready: &impl Fn()) {
-        let cacher = self.engine.hub.cacher(&self.row);
+        let cacher = self.engine.caches.cacher(&self.row);
         cacher.wait_ready().await;
-        let processed = self.engine.hub.progress(&self.row).processed();
-        let begin = Begin { scope: "", start: Start::State, at_least: processed, term: None, trigger: None };
+        let processed = self.engine.caches.progress(&self.row).processed();
+        let begin = WatchStart { scope: "", start: Start::State, at_least: processed, term: None, trigger: None };
         let Ok(mut watch) = cacher.watch(begin, Arc::new(|_: &Entry| true)) else { return };
         let all: Vec<Value> = watch.initial.drain(..).filter_map(|e| codec::value(&self.row, &e.raw).ok()).collect();
         let found: BTreeMap<String, Value> =
             all.iter().map(|definition| (tree::name(definition).to_owned(), outline(definition))).collect();
         let gone: Vec<String> = self.known.keys().filter(|k| !found.contains_key(*k)).cloned().collect();
         for name in gone {
-            self.forget(&name);
+            self.remove(&name);
         }
         self.known = found;
         // What is established is served at once; then the rest is looked at.
@@ -127,10 +127,10 @@ impl Controller {
         }
         ready();
         for definition in all {
-            self.settle(definition).await;
+            self.reconcile(definition).await;
         }
         loop {
-            let due = self.going.values().filter_map(Going::due).min();
+            let due = self.going.values().filter_map(PendingDeletion::due).min();
             let wait = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
             let message = tokio::select! {
                 message = watch.receiver.recv() => message,
@@ -146,7 +146,7 @@ impl Controller {
             let Some(message) = message else { return };
             let name = message.entry.name().to_owned();
             if message.live.change.after.is_none() {
-                self.forget(&name);
+                self.remove(&name);
                 // Names may have become free.
                 let waiting = self.known.iter().filter(|(_, d)| !is_true(d, "NamesAccepted"));
                 let waiting = waiting.map(|(name, _)| name.clone()).collect();
@@ -155,22 +155,22 @@ impl Controller {
             }
             let Ok(value) = codec::value(&self.row, &message.entry.raw) else { continue };
             self.known.insert(name, outline(&value));
-            self.settle(value).await;
+            self.reconcile(value).await;
         }
     }
 
     /// Looks at definitions as they are in the cache now.
     async fn settle_again(&mut self, names: BTreeSet<String>) {
-        let cacher = self.engine.hub.cacher(&self.row);
+        let cacher = self.engine.caches.cacher(&self.row);
         for name in names {
             let definition = cacher.get(&name).and_then(|entry| codec::value(&self.row, &entry.raw).ok());
             if let Some(definition) = definition {
-                self.settle(definition).await;
+                self.reconcile(definition).await;
             }
         }
     }
 
-    fn forget(&mut self, name: &str) {
+    fn remove(&mut self, name: &str) {
         self.going.remove(name);
         if let Some(definition) = self.known.remove(name)
             && self.published.remove(name).is_some()
@@ -183,7 +183,7 @@ impl Controller {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
         if let Some(row) = self.engine.rows.custom_storage(group, plural) {
             self.engine.rows.set(group, plural, &[]);
-            self.engine.hub.forget(&row);
+            self.engine.caches.remove(&row);
             meters::regenerated(definition, "remove");
         }
     }
@@ -205,13 +205,13 @@ impl Controller {
         if let Some(before) = before
             && self.published.get(&name).is_none_or(|old| old.spec != source.spec)
         {
-            self.engine.hub.forget(&before);
+            self.engine.caches.remove(&before);
         }
         meters::regenerated(definition, if self.published.contains_key(&name) { "update" } else { "add" });
         self.published.insert(name, source);
     }
 
-    async fn settle(&mut self, definition: Value) {
+    async fn reconcile(&mut self, definition: Value) {
         let name = tree::name(&definition).to_owned();
         if let Err(error) = self.look_at(definition).await
             && !error.is_not_found()
@@ -249,12 +249,12 @@ impl Controller {
             return;
         }
         let (name, now) = (tree::name(&definition).to_owned(), Instant::now());
-        let going = self.going.entry(name.clone()).or_insert_with(|| Going::new(now));
+        let going = self.going.entry(name.clone()).or_insert_with(|| PendingDeletion::new(now));
         let spec = Source::of(&definition).spec;
         if going.tried.replace(spec).is_some_and(|before| before != spec) {
             going.changed(now);
         }
-        let Some(since) = going.begin(now) else { return };
+        let Some(since) = going.start_round(now) else { return };
         let cleaner = Arc::clone(&self.cleaner);
         self.rounds.push(Box::pin(async move {
             let round = cleaner.round(&definition, since).await;
@@ -262,13 +262,13 @@ impl Controller {
         }));
     }
 
-    fn round_ended(&mut self, name: &str, round: &Round) {
+    fn round_ended(&mut self, name: &str, round: &RoundResult) {
         if let Err(error) = round
             && !error.is_not_found()
         {
             tracing::warn!(error = %error.message, definition = name, "custom resource definition");
         }
-        if self.going.get_mut(name).is_some_and(|going| !going.end(round, Instant::now())) {
+        if self.going.get_mut(name).is_some_and(|going| !going.finish_round(round, Instant::now())) {
             self.going.remove(name);
         }
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 use shared::status::Status;
 use shared::status::field::aggregate;
 
-use super::definition::served;
+use super::definition::version_of;
 use super::{meters, objects};
 use crate::access::tree;
 use crate::admission::Caller;
@@ -52,7 +52,7 @@ impl Conversion {
 /// Brings objects of a custom resource into a row's version, as they are stored and read: what its schema does not know
 /// goes. Those that are in it already are left alone.
 pub async fn to(caller: Option<&Arc<Caller>>, row: &Resource, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
-    let Some(served) = served(row) else { return Ok(objects) };
+    let Some(served) = version_of(row) else { return Ok(objects) };
     let other = foreign(&row.api_version(), &objects);
     let mut objects = between(caller, row, objects).await?;
     for i in other {
@@ -72,7 +72,7 @@ pub async fn between(
     row: &Resource,
     mut objects: Vec<Value>,
 ) -> Result<Vec<Value>, Status> {
-    let Some(served) = served(row) else { return Ok(objects) };
+    let Some(served) = version_of(row) else { return Ok(objects) };
     let wanted = row.api_version();
     let other = foreign(&wanted, &objects);
     if other.is_empty() {
@@ -99,7 +99,7 @@ pub async fn between(
 }
 
 /// Failure of a conversion webhook.
-struct Failed {
+struct WebhookFailure {
     /// Upstream's word for it.
     kind: &'static str,
     why: String,
@@ -111,24 +111,24 @@ const PARTIAL: &str = "conversion_webhook_partial_response_failure";
 const INVALID: &str = "conversion_webhook_invalid_converted_object_failure";
 
 impl Webhook {
-    async fn convert(&self, caller: &Caller, wanted: &str, objects: &[Value]) -> Result<Vec<Value>, Failed> {
+    async fn convert(&self, caller: &Caller, wanted: &str, objects: &[Value]) -> Result<Vec<Value>, WebhookFailure> {
         let from = objects.first().map(shown_kind).unwrap_or_default();
         let failed = |kind: &'static str| {
             let from = &from;
-            move |why: String| Failed { kind, why: format!("conversion webhook for {from} failed: {why}") }
+            move |why: String| WebhookFailure { kind, why: format!("conversion webhook for {from} failed: {why}") }
         };
         let version = self.versions.iter().find(|v| matches!(v.as_str(), "v1" | "v1beta1"));
-        let unsupported = || Failed { kind: CALL, why: "no supported conversion review versions".to_owned() };
+        let unsupported = || WebhookFailure { kind: CALL, why: "no supported conversion review versions".to_owned() };
         let version = version.ok_or_else(unsupported)?;
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({"kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects}});
-        let answer = caller.ask(&self.client, TIMEOUT, &review).await.map_err(failed(CALL))?;
+        let answer = caller.post_json(&self.client, TIMEOUT, &review).await.map_err(failed(CALL))?;
         let mut answer: Value = serde_json::from_slice(&answer).map_err(|e| failed(CALL)(e.to_string()))?;
         check_answer(&answer, version, &uid).map_err(failed(MALFORMED))?;
         let converted = tree::list_mut(&mut answer, &["response", "convertedObjects"]).map(std::mem::take);
         let converted = converted.unwrap_or_default();
-        let returned = |kind: &'static str, what: String| Failed {
+        let returned = |kind: &'static str, what: String| WebhookFailure {
             kind,
             why: format!("conversion webhook for {from} returned {what}"),
         };

@@ -6,23 +6,23 @@ use proto::Value;
 use serde_json::json;
 use shared::status::field::{Error, Path, aggregate};
 
-use super::leniency::{Leniency, has_default, is_unpruned};
 use super::schema::{MAX_DEPTH, Schema};
+use super::schema_options::{SchemaOptions, has_default, is_unpruned};
 use super::{check, embedded, rules};
 
 /// Validates the defaults of a structural schema.
-pub(super) fn judge(text: &Value, schema: &Schema, path: &Path, lenient: Leniency) -> Vec<Error> {
+pub(super) fn validate_defaults(text: &Value, schema: &Schema, path: &Path, options: SchemaOptions) -> Vec<Error> {
     let mut out = Vec::new();
     if has_default(text) {
-        let around = Around { root: schema, steps: Vec::new(), meta: false };
-        Defaults { lenient, out: &mut out }.at(text, schema, path, around, 0);
+        let around = DefaultContext { root: schema, steps: Vec::new(), meta: false };
+        Defaults { options, out: &mut out }.at(text, schema, path, around, 0);
     }
     out
 }
 
 /// The object that a place belongs to.
 #[derive(Clone)]
-struct Around<'s> {
+struct DefaultContext<'s> {
     root: &'s Schema,
     /// The fields that lead to the place; `None` is an element.
     steps: Vec<Option<&'s str>>,
@@ -30,7 +30,7 @@ struct Around<'s> {
     meta: bool,
 }
 
-impl<'s> Around<'s> {
+impl<'s> DefaultContext<'s> {
     fn step(&self, step: Option<&'s str>, meta: bool) -> Self {
         let mut next = Self { meta: self.meta || meta, ..self.clone() };
         next.steps.push(step);
@@ -53,18 +53,18 @@ impl<'s> Around<'s> {
 }
 
 struct Defaults<'o> {
-    lenient: Leniency,
+    options: SchemaOptions,
     out: &'o mut Vec<Error>,
 }
 
 impl Defaults<'_> {
-    fn at<'s>(&mut self, text: &Value, schema: &'s Schema, path: &Path, mut around: Around<'s>, depth: usize) {
+    fn at<'s>(&mut self, text: &Value, schema: &'s Schema, path: &Path, mut around: DefaultContext<'s>, depth: usize) {
         if depth > MAX_DEPTH {
             return;
         }
         let whole = depth == 0 || schema.embedded;
         if whole {
-            around = Around { root: schema, steps: Vec::new(), meta: false };
+            around = DefaultContext { root: schema, steps: Vec::new(), meta: false };
         }
         if let Some(default) = &schema.default {
             self.one(text, (schema, default), &path.child("default"), whole, &around);
@@ -79,9 +79,16 @@ impl Defaults<'_> {
         }
     }
 
-    fn one(&mut self, text: &Value, (schema, default): (&Schema, &Value), at: &Path, whole: bool, around: &Around<'_>) {
+    fn one(
+        &mut self,
+        text: &Value,
+        (schema, default): (&Schema, &Value),
+        at: &Path,
+        whole: bool,
+        around: &DefaultContext<'_>,
+    ) {
         if around.meta {
-            let wrong = embedded::judge(&mut around.object(default), around.root, true, &Path::default());
+            let wrong = embedded::validate_embedded(&mut around.object(default), around.root, true, &Path::default());
             if !wrong.is_empty() {
                 let message = format!("must result in valid metadata: {}", aggregate(&wrong));
                 self.out.push(Error::invalid(at, default.clone(), &message));
@@ -90,8 +97,8 @@ impl Defaults<'_> {
         } else {
             // Upstream shows it as it is after the metadata in it was read.
             let mut read = default.clone();
-            let wrong = embedded::judge(&mut read, schema, whole, at);
-            if !self.lenient.defaults && is_unpruned(default, schema, whole) {
+            let wrong = embedded::validate_embedded(&mut read, schema, whole, at);
+            if !self.options.defaults && is_unpruned(default, schema, whole) {
                 self.out.push(Error::invalid(at, read, "must not have unknown fields"));
             }
             if !wrong.is_empty() {

@@ -1,7 +1,7 @@
 //! A definition, compiled to rows: one per served version, and one for the stored version if that is not served.
 //!
 //! Pure: in comes the tree of a CustomResourceDefinition with its accepted names, out go rows that carry what serving
-//! its objects needs ([`Served`]).
+//! its objects needs ([`CrdVersion`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::registry::{Rows, storage_hash, version_rank};
 
 /// State that the server keeps with a row of a custom resource.
 #[derive(Debug)]
-pub struct Served {
+pub struct CrdVersion {
     /// Name of the definition.
     pub definition: String,
     /// Schema of the row's version.
@@ -73,25 +73,25 @@ pub struct Scale {
 }
 
 /// Returns the state that is kept with a row; `None` for built-in rows.
-pub fn served(row: &Resource) -> Option<&Served> {
+pub fn version_of(row: &Resource) -> Option<&CrdVersion> {
     row.custom.as_ref()?.behind.downcast_ref()
 }
 
 /// The row of a version of a custom resource, served or not.
 pub fn version(rows: &Rows, row: &Resource, version: &str) -> Option<Row> {
-    let unserved = || served(row)?.unserved.iter().find(|other| other.version == version).cloned();
+    let unserved = || version_of(row)?.unserved.iter().find(|other| other.version == version).cloned();
     rows.find(&row.group, version, &row.plural).or_else(unserved)
 }
 
 /// The rows of all versions of a custom resource, as its definition lists them.
 pub fn versions(rows: &Rows, row: &Resource) -> Vec<Row> {
-    let names = served(row).map(|s| s.versions.iter()).into_iter().flatten();
+    let names = version_of(row).map(|s| s.versions.iter()).into_iter().flatten();
     names.filter_map(|name| version(rows, row, name)).collect()
 }
 
 /// Reports whether other versions are converted by a webhook.
 pub fn converts(row: &Resource) -> bool {
-    served(row).is_some_and(|s| matches!(*s.conversion, Conversion::Webhook(_)))
+    version_of(row).is_some_and(|s| matches!(*s.conversion, Conversion::Webhook(_)))
 }
 
 /// Reports whether cached objects may need conversion to be served as objects of the row.
@@ -213,7 +213,7 @@ fn row(
         .iter()
         .map(|f| tree::text(f, "/jsonPath").trim_start_matches('.').to_owned())
         .collect();
-    let served = Served {
+    let served = CrdVersion {
         definition: tree::name(definition).to_owned(),
         schema: schema.clone(),
         schemas: shared.schemas.clone(),
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!((&*rows[0].etcd_prefix, &*rows[0].storage_version_hash), ("/registry/ex.com/foos", "AWA96Ab7FbE="));
         let subs: Vec<&str> = rows[0].subresources.iter().map(|s| &*s.name).collect();
         assert_eq!(subs, ["status", "scale"]);
-        let one = served(&rows[0]).expect("served");
+        let one = version_of(&rows[0]).expect("served");
         assert_eq!(one.columns.len(), 2);
         assert_eq!(one.scale.as_ref().map(|s| s.spec.join(".")), Some("spec.replicas".to_owned()));
         assert_eq!(steps(".spec.replicas[0]"), ["spec", "replicas[0]"]);
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!((&*unserved.version, unserved.storage().is(&unserved)), ("v0", false));
         assert!(version(&nothing, &rows[0], "v2").is_none());
         assert_eq!(
-            served(&rows[1]).and_then(|s| s.warning.clone()).as_deref(),
+            version_of(&rows[1]).and_then(|s| s.warning.clone()).as_deref(),
             Some("ex.com/v1beta1 Foo is deprecated")
         );
     }

@@ -26,7 +26,7 @@ pub enum Malformed {
 pub fn coerce(object: &mut Value, schema: &Schema, malformed: Malformed) -> Result<Vec<String>, Error> {
     let mut coercion = Coercion { malformed, unknown: Vec::new() };
     if schema.embeds {
-        coercion.value(object, schema, &Place::default())?;
+        coercion.value(object, schema, &ObjectPath::default())?;
     }
     Ok(coercion.unknown)
 }
@@ -38,12 +38,12 @@ struct Coercion {
 
 /// Path in an object: upstream formats map keys differently in errors and in warnings.
 #[derive(Default)]
-struct Place {
+struct ObjectPath {
     refused: String,
     warned: String,
 }
 
-impl Place {
+impl ObjectPath {
     fn is_root(&self) -> bool {
         self.warned.is_empty()
     }
@@ -62,7 +62,7 @@ impl Place {
 }
 
 impl Coercion {
-    fn value(&mut self, at: &mut Value, schema: &Schema, place: &Place) -> Result<(), Error> {
+    fn value(&mut self, at: &mut Value, schema: &Schema, place: &ObjectPath) -> Result<(), Error> {
         match at {
             Value::Object(map) => {
                 if schema.embedded && !place.is_root() {
@@ -86,7 +86,7 @@ impl Coercion {
         Ok(())
     }
 
-    fn object(&mut self, map: &mut Map<String, Value>, place: &Place) -> Result<(), Error> {
+    fn object(&mut self, map: &mut Map<String, Value>, place: &ObjectPath) -> Result<(), Error> {
         for key in ["apiVersion", "kind"] {
             if map.get(key).is_none_or(Value::is_string) {
                 continue;
@@ -145,9 +145,9 @@ fn drop_malformed(metadata: &mut Value) {
 
 /// Validates the embedded objects in a value at a path; `whole`: the value is one itself. Reduces metadata to known
 /// fields.
-pub fn judge(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
+pub fn validate_embedded(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
     let mut coercion = Coercion { malformed: Malformed::Refused, unknown: Vec::new() };
-    let place = Place { refused: path.as_str().to_owned(), warned: path.as_str().to_owned() };
+    let place = ObjectPath { refused: path.as_str().to_owned(), warned: path.as_str().to_owned() };
     let own = match value {
         Value::Object(map) if whole => coercion.object(map, &place),
         _ => Ok(()),

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use regex::Regex;
 
 /// Reports whether a text has a format.
-pub fn fits(format: &str, text: &str) -> bool {
+pub fn is_valid(format: &str, text: &str) -> bool {
     match format {
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
         "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
@@ -224,9 +224,9 @@ mod tests {
             ("rgbcolor", "rgb(0, 1, 255)", "rgb(256,0,0)"),
             ("k8s-short-name", "a-b", "A"),
         ] {
-            assert!(fits(format, good), "{format} {good}");
-            assert!(!fits(format, bad), "{format} {bad}");
+            assert!(is_valid(format, good), "{format} {good}");
+            assert!(!is_valid(format, bad), "{format} {bad}");
         }
-        assert!(fits("int32", "x"));
+        assert!(is_valid("int32", "x"));
     }
 }

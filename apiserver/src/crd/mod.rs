@@ -5,16 +5,15 @@
 //! moves them between versions. Nothing here speaks HTTP or etcd; only [`convert`] calls out, to conversion webhooks.
 
 mod check;
-mod cleaning;
 pub mod controller;
 pub mod convert;
 mod defaults;
 mod definition;
 mod embedded;
 pub mod field_path;
+mod finalizer;
 pub mod formats;
 mod jsonpath;
-pub mod leniency;
 mod lists;
 mod merge;
 mod meters;
@@ -26,13 +25,14 @@ mod prune;
 mod rule_check;
 mod rules;
 mod schema;
+pub mod schema_options;
 mod structural;
 mod structure;
 mod types;
 pub mod validate;
 
-pub use definition::{Scale, Served, changes_version, converts, rows, served, version, versions};
-pub use formats::fits;
+pub use definition::{CrdVersion, Scale, changes_version, converts, rows, version, version_of, versions};
+pub use formats::is_valid;
 pub use jsonpath::JsonPath;
 pub use meters::publish;
 pub use names::set_condition;

@@ -1,7 +1,7 @@
 //! Custom objects: what the generic pipeline asks of a kind, answered from a version's schema.
 //!
 //! Answers for upstream's `registry/customresource`. Pure functions on trees; the pipeline in `verbs` calls them for
-//! rows that carry [`Served`].
+//! rows that carry [`CrdVersion`].
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use proto::resources::Resource;
 use proto::schema::{self, Card, Derived, Field, Kind, Message};
 use shared::status::field::{Error, Path};
 
-use super::definition::{Scale, Served};
+use super::definition::{CrdVersion, Scale};
 use super::embedded::{self, Malformed};
 use super::{check, lists, meters, prune, rules};
 use crate::access::tree;
@@ -47,7 +47,7 @@ pub fn open() -> &'static Message {
 ///
 /// # Errors
 /// An object inside of it has metadata that is none.
-pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error> {
+pub fn prune_and_default(served: &CrdVersion, object: &mut Value) -> Result<Vec<String>, Error> {
     let mut unknown = prune::prune(object, &served.schema);
     unknown.extend(embedded::coerce(object, &served.schema, Malformed::Refused)?);
     prune::default(object, &served.schema);
@@ -58,15 +58,15 @@ pub fn settle(served: &Served, object: &mut Value) -> Result<Vec<String>, Error>
 /// version pass through and are rejected later.
 ///
 /// # Errors
-/// As [`settle`].
-pub fn settle_sent(row: &Resource, served: &Served, object: &mut Value) -> Result<Vec<String>, Error> {
+/// As [`prune_and_default`].
+pub fn prune_and_default_sent(row: &Resource, served: &CrdVersion, object: &mut Value) -> Result<Vec<String>, Error> {
     let text = |key: &str| object[key].as_str().unwrap_or_default();
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
     if group != &*row.group || text("kind") != &*row.kind {
         return Ok(Vec::new());
     }
     if version == &*row.version {
-        return settle(served, object);
+        return prune_and_default(served, object);
     }
     if let Some(schema) = served.schemas.get(version) {
         return Ok(prune::prune(object, schema));
@@ -82,7 +82,7 @@ pub fn settle_sent(row: &Resource, served: &Served, object: &mut Value) -> Resul
 ///
 /// # Errors
 /// An object inside of it has metadata that is none.
-pub fn settle_applied(served: &Served, object: &mut Value) -> Result<(), Error> {
+pub fn prune_and_default_applied(served: &CrdVersion, object: &mut Value) -> Result<(), Error> {
     prune::prune(object, &served.schema);
     embedded::coerce(object, &served.schema, Malformed::Refused)?;
     prune::fill(object, &served.schema);
@@ -90,12 +90,12 @@ pub fn settle_applied(served: &Served, object: &mut Value) -> Result<(), Error> 
 }
 
 /// Fills in defaults, and does no more.
-pub fn default(served: &Served, object: &mut Value) {
+pub fn default(served: &CrdVersion, object: &mut Value) {
     prune::default(object, &served.schema);
 }
 
 /// An object as it is stored, settled by the version it was written in: no other version's defaults are its own.
-pub fn read(served: &Served, object: &mut Value) {
+pub fn read(served: &CrdVersion, object: &mut Value) {
     let version = object["apiVersion"].as_str().and_then(|v| v.rsplit('/').next()).unwrap_or("");
     if let Some(schema) = served.schemas.get(version) {
         prune::prune(object, schema);
@@ -106,7 +106,7 @@ pub fn read(served: &Served, object: &mut Value) {
 }
 
 /// An object of another version as one of the row's: what its schema does not know goes.
-pub fn present(row: &Resource, served: &Served, object: &mut Value) {
+pub fn present(row: &Resource, served: &CrdVersion, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::from(row.api_version()));
         map.insert("kind".to_owned(), Value::from(&*row.kind));
@@ -115,7 +115,7 @@ pub fn present(row: &Resource, served: &Served, object: &mut Value) {
 }
 
 /// Validates a new object, given the errors of its metadata.
-pub fn create(row: &Resource, served: &Served, object: &Value, metadata: Vec<Error>) -> Vec<Error> {
+pub fn create(row: &Resource, served: &CrdVersion, object: &Value, metadata: Vec<Error>) -> Vec<Error> {
     let mut out = type_meta(row, object);
     if out.is_empty() {
         out.extend(metadata);
@@ -132,7 +132,7 @@ pub fn create(row: &Resource, served: &Served, object: &Value, metadata: Vec<Err
 /// Validates an updated object, given the errors of its metadata.
 pub fn update(
     row: &Resource,
-    served: &Served,
+    served: &CrdVersion,
     subresource: &str,
     (new, old): (&Value, &Value),
     metadata: &[Error],
@@ -158,7 +158,7 @@ pub fn update(
 }
 
 /// Validates the status of a write to the status subresource; error paths start at `status`.
-fn status(served: &Served, new: &Value, old: &Value) -> Vec<Error> {
+fn status(served: &CrdVersion, new: &Value, old: &Value) -> Vec<Error> {
     let (Some(status), Some(schema)) = (new.get("status"), served.schema.property("status")) else { return Vec::new() };
     let mut wrong = check::check(status, old.get("status"), schema);
     for error in &mut wrong {
@@ -169,7 +169,7 @@ fn status(served: &Served, new: &Value, old: &Value) -> Vec<Error> {
 }
 
 /// Embedded objects, unique lists, and rules where what is there makes sense so far.
-fn finish(served: &Served, object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+fn finish(served: &CrdVersion, object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     use shared::status::field::ErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
     embedded::check(object, &served.schema, out);
     let repeated = lists::check(object, &served.schema);
@@ -200,7 +200,7 @@ fn type_meta(row: &Resource, object: &Value) -> Vec<Error> {
 }
 
 /// A value at a path of plain names.
-pub fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
+pub fn value_at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
     path.iter().try_fold(object, |v, step| v.get(step))
 }
 
@@ -270,7 +270,7 @@ pub fn prepare_status(new: &mut Value, old: &Value) {
 }
 
 /// The cells of a table row.
-pub fn cells(served: &Served, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+pub fn cells(served: &CrdVersion, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
     let mut out = vec![Value::from(tree::name(object))];
     for (column, path) in served.columns.iter().skip(1).zip(&served.cells) {
         let found = path.find(object);

@@ -11,7 +11,7 @@ use proto::resources::{Resource, Row};
 use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
 
-use super::definition::{Served, served};
+use super::definition::{CrdVersion, version_of};
 use crate::openapi::hex;
 use crate::registry::Rows;
 
@@ -23,7 +23,7 @@ const RECENT: usize = 4;
 /// Changes whenever the document of these rows would.
 fn hash<'r>(rows: impl Iterator<Item = &'r Row>) -> String {
     let mut hash = Sha256::new();
-    rows.filter_map(|row| served(row)).for_each(|served| hash.update(served.hash));
+    rows.filter_map(|row| version_of(row)).for_each(|served| hash.update(served.hash));
     hex(&hash.finalize())
 }
 
@@ -44,7 +44,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn of(row: &Row, served: &Served) -> Self {
+    fn of(row: &Row, served: &CrdVersion) -> Self {
         let (mut paths, mut schemas) = (Map::new(), Map::new());
         let [name, list] = [&row.kind, &row.list_kind].map(|kind| type_name(row, kind));
         operations(row, [&name, &list], &mut paths);
@@ -99,7 +99,7 @@ impl Documents {
         };
         let piece = |row: &Row| {
             let known = before.iter().find(|(other, _)| other.is(row)).map(|(_, pieces)| pieces.clone());
-            known.or_else(|| served(row).map(|served| Arc::new(Pieces::of(row, served))))
+            known.or_else(|| version_of(row).map(|served| Arc::new(Pieces::of(row, served))))
         };
         let pieces: Vec<_> = own.iter().filter_map(|row| Some((row.clone(), piece(row)?))).collect();
         let found = pieces.iter().map(|(_, pieces)| pieces.clone()).collect();
@@ -140,7 +140,7 @@ fn describe(schema: &mut Map<String, Value>, name: &str, value: Value) {
     schema.insert(name.to_owned(), value);
 }
 
-fn object_schema(row: &Resource, served: &Served) -> Value {
+fn object_schema(row: &Resource, served: &CrdVersion) -> Value {
     let mut schema = served.text.as_object().cloned().unwrap_or_default();
     add_object_fields(&mut schema);
     schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind(row, &row.kind)]));

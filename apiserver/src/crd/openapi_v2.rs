@@ -6,7 +6,7 @@ use proto::Value;
 use proto::resources::Resource;
 use serde_json::{Map, json};
 
-use super::definition::Served;
+use super::definition::CrdVersion;
 use super::openapi::{add_object_fields, kind, list_schema, operations, type_name};
 
 /// A row's part of the document, ready to be put into it.
@@ -24,8 +24,9 @@ const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
 impl Pieces {
-    /// Of a row. Paths that a kind of our own has are not replaced; of another scope it has others, and these are shown.
-    pub fn of(row: &Resource, served: &Served, own: Option<&Resource>) -> Self {
+    /// Of a row. Paths that a kind of our own has are not replaced; of another scope it has others, and these are
+    /// shown.
+    pub fn of(row: &Resource, served: &CrdVersion, own: Option<&Resource>) -> Self {
         let [name, list_name] = [&row.kind, &row.list_kind].map(|kind| free(type_name(row, kind)));
         let mut list = list_schema(row, &name);
         rename(&mut list);
@@ -78,7 +79,7 @@ fn free(name: String) -> String {
     if taken { format!("{name}_v2") } else { name }
 }
 
-fn object(row: &Resource, served: &Served) -> Value {
+fn object(row: &Resource, served: &CrdVersion) -> Value {
     let preserves = served.text[PRESERVE] == true;
     // With any property named, kubectl would take all others for mistakes.
     let mut schema = if preserves { json!({"type": "object"}) } else { simple(&served.text) };

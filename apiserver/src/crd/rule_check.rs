@@ -5,8 +5,8 @@ use shared::cel::{Declared, Program, Type};
 use shared::status::field::{Error, Path};
 
 use super::field_path;
-use super::leniency::Leniency;
 use super::schema::{Additional, ListKind, MAX_DEPTH, Schema};
+use super::schema_options::SchemaOptions;
 use super::types::{Decl, cardinality, factor};
 use super::validate::{Costs, RULE_COST, too_expensive};
 
@@ -21,12 +21,12 @@ pub(super) fn rules(
     text: &Value,
     schema: &Schema,
     path: &Path,
-    (sound, lenient): (bool, Leniency),
+    (sound, options): (bool, SchemaOptions),
     costs: &mut Costs,
     out: &mut Vec<Error>,
 ) {
-    let mut check = Check { lenient, sound, costs, wrong: out, said: Vec::new(), expressions: Vec::new() };
-    check.at(text, schema, path, Spot { root: true, bounded: Some(1), depth: 0 }, None);
+    let mut check = Check { options, sound, costs, wrong: out, said: Vec::new(), expressions: Vec::new() };
+    check.at(text, schema, path, SchemaPosition { root: true, bounded: Some(1), depth: 0 }, None);
     let Check { said, expressions, .. } = check;
     out.extend(said);
     out.extend(expressions);
@@ -34,7 +34,7 @@ pub(super) fn rules(
 
 /// Position of a schema.
 #[derive(Clone, Copy)]
-struct Spot {
+struct SchemaPosition {
     /// The schema is that of a whole object.
     root: bool,
     /// Maximum number of values at this position, by the limits around it; `None` when unlimited.
@@ -43,7 +43,7 @@ struct Spot {
 }
 
 struct Check<'c> {
-    lenient: Leniency,
+    options: SchemaOptions,
     sound: bool,
     costs: &'c mut Costs,
     /// Errors of the schema.
@@ -56,13 +56,13 @@ struct Check<'c> {
 impl Check<'_> {
     /// Checks a schema, nested ones first. `apart` is the path of the list or set around it whose elements cannot be
     /// correlated with old ones.
-    fn at(&mut self, text: &Value, schema: &Schema, path: &Path, spot: Spot, apart: Option<&Path>) {
+    fn at(&mut self, text: &Value, schema: &Schema, path: &Path, spot: SchemaPosition, apart: Option<&Path>) {
         if spot.depth > MAX_DEPTH || !schema.has_rules() {
             return;
         }
         let before = self.said.len();
         let bounded = spot.bounded.zip(factor(schema)).map(|(n, by)| n.saturating_mul(by));
-        let below = Spot { root: false, bounded, depth: spot.depth + 1 };
+        let below = SchemaPosition { root: false, bounded, depth: spot.depth + 1 };
         if let Additional::Schema(inner) = &schema.additional {
             self.at(&text["additionalProperties"], inner, &path.child("additionalProperties"), below, apart);
         }
@@ -125,7 +125,7 @@ impl Check<'_> {
     }
 
     fn charge(&mut self, path: Path, what: &str, cost: u64) {
-        if cost > RULE_COST && !self.lenient.costs {
+        if cost > RULE_COST && !self.options.costs {
             self.expressions.push(Error::forbidden(&path, &too_expensive(what, cost, RULE_COST)));
         }
         self.costs.add(path, cost);

@@ -252,8 +252,8 @@ fn error(reason: ErrorKind, path: &Path, words: &str, value: &Value, kind: &str)
     }
 }
 
-/// A value as rules see it: with the types of its schema, field names that are no identifiers escaped, fields the schema
-/// does not know left out.
+/// A value as rules see it: with the types of its schema, field names that are no identifiers escaped, fields the
+/// schema does not know left out.
 fn typed<'v>(value: &'v Value, schema: Option<&Schema>, root: bool) -> cel::Value<'v> {
     let plain = || cel::Value::of(value);
     let Some(schema) = schema else { return plain() };

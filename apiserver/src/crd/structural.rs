@@ -33,7 +33,7 @@ fn properties(text: &Value) -> impl Iterator<Item = (&String, &Value)> {
 }
 
 /// Reports whether a keyword is set to something other than its default.
-fn said(value: &Value) -> bool {
+fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(said) => *said,
@@ -53,7 +53,7 @@ pub(super) fn unreadable(text: &Value, depth: usize) -> Option<String> {
     }
     let set = |key: &&&str| match **key {
         "additionalItems" => !text[**key].is_null(),
-        key => said(&text[key]),
+        key => is_set(&text[key]),
     };
     if let Some(key) = UNSUPPORTED.iter().find(set) {
         let key = if *key == "$schema" { "schema" } else { *key };
@@ -78,7 +78,7 @@ pub(super) fn unreadable(text: &Value, depth: usize) -> Option<String> {
 /// Lists the violations that keep a schema from being structural, in upstream's order.
 pub(super) fn invariants(text: &Value, path: &Path) -> Vec<Error> {
     let mut out = Vec::new();
-    place(text, Place::Root, path, 0, &mut out);
+    place(text, ParentKind::Root, path, 0, &mut out);
     complete(text, text, (path, path), 0, &mut out);
     out.sort_by_cached_key(ToString::to_string);
     out
@@ -86,13 +86,13 @@ pub(super) fn invariants(text: &Value, path: &Path) -> Vec<Error> {
 
 /// Parent of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ParentKind {
     Root,
     Item,
     Field,
 }
 
-impl Place {
+impl ParentKind {
     fn words(self) -> &'static str {
         match self {
             Self::Root => "must not be empty at the root",
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error>) {
+fn place(text: &Value, at: ParentKind, path: &Path, depth: usize, out: &mut Vec<Error>) {
     if depth > MAX_DEPTH || !text.is_object() {
         return;
     }
@@ -110,14 +110,14 @@ fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error
     if kind == "array" && text["items"].is_null() {
         out.push(Error::required(path.child("items"), "must be specified"));
     }
-    place(&text["items"], Place::Item, &path.child("items"), depth + 1, out);
+    place(&text["items"], ParentKind::Item, &path.child("items"), depth + 1, out);
     for (key, inner) in properties(text) {
-        place(inner, Place::Field, &path.child("properties").key(key), depth + 1, out);
+        place(inner, ParentKind::Field, &path.child("properties").key(key), depth + 1, out);
     }
     let additional = path.child("additionalProperties");
-    place(&text["additionalProperties"], Place::Field, &additional, depth + 1, out);
+    place(&text["additionalProperties"], ParentKind::Field, &additional, depth + 1, out);
     let (limitless, embedded) = (!text["additionalProperties"].is_null(), flag(text, EMBEDDED));
-    if limitless && at == Place::Root {
+    if limitless && at == ParentKind::Root {
         out.push(Error::forbidden(&additional, "must not be used at the root"));
     }
     if limitless && embedded {
@@ -131,7 +131,7 @@ fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error
     typed(text, at, path, out);
     if let Some(metadata) = text["properties"].get("metadata") {
         let path = path.child("properties").key("metadata");
-        if at == Place::Root && restricts(metadata) {
+        if at == ParentKind::Root && restricts(metadata) {
             let message =
                 "must not specify anything other than name and generateName, but metadata is implicitly specified";
             out.push(Error::forbidden(path, message));
@@ -145,7 +145,7 @@ fn place(text: &Value, at: Place, path: &Path, depth: usize, out: &mut Vec<Error
 }
 
 /// Every place has a type, and objects are objects.
-fn typed(text: &Value, at: Place, path: &Path, out: &mut Vec<Error>) {
+fn typed(text: &Value, at: ParentKind, path: &Path, out: &mut Vec<Error>) {
     let (kind, embedded) = (text["type"].as_str().unwrap_or(""), flag(text, EMBEDDED));
     let own = path.child("type");
     match kind {
@@ -160,10 +160,10 @@ fn typed(text: &Value, at: Place, path: &Path, out: &mut Vec<Error>) {
         }
         _ => {}
     }
-    if at == Place::Root && !matches!(kind, "" | "object") {
+    if at == ParentKind::Root && !matches!(kind, "" | "object") {
         out.push(Error::invalid(&own, kind, "must be object at the root"));
     }
-    if at != Place::Root && !embedded {
+    if at != ParentKind::Root && !embedded {
         return;
     }
     for (key, wanted) in [("kind", "string"), ("apiVersion", "string"), ("metadata", "object")] {
@@ -184,14 +184,14 @@ fn restricts(metadata: &Value) -> bool {
         "properties" => !properties(metadata).all(|(key, _)| named(key)),
         // That they are there says something already.
         "additionalProperties" | "not" | "items" | "required" | "x-kubernetes-list-map-keys" => !value.is_null(),
-        _ => said(value),
+        _ => is_set(value),
     })
 }
 
 /// Reports whether alternatives are those of int-or-string.
 fn either(alternatives: &[Value]) -> bool {
     let only = |text: &Value, kind: &str| {
-        text["type"] == kind && text.as_object().is_some_and(|map| map.values().filter(|v| said(v)).count() == 1)
+        text["type"] == kind && text.as_object().is_some_and(|map| map.values().filter(|v| is_set(v)).count() == 1)
     };
     matches!(alternatives, [a, b] if only(a, "integer") && only(b, "string"))
 }
@@ -232,7 +232,7 @@ fn nested(text: &Value, known: bool, path: &Path, depth: usize, out: &mut Vec<Er
             "additionalProperties" => value.is_object() || *value == true,
             "default" => !value.is_null(),
             "x-kubernetes-list-type" | "x-kubernetes-map-type" => value.is_string(),
-            _ => said(value),
+            _ => is_set(value),
         };
         if forbidden {
             out.push(Error::forbidden(path.child(key), message));
@@ -286,14 +286,14 @@ fn complete_nested(text: &Value, place: &Value, (at, from): (&Path, &Path), dept
 
 #[cfg(test)]
 mod tests {
-    use super::super::leniency::Leniency;
+    use super::super::schema_options::SchemaOptions;
     use super::super::validate;
     use super::*;
     use serde_json::json;
 
     fn run(text: &Value) -> Vec<String> {
         let mut out = Vec::new();
-        validate::schema(text, &Path::new("s"), Leniency::default(), &mut out);
+        validate::schema(text, &Path::new("s"), SchemaOptions::default(), &mut out);
         out.iter().map(ToString::to_string).collect()
     }
 

@@ -5,8 +5,8 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::leniency::{Leniency, TYPES};
 use super::schema::MAX_DEPTH;
+use super::schema_options::{SchemaOptions, TYPES};
 use crate::access::tree;
 
 /// Unsupported keywords, with the error text.
@@ -34,11 +34,11 @@ pub(super) struct At<'w> {
 }
 
 /// Validates the keywords of a schema, except for rules and structural constraints.
-pub(super) fn structure(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
+pub(super) fn structure(text: &Value, path: &Path, at: At<'_>, options: SchemaOptions, out: &mut Vec<Error>) {
     if at.depth > MAX_DEPTH || !text.is_object() {
         return;
     }
-    standard(text, path, at, lenient, out);
+    standard(text, path, at, options, out);
     if is(text, "uniqueItems") {
         let message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         out.push(Error::forbidden(path.child("uniqueItems"), message));
@@ -48,14 +48,14 @@ pub(super) fn structure(text: &Value, path: &Path, at: At<'_>, lenient: Leniency
         let message = "additionalProperties and properties are mutual exclusive";
         out.push(Error::forbidden(path.child("additionalProperties"), message));
     }
-    below(text, path, at, lenient, out);
-    extensions(text, path, lenient, out);
+    below(text, path, at, options, out);
+    extensions(text, path, options, out);
 }
 
 /// Validates the keywords of every schema.
-fn standard(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
+fn standard(text: &Value, path: &Path, at: At<'_>, options: SchemaOptions, out: &mut Vec<Error>) {
     let kind = text["type"].as_str().unwrap_or("");
-    if !kind.is_empty() && !lenient.types && !TYPES.contains(&kind) {
+    if !kind.is_empty() && !options.types && !TYPES.contains(&kind) {
         out.push(Error::not_supported(path.child("type"), kind, &TYPES));
     }
     if let Some(why) = at.bare.filter(|_| !text["default"].is_null()) {
@@ -85,9 +85,9 @@ fn standard(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut 
 }
 
 /// The schemas that another one has.
-fn below(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec<Error>) {
+fn below(text: &Value, path: &Path, at: At<'_>, options: SchemaOptions, out: &mut Vec<Error>) {
     let deeper = At { depth: at.depth + 1, ..at };
-    let mut judge = |inner: &Value, path: &Path, at: At<'_>| structure(inner, path, at, lenient, out);
+    let mut judge = |inner: &Value, path: &Path, at: At<'_>| structure(inner, path, at, options, out);
     let of_meta = At { bare: Some("inside additionalProperties applying to object metadata"), ..deeper };
     let additional = if at.meta { of_meta } else { deeper };
     judge(&text["additionalProperties"], &path.child("additionalProperties"), additional);
@@ -110,7 +110,7 @@ fn below(text: &Value, path: &Path, at: At<'_>, lenient: Leniency, out: &mut Vec
     judge(&text["items"], &path.child("items"), deeper);
 }
 
-fn extensions(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>) {
+fn extensions(text: &Value, path: &Path, options: SchemaOptions, out: &mut Vec<Error>) {
     let kind = text["type"].as_str().unwrap_or("");
     if text["x-kubernetes-preserve-unknown-fields"] == false {
         let at = path.child("x-kubernetes-preserve-unknown-fields");
@@ -123,7 +123,7 @@ fn extensions(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>
             out.push(Error::not_supported(at, map_type, &["atomic", "granular"]));
         }
     }
-    lists(text, kind, path, lenient, out);
+    lists(text, kind, path, options, out);
 }
 
 /// Requires the type that a keyword belongs to.
@@ -136,7 +136,7 @@ fn of_type(kind: &str, wanted: &str, said: &str, path: &Path, out: &mut Vec<Erro
     }
 }
 
-fn lists(text: &Value, kind: &str, list: &Path, lenient: Leniency, out: &mut Vec<Error>) {
+fn lists(text: &Value, kind: &str, list: &Path, options: SchemaOptions, out: &mut Vec<Error>) {
     let list_type = text["x-kubernetes-list-type"].as_str();
     let at = list.child("x-kubernetes-list-type");
     if let Some(list_type) = list_type {
@@ -152,13 +152,13 @@ fn lists(text: &Value, kind: &str, list: &Path, lenient: Leniency, out: &mut Vec
         Some(other) if other != "map" && !keys.is_empty() => out.push(Error::invalid(at, other, message)),
         _ => {}
     }
-    if kind == "array" && !lenient.sets {
+    if kind == "array" && !options.sets {
         set_items(text, list, out);
     }
     if list_type == Some("map") {
         map_keys(text, &keys, list, out);
     }
-    if !lenient.keys {
+    if !options.keys {
         key_fields(text, list, out);
     }
 }

@@ -1,13 +1,13 @@
 //! Validation of a definition's schemas: structure, lists, defaults, patterns and rules.
 //!
-//! Answers for what upstream's `apiextensions/validation` and `schema` packages say beyond names and versions. Pure; the
-//! path of a schema is that of the version, or of the whole definition where all versions have the same.
+//! Answers for what upstream's `apiextensions/validation` and `schema` packages say beyond names and versions. Pure;
+//! the path of a schema is that of the version, or of the whole definition where all versions have the same.
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::leniency::Leniency;
 use super::schema::Schema;
+use super::schema_options::SchemaOptions;
 use super::structure::{At, structure};
 use super::{defaults, rule_check, structural};
 
@@ -19,27 +19,27 @@ const TOTAL_COST: u64 = 100_000_000;
 const MOST_EXPENSIVE: usize = 4;
 
 /// Validates the schema of a version.
-pub fn schema(text: &Value, path: &Path, lenient: Leniency, out: &mut Vec<Error>) {
+pub fn schema(text: &Value, path: &Path, options: SchemaOptions, out: &mut Vec<Error>) {
     if !text.is_object() {
         return;
     }
     let before = out.len();
-    let unreadable = if lenient.structure { None } else { structural::unreadable(text, 0) };
-    let mut sound = !lenient.structure && unreadable.is_none();
+    let unreadable = if options.structure { None } else { structural::unreadable(text, 0) };
+    let mut sound = !options.structure && unreadable.is_none();
     let compiled = Schema::compile(text);
     // Defaults and rules speak about places that make sense.
     if sound {
         let mut wrong = structural::invariants(text, path);
         if wrong.is_empty() {
-            wrong = defaults::judge(text, &compiled, path, lenient);
+            wrong = defaults::validate_defaults(text, &compiled, path, options);
         }
         sound = wrong.is_empty();
         out.extend(wrong);
     }
     let mut said = Vec::new();
-    structure(text, path, At::default(), lenient, &mut said);
+    structure(text, path, At::default(), options, &mut said);
     let mut costs = Costs::default();
-    rule_check::rules(text, &compiled, path, (sound, lenient), &mut costs, &mut said);
+    rule_check::rules(text, &compiled, path, (sound, options), &mut costs, &mut said);
     out.extend(said);
     if let Some(why) = unreadable.filter(|_| out.len() == before) {
         out.push(Error::invalid(path, "", &why));
@@ -111,7 +111,7 @@ mod tests {
 
     fn run(text: Value) -> Vec<String> {
         let mut out = Vec::new();
-        schema(&text, &Path::new("s"), Leniency::default(), &mut out);
+        schema(&text, &Path::new("s"), SchemaOptions::default(), &mut out);
         out.iter().map(ToString::to_string).collect()
     }
 

@@ -7,11 +7,14 @@ use serde::Deserialize;
 use shared::config::{self, Unknown};
 use shared::status::field;
 
-use super::{To, Way, http_connect};
+use super::{EgressTransport, NetworkContext, http_connect};
 
 /// The networks that may be named.
-pub(super) const NAMES: [(&str, To); 3] =
-    [("cluster", To::Cluster), ("controlplane", To::ControlPlane), ("etcd", To::Etcd)];
+pub(super) const NAMES: [(&str, NetworkContext); 3] = [
+    ("cluster", NetworkContext::Cluster),
+    ("controlplane", NetworkContext::ControlPlane),
+    ("etcd", NetworkContext::Etcd),
+];
 const PROTOCOLS: &str = r#"supported values: "Direct", "HTTPConnect", "GRPC""#;
 /// The path that upstream's messages give for every selection.
 const AT: &str = "service.connection";
@@ -75,7 +78,7 @@ struct Tls {
 ///
 /// # Errors
 /// Everything that is wrong with it, in upstream's words.
-pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(To, Way)>> {
+pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(NetworkContext, EgressTransport)>> {
     let mut tree = config::decode(text, "EgressSelectorConfiguration", Unknown::Refuse)
         .context("failed to read egress selector config")?;
     if tree["egressSelections"].is_null() {
@@ -204,15 +207,15 @@ impl Tls {
 }
 
 /// The way of a connection without mistakes.
-fn way(connection: &Connection) -> Result<Way, String> {
+fn way(connection: &Connection) -> Result<EgressTransport, String> {
     let grpc = connection.proxy_protocol == "GRPC";
     match &connection.transport {
-        None => Ok(Way::Direct),
-        Some(Transport { uds: Some(uds), .. }) if grpc => Ok(Way::Grpc(uds.uds_name.clone().into())),
+        None => Ok(EgressTransport::Direct),
+        Some(Transport { uds: Some(uds), .. }) if grpc => Ok(EgressTransport::Grpc(uds.uds_name.clone().into())),
         Some(Transport { uds: Some(uds), .. }) => {
-            Ok(Way::HttpConnect(http_connect::Proxy::Uds(uds.uds_name.clone().into())))
+            Ok(EgressTransport::HttpConnect(http_connect::Proxy::Uds(uds.uds_name.clone().into())))
         }
-        Some(Transport { tcp: Some(tcp), .. }) => tcp.proxy().map(Way::HttpConnect),
+        Some(Transport { tcp: Some(tcp), .. }) => tcp.proxy().map(EgressTransport::HttpConnect),
         Some(Transport { tcp: None, uds: None }) => Err("Either a TCP or UDS transport must be specified".to_owned()),
     }
 }

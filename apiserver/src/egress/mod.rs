@@ -1,8 +1,8 @@
 //! Egress of the API server: direct connections, or the proxy that `--egress-selector-config-file` sets for the
 //! destination's network.
 //!
-//! In: `host:port` and which network it belongs to. Out: a stream of bytes to it. What is spoken on it (TLS, HTTP) is the
-//! caller's business. Proxies speak HTTP CONNECT ([`http_connect`]) or Konnectivity's gRPC ([`konnectivity`]).
+//! In: `host:port` and which network it belongs to. Out: a stream of bytes to it. What is spoken on it (TLS, HTTP) is
+//! the caller's business. Proxies speak HTTP CONNECT ([`http_connect`]) or Konnectivity's gRPC ([`konnectivity`]).
 
 mod config;
 mod http_connect;
@@ -29,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(30);
 
 /// The network an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum NetworkContext {
     /// Nodes, pods and services.
     Cluster,
     /// Peers of the API server: webhooks with a URL, authentication and authorization webhooks, audit.
@@ -38,7 +38,7 @@ pub enum To {
     Etcd,
 }
 
-impl To {
+impl NetworkContext {
     /// Name in the configuration.
     fn name(self) -> &'static str {
         config::NAMES.iter().find(|(_, to)| *to == self).map_or("", |(name, _)| name)
@@ -47,7 +47,7 @@ impl To {
 
 /// Transport to a network.
 #[derive(Debug, Default)]
-enum Way {
+enum EgressTransport {
     #[default]
     Direct,
     HttpConnect(http_connect::Proxy),
@@ -58,9 +58,9 @@ enum Way {
 /// Failure of a proxy to connect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(String);
+pub struct ProxyRefused(String);
 
-impl Refused {
+impl ProxyRefused {
     /// The proxy's reason in an error of [`Egress::dial`].
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
@@ -69,15 +69,15 @@ impl Refused {
 
 /// Cheap to clone. The default leads everything straight.
 #[derive(Clone, Default)]
-pub struct Egress(Arc<Ways>);
+pub struct Egress(Arc<Transports>);
 
 #[derive(Default)]
-struct Ways {
-    cluster: Way,
-    control_plane: Way,
-    etcd: Way,
+struct Transports {
+    cluster: EgressTransport,
+    control_plane: EgressTransport,
+    etcd: EgressTransport,
     /// The networks that the configuration names, where there is one.
-    named: Option<Vec<To>>,
+    named: Option<Vec<NetworkContext>>,
 }
 
 struct Meters {
@@ -122,23 +122,23 @@ impl Egress {
         let text = os::read(&path)
             .map_err(|why| anyhow::anyhow!("unable to read egress selector configuration from {path:?} [{why}]"))
             .context("failed to read egress selector config")?;
-        let mut ways = Ways { named: Some(Vec::new()), ..Ways::default() };
+        let mut ways = Transports { named: Some(Vec::new()), ..Transports::default() };
         for (to, way) in config::read(&text)? {
             ways.named.get_or_insert_default().push(to);
             match to {
-                To::Cluster => ways.cluster = way,
-                To::ControlPlane => ways.control_plane = way,
-                To::Etcd => ways.etcd = way,
+                NetworkContext::Cluster => ways.cluster = way,
+                NetworkContext::ControlPlane => ways.control_plane = way,
+                NetworkContext::Etcd => ways.etcd = way,
             }
         }
         Ok(Self(Arc::new(ways)))
     }
 
-    fn way(&self, to: To) -> &Way {
+    fn way(&self, to: NetworkContext) -> &EgressTransport {
         match to {
-            To::Cluster => &self.0.cluster,
-            To::ControlPlane => &self.0.control_plane,
-            To::Etcd => &self.0.etcd,
+            NetworkContext::Cluster => &self.0.cluster,
+            NetworkContext::ControlPlane => &self.0.control_plane,
+            NetworkContext::Etcd => &self.0.etcd,
         }
     }
 
@@ -146,7 +146,7 @@ impl Egress {
     ///
     /// # Errors
     /// Upstream's words about a network that is not named here.
-    pub fn demanded(&self, to: To) -> Result<Dialer, String> {
+    pub fn demanded(&self, to: NetworkContext) -> Result<Dialer, String> {
         match &self.0.named {
             None => Err(format!("egress lookup required with egress selector type {:?}", to.name())),
             Some(named) if !named.contains(&to) => Err(format!("egress lookup for {:?} is not configured", to.name())),
@@ -155,12 +155,12 @@ impl Egress {
     }
 
     /// For clients that would otherwise open their connections themselves; `None` where that is what they should do.
-    pub fn proxied(&self, to: To) -> Option<Dialer> {
-        (!matches!(self.way(to), Way::Direct)).then(|| self.dialer(to))
+    pub fn proxied(&self, to: NetworkContext) -> Option<Dialer> {
+        (!matches!(self.way(to), EgressTransport::Direct)).then(|| self.dialer(to))
     }
 
     /// For clients.
-    pub fn dialer(&self, to: To) -> Dialer {
+    pub fn dialer(&self, to: NetworkContext) -> Dialer {
         let egress = self.clone();
         Dialer::new(move |address| {
             let egress = egress.clone();
@@ -171,17 +171,19 @@ impl Egress {
     /// A connection to `host:port`, or none when it takes too long.
     ///
     /// # Errors
-    /// The system's for a straight connection, [`Refused`] with the proxy's reason otherwise.
-    pub async fn dial(&self, to: To, address: &str) -> io::Result<BoxStream> {
+    /// The system's for a straight connection, [`ProxyRefused`] with the proxy's reason otherwise.
+    pub async fn dial(&self, to: NetworkContext, address: &str) -> io::Result<BoxStream> {
         match self.way(to) {
-            Way::Direct => {
+            EgressTransport::Direct => {
                 let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(address)).await;
                 let stream = connecting.map_err(|_| io::ErrorKind::TimedOut)??;
                 stream.set_nodelay(true)?;
                 Ok(Box::pin(stream))
             }
-            Way::HttpConnect(proxy) => self.counted(["http_connect", proxy.transport()], proxy.dial(address)).await,
-            Way::Grpc(socket) => self.counted(["grpc", "uds"], konnectivity::dial(socket, address)).await,
+            EgressTransport::HttpConnect(proxy) => {
+                self.counted(["http_connect", proxy.transport()], proxy.dial(address)).await
+            }
+            EgressTransport::Grpc(socket) => self.counted(["grpc", "uds"], konnectivity::dial(socket, address)).await,
         }
     }
 
@@ -198,7 +200,7 @@ impl Egress {
             Ok(_) => meters.took.with_label_values(&labels).observe(started.elapsed().as_secs_f64()),
             Err((stage, _)) => meters.failed.with_label_values(&[labels[0], stage.name(), labels[1]]).inc(),
         }
-        dialed.map_err(|(_, why)| io::Error::other(Refused(why)))
+        dialed.map_err(|(_, why)| io::Error::other(ProxyRefused(why)))
     }
 }
 

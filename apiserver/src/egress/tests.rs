@@ -1,8 +1,8 @@
 //! Tests of the configuration. The server's tests cover its effect.
 
-use super::{Egress, To, Ways, config};
+use super::{Egress, NetworkContext, Transports, config};
 
-fn read(selections: &str) -> Result<Vec<(To, String)>, String> {
+fn read(selections: &str) -> Result<Vec<(NetworkContext, String)>, String> {
     let text = format!(
         "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections: {selections}"
     );
@@ -14,17 +14,20 @@ fn read(selections: &str) -> Result<Vec<(To, String)>, String> {
 fn networks_are_reached_as_configured() {
     for (selections, expected) in [
         ("[]", vec![]),
-        ("[{name: cluster, connection: {proxyProtocol: Direct}}]", vec![(To::Cluster, "Direct")]),
+        ("[{name: cluster, connection: {proxyProtocol: Direct}}]", vec![(NetworkContext::Cluster, "Direct")]),
         (
             "[{name: Cluster, connection: {proxyProtocol: GRPC, transport: {uds: {udsName: /run/k.sock}}}}, \
              {name: controlplane, connection: {proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://proxy:8131'}}}}]",
-            vec![(To::Cluster, "Grpc(\"/run/k.sock\")"), (To::ControlPlane, "HttpConnect(proxy:8131)")],
+            vec![
+                (NetworkContext::Cluster, "Grpc(\"/run/k.sock\")"),
+                (NetworkContext::ControlPlane, "HttpConnect(proxy:8131)"),
+            ],
         ),
         (
             "[{name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /run/p.sock}}}}]",
-            vec![(To::Etcd, "HttpConnect(/run/p.sock)")],
+            vec![(NetworkContext::Etcd, "HttpConnect(/run/p.sock)")],
         ),
-        ("[{name: master, connection: {proxyProtocol: Direct}}]", vec![(To::ControlPlane, "Direct")]),
+        ("[{name: master, connection: {proxyProtocol: Direct}}]", vec![(NetworkContext::ControlPlane, "Direct")]),
     ] {
         let expected: Vec<_> = expected.into_iter().map(|(name, way)| (name, way.to_owned())).collect();
         assert_eq!(read(selections), Ok(expected), "{selections}");
@@ -141,12 +144,12 @@ async fn a_proxy_that_says_something_else() {
 /// A configuration that names a network needs an egress for it; one that does not, connects directly.
 #[test]
 fn networks_that_are_demanded() {
-    let of = |named| Egress(std::sync::Arc::new(Ways { named, ..Ways::default() }));
+    let of = |named| Egress(std::sync::Arc::new(Transports { named, ..Transports::default() }));
     for (named, want) in [
         (None, Some("egress lookup required with egress selector type \"controlplane\"")),
-        (Some(vec![To::Cluster]), Some("egress lookup for \"controlplane\" is not configured")),
-        (Some(vec![To::ControlPlane]), None),
+        (Some(vec![NetworkContext::Cluster]), Some("egress lookup for \"controlplane\" is not configured")),
+        (Some(vec![NetworkContext::ControlPlane]), None),
     ] {
-        assert_eq!(of(named).demanded(To::ControlPlane).err().as_deref(), want);
+        assert_eq!(of(named).demanded(NetworkContext::ControlPlane).err().as_deref(), want);
     }
 }

@@ -2,8 +2,8 @@
 //! LeaseCandidate, and one of the API servers gives the Lease to the one that suits best. Upstream's
 //! leader-election-controller and its collector of candidates that are gone.
 //!
-//! [`plan`] decides; here are the calls. Of several servers the one acts that holds a Lease of its own. Nobody's Lease is
-//! renewed here: who leads does that, and whom to make room for stands in it.
+//! [`plan`] decides; here are the calls. Of several servers the one acts that holds a Lease of its own. Nobody's Lease
+//! is renewed here: who leads does that, and whom to make room for stands in it.
 
 mod lock;
 mod plan;
@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_secs(30 * 60);
 
 /// Elects until the shutdown, whenever this server is the one to do it.
-pub(crate) async fn keep(cx: Context) {
+pub(crate) async fn run(cx: Context) {
     let config = leader::Config {
         lease_name: NAME.to_owned(),
         namespace: "kube-system".to_owned(),
@@ -79,7 +79,7 @@ impl Elections {
             let all: Vec<Candidate<'_>> = objects.iter().map(|object| Candidate::read(object)).collect();
             let leases: BTreeSet<(&str, &str)> = all.iter().map(|one| (one.namespace, one.lease)).collect();
             for (namespace, name) in leases {
-                if let Err(error) = self.look(&all, namespace, name).await {
+                if let Err(error) = self.elect_one(&all, namespace, name).await {
                     tracing::warn!(%error, namespace, name, "Failed to run coordinated leader election");
                 }
             }
@@ -94,14 +94,14 @@ impl Elections {
     }
 
     /// One step of one election.
-    async fn look(&self, all: &[Candidate<'_>], namespace: &str, name: &str) -> Result<(), Status> {
+    async fn elect_one(&self, all: &[Candidate<'_>], namespace: &str, name: &str) -> Result<(), Status> {
         let now = Timestamp::now();
         let of_it = |one: &&Candidate<'_>| one.namespace == namespace && one.lease == name && !one.is_gone(now);
         let candidates: Vec<&Candidate<'_>> = all.iter().filter(of_it).collect();
         let lease = self.reader.get(GROUP, "leases", namespace, name);
         let (strategy, holder) = match plan::step(&candidates, lease.as_deref(), now) {
             Ok(Step::Wait) => return Ok(()),
-            Ok(Step::Ask(asked)) => return self.ask(asked, now).await,
+            Ok(Step::Ask(asked)) => return self.ping(asked, now).await,
             Ok(Step::Elect { strategy, holder }) => (strategy, holder),
             Err(why) => return Err(Status::internal(&why)),
         };
@@ -120,7 +120,7 @@ impl Elections {
     }
 
     /// Asks candidates whether they are still there: they answer by renewing.
-    async fn ask(&self, asked: Vec<&Candidate<'_>>, now: Timestamp) -> Result<(), Status> {
+    async fn ping(&self, asked: Vec<&Candidate<'_>>, now: Timestamp) -> Result<(), Status> {
         for one in asked {
             let object = plan::asked(one, now);
             self.api.update(&server_user(), GROUP, "leasecandidates", "", object).await?;

@@ -23,7 +23,7 @@ pub(super) struct Integrator {
 
 /// Observations of an [`Integrator`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct IntegratorResults {
     elapsed: f64,
     average: f64,
     deviation: f64,
@@ -46,9 +46,10 @@ impl Integrator {
     }
 
     /// Returns the observations since the last call; the value stays.
-    pub(super) fn take(&mut self, now: Duration) -> Seen {
+    pub(super) fn take_observations(&mut self, now: Duration) -> IntegratorResults {
         self.advance(now);
-        let mut seen = Seen { elapsed: self.elapsed, highest: self.highest, ..Seen::default() };
+        let mut seen =
+            IntegratorResults { elapsed: self.elapsed, highest: self.highest, ..IntegratorResults::default() };
         if self.elapsed > 0.0 {
             seen.average = self.sum / self.elapsed;
             seen.deviation = (self.squares / self.elapsed - seen.average * seen.average).max(0.0).sqrt();
@@ -60,7 +61,7 @@ impl Integrator {
 
 /// Recent demand of a priority level.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Demand {
+pub(super) struct DemandStats {
     /// The most seats wanted at once in the last period.
     pub(super) highest: f64,
     pub(super) average: f64,
@@ -69,8 +70,8 @@ pub(super) struct Demand {
     pub(super) smoothed: f64,
 }
 
-impl Demand {
-    pub(super) fn update(&mut self, seen: &Seen) {
+impl DemandStats {
+    pub(super) fn update(&mut self, seen: &IntegratorResults) {
         self.highest = seen.highest.round();
         if seen.elapsed <= 0.0 {
             return;
@@ -118,7 +119,7 @@ fn whole(value: f64) -> u32 {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     pub(super) bounds: Bounds,
-    pub(super) demand: Demand,
+    pub(super) demand: DemandStats,
     /// Takes what it wants.
     pub(super) exempt: bool,
 }
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     fn claim(nominal: u32, least: u32, most: u32, wanted: f64) -> Claim {
-        let demand = Demand { highest: wanted, average: wanted, deviation: 0.0, smoothed: wanted };
+        let demand = DemandStats { highest: wanted, average: wanted, deviation: 0.0, smoothed: wanted };
         Claim { bounds: Bounds { nominal, least, most }, demand, exempt: false }
     }
 
@@ -242,12 +243,12 @@ mod tests {
         let at = Duration::from_secs;
         integrator.set(at(0), 10.0);
         integrator.set(at(5), 0.0);
-        let seen = integrator.take(at(10));
+        let seen = integrator.take_observations(at(10));
         assert_eq!((seen.average, seen.deviation, seen.highest), (5.0, 5.0, 10.0));
-        let mut demand = Demand::default();
+        let mut demand = DemandStats::default();
         demand.update(&seen);
         assert_eq!((demand.highest, demand.smoothed), (10.0, 10.0));
-        demand.update(&integrator.take(at(20)));
+        demand.update(&integrator.take_observations(at(20)));
         assert_eq!((demand.highest, demand.average), (0.0, 0.0));
         assert!((demand.smoothed - 9.77).abs() < 1e-9);
     }

@@ -115,7 +115,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema::Digest;
+    use super::super::schema::RequestDigest;
     use super::*;
     use crate::api::RequestInfo;
     use serde_json::json;
@@ -130,7 +130,7 @@ mod tests {
         let mut groups: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
         groups.push("system:authenticated".into());
         let user = UserInfo { name: user.into(), groups, ..UserInfo::default() };
-        let digest = Digest { info, user: &user };
+        let digest = RequestDigest { info, user: &user };
         config.schemas.iter().find(|s| s.covers(&digest)).map_or(String::new(), |s| s.name.clone())
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::level::Sight;
-use super::queues::{Mode, Sums};
+use super::level::LevelView;
+use super::queues::{Mode, QueueSums};
 use super::work::Work;
-use super::{About, Clock, FlowControl};
+use super::{Clock, FlowControl, RequestFlow};
 
 /// Narrowest column, and the space after each cell, as Go's tab writer is set up upstream.
 const MIN_WIDTH: usize = 8;
@@ -62,14 +62,14 @@ impl FlowControl {
                 let mut rows = vec![header(
                     "PriorityLevelName ActiveQueues IsIdle IsQuiescing WaitingRequests ExecutingRequests DispatchedRequests RejectedRequests TimedoutRequests CancelledRequests",
                 )];
-                rows.extend(sights.map(|level| level.look(of_level)));
+                rows.extend(sights.map(|level| level.with_view(of_level)));
                 Some(table(&rows))
             }
             "dump_queues" => {
                 let mut rows = vec![header(
                     "PriorityLevelName Index PendingRequests ExecutingRequests SeatsInUse NextDispatchR InitialSeatsSum MaxSeatsSum TotalWorkSum",
                 )];
-                rows.extend(sights.flat_map(|level| level.look(of_queues)));
+                rows.extend(sights.flat_map(|level| level.with_view(of_queues)));
                 Some(table(&rows))
             }
             "dump_requests" => {
@@ -78,7 +78,7 @@ impl FlowControl {
                     names.push_str(" UserName Verb APIPath Namespace Name APIVersion Resource SubResource");
                 }
                 let mut rows = vec![header(&names)];
-                rows.extend(sights.flat_map(|level| level.look(|s| of_requests(s, details))));
+                rows.extend(sights.flat_map(|level| level.with_view(|s| of_requests(s, details))));
                 Some(table(&rows))
             }
             _ => None,
@@ -86,7 +86,7 @@ impl FlowControl {
     }
 }
 
-fn of_level(s: &Sight<'_>) -> Vec<String> {
+fn of_level(s: &LevelView<'_>) -> Vec<String> {
     let active = s.busy.iter().filter(|(_, q)| q.waiting > 0).count();
     let idle = s.waiting == 0 && s.executing == 0;
     let c = &s.counts;
@@ -104,13 +104,13 @@ fn of_level(s: &Sight<'_>) -> Vec<String> {
     ])
 }
 
-fn of_queues(s: &Sight<'_>) -> Vec<Vec<String>> {
+fn of_queues(s: &LevelView<'_>) -> Vec<Vec<String>> {
     let Mode::Queue { queues, .. } = s.mode else { return Vec::new() };
     let last = s.busy.last().map_or(queues, |(at, _)| queues.max(at + 1));
     let mut busy = s.busy.iter().peekable();
     (0..last)
         .map(|at| {
-            let q = busy.next_if(|(other, _)| *other == at).map_or_else(Sums::default, |(_, sums)| *sums);
+            let q = busy.next_if(|(other, _)| *other == at).map_or_else(QueueSums::default, |(_, sums)| *sums);
             row(&[
                 &s.name,
                 &at,
@@ -127,10 +127,10 @@ fn of_queues(s: &Sight<'_>) -> Vec<Vec<String>> {
 }
 
 /// Position of a request: queue and index in it, -1 where there is none.
-type Where = (i64, i64);
+type QueuePosition = (i64, i64);
 
-fn of_requests(s: &Sight<'_>, details: bool) -> Vec<Vec<String>> {
-    let line = |level: &str, at: Where, about: &Arc<About>, work: &Work, started: Option<Duration>| {
+fn of_requests(s: &LevelView<'_>, details: bool) -> Vec<Vec<String>> {
+    let line = |level: &str, at: QueuePosition, about: &Arc<RequestFlow>, work: &Work, started: Option<Duration>| {
         let start = match started {
             Some(at) => time(wall(s.clock, at)),
             None => "0001-01-01T00:00:00Z".to_owned(),
@@ -182,7 +182,7 @@ fn of_requests(s: &Sight<'_>, details: bool) -> Vec<Vec<String>> {
 }
 
 /// Queue by queue, those who wait before those who are served; who came past the queues is first.
-fn in_order(mut rows: Vec<(Where, Vec<String>)>) -> Vec<Vec<String>> {
+fn in_order(mut rows: Vec<(QueuePosition, Vec<String>)>) -> Vec<Vec<String>> {
     rows.sort_by_key(|((queue, place), _)| (*queue, *place < 0, *place));
     rows.into_iter().map(|(_, row)| row).collect()
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::FlowControl;
 use super::config::{Config, LevelSpec};
 use super::meters;
-use super::timing::{Family, Rows};
+use super::timing::{Rows, TimingFamily};
 use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::bootstrap;
@@ -64,7 +64,7 @@ pub(super) fn register(flow: &Arc<FlowControl>) {
                 fill(&flow, rows);
             }
         };
-        shared::metrics::register(Family::new(name, help, Box::new(rows)));
+        shared::metrics::register(TimingFamily::new(name, help, Box::new(rows)));
     }
 }
 
@@ -107,7 +107,7 @@ impl FlowControl {
     pub async fn follow(self: Arc<Self>, api: Api, ready: impl FnOnce()) {
         let reader = self.reader.clone();
         let mut ready = Some(ready);
-        let mut statuses = Statuses::default();
+        let mut statuses = StatusWriteLimiter::default();
         let mut borrow = tokio::time::interval(BORROWING);
         borrow.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut seen = (0, 0);
@@ -148,9 +148,9 @@ async fn changed(reader: &dyn Reader, seen: (u64, u64)) {
 
 /// Writes the `Dangling` condition of schemas.
 #[derive(Default)]
-struct Statuses(BTreeMap<String, VecDeque<Instant>>);
+struct StatusWriteLimiter(BTreeMap<String, VecDeque<Instant>>);
 
-impl Statuses {
+impl StatusWriteLimiter {
     /// Reports whether another write of this status is within the limit.
     fn may_write(&mut self, name: &str, now: Instant) -> bool {
         let times = self.0.entry(name.to_owned()).or_default();
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn statuses_are_not_written_for_ever() {
-        let (mut statuses, now) = (Statuses::default(), Instant::now());
+        let (mut statuses, now) = (StatusWriteLimiter::default(), Instant::now());
         assert_eq!((0..10).filter(|_| statuses.may_write("s", now)).count(), WRITES);
         assert!(statuses.may_write("s", now + WINDOW + Duration::from_secs(1)));
     }

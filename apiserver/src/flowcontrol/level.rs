@@ -7,14 +7,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::borrowing::{self, Bounds, Claim, Demand};
+use super::borrowing::{self, Bounds, Claim, DemandStats};
 use super::config::{Config, LevelSpec};
 use super::meters::{self, Meters};
-use super::queues::{Counts, Grant, Mode, QueueSet, Start, Sums};
+use super::queues::{Counts, Grant, Mode, QueueSet, QueueSums, Start};
 use super::retry::Refusals;
 use super::timing::Timing;
 use super::work::Work;
-use super::{About, Clock, Schema, State};
+use super::{Clock, RequestFlow, Schema, State};
 
 const REQUEST_UTILIZATION: [f64; 10] = [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1.0];
 const SEAT_UTILIZATION: [f64; 13] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
@@ -23,16 +23,16 @@ const DEMAND: [f64; 12] = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.8, 4.0
 /// Names a request that runs.
 pub(super) type Ticket = u64;
 /// Grant for a request that was queued.
-pub(super) type Told = (Grant, Ticket);
+pub(super) type QueuedGrant = (Grant, Ticket);
 
 /// One who waits.
 pub(super) struct Waiter {
-    pub(super) about: Arc<About>,
-    tell: oneshot::Sender<Told>,
+    pub(super) about: Arc<RequestFlow>,
+    tell: oneshot::Sender<QueuedGrant>,
 }
 
 /// Utilization of a level, as ratios over time.
-struct Use {
+struct Utilization {
     waiting: Timing,
     executing: Timing,
     seats: Timing,
@@ -43,12 +43,12 @@ struct Inner {
     spec: LevelSpec,
     quiescing: bool,
     bounds: Bounds,
-    demand: Demand,
+    demand: DemandStats,
     queues: QueueSet<Waiter>,
-    running: HashMap<Ticket, (Arc<About>, Grant)>,
+    running: HashMap<Ticket, (Arc<RequestFlow>, Grant)>,
     tickets: Ticket,
     refusals: Refusals,
-    usage: Use,
+    usage: Utilization,
 }
 
 /// See the module.
@@ -59,7 +59,7 @@ pub(super) struct Level {
 }
 
 impl Inner {
-    fn admit(&mut self, about: &Arc<About>, grant: Grant) -> Told {
+    fn admit(&mut self, about: &Arc<RequestFlow>, grant: Grant) -> QueuedGrant {
         self.tickets += 1;
         self.running.insert(self.tickets, (about.clone(), grant));
         (grant, self.tickets)
@@ -95,7 +95,7 @@ impl Inner {
 impl Level {
     fn new(clock: &Arc<Clock>, spec: LevelSpec, bounds: Bounds) -> Self {
         let now = clock.now();
-        let usage = Use {
+        let usage = Utilization {
             waiting: Timing::new(&REQUEST_UTILIZATION, now),
             executing: Timing::new(&REQUEST_UTILIZATION, now),
             seats: Timing::new(&SEAT_UTILIZATION, now),
@@ -104,7 +104,7 @@ impl Level {
         let inner = Inner {
             quiescing: false,
             bounds,
-            demand: Demand::default(),
+            demand: DemandStats::default(),
             queues: QueueSet::new(spec.mode, bounds.initial()),
             running: HashMap::new(),
             tickets: 0,
@@ -136,8 +136,8 @@ impl Level {
         &self,
         hash: impl FnOnce() -> u64,
         work: Work,
-        about: &Arc<About>,
-        tell: impl FnOnce() -> oneshot::Sender<Told>,
+        about: &Arc<RequestFlow>,
+        tell: impl FnOnce() -> oneshot::Sender<QueuedGrant>,
     ) -> (Start, Ticket) {
         self.with(|inner, now| {
             let waiter = || Waiter { about: about.clone(), tell: tell() };
@@ -158,7 +158,7 @@ impl Level {
     }
 
     /// Gives up a place. When its turn came at the same moment the seat is given back.
-    pub(super) fn leave(&self, queue: u32, ticket: u64, timed_out: bool, told: &mut oneshot::Receiver<Told>) {
+    pub(super) fn cancel(&self, queue: u32, ticket: u64, timed_out: bool, told: &mut oneshot::Receiver<QueuedGrant>) {
         self.with(|inner, now| {
             if inner.queues.cancel(now, queue, ticket, timed_out) {
                 return ((), Vec::new());
@@ -184,8 +184,8 @@ impl Level {
     /// Counts a refusal; how long to stay away, in seconds.
     pub(super) fn refuse(&self, second: i64) -> i64 {
         let mut inner = self.inner.lock();
-        inner.refusals.note(second);
-        inner.refusals.wait()
+        inner.refusals.record(second);
+        inner.refusals.seconds()
     }
 
     fn is_idle(&self) -> bool {
@@ -240,11 +240,12 @@ impl Level {
             ("latest_s", "S(most recently dispatched request)", latest),
         ];
         meters::level(&self.name, &values);
-        let starts = |f: fn(&Sums) -> f64| {
+        let starts = |f: fn(&QueueSums) -> f64| {
             let queued = inner.queues.busy().filter(|(_, s)| s.waiting > 0).map(move |(_, s)| f(&s));
             queued.fold(None, |all: Option<(f64, f64)>, s| Some(all.map_or((s, s), |(l, h)| (l.min(s), h.max(s)))))
         };
-        for (discounted, f) in [(false, (|s: &Sums| s.next) as fn(&Sums) -> f64), (true, |s: &Sums| s.next - s.running)]
+        for (discounted, f) in
+            [(false, (|s: &QueueSums| s.next) as fn(&QueueSums) -> f64), (true, |s: &QueueSums| s.next - s.running)]
         {
             let (low, high) = starts(f).unwrap_or((0.0, 0.0));
             meters::bounds(&self.name, discounted, low, high);
@@ -263,10 +264,10 @@ impl Level {
     }
 
     /// Gives a consistent view of the level to a function.
-    pub(super) fn look<R>(&self, see: impl FnOnce(&Sight<'_>) -> R) -> R {
+    pub(super) fn with_view<R>(&self, see: impl FnOnce(&LevelView<'_>) -> R) -> R {
         let inner = self.inner.lock();
         let (waiting, executing, _) = inner.queues.load();
-        see(&Sight {
+        see(&LevelView {
             name: &self.name,
             mode: inner.spec.mode,
             quiescing: inner.quiescing,
@@ -288,16 +289,16 @@ impl Inner {
 }
 
 /// A level as those see it who look.
-pub(super) struct Sight<'a> {
+pub(super) struct LevelView<'a> {
     pub(super) name: &'a str,
     pub(super) mode: Mode,
     pub(super) quiescing: bool,
     pub(super) waiting: usize,
     pub(super) executing: usize,
     pub(super) counts: Counts,
-    pub(super) busy: Vec<(u32, Sums)>,
-    pub(super) line: Vec<(u32, usize, Arc<About>, Work)>,
-    pub(super) running: Vec<(Arc<About>, Grant)>,
+    pub(super) busy: Vec<(u32, QueueSums)>,
+    pub(super) line: Vec<(u32, usize, Arc<RequestFlow>, Work)>,
+    pub(super) running: Vec<(Arc<RequestFlow>, Grant)>,
     pub(super) clock: &'a Clock,
 }
 

@@ -30,12 +30,12 @@ use tokio::sync::{Notify, oneshot};
 use crate::api::{Reader, RequestInfo};
 use crate::verbs::query::Query;
 use config::{CATCH_ALL, Config};
-use level::{Level, Ticket, Told};
+use level::{Level, QueuedGrant, Ticket};
 use meters::Meters;
-use queues::{Grant, Refusal, Start};
-use schema::{Digest, Spec};
+use queues::{Grant, RejectReason, Start};
+use schema::{RequestDigest, Spec};
 use timing::Timing;
-use work::{Facts, Watchers, estimate};
+use work::{EstimateFacts, Watchers, estimate};
 
 /// The longest any request waits in a queue.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -81,7 +81,7 @@ pub struct Classified {
 
 /// A request that was sent away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct Rejected {
     /// Classification of the request.
     pub classified: Classified,
     /// Value of `Retry-After`, in seconds.
@@ -89,7 +89,7 @@ pub struct Refused {
 }
 
 /// A request's description, for those who look at what waits and runs.
-struct About {
+struct RequestFlow {
     schema: Arc<Schema>,
     distinguisher: String,
     arrived: jiff::Timestamp,
@@ -109,13 +109,13 @@ pub struct FlowControl {
     reader: Arc<dyn Reader>,
     /// `SizeBasedListCostEstimate`
     sizes: bool,
-    mix: Mix,
+    mix: ReadWriteCounts,
 }
 
 /// Numbers of read-only and mutating requests that wait and execute.
-struct Mix(Mutex<[(f64, Timing); 4]>);
+struct ReadWriteCounts(Mutex<[(f64, Timing); 4]>);
 
-impl Mix {
+impl ReadWriteCounts {
     /// `phase` 0 waits, 1 runs.
     fn add(&self, clock: &Clock, phase: usize, changes: bool, by: f64, of: f64) {
         let mut all = self.0.lock();
@@ -148,7 +148,7 @@ impl FlowControl {
             watchers: Watchers::default(),
             reader,
             sizes,
-            mix: Mix(Mutex::new(mix)),
+            mix: ReadWriteCounts(Mutex::new(mix)),
         });
         flow.reconfigure(Config::digest(&[], &[]));
         keeper::register(&flow);
@@ -156,18 +156,19 @@ impl FlowControl {
     }
 
     /// Finds the flow of a request and a seat for it. Dropping the future gives the place in the queue away.
-    pub async fn enter(self: &Arc<Self>, info: &RequestInfo, user: &UserInfo, query: &str) -> Result<Seat, Refused> {
-        let digest = Digest { info, user };
+    pub async fn enter(self: &Arc<Self>, info: &RequestInfo, user: &UserInfo, query: &str) -> Result<Seat, Rejected> {
+        let digest = RequestDigest { info, user };
         let schema = self.classify(&digest);
         let distinguisher = schema.spec.distinguish(&digest);
         let watchers = self.watchers.interested(info);
         let stored = |info: &RequestInfo| self.reader.stored(&info.api_group, &info.resource);
-        let work = estimate(info, query, &Facts { most: schema.widest, stored: &stored, watchers, sizes: self.sizes });
+        let work =
+            estimate(info, query, &EstimateFacts { most: schema.widest, stored: &stored, watchers, sizes: self.sizes });
         schema.meters.seats.observe(f64::from(work.widest()));
         if changes(info) {
             schema.meters.watchers.observe(f64::from(watchers));
         }
-        let about = Arc::new(About {
+        let about = Arc::new(RequestFlow {
             schema: schema.clone(),
             distinguisher: distinguisher.to_owned(),
             arrived: jiff::Timestamp::now(),
@@ -188,7 +189,7 @@ impl FlowControl {
         let classified = schema.classified();
         match (start, line) {
             (Start::Refused(why), _) => {
-                schema.meters.refused(if why == Refusal::Full { "concurrency-limit" } else { "queue-full" });
+                schema.meters.refused(if why == RejectReason::Full { "concurrency-limit" } else { "queue-full" });
                 schema.meters.waited(Duration::ZERO, false);
                 Err(self.refuse(&schema, classified))
             }
@@ -205,7 +206,7 @@ impl FlowControl {
                 schema.meters.queue_length.observe(length as f64);
                 let since = Instant::now();
                 let patience = self.patience(query);
-                let place = Place {
+                let place = QueuedRequest {
                     flow: self.clone(),
                     about: about.clone(),
                     queue,
@@ -215,7 +216,7 @@ impl FlowControl {
                     told: Some(told),
                 };
                 place.note(1.0);
-                let granted = tokio::time::timeout(patience, place.turn()).await;
+                let granted = tokio::time::timeout(patience, place.wait_for_seat()).await;
                 let time = since.elapsed();
                 schema.meters.waited(time, granted.is_ok());
                 match granted {
@@ -237,7 +238,7 @@ impl FlowControl {
         (asked.map_or(self.timeout, |t| t.min(self.timeout)) / 4).min(LONGEST_WAIT)
     }
 
-    fn classify(&self, digest: &Digest<'_>) -> Arc<Schema> {
+    fn classify(&self, digest: &RequestDigest<'_>) -> Arc<Schema> {
         let state = self.state.read();
         let found = state.schemas.iter().find(|s| s.spec.covers(digest));
         // The last one is the catch-all, made up when there is none.
@@ -245,12 +246,12 @@ impl FlowControl {
         found.or_else(fallback).expect("the mandatory schemas are always there").clone()
     }
 
-    fn refuse(&self, schema: &Schema, classified: Classified) -> Refused {
+    fn refuse(&self, schema: &Schema, classified: Classified) -> Rejected {
         let retry_after = schema.level.refuse(jiff::Timestamp::now().as_second());
-        Refused { classified, retry_after }
+        Rejected { classified, retry_after }
     }
 
-    fn seat(self: &Arc<Self>, about: Arc<About>, grant: Grant, ticket: Ticket) -> Seat {
+    fn seat(self: &Arc<Self>, about: Arc<RequestFlow>, grant: Grant, ticket: Ticket) -> Seat {
         let meters = &about.schema.meters;
         meters.dispatched.inc();
         meters.executing.inc();
@@ -260,8 +261,8 @@ impl FlowControl {
     }
 
     /// Counts a watch until what it returns is dropped.
-    pub fn watching(self: &Arc<Self>, info: &RequestInfo) -> Watching {
-        Watching { flow: self.clone(), key: self.watchers.register(info) }
+    pub fn watching(self: &Arc<Self>, info: &RequestInfo) -> WatchGuard {
+        WatchGuard { flow: self.clone(), key: self.watchers.register(info) }
     }
 
     /// Takes a new configuration. Requests that wait or run stay in the level they came to.
@@ -293,21 +294,21 @@ impl Schema {
 }
 
 /// A watch that is counted.
-pub struct Watching {
+pub struct WatchGuard {
     flow: Arc<FlowControl>,
     key: (String, String, String, String),
 }
 
-impl Drop for Watching {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
-        self.flow.watchers.forget(&self.key);
+        self.flow.watchers.remove(&self.key);
     }
 }
 
 /// The right to be executed. Dropping it makes room for the next.
 pub struct Seat {
     flow: Arc<FlowControl>,
-    about: Arc<About>,
+    about: Arc<RequestFlow>,
     grant: Grant,
     ticket: Ticket,
 }
@@ -338,17 +339,17 @@ impl Drop for Seat {
 }
 
 /// A place in a queue; dropping it leaves the queue.
-struct Place {
+struct QueuedRequest {
     flow: Arc<FlowControl>,
-    about: Arc<About>,
+    about: Arc<RequestFlow>,
     queue: u32,
     ticket: u64,
     seats: u32,
     until: Instant,
-    told: Option<oneshot::Receiver<Told>>,
+    told: Option<oneshot::Receiver<QueuedGrant>>,
 }
 
-impl Place {
+impl QueuedRequest {
     fn note(&self, by: f64) {
         let meters = &self.about.schema.meters;
         meters.waiting.add(by);
@@ -357,7 +358,7 @@ impl Place {
     }
 
     /// Waits to be called.
-    async fn turn(mut self) -> Told {
+    async fn wait_for_seat(mut self) -> QueuedGrant {
         match &mut self.told {
             Some(told) => match told.await {
                 Ok(granted) => {
@@ -372,7 +373,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         self.note(-1.0);
         if let Some(mut told) = self.told.take() {
@@ -380,7 +381,7 @@ impl Drop for Place {
             if !timed_out {
                 self.about.schema.meters.refused("cancelled");
             }
-            self.about.schema.level.leave(self.queue, self.ticket, timed_out, &mut told);
+            self.about.schema.level.cancel(self.queue, self.ticket, timed_out, &mut told);
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::borrowing::{Integrator, Seen};
+use super::borrowing::{Integrator, IntegratorResults};
 use super::dealer;
 use super::work::{GUESS, Work};
 
@@ -43,7 +43,7 @@ pub(super) struct Grant {
 
 /// Reasons to reject a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum RejectReason {
     /// No seat, and nobody waits here.
     Full,
     /// No seat, and the queue is full.
@@ -60,7 +60,7 @@ pub(super) enum Start {
         ticket: u64,
         length: usize,
     },
-    Refused(Refusal),
+    Refused(RejectReason),
 }
 
 /// A request that waits.
@@ -104,7 +104,7 @@ impl<T> Queue<T> {
 
 /// Sums over a queue, for those who look.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Sums {
+pub(super) struct QueueSums {
     pub(super) waiting: usize,
     pub(super) executing: u32,
     pub(super) seats: u32,
@@ -194,7 +194,7 @@ impl<T> QueueSet<T> {
             Mode::Queue { queues, hand, length } => (queues, hand, length),
             Mode::Reject if !self.accommodates(work.widest()) => {
                 self.counts.refused += 1;
-                return (Start::Refused(Refusal::Full), told);
+                return (Start::Refused(RejectReason::Full), told);
             }
             Mode::Reject | Mode::Exempt => return (Start::Granted(self.run(now, None, work, false)), told),
         };
@@ -202,7 +202,7 @@ impl<T> QueueSet<T> {
         let room = self.queues.get(&at).map_or(0, |q| q.waiting.len()) < length;
         if self.seats >= self.limit && !room {
             self.counts.refused += 1;
-            return (Start::Refused(Refusal::QueueFull), told);
+            return (Start::Refused(RejectReason::QueueFull), told);
         }
         let arrived = self.now;
         // Nobody before it: no need to wait for a message to itself.
@@ -289,8 +289,8 @@ impl<T> QueueSet<T> {
     }
 
     /// Demand since the last call.
-    pub(super) fn take_demand(&mut self, now: Duration) -> Seen {
-        self.demand.take(now)
+    pub(super) fn take_demand(&mut self, now: Duration) -> IntegratorResults {
+        self.demand.take_observations(now)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -323,9 +323,9 @@ impl<T> QueueSet<T> {
     }
 
     /// The busy queues.
-    pub(super) fn busy(&self) -> impl Iterator<Item = (u32, Sums)> {
+    pub(super) fn busy(&self) -> impl Iterator<Item = (u32, QueueSums)> {
         self.queues.iter().map(|(at, q)| {
-            let sums = Sums {
+            let sums = QueueSums {
                 waiting: q.waiting.len(),
                 executing: q.executing,
                 seats: q.seats,
@@ -420,8 +420,8 @@ impl<T> QueueSet<T> {
     }
 
     /// Advances virtual time: the seats that are taken, divided by the queues that are served. Upstream takes the seats
-    /// that are wanted, as many as there are: then a flood of wide requests, which never take the last few, falls behind
-    /// the time, has all turns until it has caught up, and others wait for free seats beside it.
+    /// that are wanted, as many as there are: then a flood of wide requests, which never take the last few, falls
+    /// behind the time, has all turns until it has caught up, and others wait for free seats beside it.
     fn sync(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.synced).as_secs_f64();
         self.synced = self.synced.max(now);
@@ -438,7 +438,7 @@ impl<T> QueueSet<T> {
     fn dispatch(&mut self, now: Duration) -> Vec<(T, Grant)> {
         let mut told = Vec::new();
         while self.waiting > 0 && self.seats < self.limit {
-            let Some(one) = self.next(now) else { break };
+            let Some(one) = self.dispatch_next(now) else { break };
             told.push(one);
         }
         told
@@ -446,23 +446,23 @@ impl<T> QueueSet<T> {
 
     /// Dispatches the next request: the oldest of the queue with the earliest virtual finish. When its seats are not
     /// free no other takes them, or a wide request would wait for ever.
-    fn next(&mut self, now: Duration) -> Option<(T, Grant)> {
-        let at = self.first(|_| true)?;
+    fn dispatch_next(&mut self, now: Duration) -> Option<(T, Grant)> {
+        let at = self.earliest_queue(|_| true)?;
         let seats = self.queues.get(&at)?.waiting.front()?.work.widest();
         if self.accommodates(seats) {
-            return self.take(now, at, false);
+            return self.dispatch_from(now, at, false);
         }
         self.held_up = Some(at);
         if self.spare >= self.spared() {
             return None;
         }
-        let narrow = self.first(Work::is_narrow)?;
-        self.take(now, narrow, true)
+        let narrow = self.earliest_queue(Work::is_narrow)?;
+        self.dispatch_from(now, narrow, true)
     }
 
-    /// The queue that would be done first with its oldest request, of those whose oldest request is like that. Equal ones
-    /// take turns.
-    fn first(&self, like: impl Fn(&Work) -> bool) -> Option<u32> {
+    /// The queue that would be done first with its oldest request, of those whose oldest request is like that. Equal
+    /// ones take turns.
+    fn earliest_queue(&self, like: impl Fn(&Work) -> bool) -> Option<u32> {
         let mut first: Option<(f64, u32)> = None;
         for (at, queue) in self.queues.range(self.robin + 1..).chain(self.queues.range(..=self.robin)) {
             let Some(oldest) = queue.waiting.front().filter(|w| like(&w.work)) else { continue };
@@ -474,7 +474,7 @@ impl<T> QueueSet<T> {
         first.map(|(_, at)| at)
     }
 
-    fn take(&mut self, now: Duration, at: u32, spare: bool) -> Option<(T, Grant)> {
+    fn dispatch_from(&mut self, now: Duration, at: u32, spare: bool) -> Option<(T, Grant)> {
         let one = self.queues.get_mut(&at)?.waiting.pop_front()?;
         self.robin = at;
         self.waiting -= 1;

@@ -22,12 +22,12 @@ impl Default for Refusals {
 
 impl Refusals {
     /// Current value of `Retry-After`, in seconds.
-    pub(super) fn wait(&self) -> i64 {
+    pub(super) fn seconds(&self) -> i64 {
         self.wait
     }
 
     /// Notes a refusal in second `now`.
-    pub(super) fn note(&mut self, now: i64) {
+    pub(super) fn record(&mut self, now: i64) {
         if self.current.0 == now {
             self.current.1 += 1;
             return;
@@ -62,10 +62,10 @@ mod tests {
         let mut refusals = Refusals::default();
         for (second, count) in seconds {
             for _ in 0..count {
-                refusals.note(second);
+                refusals.record(second);
             }
         }
-        refusals.wait()
+        refusals.seconds()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::api::RequestInfo;
 
 /// Request to classify.
 #[derive(Clone, Copy)]
-pub(super) struct Digest<'a> {
+pub(super) struct RequestDigest<'a> {
     pub(super) info: &'a RequestInfo,
     pub(super) user: &'a UserInfo,
 }
@@ -139,7 +139,7 @@ impl Rule {
         }
     }
 
-    fn covers(&self, digest: &Digest<'_>) -> bool {
+    fn covers(&self, digest: &RequestDigest<'_>) -> bool {
         if !self.subjects.iter().any(|s| s.is(digest.user)) {
             return false;
         }
@@ -169,12 +169,12 @@ impl Spec {
     }
 
     /// Reports whether a request matches the schema.
-    pub(super) fn covers(&self, digest: &Digest<'_>) -> bool {
+    pub(super) fn covers(&self, digest: &RequestDigest<'_>) -> bool {
         self.rules.iter().any(|r| r.covers(digest))
     }
 
     /// Flow distinguisher of a request.
-    pub(super) fn distinguish<'a>(&self, digest: &Digest<'a>) -> &'a str {
+    pub(super) fn distinguish<'a>(&self, digest: &RequestDigest<'a>) -> &'a str {
         match self.distinguisher {
             Distinguisher::Nothing => "",
             Distinguisher::User => &digest.user.name,
@@ -232,7 +232,7 @@ mod tests {
             (json!({"kind": "ServiceAccount", "serviceAccount": {"namespace": "kube-system", "name": "x"}}), false),
             (json!({"kind": "ServiceAccount", "serviceAccount": {"namespace": "default", "name": "gc"}}), false),
         ] {
-            let digest = Digest { info: &info, user: &user };
+            let digest = RequestDigest { info: &info, user: &user };
             assert_eq!(schema(subject.clone(), everything()).covers(&digest), want, "{subject}");
         }
     }
@@ -266,7 +266,7 @@ mod tests {
             (json!({"verbs": ["post"], "nonResourceURLs": ["*"]}), &healthz, false),
         ];
         for (rule, info, want) in table {
-            assert_eq!(schema(everybody(), rule.clone()).covers(&Digest { info, user: &user }), want, "{rule}");
+            assert_eq!(schema(everybody(), rule.clone()).covers(&RequestDigest { info, user: &user }), want, "{rule}");
         }
     }
 }

@@ -45,7 +45,7 @@ fn flow(queuing: Value) -> Arc<FlowControl> {
     flow
 }
 
-async fn enter(flow: &Arc<FlowControl>, name: &str) -> Result<Seat, Refused> {
+async fn enter(flow: &Arc<FlowControl>, name: &str) -> Result<Seat, Rejected> {
     flow.enter(&get(), &user(name), "").await
 }
 

@@ -59,14 +59,14 @@ impl Timing {
 }
 
 /// A family of timings, asked for when somebody looks.
-pub(super) struct Family {
+pub(super) struct TimingFamily {
     desc: Option<Desc>,
     name: &'static str,
     help: &'static str,
     timings: Box<dyn Fn(&mut Rows) + Send + Sync>,
 }
 
-impl Family {
+impl TimingFamily {
     pub(super) fn new(name: &'static str, help: &'static str, timings: Box<dyn Fn(&mut Rows) + Send + Sync>) -> Self {
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), std::collections::HashMap::new()).ok();
         Self { desc, name, help, timings }
@@ -83,7 +83,7 @@ impl Rows {
     }
 }
 
-impl Collector for Family {
+impl Collector for TimingFamily {
     fn desc(&self) -> Vec<&Desc> {
         self.desc.iter().collect()
     }

@@ -71,24 +71,24 @@ impl Work {
 
 /// Counts of watches by what they watch.
 #[derive(Default)]
-pub(super) struct Watchers(Mutex<HashMap<Watched, u32>>);
+pub(super) struct Watchers(Mutex<HashMap<WatchKey, u32>>);
 
 /// A resource (group and plural), a namespace or "", a name or "".
-type Watched = (String, String, String, String);
+type WatchKey = (String, String, String, String);
 
 impl Watchers {
-    fn key(info: &RequestInfo) -> Watched {
+    fn key(info: &RequestInfo) -> WatchKey {
         (info.api_group.clone(), info.resource.clone(), info.namespace.clone(), info.name.clone())
     }
 
-    /// Counts a watch; give what it returns to [`Watchers::forget`].
-    pub(super) fn register(&self, info: &RequestInfo) -> Watched {
+    /// Counts a watch; give what it returns to [`Watchers::remove`].
+    pub(super) fn register(&self, info: &RequestInfo) -> WatchKey {
         let key = Self::key(info);
         *self.0.lock().entry(key.clone()).or_default() += 1;
         key
     }
 
-    pub(super) fn forget(&self, key: &Watched) {
+    pub(super) fn remove(&self, key: &WatchKey) {
         let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(key) {
             *count = count.saturating_sub(1);
@@ -121,7 +121,7 @@ impl Watchers {
 }
 
 /// Facts for an estimate beyond the request.
-pub(super) struct Facts<'a> {
+pub(super) struct EstimateFacts<'a> {
     /// Most seats a request of this priority level may have; 0 is no bound.
     pub(super) most: u32,
     /// Storage statistics of a resource; `None` for one that is not served here.
@@ -133,7 +133,7 @@ pub(super) struct Facts<'a> {
 }
 
 /// The estimate of a request.
-pub(super) fn estimate(info: &RequestInfo, query: &str, facts: &Facts<'_>) -> Work {
+pub(super) fn estimate(info: &RequestInfo, query: &str, facts: &EstimateFacts<'_>) -> Work {
     match info.verb.as_str() {
         "list" | "watch" => Work::of(list_seats(info, &Query::parse(query), facts)),
         "create" | "update" | "patch" | "delete" => write(info, facts),
@@ -145,7 +145,7 @@ fn bounded(most: u32, limit: u32) -> u32 {
     if most == 0 { limit } else { most.min(limit) }
 }
 
-fn list_seats(info: &RequestInfo, query: &Query, facts: &Facts<'_>) -> u32 {
+fn list_seats(info: &RequestInfo, query: &Query, facts: &EstimateFacts<'_>) -> u32 {
     let most = bounded(facts.most, if facts.sizes { MOST_LIST_SEATS } else { MOST_COUNTED_SEATS });
     let watch = info.verb == "watch";
     // A watch is as dear as a list only when it begins with one.
@@ -218,7 +218,7 @@ fn from_storage(query: &Query) -> bool {
     }
 }
 
-fn write(info: &RequestInfo, facts: &Facts<'_>) -> Work {
+fn write(info: &RequestInfo, facts: &EstimateFacts<'_>) -> Work {
     let exempt = info.resource == "serviceaccounts" && info.subresource == "token";
     if exempt || facts.watchers < WATCHERS_PER_SEAT {
         return Work::of(1);
@@ -245,7 +245,7 @@ mod tests {
 
     fn seats(verb: &str, name: &str, query: &str, objects: u64, size: u64) -> u32 {
         let stored = |_: &RequestInfo| Some(Stored { objects, size });
-        estimate(&info(verb, name), query, &Facts { most: 0, stored: &stored, watchers: 0, sizes: true }).seats
+        estimate(&info(verb, name), query, &EstimateFacts { most: 0, stored: &stored, watchers: 0, sizes: true }).seats
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
             ("", "limit=1&continue=x&labelSelector=a%3Db", 400, 5),
         ] {
             let stored = |_: &RequestInfo| Some(Stored { objects, size: 1_000_000 });
-            let facts = Facts { most: 0, stored: &stored, watchers: 0, sizes: false };
+            let facts = EstimateFacts { most: 0, stored: &stored, watchers: 0, sizes: false };
             assert_eq!(estimate(&info("list", name), query, &facts).seats, want, "{query} of {objects}");
         }
     }
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn unknown_resources_cost_least() {
         let none = |_: &RequestInfo| None;
-        let facts = Facts { most: 0, stored: &none, watchers: 0, sizes: true };
+        let facts = EstimateFacts { most: 0, stored: &none, watchers: 0, sizes: true };
         assert_eq!(estimate(&info("list", ""), "", &facts), Work::of(1));
     }
 
@@ -298,7 +298,7 @@ mod tests {
     fn writes_by_watchers() {
         let none = |_: &RequestInfo| None;
         let of = |watchers: u32, most: u32| {
-            estimate(&info("update", "p"), "", &Facts { most, stored: &none, watchers, sizes: true })
+            estimate(&info("update", "p"), "", &EstimateFacts { most, stored: &none, watchers, sizes: true })
         };
         assert_eq!(of(9, 0), Work::of(1));
         assert_eq!(of(15, 0), Work { seats: 1, last_seats: 2, tail: EVENT });
@@ -306,7 +306,10 @@ mod tests {
         assert_eq!(of(200, 5), Work { seats: 1, last_seats: 5, tail: EVENT * 4 });
         let token =
             RequestInfo { resource: "serviceaccounts".into(), subresource: "token".into(), ..info("create", "a") };
-        assert_eq!(estimate(&token, "", &Facts { most: 0, stored: &none, watchers: 50, sizes: true }), Work::of(1));
+        assert_eq!(
+            estimate(&token, "", &EstimateFacts { most: 0, stored: &none, watchers: 50, sizes: true }),
+            Work::of(1)
+        );
     }
 
     #[test]
@@ -317,7 +320,7 @@ mod tests {
         assert_eq!(watchers.interested(&info("update", "p")), 3);
         assert_eq!(watchers.interested(&info("create", "")), 2);
         for key in &keys {
-            watchers.forget(key);
+            watchers.remove(key);
         }
         assert_eq!(watchers.interested(&info("update", "p")), 0);
     }

@@ -209,8 +209,8 @@ pub struct AggregatedForm {
     pub alone: bool,
 }
 
-/// Reads an `Accept` header for the aggregated form of discovery: it comes before any other form the client takes. It has
-/// no CBOR.
+/// Reads an `Accept` header for the aggregated form of discovery: it comes before any other form the client takes. It
+/// has no CBOR.
 pub fn parse_aggregated(header: Option<&str>) -> Option<AggregatedForm> {
     clauses(header.unwrap_or("")).iter().find_map(|clause| {
         let format = match clause.media {

@@ -13,7 +13,7 @@ use crate::verbs::query::FieldValidation;
 
 /// A body, and what its sender says it is.
 #[derive(Clone, Copy)]
-pub struct Sent<'a> {
+pub struct RequestBody<'a> {
     /// Media types the server reads.
     pub media: Media,
     /// `Content-Type`.
@@ -22,7 +22,7 @@ pub struct Sent<'a> {
     pub body: &'a [u8],
 }
 
-impl Sent<'_> {
+impl RequestBody<'_> {
     /// Its format, or `415`.
     pub fn format(&self) -> Result<Format, Status> {
         let unknown = || Status::unsupported_media_type(self.media.bodies());
@@ -30,8 +30,8 @@ impl Sent<'_> {
     }
 }
 
-/// The JSON text of a body in any format but protobuf, and what is said of keys that YAML has twice. (Of JSON the decoder
-/// says so.)
+/// The JSON text of a body in any format but protobuf, and what is said of keys that YAML has twice. (Of JSON the
+/// decoder says so.)
 pub fn json_text(format: Format, body: &[u8]) -> Result<(Cow<'_, [u8]>, Vec<String>), String> {
     match format {
         Format::Yaml => {
@@ -119,7 +119,7 @@ fn package(group: &str) -> &str {
 }
 
 /// Reads a body of a declared content type as the expected kind.
-pub fn decode(sent: Sent<'_>, expected: &Expected<'_>, validation: FieldValidation) -> Result<Decoded, Status> {
+pub fn decode(sent: RequestBody<'_>, expected: &Expected<'_>, validation: FieldValidation) -> Result<Decoded, Status> {
     let (format, body) = (sent.format()?, sent.body);
     let schema = |group: &str, version: &str, kind: &str| schema::kind(group, version, kind);
     let Some(target) = schema(expected.group, expected.version, expected.kind) else {
@@ -158,7 +158,7 @@ fn strictly(repeated: Vec<String>, more: Vec<String>, validation: FieldValidatio
 /// Reads a body as a custom object, which may be of another version or kind: the caller looks. `settle` drops what its
 /// schema does not know, and names it.
 pub fn decode_custom(
-    sent: Sent<'_>,
+    sent: RequestBody<'_>,
     row: &Resource,
     validation: FieldValidation,
     settle: impl FnOnce(&mut Value) -> Result<Vec<String>, field::Error>,
@@ -266,9 +266,9 @@ pub fn decode_tree(
     json::decode(schema, &bytes, validation.into())
 }
 
-/// The outcome of a patch as a canonical tree; what does not fit is the client's fault. `touched` names what the patch may
-/// have changed of a canonical tree (none: anything); `shown` is the patch as an error shows it, `found` what strict reading
-/// says of its text.
+/// The outcome of a patch as a canonical tree; what does not fit is the client's fault. `touched` names what the patch
+/// may have changed of a canonical tree (none: anything); `shown` is the patch as an error shows it, `found` what
+/// strict reading says of its text.
 pub fn decode_patched(
     named: (&str, &str),
     schema: &Message,
@@ -340,8 +340,8 @@ mod tests {
     #[test]
     fn bodies_that_do_not_fit() {
         let row = resources::find("", "v1", "configmaps").expect("row");
-        fn sent<'a>(content_type: &'a str, body: &'a [u8]) -> Sent<'a> {
-            Sent { media: Media::default(), content_type, body }
+        fn sent<'a>(content_type: &'a str, body: &'a [u8]) -> RequestBody<'a> {
+            RequestBody { media: Media::default(), content_type, body }
         }
         let try_json = |body: &str| {
             decode(sent("application/json", body.as_bytes()), &Expected::of(row), FieldValidation::Warn)

@@ -10,7 +10,8 @@ pub use accept::{
     Accepted, Format, Media, NotAcceptable, Shape, for_people, names_any, parse, parse_aggregated, parse_plain,
 };
 pub use body::{
-    Decoded, Expected, Sent, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind, unpatched,
+    Decoded, Expected, RequestBody, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind,
+    unpatched,
 };
 pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind, written};
 

@@ -18,7 +18,7 @@ use shared::status::Status;
 use crate::aggregate::openapi::{Schemas, merged};
 use crate::crd;
 use crate::crd::openapi_v2::Pieces;
-use crate::crd::served;
+use crate::crd::version_of;
 use crate::negotiate;
 use crate::registry::Rows;
 
@@ -117,7 +117,7 @@ impl Documents {
         let own: Vec<&Pieces> = custom
             .iter()
             .filter_map(|row| {
-                let served = served(row)?;
+                let served = version_of(row)?;
                 hash.update(format!("{}/{}/{}", row.group, row.version, row.plural));
                 hash.update(served.hash);
                 Some(served.pieces.get_or_init(|| Pieces::of(row, served, twin(row))))

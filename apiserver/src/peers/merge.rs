@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::access::tree;
 
-/// An order that agrees with all lists: what one of them has before another thing is before it. What no list puts in order
-/// stands by its name, and so does what they do not agree on.
+/// An order that agrees with all lists: what one of them has before another thing is before it. What no list puts in
+/// order stands by its name, and so does what they do not agree on.
 fn agreed<'n>(lists: &[Vec<&'n str>]) -> Vec<&'n str> {
     let all: BTreeSet<&str> = lists.iter().flatten().copied().collect();
     if let Some(whole) = lists.iter().find(|list| list.len() == all.len()) {

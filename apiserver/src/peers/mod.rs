@@ -1,9 +1,9 @@
 //! Other API servers of the cluster, which may be of another version and serve what this one does not (behind
 //! `UnknownVersionInteroperabilityProxy`). Answers for upstream's mixed version proxy.
 //!
-//! Each server says in etcd where it is found ([`lease`]) and is asked what it serves. A request for what only others serve
-//! is sent on to one of them, once; discovery tells of all ([`merge`]). What definitions and API services make is every
-//! server's own affair: peers are not asked for it, nor for what such a one made until a while ago.
+//! Each server says in etcd where it is found ([`lease`]) and is asked what it serves. A request for what only others
+//! serve is sent on to one of them, once; discovery tells of all ([`merge`]). What definitions and API services make is
+//! every server's own affair: peers are not asked for it, nor for what such a one made until a while ago.
 
 mod lease;
 mod merge;
@@ -56,14 +56,14 @@ type GroupVersion = (String, String);
 
 /// Resources of a peer.
 #[derive(Default, Clone, Debug, PartialEq)]
-struct Said {
+struct PeerResources {
     /// Group, version and plural.
     resources: HashSet<(String, String, String)>,
     /// Without the group that has no name, which discovery tells of elsewhere.
     groups: Vec<Value>,
 }
 
-impl Said {
+impl PeerResources {
     /// Adds what a document says.
     fn take(&mut self, document: &Value) {
         for group in tree::list(document, "/items") {
@@ -105,7 +105,7 @@ pub struct Peers {
     aggregator: Arc<Aggregator>,
     backend: Backend,
     /// By identity.
-    said: ArcSwap<BTreeMap<String, Said>>,
+    said: ArcSwap<BTreeMap<String, PeerResources>>,
     /// Group versions of definitions and API services, with the time they were seen last.
     made: Mutex<HashMap<GroupVersion, Instant>>,
     rerouted: metrics::CounterVec,
@@ -165,7 +165,7 @@ impl Peers {
     }
 
     /// Tells where this server is found, and learns what others serve, until dropped.
-    pub async fn keep(self: Arc<Self>) {
+    pub async fn run(self: Arc<Self>) {
         let tell = async {
             loop {
                 let (host, port) = &self.address;
@@ -179,7 +179,7 @@ impl Peers {
     }
 
     /// Says that this server goes.
-    pub async fn leave(&self) {
+    pub async fn remove_lease(&self) {
         match tokio::time::timeout(Duration::from_secs(2), lease::remove(&self.store, &self.id)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "Unable to remove peer endpoint leases"),
@@ -188,7 +188,7 @@ impl Peers {
     }
 
     /// Other servers and which of their lives it is.
-    fn others(&self) -> BTreeMap<String, String> {
+    fn other_servers(&self) -> BTreeMap<String, String> {
         let leases = self.reader.list(LEASES.0, LEASES.1, Some(NAMESPACE));
         let server = |lease: &Arc<Value>| {
             let name = tree::name(lease);
@@ -205,14 +205,14 @@ impl Peers {
         loop {
             let version = self.reader.version(LEASES.0, LEASES.1);
             self.note_made(&self.aggregator.directory());
-            let others = self.others();
+            let others = self.other_servers();
             let fresh = known.as_ref() != Some(&others);
             if fresh {
                 failures = 0;
                 backoff.reset();
             }
             if fresh || (1..=ASKED).contains(&failures) {
-                let answered = self.ask(&others).await;
+                let answered = self.fetch_discovery(&others).await;
                 failures = if answered { 0 } else { failures + 1 };
                 known = Some(others);
             }
@@ -226,7 +226,7 @@ impl Peers {
     }
 
     /// Asks the others what they serve; whether all answered.
-    async fn ask(&self, others: &BTreeMap<String, String>) -> bool {
+    async fn fetch_discovery(&self, others: &BTreeMap<String, String>) -> bool {
         let addresses: HashMap<String, String> = match lease::addresses(&self.store).await {
             Ok(found) => found.into_iter().collect(),
             Err(error) => {
@@ -236,7 +236,7 @@ impl Peers {
         };
         let (mut all, mut answered) = (BTreeMap::new(), true);
         for id in others.keys() {
-            let mut said = Said::default();
+            let mut said = PeerResources::default();
             for path in ["/api", "/apis"] {
                 let document = match addresses.get(id) {
                     Some(address) => self.fetch(address, path).await,
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn what_others_say_is_understood() {
-        let mut said = Said::default();
+        let mut said = PeerResources::default();
         let resources = json!([{"resource": "pods"}, {"resource": "secrets"}]);
         said.take(&json!({"items": [{"metadata": {}, "versions": [{"version": "v1", "resources": resources}]}]}));
         let versions = json!([{"version": "v2", "resources": [{"resource": "widgets"}]}, {"version": "v1"}]);

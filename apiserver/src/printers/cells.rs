@@ -74,7 +74,7 @@ const ROWS: &[(&str, &str, Cells)] = &[
 ];
 
 /// The cells of an object.
-pub(super) fn of(row: &Resource, object: &Value, columns: &[Column], now: Timestamp) -> Vec<Value> {
+pub(super) fn cells_of(row: &Resource, object: &Value, columns: &[Column], now: Timestamp) -> Vec<Value> {
     if let Some((_, _, cells)) = ROWS.iter().find(|(g, p, _)| *g == row.group && *p == row.plural) {
         return cells(object, now);
     }
@@ -111,11 +111,16 @@ mod tests {
             json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}, "status": {}});
         for r in resources::all().iter().chain(resources::optional()).filter(|r| r.is_stored()) {
             let columns = super::super::columns(r);
-            let cells = of(r, &empty, columns, Timestamp::UNIX_EPOCH);
+            let cells = cells_of(r, &empty, columns, Timestamp::UNIX_EPOCH);
             assert_eq!(cells.len(), columns.len(), "{}/{}", r.group, r.plural);
             if columns[0].name == "Name" {
                 assert_eq!(cells[0], "x", "{}", r.plural);
-                assert_eq!(of(r, &json!({"metadata": {}}), columns, Timestamp::UNIX_EPOCH)[0], "", "{}", r.plural);
+                assert_eq!(
+                    cells_of(r, &json!({"metadata": {}}), columns, Timestamp::UNIX_EPOCH)[0],
+                    "",
+                    "{}",
+                    r.plural
+                );
             }
         }
     }

@@ -80,7 +80,7 @@ pub fn scale(scale: &Value) -> Vec<Value> {
 
 /// The columns of a resource.
 pub fn columns(row: &Resource) -> &[Column] {
-    if let Some(served) = crd::served(row) {
+    if let Some(served) = crd::version_of(row) {
         return &served.columns;
     }
     let key = if row.group.is_empty() {
@@ -93,18 +93,18 @@ pub fn columns(row: &Resource) -> &[Column] {
 
 /// The cells of an object, one per column.
 pub fn row(row: &Resource, object: &Value) -> Vec<Value> {
-    if let Some(served) = crd::served(row) {
+    if let Some(served) = crd::version_of(row) {
         return crd::objects::cells(served, object, jiff::Timestamp::now());
     }
-    cells::of(row, object, columns(row), jiff::Timestamp::now())
+    cells::cells_of(row, object, columns(row), jiff::Timestamp::now())
 }
 
 /// The JSON text of the cells of an object, with ages left open: it stays true as long as the object does.
 pub fn open_row(row: &Resource, object: &Value) -> Vec<u8> {
     let mut out = Vec::new();
-    let cells = match crd::served(row) {
+    let cells = match crd::version_of(row) {
         Some(served) => crd::objects::cells(served, object, text::OPEN),
-        None => cells::of(row, object, columns(row), text::OPEN),
+        None => cells::cells_of(row, object, columns(row), text::OPEN),
     };
     proto::json::encode_any(&Value::Array(cells), &mut out);
     out

@@ -51,7 +51,7 @@ pub(super) struct Summary {
 pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
     let inits = list(pod, "/spec/initContainers");
     let total = list(pod, "/spec/containers").len() + inits.iter().filter(|c| is_sidecar(c)).count();
-    let mut begun = Begun::default();
+    let mut begun = InitSummary::default();
     let initializing = begun.initialize(pod, inits);
     let runs = initializing.is_none() || condition(pod, "Initialized") == "True";
     let mut reason = initializing.unwrap_or_else(|| unstarted(pod));
@@ -80,13 +80,13 @@ fn unstarted(pod: &Value) -> String {
 
 /// Summary of the init containers.
 #[derive(Default)]
-struct Begun {
+struct InitSummary {
     ready: usize,
     all: Tally,
     sidecars: Tally,
 }
 
-impl Begun {
+impl InitSummary {
     /// Looks as far as the first that is not done; how that one is doing.
     fn initialize(&mut self, pod: &Value, inits: &[Value]) -> Option<String> {
         for (i, status) in list(pod, "/status/initContainerStatuses").iter().enumerate() {

@@ -8,7 +8,8 @@ pub mod job {
 
     use crate::registry::strategy::StrategyCx;
 
-    /// Adds the labels and the selector that are missing unless `manualSelector` is set. Wrong ones stay and are refused.
+    /// Adds the labels and the selector that are missing unless `manualSelector` is set. Wrong ones stay and are
+    /// refused.
     pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
         if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true) {
             return;

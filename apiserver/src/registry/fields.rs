@@ -68,7 +68,7 @@ const POD_CERTIFICATES: &[Selectable] = &[
 const SLICES: &[Selectable] = &[text("spec.driver", &["/spec/driver"]), text("spec.nodeName", &["/spec/nodeName"])];
 
 /// The selectable fields of a resource beyond its name and namespace.
-pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
+pub fn selectable_fields(group: &str, plural: &str) -> &'static [Selectable] {
     match (group, plural) {
         ("", "pods") => PODS,
         ("" | "events.k8s.io", "events") => EVENTS,
@@ -87,24 +87,24 @@ pub fn of(group: &str, plural: &str) -> &'static [Selectable] {
 
 /// The values of an object's selectable fields, in the order of its row's table.
 pub fn of_object(row: &Resource, object: &Value) -> Vec<Box<str>> {
-    let Some(served) = crd::served(row) else {
-        return values(of(&row.group, &row.plural), |pointer| object.pointer(pointer));
+    let Some(served) = crd::version_of(row) else {
+        return values(selectable_fields(&row.group, &row.plural), |pointer| object.pointer(pointer));
     };
     let value = |path: &crd::JsonPath| path.find(object).first().and_then(|v| shown(v)).unwrap_or_default();
     served.selectable.iter().map(|(_, path)| value(path)).collect()
 }
 
 /// Resolves a field label as used with a row.
-pub fn resolve_for(row: &Resource, label: &str) -> Result<Place, String> {
-    let Some(served) = crd::served(row) else {
+pub fn resolve_for(row: &Resource, label: &str) -> Result<FieldSource, String> {
+    let Some(served) = crd::version_of(row) else {
         return resolve(&row.group, &row.version, &row.plural, &row.kind, row.namespaced, label);
     };
     match label {
-        "metadata.name" => Ok(Place::Name),
-        "metadata.namespace" if row.namespaced => Ok(Place::Namespace),
+        "metadata.name" => Ok(FieldSource::Name),
+        "metadata.namespace" if row.namespaced => Ok(FieldSource::Namespace),
         _ if served.labels.iter().any(|l| l == label) => {
             let at = served.selectable.iter().position(|(l, _)| l == label);
-            at.map(Place::Value).ok_or_else(|| format!("field label not supported: {label}"))
+            at.map(FieldSource::Value).ok_or_else(|| format!("field label not supported: {label}"))
         }
         _ => Err(format!("field label not supported: {label}")),
     }
@@ -129,7 +129,7 @@ fn shown(v: &Value) -> Option<Box<str>> {
 
 /// Source of a selectable field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldSource {
     /// The object's name.
     Name,
     /// Its namespace.
@@ -146,8 +146,8 @@ pub fn resolve(
     kind: &str,
     namespaced: bool,
     label: &str,
-) -> Result<Place, String> {
-    let table = of(group, plural);
+) -> Result<FieldSource, String> {
+    let table = selectable_fields(group, plural);
     let label_here = match (group, plural) {
         ("events.k8s.io", _) => from_events_v1(label),
         // What it was called before there was a v1.
@@ -155,16 +155,16 @@ pub fn resolve(
         _ => label,
     };
     match label_here {
-        "metadata.name" => return Ok(Place::Name),
+        "metadata.name" => return Ok(FieldSource::Name),
         // Kinds with fields of their own list `metadata.namespace` only when they are namespaced.
         // Requests of pods for certificates were forgotten there.
         "metadata.namespace" if table.is_empty() || namespaced && plural != "podcertificaterequests" => {
-            return Ok(Place::Namespace);
+            return Ok(FieldSource::Namespace);
         }
         _ => {}
     }
     if let Some(i) = table.iter().position(|f| f.label == label_here) {
-        return Ok(Place::Value(i));
+        return Ok(FieldSource::Value(i));
     }
     Err(match (group, plural) {
         ("batch", "jobs") => format!("field label {label:?} not supported for {kind}"),
@@ -205,10 +205,10 @@ mod tests {
             r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#
         );
         assert_eq!(r("", "pods", "Pod"), "field label not supported: zz.zz");
-        assert_eq!(resolve("", "v1", "pods", "Pod", true, "spec.host"), Ok(Place::Value(0)));
+        assert_eq!(resolve("", "v1", "pods", "Pod", true, "spec.host"), Ok(FieldSource::Value(0)));
         let (group, plural) = ("certificates.k8s.io", "podcertificaterequests");
         let asked = |label: &str| resolve(group, "v1beta1", plural, "PodCertificateRequest", true, label);
-        assert_eq!(asked("spec.nodeName"), Ok(Place::Value(2)));
+        assert_eq!(asked("spec.nodeName"), Ok(FieldSource::Value(2)));
         let missing = "field label not supported: metadata.namespace";
         assert_eq!(asked("metadata.namespace"), Err(missing.to_owned()));
         assert_eq!(r("batch", "jobs", "Job"), r#"field label "zz.zz" not supported for Job"#);

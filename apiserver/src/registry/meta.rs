@@ -207,8 +207,8 @@ pub fn is_waiting(object: &Value, asked: Option<i64>) -> bool {
     marked && left > 0 && asked.is_none_or(|seconds| wanted(seconds) >= left)
 }
 
-/// Marks an object for deletion. `grace` is the kind's decision on seconds to wait, `None` for kinds without grace; `kept` when
-/// something besides finalizers keeps it.
+/// Marks an object for deletion. `grace` is the kind's decision on seconds to wait, `None` for kinds without grace;
+/// `kept` when something besides finalizers keeps it.
 pub fn mark_deleted(
     object: &mut Value,
     grace: Option<i64>,

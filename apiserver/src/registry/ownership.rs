@@ -24,7 +24,7 @@ pub fn ownable(row: &Resource, subresource: &str) -> Ownable {
         ("certificates.k8s.io", "podcertificaterequests", "status") => except(&[&["spec"]]),
         // Upstream names this group's versions wrongly, so that what it says of them is never heard.
         ("networking.k8s.io", "servicecidrs", _) => except(&[]),
-        (_, _, "status") => except_restored(strategy::of(row).status_restores),
+        (_, _, "status") => except_restored(strategy::strategy_of(row).status_restores),
         (_, _, "") if !strategy::has_status(row) => except(&[]),
         _ => except(&[&["status"]]),
     }

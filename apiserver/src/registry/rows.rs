@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use proto::resources::{self, Resource, Row};
 use tokio::sync::Notify;
 
-use super::Choice;
+use super::ResourceConfig;
 
 /// Rows of custom resources by group and plural, versions best first.
 type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
@@ -21,7 +21,7 @@ type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
 /// A handle on the rows; clones share them.
 #[derive(Clone, Default)]
 pub struct Rows {
-    choice: Arc<Choice>,
+    choice: Arc<ResourceConfig>,
     custom: Arc<ArcSwap<Table>>,
     generation: Arc<AtomicU64>,
     news: Arc<Notify>,
@@ -29,7 +29,7 @@ pub struct Rows {
 
 impl Rows {
     /// With compiled-in rows as they were chosen.
-    pub fn of(choice: Choice) -> Self {
+    pub fn of(choice: ResourceConfig) -> Self {
         Self { choice: Arc::new(choice), ..Self::default() }
     }
 
@@ -179,8 +179,8 @@ pub fn compiled(group: &str, plural: &str) -> Option<&'static Resource> {
     rows.find(|r| r.group == group && r.plural == plural)
 }
 
-/// The row of a compiled-in resource in whose version objects are kept, for any group and plural it is served under. For
-/// those who have no server: what that stores may differ.
+/// The row of a compiled-in resource in whose version objects are kept, for any group and plural it is served under.
+/// For those who have no server: what that stores may differ.
 pub fn builtin(group: &str, plural: &str) -> Option<Row> {
     let any = resources::all().iter().find(|r| r.group == group && r.plural == plural)?;
     Some(Row::from(any).storage())

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use proto::resources::{self, Resource, Row};
 use sha2::{Digest as _, Sha256};
 
-use super::choice::came;
+use super::resource_config::introduced_in;
 use super::rows::version_rank;
 
 /// Resources whose version upstream has fixed: it is that of the IDL, whoever else reads them.
@@ -40,15 +40,15 @@ fn same(a: &Resource, b: &Resource) -> bool {
     a.plural == b.plural && a.group == b.group
 }
 
-/// The version of a row's group that etcd gets where `least` is the oldest minor release that reads it: the best one that
-/// release has, or the best there is.
+/// The version of a row's group that etcd gets where `least` is the oldest minor release that reads it: the best one
+/// that release has, or the best there is.
 fn version(row: &'static Resource, least: u32) -> &'static str {
     let fixed = FIXED.iter().any(|(group, plural)| *group == row.group && *plural == row.plural);
     // Objects of another group are no business of this one's versions, nor is JSON.
     if fixed || row.storage_json || row.storage.0 != row.group {
         return &row.storage.1;
     }
-    let readable = every().filter(|other| same(other, row) && came(other).is_none_or(|minor| minor <= least));
+    let readable = every().filter(|other| same(other, row) && introduced_in(other).is_none_or(|minor| minor <= least));
     readable.map(|other| &*other.version).min_by_key(|version| version_rank(version)).unwrap_or(&row.storage.1)
 }
 

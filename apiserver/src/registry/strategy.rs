@@ -8,7 +8,7 @@ use serde_json::Map;
 use shared::authn::UserInfo;
 
 use super::conversion::autoscaler;
-use super::{Gated, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
+use super::{FieldGates, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
 
 /// Rule for `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct StrategyCx<'a> {
     /// Receives warnings for the client.
     pub warnings: &'a mut Vec<String>,
     /// Feature gates.
-    pub gated: &'a Gated,
+    pub gated: &'a FieldGates,
 }
 
 /// See the module.
@@ -329,7 +329,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
 ];
 
 /// The strategy of a resource.
-pub fn of(resource: &Resource) -> &'static Strategy {
+pub fn strategy_of(resource: &Resource) -> &'static Strategy {
     if resource.custom.is_some() {
         return &CUSTOM;
     }

@@ -10,8 +10,8 @@ use shared::run::Shutdown;
 
 use super::Process;
 use crate::backoff::Backoff;
-use crate::cache::Hub;
-use crate::egress::{Egress, To};
+use crate::cache::CacheRegistry;
+use crate::egress::{Egress, NetworkContext};
 use crate::registry::compiled;
 use crate::storage::{self, Caching, Store, transform};
 
@@ -40,7 +40,7 @@ fn options(flags: &FlagSet, egress: &Egress) -> anyhow::Result<storage::Options>
         cert_file: flags.string("etcd-certfile"),
         key_file: flags.string("etcd-keyfile"),
         overrides,
-        dialer: egress.proxied(To::Etcd),
+        dialer: egress.proxied(NetworkContext::Etcd),
         named: resources::all().iter().chain(resources::optional()).map(named).collect(),
         traced: !flags.string("tracing-config-file").is_empty(),
         lease_reuse: flags.integer("lease-reuse-duration-seconds").max(0),
@@ -93,19 +93,19 @@ pub(super) async fn encryption(process: &Process, store: &Store) -> anyhow::Resu
 }
 
 /// The caches that follow etcd and are compared with it now and then.
-pub(super) fn cache(process: &Process, store: &Store, encodings: usize, caching: Caching) -> Arc<Hub> {
-    let (hub, asks) = Hub::new(store.clone(), encodings, caching);
+pub(super) fn cache(process: &Process, store: &Store, encodings: usize, caching: Caching) -> Arc<CacheRegistry> {
+    let (caches, asks) = CacheRegistry::new(store.clone(), encodings, caching);
     for (etcd, asks) in asks.into_iter().enumerate() {
-        process.until_answered("watch-cache", hub.clone().run(etcd, asks));
+        process.until_answered("watch-cache", caches.clone().run(etcd, asks));
     }
     let counting = process.flags.duration("etcd-count-metric-poll-period");
     if !counting.is_zero() {
-        process.until_answered("uncached-counts", hub.clone().count_uncached(counting));
+        process.until_answered("uncached-counts", caches.clone().count_uncached(counting));
     }
     if process.flags.enabled("DetectCacheInconsistency") {
-        process.until_answered("cache-consistency", hub.clone().check_forever());
+        process.until_answered("cache-consistency", caches.clone().check_forever());
     }
-    hub
+    caches
 }
 
 /// Old revisions are let go, and it is looked how large etcd is.

@@ -26,10 +26,10 @@ use crate::registry::core::ip_allocator;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::service::Services;
 use crate::serve::debug_socket;
-use crate::serve::health::{Health, Milestones, Patience, Results};
-use crate::serve::{Ending, Server, listen};
+use crate::serve::health::{Health, Milestones, Results, StartGracePeriods};
+use crate::serve::{GracefulShutdown, Server, listen};
 use crate::storage::transform::Loaded;
-use crate::verbs::closing::{AT_ONCE, Closing};
+use crate::verbs::closing::{AT_ONCE, WatchTermination};
 use crate::verbs::engine::Engine;
 
 /// Time for background work to end.
@@ -49,7 +49,7 @@ struct Process {
     /// Triggered when the last request was answered: until then everything it needs goes on, and it is written down.
     answered: Shutdown,
     /// End of the watches at shutdown.
-    closing: Arc<Closing>,
+    closing: Arc<WatchTermination>,
 }
 
 impl Process {
@@ -92,10 +92,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let listener = listen::bind(&addresses)?;
     let store = etcd::connect(&process, &settings.egress).await?;
     let encryption = etcd::encryption(&process, &store).await?;
-    let hub = etcd::cache(&process, &store, settings.encodings, settings.caching);
+    let caches = etcd::cache(&process, &store, settings.encodings, settings.caching);
     etcd::look_after(&process, &store);
 
-    let engine = pipeline::engine(&process, settings.objects, store, hub);
+    let engine = pipeline::engine(&process, settings.objects, store, caches);
     let cx = pipeline::context(&process, &engine, &addresses, &settings.egress);
     let access = Access::new(&cx).await?;
     pipeline::complete(&engine, &access, &cx)?;
@@ -123,11 +123,21 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let connect = Connect::new(flags, cx.api.clone(), settings.egress)?;
     let audit =
         Audit::from_flags(flags, &cx.egress, &process.tasks, &process.answered).await.map_err(anyhow::Error::msg)?;
-    let ending = Arc::new(Ending::from_flags(flags));
-    let conduct = settings.conduct;
-    let server = Server::new(engine, access, audit, aggregator, connect, health, conduct, ending.clone(), address)
-        .beside(peers.clone())
-        .traced(tracer);
+    let graceful_shutdown = Arc::new(GracefulShutdown::from_flags(flags));
+    let response_policy = settings.response_policy;
+    let server = Server::new(
+        engine,
+        access,
+        audit,
+        aggregator,
+        connect,
+        health,
+        response_policy,
+        graceful_shutdown.clone(),
+        address,
+    )
+    .beside(peers.clone())
+    .traced(tracer);
     let (handle, serving) = listen::serve(listener, flags, &addresses, &names, server, &process.closed)?;
     open_debug_socket(&process)?;
     flags.warn_unread();
@@ -140,12 +150,12 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         () = process.shutdown.wait() => {}
     }
     let leave = async {
-        reconciler.leave().await;
+        reconciler.remove_endpoint().await;
         if let Some(peers) = &peers {
-            peers.leave().await;
+            peers.remove_lease().await;
         }
     };
-    go_down(&process, leave, &ending, &handle).await;
+    go_down(&process, leave, &graceful_shutdown, &handle).await;
     Ok(())
 }
 
@@ -160,7 +170,7 @@ fn health(process: &Process, engine: &Engine, bootstrap: Arc<Progress>, encrypti
         results: Results::default(),
         encryption,
         etcd_timeouts: (flags.duration("etcd-healthcheck-timeout"), flags.duration("etcd-readycheck-timeout")),
-        patience: Patience::from_flags(flags),
+        grace: StartGracePeriods::from_flags(flags),
     }
 }
 
@@ -186,23 +196,28 @@ fn open_debug_socket(process: &Process) -> anyhow::Result<()> {
 /// Others are told to go elsewhere, which is to `leave`, and get some time for that meanwhile; what was begun is ended,
 /// as long as any request may take and watches are given, and nothing more is taken. Streams that were given no time go
 /// on until nobody waits for them any more.
-async fn go_down(process: &Process, leave: impl Future<Output = ()>, ending: &Ending, handle: &ServerHandle) {
+async fn go_down(
+    process: &Process,
+    leave: impl Future<Output = ()>,
+    graceful_shutdown: &GracefulShutdown,
+    handle: &ServerHandle,
+) {
     process.milestones.stopping.store(true, Ordering::Release);
-    tokio::join!(leave, tokio::time::sleep(ending.delay()));
-    ending.begin();
-    if let Some(pace) = ending.pace() {
+    tokio::join!(leave, tokio::time::sleep(graceful_shutdown.delay()));
+    graceful_shutdown.begin();
+    if let Some(pace) = graceful_shutdown.watches_per_second() {
         process.closing.begin(pace);
     }
-    let drained = async { tokio::join!(ending.served(), ending.watched()) };
+    let drained = async { tokio::join!(graceful_shutdown.drain_requests(), graceful_shutdown.drain_watches()) };
     // No new connections; idle ones would keep the server waiting, so what counts is the requests.
-    let stopping = if ending.sends_away() {
+    let stopping = if graceful_shutdown.sends_retry_after() {
         drained.await;
         let stopping = close(process, handle);
-        ending.streamed(PARTING).await;
+        graceful_shutdown.drain_streams(PARTING).await;
         stopping
     } else {
         let stopping = close(process, handle);
-        tokio::join!(drained, ending.streamed(process.flags.duration("request-timeout")));
+        tokio::join!(drained, graceful_shutdown.drain_streams(process.flags.duration("request-timeout")));
         stopping
     };
     process.closing.begin(AT_ONCE);

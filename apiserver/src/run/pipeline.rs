@@ -11,7 +11,7 @@ use super::settings::Objects;
 use crate::access::Access;
 use crate::admission::Caller;
 use crate::api::{Api, Context, Permits};
-use crate::cache::{CacheReader, Hub};
+use crate::cache::{CacheReader, CacheRegistry};
 use crate::egress::Egress;
 use crate::serve::listen::Addresses;
 use crate::storage::Store;
@@ -22,22 +22,22 @@ use crate::verbs::engine::Engine;
 const ETCD_LISTS: usize = 4;
 
 /// Authorizer for admission, backed by the filters.
-struct Asks(Arc<Access>);
+struct AdmissionAuthorizer(Arc<Access>);
 
 #[async_trait::async_trait]
-impl Permits for Asks {
+impl Permits for AdmissionAuthorizer {
     async fn ask(&self, attributes: &Attributes) -> Result<(), String> {
         let verdict = self.0.authorization().verdict(attributes).await;
         if verdict.is_allowed() { Ok(()) } else { Err(verdict.reason) }
     }
 }
 
-pub(super) fn engine(process: &Process, objects: Objects, store: Store, hub: Arc<Hub>) -> Arc<Engine> {
+pub(super) fn engine(process: &Process, objects: Objects, store: Store, caches: Arc<CacheRegistry>) -> Arc<Engine> {
     let Objects { rows, services, policy, gated, versions, event_ttl } = objects;
     Arc::new(Engine {
         rows,
         store,
-        hub,
+        caches,
         etcd_lists: Semaphore::new(ETCD_LISTS),
         services,
         policy,
@@ -58,7 +58,7 @@ pub(super) fn engine(process: &Process, objects: Objects, store: Store, hub: Arc
 pub(super) fn context(process: &Process, engine: &Arc<Engine>, addresses: &Addresses, egress: &Egress) -> Context {
     Context {
         flags: process.flags.clone(),
-        reader: Arc::new(CacheReader::new(engine.hub.clone(), engine.rows.clone())),
+        reader: Arc::new(CacheReader::new(engine.caches.clone(), engine.rows.clone())),
         api: Api::new(Arc::new(InProcess(engine.clone())), engine.rows.clone()),
         rows: engine.rows.clone(),
         tasks: process.tasks.clone(),
@@ -83,7 +83,7 @@ pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &Context) -> a
     let _ = engine.admission.set(access.admission(cx)?);
     let _ = engine.tokens.set(access.token_issuer());
     let _ = engine.virtuals.set(access.virtuals());
-    let _ = engine.permits.set(Arc::new(Asks(access.clone())));
+    let _ = engine.permits.set(Arc::new(AdmissionAuthorizer(access.clone())));
     let _ = engine.caller.set(Arc::new(caller));
     Ok(())
 }

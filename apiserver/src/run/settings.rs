@@ -9,12 +9,12 @@ use shared::flags::FlagSet;
 use crate::bootstrap::StorageVersions;
 use crate::egress::Egress;
 use crate::negotiate::Media;
-use crate::registry::core::binding::Effects;
-use crate::registry::core::kubernetes_service::{self, Way};
+use crate::registry::core::binding::BindingEffects;
+use crate::registry::core::kubernetes_service::{self, ReconcilerType};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
-use crate::registry::{self, Gated, Rows};
-use crate::serve::Conduct;
+use crate::registry::{self, FieldGates, Rows};
+use crate::serve::ResponsePolicy;
 use crate::serve::listen::Addresses;
 use crate::storage::{self, Caching};
 use crate::verbs::engine::Policy;
@@ -22,10 +22,10 @@ use crate::verbs::engine::Policy;
 /// See the module.
 pub(super) struct Settings {
     pub(super) addresses: Addresses,
-    pub(super) conduct: Conduct,
+    pub(super) response_policy: ResponsePolicy,
     pub(super) egress: Egress,
     /// Endpoint reconciler type.
-    pub(super) way: Way,
+    pub(super) way: ReconcilerType,
     /// The node port of that service.
     pub(super) node_port: Option<u16>,
     /// Memory budget of cached encodings, in bytes.
@@ -40,7 +40,7 @@ pub(super) struct Objects {
     pub(super) rows: Rows,
     pub(super) services: Services,
     pub(super) policy: Policy,
-    pub(super) gated: Gated,
+    pub(super) gated: FieldGates,
     pub(super) versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
     pub(super) event_ttl: i64,
@@ -50,8 +50,8 @@ impl Settings {
     pub(super) fn read(flags: &FlagSet) -> anyhow::Result<Self> {
         let addresses = Addresses::read(flags);
         let services = services(flags)?;
-        let conduct = Conduct::from_flags(flags).map_err(anyhow::Error::msg)?;
-        let way = Way::from_flags(flags).map_err(anyhow::Error::msg)?;
+        let response_policy = ResponsePolicy::from_flags(flags).map_err(anyhow::Error::msg)?;
+        let way = ReconcilerType::from_flags(flags).map_err(anyhow::Error::msg)?;
         let node_port = kubernetes_service::node_port(flags, services.ports).map_err(anyhow::Error::msg)?;
         let rows = rows(flags)?;
         Ok(Self {
@@ -59,15 +59,15 @@ impl Settings {
             encodings: encodings(flags)?,
             caching: Caching::from_flags(flags)?,
             objects: Objects {
-                policy: policy(flags, conduct.shortest_watch)?,
-                gated: Gated::new(&flags.feature_gates()),
+                policy: policy(flags, response_policy.shortest_watch)?,
+                gated: FieldGates::new(&flags.feature_gates()),
                 versions: StorageVersions::from_flags(flags, &rows),
                 event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
                 rows,
                 services,
             },
             addresses,
-            conduct,
+            response_policy,
             way,
             node_port,
         })
@@ -77,7 +77,7 @@ impl Settings {
 fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
     Ok(Policy {
         allow_privileged: flags.boolean("allow-privileged"),
-        binding: Effects {
+        binding: BindingEffects {
             clears_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
             labels: flags.enabled("PodTopologyLabelsAdmission"),
         },
@@ -86,7 +86,7 @@ fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
         collects_garbage: flags.boolean("enable-garbage-collector"),
         shortest_watch,
         watch_lists: flags.enabled("WatchList"),
-        deletes_unread: flags.enabled("AllowUnsafeMalformedObjectDeletion"),
+        deletes_corrupt: flags.enabled("AllowUnsafeMalformedObjectDeletion"),
     })
 }
 
@@ -105,8 +105,8 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
-    let behaving = registry::Behaving::from_flags(flags).map_err(anyhow::Error::msg)?;
-    let choice = registry::chosen(&flags.map("runtime-config"), &flags.feature_gates(), behaving);
+    let emulated = registry::EmulatedApis::from_flags(flags).map_err(anyhow::Error::msg)?;
+    let choice = registry::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
     let choice = choice.map_err(anyhow::Error::msg)?;
     Ok(Rows::of(choice))
 }

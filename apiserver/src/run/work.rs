@@ -12,9 +12,9 @@ use crate::access::{Access, identity};
 use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
 use crate::backoff::Backoff;
-use crate::cache::Hub;
+use crate::cache::CacheRegistry;
 use crate::crd::controller::Controller;
-use crate::egress::{Egress, To};
+use crate::egress::{Egress, NetworkContext};
 use crate::election;
 use crate::peers::Peers;
 use crate::registry::builtin;
@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The configuration of flow control, where it is on.
 pub(super) fn follow_flow_control(process: &Process, access: &Access, api: &Api) {
     let reached = process.reaches(|m| &m.flow);
-    match access.gate().flow() {
+    match access.limiter().flow() {
         Some(flow) => {
             process.until_shutdown("priority-and-fairness", flow.clone().follow(api.clone(), reached));
         }
@@ -54,9 +54,9 @@ pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine
     let known = async move { registrable.notified().await };
     let registering = aggregator.clone().run(cx.rows.clone(), known, process.reaches(|m| &m.registered));
     process.until_shutdown("api-services", registering);
-    let (hub, reached) = (engine.hub.clone(), process.reaches(|m| &m.synced));
+    let (caches, reached) = (engine.caches.clone(), process.reaches(|m| &m.synced));
     process.until_shutdown("sync", async move {
-        filled(&hub).await;
+        filled(&caches).await;
         defined.notified().await;
         reached();
     });
@@ -72,7 +72,7 @@ pub(super) fn follow_peers(
 ) -> anyhow::Result<Option<Arc<Peers>>> {
     let peers = Peers::from_flags(cx, aggregator, store.clone()).map_err(anyhow::Error::msg)?;
     if let Some(peers) = peers.clone() {
-        process.until_shutdown("peers", peers.keep());
+        process.until_shutdown("peers", peers.run());
     }
     Ok(peers)
 }
@@ -85,21 +85,21 @@ pub(super) fn write_traces(process: &Process, egress: &Egress) -> anyhow::Result
     }
     let configuration = traces::Configuration::from_file(&path)?;
     let about = [("service.name", "apiserver"), ("service.instance.id", &*identity::server_id())];
-    let (tracer, exporting) = Tracer::start(&configuration, &about, egress.proxied(To::ControlPlane))?;
+    let (tracer, exporting) = Tracer::start(&configuration, &about, egress.proxied(NetworkContext::ControlPlane))?;
     let answered = process.answered.clone();
     process.tasks.spawn("traces", async move { exporting.run(answered.wait()).await });
     Ok(tracer)
 }
 
 /// The caches every request may need.
-async fn filled(hub: &Arc<Hub>) {
+async fn filled(caches: &Arc<CacheRegistry>) {
     for (group, plural) in [
         ("", "namespaces"),
         ("rbac.authorization.k8s.io", "clusterroles"),
         ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ] {
         if let Some(row) = builtin(group, plural) {
-            hub.cacher(&row).wait_ready().await;
+            caches.cacher(&row).wait_ready().await;
         }
     }
 }
@@ -107,7 +107,7 @@ async fn filled(hub: &Arc<Hub>) {
 /// The namespaces of the system.
 pub(super) fn keep_namespaces(process: &Process, api: &Api) {
     let reached = process.reaches(|m| &m.namespaces);
-    process.until_shutdown("system-namespaces", system_namespaces::keep(api.clone(), reached));
+    process.until_shutdown("system-namespaces", system_namespaces::run(api.clone(), reached));
 }
 
 /// The service `kubernetes`, its endpoints, and the range its address is of.
@@ -125,28 +125,28 @@ pub(super) fn keep_service(process: &Process, api: &Api, reconciler: Arc<Reconci
         range_there();
         service_there();
         // Endpoints that cannot be written (a loopback address) do not keep the server from being ready.
-        tokio::join!(reconciler.keep(), range.keep());
+        tokio::join!(reconciler.run(), range.run());
     });
 }
 
 /// The service has a namespace, and an address of the range: both come first.
 async fn make_service(api: &Api, range: &mut DefaultRange, reconciler: &Reconciler) -> Result<(), Status> {
-    futures::future::try_join(system_namespaces::ensure(api, "default"), range.look()).await?;
+    futures::future::try_join(system_namespaces::ensure(api, "default"), range.reconcile()).await?;
     reconciler.ensure_service().await
 }
 
 /// Elects those who lead other components, where the gate for that is on and candidates are served.
 pub(super) fn hold_elections(cx: &Context) {
     if cx.flags.enabled(election::GATE) && cx.rows.storage("coordination.k8s.io", "leasecandidates").is_some() {
-        cx.tasks.spawn("elections", election::keep(cx.clone()));
+        cx.tasks.spawn("elections", election::run(cx.clone()));
     }
 }
 
 /// Brings what services have in line with what is noted as taken.
 pub(super) fn repair_services(process: &Process, cx: &Context, engine: &Arc<Engine>) {
     let reached = process.reaches(|m| &m.addresses);
-    let addresses = repair::addresses::keep(engine.clone(), cx.reader.clone(), cx.api.clone(), reached);
+    let addresses = repair::addresses::run(engine.clone(), cx.reader.clone(), cx.api.clone(), reached);
     process.until_shutdown("cluster-address-repair", addresses);
-    let ports = repair::ports::keep(engine.clone(), cx.api.clone(), process.reaches(|m| &m.ports));
+    let ports = repair::ports::run(engine.clone(), cx.api.clone(), process.reaches(|m| &m.ports));
     process.until_shutdown("node-port-repair", ports);
 }

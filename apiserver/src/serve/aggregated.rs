@@ -22,12 +22,12 @@ use crate::verbs::Reply;
 /// The text of groups that this server answers alone, by name.
 #[derive(Default)]
 pub struct Aggregated {
-    kept: Mutex<HashMap<String, Kept>>,
+    kept: Mutex<HashMap<String, CachedText>>,
     /// Tags of the last documents, with core groups and without.
     last: Mutex<[String; 2]>,
 }
 
-struct Kept {
+struct CachedText {
     /// In the order of the text.
     rows: Vec<Row>,
     text: Text,
@@ -123,7 +123,7 @@ impl Aggregated {
             items.push((place, self.text(&group, rows)));
         }
         items.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        self.forget(items.len());
+        self.evict(items.len());
         let digests: Vec<&[u8]> = items.iter().map(|(_, text)| &*text.digest).collect();
         let texts: Vec<&[u8]> = items.iter().map(|(_, text)| &*text.bytes).collect();
         let head = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":["#;
@@ -151,12 +151,12 @@ impl Aggregated {
         }
         let text = text(&discovery::aggregated_group(group));
         let rows = resources().filter_map(|resource| rows.iter().find(|row| std::ptr::eq(&***row, resource)).cloned());
-        kept.insert(group.name.to_owned(), Kept { rows: rows.collect(), text: text.clone() });
+        kept.insert(group.name.to_owned(), CachedText { rows: rows.collect(), text: text.clone() });
         text
     }
 
     /// Lets groups go that are there no more, once they outnumber the others.
-    fn forget(&self, present: usize) {
+    fn evict(&self, present: usize) {
         let mut kept = self.kept.lock();
         if kept.len() > 2 * (present + 1) {
             kept.clear();

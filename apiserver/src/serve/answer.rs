@@ -32,7 +32,7 @@ pub struct Shape {
     /// For the `Audit-Id` header.
     pub audit_id: String,
     /// The request is not authenticated.
-    pub stranger: bool,
+    pub unauthenticated: bool,
     /// Flow schema and priority level of the request.
     pub classified: Option<Classified>,
 }
@@ -42,7 +42,7 @@ fn code(n: u16) -> StatusCode {
 }
 
 /// Headers of every response that the server itself begins.
-fn common(shape: &Shape) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+fn common_headers(shape: &Shape) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
     let classified = shape.classified.as_ref();
     let said = [
         (HeaderName::from_static("audit-id"), Some(shape.audit_id.as_str())),
@@ -60,7 +60,7 @@ fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
         // As Go calls it still.
         b.reason("Request Entity Too Large");
     }
-    for header in common(shape) {
+    for header in common_headers(shape) {
         b.insert_header(header);
     }
     b
@@ -71,7 +71,7 @@ pub fn complete(response: &mut HttpResponse, shape: &Shape) -> bool {
     if is_handed_over(response) {
         return false;
     }
-    for (name, value) in common(shape) {
+    for (name, value) in common_headers(shape) {
         if !response.headers().contains_key(&name) {
             response.headers_mut().insert(name, value);
         }
@@ -84,7 +84,7 @@ pub fn relayed(mut response: HttpResponse, shape: &Shape) -> HttpResponse {
     if is_handed_over(&response) {
         return response;
     }
-    for (name, value) in common(shape) {
+    for (name, value) in common_headers(shape) {
         let headers = response.headers_mut();
         let theirs: Vec<HeaderValue> = headers.get_all(&name).cloned().collect();
         headers.insert(name.clone(), value);
@@ -181,14 +181,14 @@ fn gzip(bytes: &[u8]) -> Option<Bytes> {
 
 /// Negotiates the media type of an error; tables and partial objects do not apply to one. `None` when nothing
 /// acceptable is served.
-fn plainly(shape: &Shape) -> Option<Accepted> {
+fn negotiate_error(shape: &Shape) -> Option<Accepted> {
     negotiate::parse_plain(shape.media, shape.accept.as_deref()).ok()
 }
 
 /// Writes down an error, where it is said in a form that the client asked for. (Upstream knows the others by their code
 /// alone.)
-pub fn note(trail: &mut Trail, status: &Status, shape: &Shape) {
-    match plainly(shape) {
+pub fn audit_error(trail: &mut Trail, status: &Status, shape: &Shape) {
+    match negotiate_error(shape) {
         Some(_) => trail.failed(status),
         None => trail.answered(status.code),
     }
@@ -197,7 +197,7 @@ pub fn note(trail: &mut Trail, status: &Status, shape: &Shape) {
 /// An error.
 pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
     // Who takes nothing that there is gets JSON for people.
-    let (format, pretty) = plainly(shape).map_or((Format::Json, true), |a| (a.format, a.pretty));
+    let (format, pretty) = negotiate_error(shape).map_or((Format::Json, true), |a| (a.format, a.pretty));
     let pretty = pretty || shape.pretty;
     let mut b = start(status.code, shape);
     if let Some(seconds) = status.retry_after() {
@@ -208,7 +208,7 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
 }
 
 /// An answer that took too long; upstream does not say of which kind it is.
-pub fn late(status: &Status, shape: &Shape) -> HttpResponse {
+pub fn timed_out(status: &Status, shape: &Shape) -> HttpResponse {
     let mut body = status.to_bare_json();
     body.push(b'\n');
     let mut response = start(status.code, shape);
@@ -232,7 +232,7 @@ pub fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
 }
 
 /// Plain text of a page that says nothing of how to read it: its type is what Go finds it to be.
-pub fn said(body: impl Into<String>, shape: &Shape) -> HttpResponse {
+pub fn page_text(body: impl Into<String>, shape: &Shape) -> HttpResponse {
     start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
@@ -242,7 +242,7 @@ pub fn empty(n: u16, shape: &Shape) -> HttpResponse {
 }
 
 /// The connection takes nothing more after this answer. Of HTTP/1.1 and HTTP/2 each looks at another sign.
-pub fn parting(mut response: HttpResponse) -> HttpResponse {
+pub fn closing_connection(mut response: HttpResponse) -> HttpResponse {
     response.head_mut().set_connection_type(ConnectionType::Close);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
@@ -251,7 +251,7 @@ pub fn parting(mut response: HttpResponse) -> HttpResponse {
 /// The answer to what is no request at all: it is not looked at any further.
 pub fn unread() -> HttpResponse {
     let mut b = HttpResponse::BadRequest();
-    parting(b.insert_header(("Content-Type", "text/plain; charset=utf-8")).body("400 Bad Request"))
+    closing_connection(b.insert_header(("Content-Type", "text/plain; charset=utf-8")).body("400 Bad Request"))
 }
 
 /// The router's answer to a path nobody owns.
@@ -265,7 +265,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_took_too_long_does_not_say_what_it_is() {
-        let late = late(&Status::timeout("request did not complete within the allotted timeout", 0), &Shape::default());
+        let late =
+            timed_out(&Status::timeout("request did not complete within the allotted timeout", 0), &Shape::default());
         let body = actix_web::body::to_bytes(late.into_body()).await.expect("a body");
         let want = r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}"#;
         assert_eq!(body, format!("{want}\n"));

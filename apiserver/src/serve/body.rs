@@ -9,10 +9,10 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use shared::status::Status;
 
-use super::meters::Sending;
-use super::turns::taking_turns;
+use super::meters::ResponseMeasurement;
+use super::yield_queue::yielding_between_chunks;
 use crate::access::Permit;
-use crate::flowcontrol::Watching;
+use crate::flowcontrol::WatchGuard;
 use crate::verbs::{Body, CHUNK, Reply};
 
 /// Largest request body.
@@ -22,7 +22,7 @@ const MAX_BODY: usize = 3 << 20;
 pub(super) async fn read_body(mut payload: web::Payload) -> Result<Bytes, Status> {
     let mut body = BytesMut::new();
     while let Some(chunk) = payload.next().await {
-        let chunk = chunk.map_err(|e| Status::unknown(&wrong(e)))?;
+        let chunk = chunk.map_err(|e| Status::unknown(&error_text(e)))?;
         if body.len() + chunk.len() > MAX_BODY {
             return Err(Status::too_large(MAX_BODY));
         }
@@ -31,7 +31,7 @@ pub(super) async fn read_body(mut payload: web::Payload) -> Result<Bytes, Status
     Ok(body.freeze())
 }
 
-fn wrong(error: PayloadError) -> String {
+fn error_text(error: PayloadError) -> String {
     match error {
         PayloadError::Io(error) => error.to_string(),
         _ => "unexpected EOF".to_owned(),
@@ -40,11 +40,11 @@ fn wrong(error: PayloadError) -> String {
 
 /// Holds the request's seat while a long response is sent, for the memory it takes: a list to its end, a watch until it
 /// waits for changes. Long responses yield between chunks. A watch is counted until it ends.
-pub(super) fn held(
+pub(super) fn streamed_with_seat(
     mut reply: Reply,
     permit: Option<Permit>,
-    watching: Option<Watching>,
-    mut sending: Sending,
+    watching: Option<WatchGuard>,
+    mut sending: ResponseMeasurement,
 ) -> Reply {
     let mut stream = match reply.body {
         Body::Full(bytes) if bytes.len() <= CHUNK => {
@@ -65,7 +65,7 @@ pub(super) fn held(
         }
         next
     });
-    reply.body = Body::Stream(taking_turns(stream.boxed_local()));
+    reply.body = Body::Stream(yielding_between_chunks(stream.boxed_local()));
     reply
 }
 

@@ -10,10 +10,7 @@ const NEVER: [(&str, &str); 5] = [
         "[BETA] Number of mismatches between declarative and handwritten validation.",
     ),
     ("apiserver_validation_declarative_validation_panic_total", "[BETA] Number of panics in declarative validation."),
-    (
-        "apiserver_validation_duplicate_validation_error_total",
-        "[INTERNAL] Number of duplicate validation errors.",
-    ),
+    ("apiserver_validation_duplicate_validation_error_total", "[INTERNAL] Number of duplicate validation errors."),
     (
         "cardinality_enforcement_unexpected_categorizations_total",
         "[ALPHA] Number of label values outside the allow-list of cardinality enforcement.",

@@ -1,5 +1,5 @@
-//! `--debug-socket-path`: a socket in the file system with the pages for profilers, and the verbosity of the log. Whoever
-//! may open the file may ask; nobody is authenticated.
+//! `--debug-socket-path`: a socket in the file system with the pages for profilers, and the verbosity of the log.
+//! Whoever may open the file may ask; nobody is authenticated.
 
 use std::path::Path;
 

@@ -15,13 +15,13 @@ use shared::status::Status;
 use shared::traces;
 
 use super::answer::{self, Shape};
-use super::body::{held, read_body};
+use super::body::{read_body, streamed_with_seat};
 use super::info::request_info;
 use super::server::Server;
-use super::spans::{Spanned, Working};
-use super::traced::{Kept, caught, written_down};
+use super::spans::{RequestSpan, VerbTrace};
+use super::traced::{AuditGuard, catch_panic, complete_audit};
 use super::{passing, paths};
-use crate::access::{Head, Notes, Pass, Refusal, attributes, audit_id, is_long_running};
+use crate::access::{AccessError, Authorized, FilterFindings, Head, attributes, audit_id, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
 use crate::audit::{Origin, Trail};
@@ -50,77 +50,78 @@ pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web:
     let query = Query::parse(req.query_string());
     let path = unescaped(req.uri().path(), false);
     let info = request_info(req.method().as_str(), &path, &query);
-    let _running = (!is_long_running(&info)).then(|| server.ending.request()).flatten();
+    let _running = (!is_long_running(&info)).then(|| server.graceful_shutdown.begin_request()).flatten();
     let mut shape = Shape {
         media: server.engine.policy.media,
         accept: req.headers().get("accept").and_then(|v| v.to_str().ok()).map(str::to_owned),
         pretty: negotiate::for_people(query.get("pretty"), header("user-agent")),
-        gzip: server.conduct.compresses && header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
+        gzip: server.response_policy.compresses
+            && header("accept-encoding").split(',').any(|e| e.trim().starts_with("gzip")),
         known: Some(header("if-none-match")).filter(|tag| !tag.is_empty()).map(str::to_owned),
         audit_id: audit_id(header("audit-id")),
-        stranger: false,
+        unauthenticated: false,
         classified: None,
     };
-    let spanned = Spanned::default();
-    let asked = Asked {
+    let request_span = RequestSpan::default();
+    let cx = RequestContext {
         req: &req,
         info: &info,
         query: &query,
         since,
         until: server.deadline(&info, &query, since),
-        spanned: &spanned,
+        request_span: &request_span,
     };
-    if let Some(response) = asked.early(&server, &shape).await {
+    if let Some(response) = cx.reject_early(&server, &shape).await {
         return response;
     }
-    let origin = Some(header("origin")).filter(|origin| server.conduct.may_read(origin));
-    let mut kept = Kept(None);
-    let trail = &mut kept.0;
+    let origin = Some(header("origin")).filter(|origin| server.response_policy.allows_origin(origin));
+    let mut audit_guard = AuditGuard(None);
+    let trail = &mut audit_guard.0;
     if origin.is_some() && req.method() == Method::OPTIONS {
         let mut response = answer::empty(204, &shape);
-        server.conduct.dress(&mut response, req.version(), origin);
+        server.response_policy.add_headers(&mut response, req.version(), origin);
         return response;
     }
-    let response = match enter(&server, &asked, &mut shape, trail).await {
+    let response = match run_filters(&server, &cx, &mut shape, trail).await {
         Ok(pass) => {
-            let admitted = Admitted { server: &server, asked: &asked, pass, shape: &shape, trail };
+            let admitted = AuthorizedRequest { server: &server, cx: &cx, pass, shape: &shape, trail };
             let outcome = {
                 let work = pin!(admitted.in_time(payload));
-                caught(pin!(spanned.around(work))).await
+                catch_panic(pin!(request_span.around(work))).await
             };
             match outcome {
                 Ok(response) => response,
-                Err(panic) => panic.pass(&mut kept).await,
+                Err(panic) => panic.pass(&mut audit_guard).await,
             }
         }
         Err(refused) => refused,
     };
-    let mut response = match kept.0.take() {
+    let mut response = match audit_guard.0.take() {
         None => response,
-        Some(trail) => written_down(trail, response).await,
+        Some(trail) => complete_audit(trail, response).await,
     };
-    if shape.stranger {
-        server.conduct.part_with_stranger(&mut response, req.version());
+    if shape.unauthenticated {
+        server.response_policy.close_unauthenticated_http2(&mut response, req.version());
     }
     if answer::complete(&mut response, &shape) {
-        server.conduct.dress(&mut response, req.version(), origin);
+        server.response_policy.add_headers(&mut response, req.version(), origin);
     }
-    spanned.answered(response)
+    request_span.answered(response)
 }
 
 /// A request and what its first line says.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct RequestContext<'a> {
     req: &'a HttpRequest,
     info: &'a RequestInfo,
     query: &'a Query,
     since: Instant,
     /// Deadline of the request; `None` for long-running requests and those that set their own pace.
     until: Option<Instant>,
-    spanned: &'a Spanned,
+    request_span: &'a RequestSpan,
 }
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Awaits work until the deadline; `None` when it passes first. The future stays in place, because moving it would
     /// take its size in stack again.
     async fn in_time<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
@@ -141,9 +142,9 @@ impl Asked<'_> {
     }
 
     /// The answer to a request whose time is up.
-    fn late(&self, server: &Server, shape: &Shape) -> HttpResponse {
+    fn timed_out(&self, server: &Server, shape: &Shape) -> HttpResponse {
         self.terminate(server, 504);
-        answer::late(&Status::timeout("request did not complete within the allotted timeout", 0), shape)
+        answer::timed_out(&Status::timeout("request did not complete within the allotted timeout", 0), shape)
     }
 
     fn header(&self, name: &str) -> &str {
@@ -156,7 +157,7 @@ impl Asked<'_> {
 
     /// Counts an answer.
     fn count(&self, server: &Server, dry_run: bool, code: u16) {
-        if server.knows(self.info) {
+        if server.is_served(self.info) {
             server.meters.count(self.info, self.content_type(), dry_run, code, self.since);
             server.meters.field_validation(self.info, self.query, self.since);
         }
@@ -164,7 +165,7 @@ impl Asked<'_> {
 
     /// Counts a request that the server gives up.
     fn terminate(&self, server: &Server, code: u16) {
-        if server.knows(self.info) {
+        if server.is_served(self.info) {
             server.meters.terminate(self.info, self.content_type(), code);
         }
     }
@@ -192,48 +193,48 @@ impl Asked<'_> {
         }
     }
 
-    /// The answer to a request that comes too late, or whose time limit is none. Nobody looks at who asks or where the page
-    /// comes from that does.
-    async fn early(&self, server: &Server, shape: &Shape) -> Option<HttpResponse> {
-        let mut response = match server.ending.refusal(self.info, self.header("user-agent"), shape) {
+    /// The answer to a request that comes too late, or whose time limit is none. Nobody looks at who asks or where the
+    /// page comes from that does.
+    async fn reject_early(&self, server: &Server, shape: &Shape) -> Option<HttpResponse> {
+        let mut response = match server.graceful_shutdown.reject_late(self.info, self.header("user-agent"), shape) {
             Some(response) => response,
-            None => self.untimely(server, shape).await?,
+            None => self.reject_invalid_timeout(server, shape).await?,
         };
         // Clients are sent away before anything is said that other answers carry.
         if response.status() != StatusCode::TOO_MANY_REQUESTS {
-            server.conduct.dress(&mut response, self.req.version(), None);
+            server.response_policy.add_headers(&mut response, self.req.version(), None);
         }
         Some(response)
     }
 
     /// The refusal of a time limit that is none: it comes before the question who asks.
-    async fn untimely(&self, server: &Server, shape: &Shape) -> Option<HttpResponse> {
-        let status = server.conduct.deadline(self.query).err().filter(|_| !is_long_running(self.info))?;
+    async fn reject_invalid_timeout(&self, server: &Server, shape: &Shape) -> Option<HttpResponse> {
+        let status = server.response_policy.deadline(self.query).err().filter(|_| !is_long_running(self.info))?;
         let peer = Peer::default();
-        self.stranger(server, &self.head(&peer), &status, shape).await;
+        self.audit_unauthenticated(server, &self.head(&peer), &status, shape).await;
         Some(answer::failure(&status, shape))
     }
 
     /// Writes down that it was refused before it was known who asks.
-    async fn stranger(&self, server: &Server, head: &Head<'_>, status: &Status, shape: &Shape) {
+    async fn audit_unauthenticated(&self, server: &Server, head: &Head<'_>, status: &Status, shape: &Shape) {
         if let Some(mut trail) = self.trail(server, head, &UserInfo::default(), &shape.audit_id) {
-            answer::note(&mut trail, status, shape);
+            answer::audit_error(&mut trail, status, shape);
             trail.started().await;
         }
     }
 
     /// The server could not find out whether it may be.
-    fn failed(&self, server: &Server, why: &str, shape: &Shape) -> HttpResponse {
+    fn fail(&self, server: &Server, why: &str, shape: &Shape) -> HttpResponse {
         self.count(server, false, 500);
         answer::text(500, format!("Internal Server Error: {:?}: {why}\n", self.uri()), shape)
     }
 
-    fn refused(&self, server: &Server, refusal: Refusal, shape: &Shape, trail: &mut Option<Trail>) -> HttpResponse {
+    fn refused(&self, server: &Server, refusal: AccessError, shape: &Shape, trail: &mut Option<Trail>) -> HttpResponse {
         match refusal {
-            Refusal::Status(status) => {
+            AccessError::Status(status) => {
                 self.count(server, false, status.code);
                 if let Some(trail) = trail {
-                    answer::note(trail, &status, shape);
+                    answer::audit_error(trail, &status, shape);
                 }
                 let mut response = answer::failure(&status, shape);
                 if status.code == 403 {
@@ -241,56 +242,56 @@ impl Asked<'_> {
                 }
                 response
             }
-            Refusal::Throttled(status) => {
+            AccessError::Throttled(status) => {
                 self.terminate(server, status.code);
                 answer::throttled(&status, shape)
             }
-            Refusal::Failure(why) => self.failed(server, &why, shape),
+            AccessError::Failure(why) => self.fail(server, &why, shape),
         }
     }
 }
 
 /// Runs the filters before a handler: authentication, audit, impersonation, flow control and authorization.
-async fn enter(
+async fn run_filters(
     server: &Server,
-    asked: &Asked<'_>,
+    cx: &RequestContext<'_>,
     shape: &mut Shape,
     trail: &mut Option<Trail>,
-) -> Result<Pass, HttpResponse> {
-    let (access, req) = (&server.access, asked.req);
+) -> Result<Authorized, HttpResponse> {
+    let (access, req) = (&server.access, cx.req);
     let peer = shared::upgrade::connected::<Peer>(req).unwrap_or_default();
-    let head = asked.head(&peer);
+    let head = cx.head(&peer);
     let began = SystemTime::now();
-    let user = match asked.in_time(pin!(access.authenticate(&head))).await {
+    let user = match cx.in_time(pin!(access.authenticate(&head))).await {
         Some(Ok(user)) => user,
         None => {
-            shape.stranger = true;
-            asked.stranger(server, &head, &Status::unauthorized(), shape).await;
-            return Err(asked.late(server, shape));
+            shape.unauthenticated = true;
+            cx.audit_unauthenticated(server, &head, &Status::unauthorized(), shape).await;
+            return Err(cx.timed_out(server, shape));
         }
         Some(Err(status)) => {
-            shape.stranger = true;
-            asked.count(server, false, status.code);
-            asked.stranger(server, &head, &status, shape).await;
+            shape.unauthenticated = true;
+            cx.count(server, false, status.code);
+            cx.audit_unauthenticated(server, &head, &status, shape).await;
             return Err(answer::failure(&status, shape));
         }
     };
-    shape.stranger = user.name == ANONYMOUS || user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED);
-    if !shape.stranger {
+    shape.unauthenticated = user.name == ANONYMOUS || user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED);
+    if !shape.unauthenticated {
         shared::upgrade::authenticated(req);
     }
-    asked.spanned.begin(&server.tracer, req, asked.info, &user, (&shape.audit_id, began));
-    *trail = asked.trail(server, &head, &user, &shape.audit_id);
+    cx.request_span.begin(&server.tracer, req, cx.info, &user, (&shape.audit_id, began));
+    *trail = cx.trail(server, &head, &user, &shape.audit_id);
     if let Some(begun) = trail
         && !begun.received().await
     {
         *trail = None;
-        return Err(asked.failed(server, "audit backend shutdown", shape));
+        return Err(cx.fail(server, "audit backend shutdown", shape));
     }
-    let mut notes = Notes::default();
+    let mut notes = FilterFindings::default();
     let passed = {
         let admitted = pin!(access.admit(&head, user, &mut notes));
-        asked.in_time(pin!(asked.spanned.around(admitted))).await
+        cx.in_time(pin!(cx.request_span.around(admitted))).await
     };
     shape.classified = notes.classified.take();
     if let Some(trail) = trail {
@@ -298,66 +299,66 @@ async fn enter(
         trail.annotate(notes.annotations);
     }
     match passed {
-        Some(passed) => passed.map_err(|refusal| asked.refused(server, refusal, shape, trail)),
+        Some(passed) => passed.map_err(|refusal| cx.refused(server, refusal, shape, trail)),
         None => {
             if let Some(trail) = trail {
-                answer::note(trail, &asked.expired(), shape);
+                answer::audit_error(trail, &cx.expired(), shape);
             }
-            Err(asked.late(server, shape))
+            Err(cx.timed_out(server, shape))
         }
     }
 }
 
 /// A request whose sender may ask, on its way to an answer.
-struct Admitted<'a> {
+struct AuthorizedRequest<'a> {
     server: &'a web::Data<Server>,
-    asked: &'a Asked<'a>,
-    pass: Pass,
+    cx: &'a RequestContext<'a>,
+    pass: Authorized,
     shape: &'a Shape,
     trail: &'a mut Option<Trail>,
 }
 
-impl Admitted<'_> {
+impl AuthorizedRequest<'_> {
     /// The answer, or that it took too long; what the client may take as long over as it likes is not hurried.
     async fn in_time(mut self, payload: web::Payload) -> HttpResponse {
-        let asked = self.asked;
-        let _working = (!is_long_running(asked.info)).then(|| self.server.meters.begin(asked.info));
-        let answered = asked.in_time(pin!(self.answer(payload))).await;
+        let cx = self.cx;
+        let _working = (!is_long_running(cx.info)).then(|| self.server.meters.begin(cx.info));
+        let answered = cx.in_time(pin!(self.answer(payload))).await;
         match answered {
             Some(response) => response,
             None => {
-                drop(self.failed(&asked.expired(), false));
-                asked.late(self.server, self.shape)
+                drop(self.fail(&cx.expired(), false));
+                cx.timed_out(self.server, self.shape)
             }
         }
     }
 
     /// Counts and writes down a failure, and says it.
-    fn failed(&mut self, status: &Status, dry_run: bool) -> HttpResponse {
-        self.asked.count(self.server, dry_run, status.code);
+    fn fail(&mut self, status: &Status, dry_run: bool) -> HttpResponse {
+        self.cx.count(self.server, dry_run, status.code);
         if let Some(trail) = self.trail {
-            answer::note(trail, status, self.shape);
+            answer::audit_error(trail, status, self.shape);
         }
         answer::failure(status, self.shape)
     }
 
     /// The answer of another server of this kind; gives the body back where there is none.
-    async fn beside(&mut self, payload: web::Payload) -> Result<HttpResponse, web::Payload> {
-        let (Some(peers), Asked { req, info, .. }) = (self.server.peers.clone(), *self.asked) else {
+    async fn proxy_to_peer(&mut self, payload: web::Payload) -> Result<HttpResponse, web::Payload> {
+        let (Some(peers), RequestContext { req, info, .. }) = (self.server.peers.clone(), *self.cx) else {
             return Err(payload);
         };
         match peers.answer(info, req, payload, &self.pass.user, &self.shape.audit_id).await? {
-            Err(status) => Ok(self.failed(&status, false)),
+            Err(status) => Ok(self.fail(&status, false)),
             Ok(response) => Ok(self.relayed(answer::relayed(response, self.shape))),
         }
     }
 
     async fn answer(&mut self, payload: web::Payload) -> HttpResponse {
-        let Asked { req, info, query, .. } = *self.asked;
+        let RequestContext { req, info, query, .. } = *self.cx;
         let mut payload = payload;
         if self.server.peers.is_some() {
             // Rarely, and then apart from what every request needs room for.
-            payload = match Box::pin(self.beside(payload)).await {
+            payload = match Box::pin(self.proxy_to_peer(payload)).await {
                 Ok(response) => return response,
                 Err(payload) => payload,
             };
@@ -365,22 +366,22 @@ impl Admitted<'_> {
         if !info.api_group.is_empty()
             && let Some(remote) = self.server.aggregator.remote(&info.api_group, &info.api_version)
         {
-            return self.elsewhere(payload, &remote).await;
+            return self.proxy_to_api_service(payload, &remote).await;
         }
-        if info.path == VERBOSITY && self.server.conduct.profiling {
+        if info.path == VERBOSITY && self.server.response_policy.profiling {
             return match read_body(payload).await {
                 Ok(level) => shared::serve::verbosity(req.method(), &String::from_utf8_lossy(&level)),
-                Err(status) => self.failed(&status, false),
+                Err(status) => self.fail(&status, false),
             };
         }
         if !info.is_resource {
             let response = paths::serve(self.server, info, req.method().as_str(), query, self.shape).await;
             return match self.trail {
-                Some(trail) if info.path.starts_with("/api") => trail.told(response),
+                Some(trail) if info.path.starts_with("/api") => trail.record_discovery(response),
                 _ => response,
             };
         }
-        if verbs::is_nobodys(&self.server.engine.rows, info) {
+        if verbs::is_unserved(&self.server.engine.rows, info) {
             return answer::not_found(self.shape);
         }
         let user = self.pass.user.clone();
@@ -388,10 +389,10 @@ impl Admitted<'_> {
     }
 
     /// The answer of another server.
-    async fn elsewhere(&mut self, payload: web::Payload, remote: &Remote) -> HttpResponse {
+    async fn proxy_to_api_service(&mut self, payload: web::Payload, remote: &Remote) -> HttpResponse {
         let user = &self.pass.user;
-        let asked = self.server.aggregator.proxy(remote, self.asked.req, payload, user, &self.shape.audit_id).await;
-        let response = match asked {
+        let cx = self.server.aggregator.proxy(remote, self.cx.req, payload, user, &self.shape.audit_id).await;
+        let response = match cx {
             Ok(response) => answer::relayed(response, self.shape),
             Err((code, why)) => answer::text(code, format!("{why}\n"), self.shape),
         };
@@ -400,37 +401,39 @@ impl Admitted<'_> {
 
     /// An answer of another server, which holds its seat until it is read.
     fn relayed(&mut self, response: HttpResponse) -> HttpResponse {
-        self.asked.count(self.server, false, response.status().as_u16());
+        self.cx.count(self.server, false, response.status().as_u16());
         let response = self.passed_on(response);
         match self.pass.permit.take() {
-            Some(permit) if !is_long_running(self.asked.info) => holding(response, permit),
+            Some(permit) if !is_long_running(self.cx.info) => holding(response, permit),
             _ => response,
         }
     }
 
     /// An answer from elsewhere. What is a connection by now ends as it likes.
     fn passed_on(&self, response: HttpResponse) -> HttpResponse {
-        let Asked { req, info, .. } = *self.asked;
+        let RequestContext { req, info, .. } = *self.cx;
         if req.method() == Method::HEAD || response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return response;
         }
-        passing::counted(response, self.server.meters.aborts(info, self.asked.content_type()))
+        passing::counted(response, self.server.meters.aborts(info, self.cx.content_type()))
     }
 
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.
     async fn connection(&mut self, payload: web::Payload, user: &UserInfo) -> HttpResponse {
-        let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
-        let noted = verbs::Noted::default();
+        let (server, RequestContext { req, info, query, .. }) = (self.server, *self.cx);
+        let recorder = verbs::RequestRecorder::default();
         let allowed = async {
             let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
-            if server.conduct.sessions_are_made && opens_by_get(info, shared::upgrade::protocol(req).is_some()) {
+            if server.response_policy.checks_session_create
+                && opens_by_get(info, shared::upgrade::protocol(req).is_some())
+            {
                 server.access.demand(&as_create(info, user)).await?;
             }
-            verbs::connect::admit(&server.engine, &route, (info, query), user, &noted).await
+            verbs::connect::admit(&server.engine, &route, (info, query), user, &recorder).await
         };
         let allowed = allowed.await;
         if let Some(trail) = self.trail {
-            trail.annotate(noted.annotations());
+            trail.annotate(recorder.annotations());
         }
         let response = match allowed {
             Ok(()) => server.connect.handle(req, payload, info).await,
@@ -438,48 +441,48 @@ impl Admitted<'_> {
         };
         match response {
             Ok(response) => {
-                self.asked.count(server, false, response.status().as_u16());
+                self.cx.count(server, false, response.status().as_u16());
                 match info.subresource.as_str() {
                     "proxy" => self.passed_on(answer::relayed(response, self.shape)),
                     _ if response.status() == StatusCode::SWITCHING_PROTOCOLS => response,
-                    _ => holding(response, server.ending.stream()),
+                    _ => holding(response, server.graceful_shutdown.begin_stream()),
                 }
             }
-            Err(status) => answer::warned(self.failed(&status, false), &noted.take()),
+            Err(status) => answer::warned(self.fail(&status, false), &recorder.take_warnings()),
         }
     }
 
     /// Builds the request as the verbs take it.
-    fn request(&self, user: UserInfo, messages: bool, noted: &verbs::Noted) -> Request {
-        let Asked { req, info, query, .. } = *self.asked;
+    fn request(&self, user: UserInfo, messages: bool, recorder: &verbs::RequestRecorder) -> Request {
+        let RequestContext { req, info, query, .. } = *self.cx;
         Request {
             info: info.clone(),
             method: req.method().as_str().to_owned(),
             query: query.clone(),
             media: self.shape.media,
-            content_type: self.asked.content_type().to_owned(),
+            content_type: self.cx.content_type().to_owned(),
             accept: self.shape.accept.clone(),
-            user_agent: self.asked.header("user-agent").to_owned(),
+            user_agent: self.cx.header("user-agent").to_owned(),
             gzip: self.shape.gzip,
             messages,
             body: Bytes::new(),
             user,
-            noted: noted.clone(),
+            recorder: recorder.clone(),
         }
     }
 
     /// Objects: the verbs' answer.
     async fn object(&mut self, payload: web::Payload, user: UserInfo) -> HttpResponse {
-        let (server, Asked { req, info, query, .. }) = (self.server, *self.asked);
-        let wanted = self.trail.as_ref().map(Trail::wanted).unwrap_or_default();
-        let noted = verbs::Noted::wanting(wanted);
+        let (server, RequestContext { req, info, query, .. }) = (self.server, *self.cx);
+        let wanted = self.trail.as_ref().map(Trail::capture_level).unwrap_or_default();
+        let recorder = verbs::RequestRecorder::recording(wanted);
         if let Some(trail) = self.trail {
-            trail.follows(&noted);
+            trail.follows(&recorder);
         }
         let messages = connect::wants_messages(req, info);
         let mut payload = Some(payload);
         let shape = self.shape;
-        let mut working = Working::begin(req, info, &shape.audit_id);
+        let mut working = VerbTrace::begin(req, info, &shape.audit_id);
         let outcome = {
             let payload = &mut payload;
             let body = async move {
@@ -488,7 +491,7 @@ impl Admitted<'_> {
                     Some(payload) => read_body(payload).await?,
                     None => Bytes::new(),
                 };
-                if writes && server.knows(info) {
+                if writes && server.is_served(info) {
                     server.meters.body(info, body.len());
                 }
                 if writes && !(body.is_empty() && info.verb.starts_with("delete")) {
@@ -497,7 +500,7 @@ impl Admitted<'_> {
                 Ok(body)
             };
             let work = pin!(async {
-                let request = self.request(user, messages, &noted);
+                let request = self.request(user, messages, &recorder);
                 if let Some(refused) = server.engine.versions.as_ref().and_then(|v| v.refusal(info, &request.user)) {
                     return Err(refused);
                 }
@@ -508,16 +511,16 @@ impl Admitted<'_> {
         let dry_run = query.get("dryRun").is_some();
         let reply = match outcome {
             Ok(reply) => reply,
-            Err(status) => return answer::warned(self.failed(&status, dry_run), &noted.take()),
+            Err(status) => return answer::warned(self.fail(&status, dry_run), &recorder.take_warnings()),
         };
         working.answered();
-        self.asked.count(server, dry_run, reply.code);
+        self.cx.count(server, dry_run, reply.code);
         if let (Some(trail), Body::Full(body)) = (self.trail.as_mut(), &reply.body) {
             trail.response(&reply.content_type, body);
         }
-        let watching = server.access.gate().watching(info);
-        let sending = server.meters.sending(info, &server.ending);
-        let reply = held(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
+        let watching = server.access.limiter().watching(info);
+        let sending = server.meters.sending(info, &server.graceful_shutdown);
+        let reply = streamed_with_seat(answer::packed(reply, self.shape), self.pass.permit.take(), watching, sending);
         let response = match payload {
             Some(payload) if messages => connect::watch(req, payload, reply),
             _ => {

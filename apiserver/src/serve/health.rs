@@ -97,12 +97,12 @@ pub struct Health {
     /// Timeouts of the checks `etcd` and `etcd-readiness`.
     pub etcd_timeouts: (Duration, Duration),
     /// Grace period of checks after start.
-    pub patience: Patience,
+    pub grace: StartGracePeriods,
 }
 
 /// Time limits of the start.
 #[derive(Debug)]
-pub struct Patience {
+pub struct StartGracePeriods {
     started: Instant,
     /// `--livez-grace-period`: until then, what has yet to be done at start does not count against being alive.
     alive: Duration,
@@ -110,7 +110,7 @@ pub struct Patience {
     caches: Option<Duration>,
 }
 
-impl Patience {
+impl StartGracePeriods {
     /// From the flags; time runs from now on.
     pub fn from_flags(flags: &FlagSet) -> Self {
         let timeout = flags.duration("storage-initialization-timeout");
@@ -122,7 +122,7 @@ impl Patience {
     }
 
     /// Reports whether a check of a post-start step is ignored while the server starts.
-    fn spares(&self, check: &str, probe: Probe) -> bool {
+    fn ignores(&self, check: &str, probe: Probe) -> bool {
         let at_start = check.starts_with("poststarthook/") || check == "autoregister-completion";
         probe == Probe::Livez && at_start && self.started.elapsed() <= self.alive
     }
@@ -133,7 +133,7 @@ impl Patience {
 pub struct Results(Mutex<BTreeMap<(String, Probe), Tally>>);
 
 impl Results {
-    fn note(&self, check: &str, probe: Probe, passed: bool) {
+    fn record(&self, check: &str, probe: Probe, passed: bool) {
         self.0.lock().entry((check.to_owned(), probe)).or_default().note(passed);
     }
 
@@ -150,7 +150,7 @@ fn hook_name(hook: &str) -> String {
     if hook == "autoregister-completion" { hook.to_owned() } else { format!("poststarthook/{hook}") }
 }
 
-fn done(flag: &AtomicBool) -> Result<(), String> {
+fn check_done(flag: &AtomicBool) -> Result<(), String> {
     if flag.load(Ordering::Acquire) { Ok(()) } else { Err("not finished".to_owned()) }
 }
 
@@ -176,7 +176,7 @@ impl Health {
         names.extend(self.encryption.iter().flat_map(Loaded::checks));
         names.extend(HOOKS.iter().filter(|hook| self.has(hook)).map(|hook| hook_name(hook)));
         names.extend(self.versions.as_ref().map(|_| storage_versions::HOOK.to_owned()));
-        names.extend(self.patience.caches.map(|_| STORAGE_READINESS.to_owned()));
+        names.extend(self.grace.caches.map(|_| STORAGE_READINESS.to_owned()));
         if probe == Probe::Readyz {
             names.push("shutdown".to_owned());
         }
@@ -194,13 +194,13 @@ impl Health {
     }
 
     async fn check(&self, name: &str, probe: Probe) -> Result<(), String> {
-        let spared = self.patience.spares(name, probe);
-        let outcome = if spared { Ok(()) } else { self.ask(name).await };
-        self.results.note(name, probe, outcome.is_ok());
+        let spared = self.grace.ignores(name, probe);
+        let outcome = if spared { Ok(()) } else { self.run_check(name).await };
+        self.results.record(name, probe, outcome.is_ok());
         outcome
     }
 
-    async fn ask(&self, name: &str) -> Result<(), String> {
+    async fn run_check(&self, name: &str) -> Result<(), String> {
         let m = &self.milestones;
         match name {
             "etcd" | "etcd-readiness" => {
@@ -211,19 +211,19 @@ impl Health {
                     Err(_) => Err("error getting data from etcd: context deadline exceeded".to_owned()),
                 }
             }
-            "informer-sync" => done(&m.synced),
-            STORAGE_READINESS if self.patience.caches.is_some_and(|limit| self.patience.started.elapsed() > limit) => {
-                Ok(())
-            }
-            STORAGE_READINESS => done(&m.synced),
+            "informer-sync" => check_done(&m.synced),
+            STORAGE_READINESS if self.grace.caches.is_some_and(|limit| self.grace.started.elapsed() > limit) => Ok(()),
+            STORAGE_READINESS => check_done(&m.synced),
             kms if kms.starts_with("kms-provider") => self.encryption.as_ref().map_or(Ok(()), |e| e.check(kms)),
             "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
-            "poststarthook/start-system-namespaces-controller" => done(&m.namespaces),
-            "poststarthook/bootstrap-controller" => done(&m.service),
-            "poststarthook/start-service-ip-repair-controllers" => done(&m.addresses).and_then(|()| done(&m.ports)),
-            "poststarthook/start-kubernetes-service-cidr-controller" => done(&m.cidr),
-            "poststarthook/priority-and-fairness-config-consumer" => done(&m.flow),
-            "autoregister-completion" => done(&m.registered),
+            "poststarthook/start-system-namespaces-controller" => check_done(&m.namespaces),
+            "poststarthook/bootstrap-controller" => check_done(&m.service),
+            "poststarthook/start-service-ip-repair-controllers" => {
+                check_done(&m.addresses).and_then(|()| check_done(&m.ports))
+            }
+            "poststarthook/start-kubernetes-service-cidr-controller" => check_done(&m.cidr),
+            "poststarthook/priority-and-fairness-config-consumer" => check_done(&m.flow),
+            "autoregister-completion" => check_done(&m.registered),
             storage_versions::HOOK if self.versions.as_ref().is_some_and(|versions| !versions.is_complete()) => {
                 Err("not finished".to_owned())
             }
@@ -263,8 +263,8 @@ mod tests {
             (&["--livez-grace-period=1h"], hook, Probe::Readyz, false),
             (&["--livez-grace-period=1h"], "etcd", Probe::Livez, false),
         ] {
-            let patience = Patience::from_flags(&FlagSet::of("kube-apiserver", flags).expect("flags"));
-            assert_eq!(patience.spares(check, probe), want, "{flags:?} {check}");
+            let patience = StartGracePeriods::from_flags(&FlagSet::of("kube-apiserver", flags).expect("flags"));
+            assert_eq!(patience.ignores(check, probe), want, "{flags:?} {check}");
         }
     }
 }

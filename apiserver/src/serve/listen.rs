@@ -167,7 +167,7 @@ pub fn serve(
         // Requests and streams are waited for before: what is left by then has been told to end.
         drain: flags.duration("request-timeout") + PARTING,
         shutdown: shutdown.clone(),
-        begin: Some(Arc::new(move || drop(tokio::task::spawn_local(engine.clone().settle())))),
+        begin: Some(Arc::new(move || drop(tokio::task::spawn_local(engine.clone().open_thread_connection())))),
     };
     let app = move || App::new().app_data(data.clone()).default_service(web::to(handle));
     let http = upgrade::serve(listening, listener, tls, remember_peer, app)?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec};
 use shared::metrics;
 
-use super::ending::{Counted, Ending};
+use super::graceful_shutdown::{GracefulShutdown, InFlight};
 use crate::api::RequestInfo;
 use crate::verbs::query::Query;
 
@@ -189,11 +189,11 @@ impl Meters {
     }
 
     /// A request that is worked on until the outcome is dropped.
-    pub(super) fn begin(&self, info: &RequestInfo) -> Working {
+    pub(super) fn begin(&self, info: &RequestInfo) -> CurrentRequest {
         let changes = !matches!(info.verb.as_str(), "get" | "list" | "watch");
         let count = self.working[usize::from(changes)].clone();
         count.fetch_add(1, Ordering::Relaxed);
-        Working(count)
+        CurrentRequest(count)
     }
 
     /// Brings up to date what is only looked at when somebody asks.
@@ -205,7 +205,7 @@ impl Meters {
     }
 
     /// Begins the measurement of a response while it is sent.
-    pub(super) fn sending(&self, info: &RequestInfo, ending: &Ending) -> Sending {
+    pub(super) fn sending(&self, info: &RequestInfo, graceful_shutdown: &GracefulShutdown) -> ResponseMeasurement {
         let labels = of_request(verb(info, ""), info);
         let reads = matches!(labels[0], "GET" | "LIST");
         let goes_on = labels[0] == "WATCH";
@@ -213,8 +213,13 @@ impl Meters {
         if let Some(gauge) = &running {
             gauge.inc();
         }
-        let counted = if goes_on { ending.watch() } else { ending.answer() };
-        Sending { running, _counted: counted, sizes: reads.then(|| self.sizes.with_label_values(&labels)), sent: 0 }
+        let counted = if goes_on { graceful_shutdown.begin_watch() } else { graceful_shutdown.begin_response() };
+        ResponseMeasurement {
+            running,
+            _counted: counted,
+            sizes: reads.then(|| self.sizes.with_label_values(&labels)),
+            sent: 0,
+        }
     }
 }
 
@@ -223,30 +228,30 @@ fn of_request<'a>(verb: &'a str, info: &'a RequestInfo) -> [&'a str; 7] {
 }
 
 /// A request that is worked on.
-pub(super) struct Working(Arc<AtomicUsize>);
+pub(super) struct CurrentRequest(Arc<AtomicUsize>);
 
-impl Drop for Working {
+impl Drop for CurrentRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// An answer on its way; measured when it is dropped.
-pub(super) struct Sending {
+pub(super) struct ResponseMeasurement {
     running: Option<Gauge>,
-    _counted: Counted,
+    _counted: InFlight,
     sizes: Option<Histogram>,
     sent: usize,
 }
 
-impl Sending {
+impl ResponseMeasurement {
     /// So many bytes more.
     pub(super) fn add(&mut self, bytes: usize) {
         self.sent += bytes;
     }
 }
 
-impl Drop for Sending {
+impl Drop for ResponseMeasurement {
     fn drop(&mut self) {
         if let Some(gauge) = &self.running {
             gauge.dec();

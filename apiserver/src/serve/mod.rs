@@ -5,10 +5,9 @@
 mod aggregated;
 mod answer;
 mod body;
-mod conduct;
 mod constants;
 pub mod debug_socket;
-mod ending;
+mod graceful_shutdown;
 mod handler;
 pub mod health;
 pub mod info;
@@ -17,11 +16,12 @@ mod logs;
 mod meters;
 mod passing;
 mod paths;
+mod response_policy;
 mod server;
 pub(crate) mod spans;
 mod traced;
-mod turns;
+mod yield_queue;
 
-pub use conduct::Conduct;
-pub use ending::Ending;
+pub use graceful_shutdown::GracefulShutdown;
+pub use response_policy::ResponsePolicy;
 pub use server::Server;

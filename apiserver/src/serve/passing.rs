@@ -9,7 +9,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use bytes::Bytes;
 use prometheus::Counter;
 
-struct Passing {
+struct CountedBody {
     body: BoxBody,
     /// Bytes to come; of an answer that does not say how long it is, unknown.
     left: Option<u64>,
@@ -19,10 +19,10 @@ struct Passing {
 
 /// Counts in `aborts` if the answer does not come to its end.
 pub(super) fn counted(response: HttpResponse, aborts: Counter) -> HttpResponse {
-    response.map_body(|_, body| BoxBody::new(Passing::new(body, aborts)))
+    response.map_body(|_, body| BoxBody::new(CountedBody::new(body, aborts)))
 }
 
-impl Passing {
+impl CountedBody {
     fn new(body: BoxBody, aborts: Counter) -> Self {
         let left = match body.size() {
             BodySize::None => Some(0),
@@ -33,7 +33,7 @@ impl Passing {
     }
 }
 
-impl MessageBody for Passing {
+impl MessageBody for CountedBody {
     type Error = <BoxBody as MessageBody>::Error;
 
     fn size(&self) -> BodySize {
@@ -57,7 +57,7 @@ impl MessageBody for Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         if let Some(aborts) = &self.aborts {
             aborts.inc();
@@ -74,7 +74,7 @@ mod tests {
     /// Returns the abort count of a response after a number of its chunks were read.
     async fn aborts(body: BoxBody, pieces: usize) -> f64 {
         let counter = Counter::new("aborts", "help").expect("a counter");
-        let mut passing = Passing::new(body, counter.clone());
+        let mut passing = CountedBody::new(body, counter.clone());
         for _ in 0..pieces {
             let _ = std::future::poll_fn(|cx| Pin::new(&mut passing).poll_next(cx)).await;
         }

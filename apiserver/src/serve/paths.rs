@@ -30,7 +30,7 @@ fn groups(rows: &[Row]) -> Vec<discovery::Group<'_>> {
 /// The resources of a group's version, with how they are stored where that is said.
 fn resource_list(server: &Server, rows: &[Row], group: &str, version: &str) -> Option<Value> {
     let mut list = discovery::resource_list(&groups(rows), group, version)?;
-    if !server.conduct.hashes {
+    if !server.response_policy.hashes {
         let resources = list["resources"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut);
         resources.for_each(|resource| drop(resource.remove("storageVersionHash")));
     }
@@ -81,9 +81,9 @@ fn root(server: &Server, rows: &[Row], directory: &Directory) -> Vec<String> {
         ]
         .map(str::to_owned),
     );
-    paths.extend(server.conduct.logs.then(|| "/logs".to_owned()));
-    paths.extend(server.conduct.flagz.as_ref().map(|_| "/flagz".to_owned()));
-    paths.extend(server.conduct.statusz.then(|| "/statusz".to_owned()));
+    paths.extend(server.response_policy.logs.then(|| "/logs".to_owned()));
+    paths.extend(server.response_policy.flagz.as_ref().map(|_| "/flagz".to_owned()));
+    paths.extend(server.response_policy.statusz.then(|| "/statusz".to_owned()));
     paths.extend(server.health.paths());
     paths.sort();
     paths
@@ -153,7 +153,7 @@ async fn for_any_method(
     let (first, rest) = path.strip_prefix('/')?.split_once('/').map_or((&path[1..], None), |(a, b)| (a, Some(b)));
     if let Some(probe) = Probe::ALL.into_iter().find(|probe| probe.word() == first) {
         return Some(match server.health.answer(probe, rest, query).await {
-            Some(Answer { code: 200, body }) if rest.is_some() => answer::said(body, shape),
+            Some(Answer { code: 200, body }) if rest.is_some() => answer::page_text(body, shape),
             Some(Answer { code, body }) => answer::text(code, body, shape),
             None => answer::not_found(shape),
         });
@@ -161,29 +161,32 @@ async fn for_any_method(
     let wanted = shared::serve::Wanted { accept: shape.accept.as_deref(), pretty: shape.pretty };
     match (first, rest) {
         ("flagz", None) => {
-            server.conduct.flagz.as_ref().map(|flags| z_page(shared::serve::flagz(flags, wanted), shape))
+            server.response_policy.flagz.as_ref().map(|flags| z_page(shared::serve::flagz(flags, wanted), shape))
         }
-        ("statusz", None) if server.conduct.statusz => {
+        ("statusz", None) if server.response_policy.statusz => {
             let paths = root(server, &server.engine.rows.all(), &server.aggregator.directory());
-            Some(z_page(shared::serve::statusz(("kube-apiserver", server.conduct.emulation), &paths, wanted), shape))
+            Some(z_page(
+                shared::serve::statusz(("kube-apiserver", server.response_policy.emulation), &paths, wanted),
+                shape,
+            ))
         }
-        ("metrics", None | Some("slis")) if method == "DELETE" && server.conduct.profiling => {
+        ("metrics", None | Some("slis")) if method == "DELETE" && server.response_policy.profiling => {
             if rest.is_none() {
                 shared::metrics::reset()
             } else {
                 server.health.reset()
             }
-            Some(answer::said(shared::metrics::WAS_RESET, shape))
+            Some(answer::page_text(shared::metrics::WAS_RESET, shape))
         }
         ("metrics", None) => Some(exposition(server.metrics(), shape)),
         ("metrics", Some("slis")) => Some(exposition(server.health.slis(), shape)),
         ("debug", Some(page)) => {
-            if server.conduct.profiling && (page == "flags" || page.starts_with("flags/")) {
+            if server.response_policy.profiling && (page == "flags" || page.starts_with("flags/")) {
                 return Some(shared::serve::verbosity_index());
             }
             let details = query.get("includeRequestDetails").is_some_and(|v| !v.is_empty());
             let page = page.strip_prefix("api_priority_and_fairness/")?;
-            server.flow().and_then(|f| f.dump(page, details)).map(|text| answer::said(text, shape))
+            server.flow().and_then(|f| f.dump(page, details)).map(|text| answer::page_text(text, shape))
         }
         _ => None,
     }
@@ -249,12 +252,12 @@ pub(super) async fn serve(
         ["api" | "apis", ..] => discover(server, &segments, shape),
         ["openapi", "v2"] if info.path.ends_with('/') => answer::not_found(shape),
         ["openapi", version, rest @ ..] => schemas(server, version, rest, query.get("hash"), shape).await,
-        ["logs", ..] if server.conduct.logs => logs::serve(&info.path, shape).await,
+        ["logs", ..] if server.response_policy.logs => logs::serve(&info.path, shape).await,
         ["version"] | [".well-known", "openid-configuration"] if !takes(shape, JSON) => {
             answer::failure(&negotiate::unavailable(&[JSON]), shape)
         }
-        ["version"] => json(&shared::version::info_of(server.conduct.emulation), shape),
-        ["debug", "pprof", ..] if server.conduct.profiling => {
+        ["version"] => json(&shared::version::info_of(server.response_policy.emulation), shape),
+        ["debug", "pprof", ..] if server.response_policy.profiling => {
             shared::serve::profile(&info.path, query.get("seconds")).await
         }
         ["openid", "v1", "jwks"] if !takes(shape, JWKS) => answer::failure(&negotiate::unavailable(&[JWKS]), shape),

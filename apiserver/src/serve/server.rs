@@ -9,11 +9,11 @@ use shared::metrics;
 use shared::traces::Tracer;
 
 use super::aggregated::Aggregated;
-use super::conduct::Conduct;
 use super::constants;
-use super::ending::Ending;
+use super::graceful_shutdown::GracefulShutdown;
 use super::health::Health;
 use super::meters::Meters;
+use super::response_policy::ResponsePolicy;
 use crate::access::{Access, is_long_running};
 use crate::aggregate::Aggregator;
 use crate::api::RequestInfo;
@@ -46,11 +46,11 @@ pub struct Server {
     /// Health checks.
     pub health: Health,
     /// Policies for every response.
-    pub conduct: Conduct,
+    pub response_policy: ResponsePolicy,
     /// `host:port` that discovery names.
     pub address: String,
     /// Graceful shutdown.
-    pub ending: Arc<Ending>,
+    pub graceful_shutdown: Arc<GracefulShutdown>,
     pub(super) meters: Meters,
     objects: GaugeVec,
     objects_of: GaugeVec,
@@ -68,8 +68,8 @@ impl Server {
         aggregator: Arc<Aggregator>,
         connect: Connect,
         health: Health,
-        conduct: Conduct,
-        ending: Arc<Ending>,
+        response_policy: ResponsePolicy,
+        graceful_shutdown: Arc<GracefulShutdown>,
         address: String,
     ) -> Self {
         let objects = metrics::gauge(
@@ -88,13 +88,13 @@ impl Server {
             audit,
             aggregator,
             peers: None,
-            documents: Arc::new(Documents::new(conduct.enums)),
+            documents: Arc::new(Documents::new(response_policy.enums)),
             discovery: Aggregated::default(),
             connect,
             health,
-            conduct,
+            response_policy,
             address,
-            ending,
+            graceful_shutdown,
             meters: Meters::default(),
             objects,
             objects_of,
@@ -119,7 +119,7 @@ impl Server {
     pub(super) fn metrics(&self) -> String {
         self.objects.reset();
         self.objects_of.reset();
-        let counts = if self.conduct.counts { self.engine.hub.counts() } else { Vec::new() };
+        let counts = if self.response_policy.counts { self.engine.caches.counts() } else { Vec::new() };
         for (resource, count) in counts {
             #[allow(clippy::cast_precision_loss)]
             let count = count as f64;
@@ -128,9 +128,9 @@ impl Server {
             self.objects_of.with_label_values(&[group, plural]).set(count);
         }
         self.meters.publish();
-        self.caches.publish(&self.engine.hub, self.conduct.sizes);
+        self.caches.publish(&self.engine.caches, self.response_policy.sizes);
         self.engine.services.publish(&self.engine);
-        constants::publish(self.conduct.emulation);
+        constants::publish(self.response_policy.emulation);
         if let Some(flow) = self.flow() {
             flow.publish();
         }
@@ -139,7 +139,7 @@ impl Server {
 
     /// Reports whether a request is for a served resource. Others are not counted: made-up names are without bound, and
     /// every series is kept.
-    pub(super) fn knows(&self, info: &RequestInfo) -> bool {
+    pub(super) fn is_served(&self, info: &RequestInfo) -> bool {
         let part =
             |row: &Row| info.subresource.is_empty() || row.subresources.iter().any(|s| s.name == info.subresource);
         let own = self.engine.rows.find(&info.api_group, &info.api_version, &info.resource);
@@ -148,12 +148,12 @@ impl Server {
 
     /// Deadline of a request; `None` for long-running ones.
     pub(super) fn deadline(&self, info: &RequestInfo, query: &Query, since: Instant) -> Option<Instant> {
-        let limit = self.conduct.deadline(query).unwrap_or_default();
+        let limit = self.response_policy.deadline(query).unwrap_or_default();
         (!is_long_running(info) && !limit.is_zero()).then(|| since + limit)
     }
 
     /// Flow control, when it is on.
     pub(super) fn flow(&self) -> Option<&Arc<FlowControl>> {
-        self.access.gate().flow()
+        self.access.limiter().flow()
     }
 }

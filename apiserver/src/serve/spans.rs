@@ -50,9 +50,9 @@ fn name(method: &str, info: &RequestInfo) -> String {
 
 /// The span of one request, once it is known who asks.
 #[derive(Default)]
-pub(super) struct Spanned(OnceCell<Span>);
+pub(super) struct RequestSpan(OnceCell<Span>);
 
-impl Spanned {
+impl RequestSpan {
     /// Begins it. To find out who asks took since `since`: that is told of below it.
     pub(super) fn begin(
         &self,
@@ -93,7 +93,7 @@ impl Spanned {
         if code >= 500 {
             span.fail("");
         }
-        response.map_body(|_, body| BoxBody::new(Kept { body, _span: span }))
+        response.map_body(|_, body| BoxBody::new(BodyWithSpan { body, _span: span }))
     }
 }
 
@@ -142,9 +142,9 @@ const SERIALIZED: Duration = Duration::from_secs(5);
 /// User agent of clients that send none.
 const UNKNOWN: &str = "unknown";
 
-/// A verb at work. When it ends, also when its client goes away, it is written down: as the span of a request that has one,
-/// and in the log if it was slow. Of reads, which are many, nothing is noted before that but when they began.
-pub(super) struct Working<'a> {
+/// A verb at work. When it ends, also when its client goes away, it is written down: as the span of a request that has
+/// one, and in the log if it was slow. Of reads, which are many, nothing is noted before that but when they began.
+pub(super) struct VerbTrace<'a> {
     request: &'a HttpRequest,
     info: &'a RequestInfo,
     audit_id: &'a str,
@@ -154,7 +154,7 @@ pub(super) struct Working<'a> {
     answered: Option<Instant>,
 }
 
-impl<'a> Working<'a> {
+impl<'a> VerbTrace<'a> {
     /// Begins the span of a request.
     pub(super) fn begin(request: &'a HttpRequest, info: &'a RequestInfo, audit_id: &'a str) -> Self {
         let verb = VERBS.iter().find(|(verb, ..)| *verb == info.verb);
@@ -209,7 +209,7 @@ impl<'a> Working<'a> {
     }
 }
 
-impl Drop for Working<'_> {
+impl Drop for VerbTrace<'_> {
     fn drop(&mut self) {
         let (request, info, audit_id) = (self.request, self.info, self.audit_id);
         let about = |about: &mut About<'_>| describe_verb(about, request, info, audit_id);
@@ -253,12 +253,12 @@ fn describe_verb(about: &mut About<'_>, request: &HttpRequest, info: &RequestInf
 }
 
 /// A body whose end is that of a span.
-struct Kept {
+struct BodyWithSpan {
     body: BoxBody,
     _span: Span,
 }
 
-impl MessageBody for Kept {
+impl MessageBody for BodyWithSpan {
     type Error = <BoxBody as MessageBody>::Error;
 
     fn size(&self) -> BodySize {

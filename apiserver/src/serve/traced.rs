@@ -12,9 +12,9 @@ use bytes::Bytes;
 use crate::audit::Trail;
 
 /// Audit trail of a request, completed also when its client goes away before the response.
-pub(super) struct Kept(pub(super) Option<Trail>);
+pub(super) struct AuditGuard(pub(super) Option<Trail>);
 
-impl Drop for Kept {
+impl Drop for AuditGuard {
     fn drop(&mut self) {
         if let Some(trail) = self.0.take() {
             trail.complete_later();
@@ -23,7 +23,7 @@ impl Drop for Kept {
 }
 
 /// Writes down how a request ended; for one that goes on, that it began, and how it ends when it does.
-pub(super) async fn written_down(mut trail: Trail, response: HttpResponse) -> HttpResponse {
+pub(super) async fn complete_audit(mut trail: Trail, response: HttpResponse) -> HttpResponse {
     trail.answered(response.status().as_u16());
     if trail.is_long_running() {
         trail.started().await;
@@ -36,7 +36,7 @@ pub(super) async fn written_down(mut trail: Trail, response: HttpResponse) -> Ht
 }
 
 /// Awaits the work on a response and catches its panic. The future stays in place, because it is large.
-pub(super) async fn caught(mut work: Pin<&mut impl Future<Output = HttpResponse>>) -> Result<HttpResponse, Panic> {
+pub(super) async fn catch_panic(mut work: Pin<&mut impl Future<Output = HttpResponse>>) -> Result<HttpResponse, Panic> {
     let polled = std::future::poll_fn(|cx| {
         let poll = AssertUnwindSafe(|| work.as_mut().poll(cx));
         match std::panic::catch_unwind(poll) {
@@ -52,7 +52,7 @@ pub(super) struct Panic(Box<dyn Any + Send>);
 
 impl Panic {
     /// Writes it down, and goes on with it: the connection ends.
-    pub(super) async fn pass(self, kept: &mut Kept) -> ! {
+    pub(super) async fn pass(self, kept: &mut AuditGuard) -> ! {
         let why = shared::run::panic_text(&*self.0).unwrap_or("unknown");
         if let Some(trail) = kept.0.take() {
             trail.panicked(why).await;
@@ -119,11 +119,11 @@ mod tests {
         let headers = http::HeaderMap::new();
         let origin = Origin { audit_id: "1", uri: "/x", headers: &headers, peer: None, long_running: false };
         let trail = audit.expect("wanted").begin(&Attributes::default(), &origin);
-        let mut kept = Kept(trail);
+        let mut kept = AuditGuard(trail);
         let work = async { std::panic::resume_unwind(Box::new("an index")) };
-        let panic = caught(pin!(work)).await.expect_err("a panic");
+        let panic = catch_panic(pin!(work)).await.expect_err("a panic");
         assert!(AssertUnwindSafe(panic.pass(&mut kept)).catch_unwind().await.is_err());
-        assert!(caught(pin!(async { HttpResponse::Ok().finish() })).await.is_ok());
+        assert!(catch_panic(pin!(async { HttpResponse::Ok().finish() })).await.is_ok());
         tasks.drain(Duration::from_secs(5)).await;
         let text = std::fs::read_to_string(&log).expect("a log");
         let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

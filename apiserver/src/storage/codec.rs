@@ -1,9 +1,9 @@
 //! Between etcd's bytes, the cache's bytes and trees.
 //!
 //! Rows here are those in whose version objects are kept; etcd may have another one ([`versions`]). Built-in kinds are
-//! stored as upstream's protobuf envelope, a few as JSON, custom resources as JSON or, behind the feature gate, as CBOR; all
-//! of them are read everywhere. The revision is not part of the stored bytes: it is stamped into the copy the cache keeps,
-//! without building a tree.
+//! stored as upstream's protobuf envelope, a few as JSON, custom resources as JSON or, behind the feature gate, as
+//! CBOR; all of them are read everywhere. The revision is not part of the stored bytes: it is stamped into the copy the
+//! cache keeps, without building a tree.
 
 use std::borrow::Cow;
 
@@ -61,7 +61,7 @@ pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, C
         }
         return Ok(stored_json(&object));
     }
-    let schema = versions::other(row).map_or_else(|| served_schema(row), Ok)?;
+    let schema = versions::stored_schema(row).map_or_else(|| served_schema(row), Ok)?;
     let body = protobuf::encode(schema, &object);
     let body = stamp(&body, "").unwrap_or(body);
     Ok(protobuf::wrap(&row.storage_api_version(), &row.storage_kind, &body))
@@ -147,19 +147,19 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
 fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), CodecError> {
     if stored.starts_with(MAGIC) {
         let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
-        let other = versions::kept(row, &envelope)?;
+        let other = versions::from_stored(row, &envelope)?;
         let body = stamp(other.as_deref().unwrap_or(envelope.raw), &revision.to_string())
             .ok_or_else(|| CodecError::Protobuf("object without metadata".to_owned()))?;
         let completed = completed(row, &body)?;
         let stale = completed.is_some() || !versions::is(&envelope.api_version, &row.storage.0, &row.storage.1);
         return Ok((Raw::Proto(Bytes::from(completed.unwrap_or(body))), stale));
     }
-    let mut v = versions::kept_tree(row, object(unpacked(stored)?)?);
+    let mut v = versions::from_stored_tree(row, object(unpacked(stored)?)?);
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
     if let (None, Ok(schema)) = (&row.custom, served_schema(row)) {
         defaulting::apply(schema, &mut v);
     }
-    if let Some(served) = crd::served(row) {
+    if let Some(served) = crd::version_of(row) {
         crd::objects::read(served, &mut v);
         // What a webhook converts stays as it is until somebody asks for it.
         if !crd::converts(row) && v["apiVersion"] != row.api_version() {
@@ -203,7 +203,7 @@ pub fn written(row: &Resource, stored: &[u8], revision: i64) -> Option<Raw> {
 /// Reports whether stored bytes are those of a cached object.
 pub fn is_stored_as(row: &Resource, raw: &Raw, stored: &[u8]) -> bool {
     match raw {
-        Raw::Proto(_) if versions::other(row).is_some() => {
+        Raw::Proto(_) if versions::stored_schema(row).is_some() => {
             let own = value(row, raw).and_then(|tree| encode(row, &tree, Media::default()));
             own.is_ok_and(|own| own == stored)
         }
@@ -239,7 +239,7 @@ pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<
     let (raw, stale) = read(row, stored, revision)?;
     if let Raw::Proto(body) = &raw {
         let schema = served_schema(row)?;
-        let table = fields::of(&row.group, &row.plural);
+        let table = fields::selectable_fields(&row.group, &row.plural);
         let values = fields::values(table, |pointer| protobuf::lookup(schema, body, pointer));
         let labels = proto_labels(body).ok_or_else(|| CodecError::Protobuf("broken labels".to_owned()))?;
         let labels = labels.iter().map(|(k, v)| (&**k, &**v)).collect();

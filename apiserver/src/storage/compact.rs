@@ -13,14 +13,14 @@ use super::{Error, Store, timed};
 const KEY: &str = "compact_rev_key";
 
 #[derive(Clone, Copy, Default)]
-struct Round {
+struct CompactionRound {
     version: i64,
     revision: i64,
 }
 
 /// Compacts every `interval` until cancelled by being dropped.
 pub async fn compact_forever(store: Store, interval: Duration) {
-    let mut round = Round::default();
+    let mut round = CompactionRound::default();
     loop {
         tokio::time::sleep(interval).await;
         match step(&store, round).await {
@@ -30,7 +30,7 @@ pub async fn compact_forever(store: Store, interval: Duration) {
     }
 }
 
-async fn step(store: &Store, round: Round) -> Result<Round, Error> {
+async fn step(store: &Store, round: CompactionRound) -> Result<CompactionRound, Error> {
     let txn = Txn::new()
         .when([Compare::version(KEY, CompareOp::Equal, round.version)])
         .and_then([TxnOp::put(KEY, round.revision.to_string(), None)])
@@ -46,9 +46,9 @@ async fn step(store: &Store, round: Round) -> Result<Round, Error> {
         });
         let (version, compacted) = moved.unwrap_or_default();
         store.note_compacted(compacted.unwrap_or(0));
-        return Ok(Round { version, revision });
+        return Ok(CompactionRound { version, revision });
     }
-    let next = Round { version: round.version + 1, revision };
+    let next = CompactionRound { version: round.version + 1, revision };
     if round.revision != 0 {
         match timed(Call::Compact, store.etcd().kv.clone().compact(round.revision, None)).await {
             Ok(_) | Err(Error::Compacted) => store.note_compacted(round.revision),

@@ -14,7 +14,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::failover::Failover;
 use super::members::{Members, PROBE_DEADLINE, PROBE_INTERVAL};
-use super::spans::Telling;
+use super::spans::TraceInjector;
 use super::{Error, secure};
 
 /// Time that opening a connection may take.
@@ -50,7 +50,7 @@ pub struct Options {
 
 /// An element of `--etcd-servers-overrides`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Override {
+pub struct ServerOverride {
     /// API group, empty for core.
     pub group: String,
     /// Plural.
@@ -63,13 +63,13 @@ pub struct Override {
 ///
 /// # Errors
 /// Upstream's text for an element of another form.
-pub fn overrides(list: &[String]) -> Result<Vec<Override>, &'static str> {
+pub fn overrides(list: &[String]) -> Result<Vec<ServerOverride>, &'static str> {
     const INVALID: &str = "--etcd-servers-overrides invalid, must be of format: group/resource#servers, where servers are URLs, semicolon separated";
     let read = |text: &String| {
         let (of, servers) = text.split_once('#').filter(|(_, servers)| !servers.contains('#')).ok_or(INVALID)?;
         let (group, resource) = of.split_once('/').filter(|(_, rest)| !rest.contains('/')).ok_or(INVALID)?;
         let servers = servers.split(';').map(str::to_owned).collect();
-        Ok(Override { group: group.to_owned(), resource: resource.to_owned(), servers })
+        Ok(ServerOverride { group: group.to_owned(), resource: resource.to_owned(), servers })
     };
     list.iter().map(read).collect()
 }
@@ -103,9 +103,9 @@ pub(super) async fn client(options: &Options, members: &Arc<Members>, servers: &
     let channel = match <[Channel; 1]>::try_from(channels) {
         // One member: there is nothing to choose from.
         Ok([only]) if !options.traced => EtcdChannel::Tonic(only),
-        Ok([only]) => custom(Telling(only.map_err(BoxError::from))),
+        Ok([only]) => custom(TraceInjector(only.map_err(BoxError::from))),
         Err(none) if none.is_empty() => return Err(etcd_client::Error::InvalidArgs("empty endpoints".into()).into()),
-        Err(all) if options.traced => custom(Telling(Failover::new(all, members.clone()))),
+        Err(all) if options.traced => custom(TraceInjector(Failover::new(all, members.clone()))),
         Err(all) => custom(Failover::new(all, members.clone())),
     };
     // A member that is cut off from the others refuses at once, so that another can be asked.

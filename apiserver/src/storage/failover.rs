@@ -1,8 +1,8 @@
 //! The channel to the members of an etcd cluster: each request goes to a healthy member, and to another one when the
 //! first is lost.
 //!
-//! In: gRPC requests. Out: their answers. Reads are repeated on another member when theirs is lost or refuses; writes only
-//! when no member can have begun them, so that nothing is written twice; streams end when their member is lost.
+//! In: gRPC requests. Out: their answers. Reads are repeated on another member when theirs is lost or refuses; writes
+//! only when no member can have begun them, so that nothing is written twice; streams end when their member is lost.
 //! Answers for the balancer and the retry interceptor of etcd's `clientv3`. Never: a deadline, which is the caller's.
 
 use std::pin::Pin;
@@ -132,7 +132,7 @@ impl Failover {
     async fn send_in_turn(&self, kind: CallKind, call: &Call) -> Result<Response, BoxError> {
         let mut attempt = 1;
         loop {
-            let failure = match self.ask(self.members.pick(), kind, rebuild(call)).await {
+            let failure = match self.send_to(self.members.pick(), kind, rebuild(call)).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -144,14 +144,14 @@ impl Failover {
         }
     }
 
-    /// Sends a read to one member, and again to the next one whenever no answer came for a while: one that a follower holds
-    /// for a leader that is gone is not answered there before it times out, and the next one sent there is. The first answer
-    /// counts.
+    /// Sends a read to one member, and again to the next one whenever no answer came for a while: one that a follower
+    /// holds for a leader that is gone is not answered there before it times out, and the next one sent there is. The
+    /// first answer counts.
     async fn send_hedged(&self, call: &Call) -> Result<Response, BoxError> {
         let kind = CallKind::Repeatable;
         let ask = |asked| {
             let at = self.members.pick_but(asked);
-            (at, self.ask(at, kind, rebuild(call)))
+            (at, self.send_to(at, kind, rebuild(call)))
         };
         let (mut last, first) = ask(None);
         let mut asked = FuturesUnordered::from_iter([first]);
@@ -181,7 +181,7 @@ impl Failover {
     }
 
     /// Sends a request to one member and reads the whole answer: a connection that breaks in the middle counts, too.
-    async fn ask(&self, at: usize, kind: CallKind, request: Request) -> Result<Response, Failure> {
+    async fn send_to(&self, at: usize, kind: CallKind, request: Request) -> Result<Response, Failure> {
         let lost = async {
             match kind {
                 CallKind::Repeatable => self.members.lost(at).await,
@@ -199,8 +199,8 @@ impl Failover {
         answered
     }
 
-    /// Opens a stream on a healthy member, unless it is lost before it has answered. The next one is up to the caller, who
-    /// knows where the stream is to go on.
+    /// Opens a stream on a healthy member, unless it is lost before it has answered. The next one is up to the caller,
+    /// who knows where the stream is to go on.
     async fn open_stream(self, request: Request) -> Result<Response, BoxError> {
         let at = self.members.pick();
         let mut lost = Box::pin(self.members.lost(at));

@@ -15,8 +15,8 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const PROBE_DEADLINE: Duration = Duration::from_millis(750);
 /// Probes in a row that fail before a member counts as lost.
 const FAILURES: usize = 2;
-/// Probes in a row that succeed before a lost member is used again: one that was frozen takes itself for the leader until
-/// it hears of the election that it missed, and what is written to it then is lost.
+/// Probes in a row that succeed before a lost member is used again: one that was frozen takes itself for the leader
+/// until it hears of the election that it missed, and what is written to it then is lost.
 const SUCCESSES: usize = 2;
 
 /// Health of all members of one etcd cluster, shared by every connection to it.

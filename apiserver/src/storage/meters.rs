@@ -38,13 +38,13 @@ pub(super) static LEASED: LazyLock<Histogram> = LazyLock::new(|| {
     .with_label_values::<&str>(&[])
 });
 
-struct Measured {
+struct OperationMetrics {
     took: Histogram,
     asked: Counter,
     failed: Counter,
 }
 
-impl Measured {
+impl OperationMetrics {
     fn new(operation: &str, group: &str, resource: &str) -> Self {
         let labels = [operation, group, resource];
         let counter = |name: &str, help: &str| metrics::counter(name, help, &LABELS).with_label_values(&labels);
@@ -67,14 +67,14 @@ impl Measured {
 
 /// A resource. What is never done with it takes no room.
 #[derive(Default)]
-struct Of {
+struct ResourceMetrics {
     group: String,
     resource: String,
-    each: [OnceLock<Measured>; 5],
+    each: [OnceLock<OperationMetrics>; 5],
 }
 
 /// See the module.
-pub(super) struct Meters(RwLock<HashMap<Box<str>, Arc<Of>>>);
+pub(super) struct Meters(RwLock<HashMap<Box<str>, Arc<ResourceMetrics>>>);
 
 impl Meters {
     /// With the names of resources by their paths (`/registry/services/specs`).
@@ -82,16 +82,23 @@ impl Meters {
         LazyLock::force(&LEASED);
         let entry = |(path, group, resource): &(String, String, String)| {
             let path = path.strip_prefix("/registry").unwrap_or(path);
-            (path.into(), Arc::new(Of { group: group.clone(), resource: resource.clone(), each: Default::default() }))
+            (
+                path.into(),
+                Arc::new(ResourceMetrics {
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    each: Default::default(),
+                }),
+            )
         };
         Self(RwLock::new(named.iter().map(entry).collect()))
     }
 
     /// A call about a key below the cluster's prefix, begun at `since`, has ended.
-    pub(super) fn asked(&self, tail: &str, operation: Operation, since: Instant, failed: bool) {
+    pub(super) fn observe(&self, tail: &str, operation: Operation, since: Instant, failed: bool) {
         let of = self.of(tail);
         let at = operation as usize;
-        let measured = of.each[at].get_or_init(|| Measured::new(WORDS[at], &of.group, &of.resource));
+        let measured = of.each[at].get_or_init(|| OperationMetrics::new(WORDS[at], &of.group, &of.resource));
         measured.took.observe(since.elapsed().as_secs_f64());
         measured.asked.inc();
         if failed {
@@ -99,7 +106,7 @@ impl Meters {
         }
     }
 
-    fn of(&self, tail: &str) -> Arc<Of> {
+    fn of(&self, tail: &str) -> Arc<ResourceMetrics> {
         let (one, two) = (upto(tail, 2), upto(tail, 3));
         {
             let known = self.0.read();
@@ -109,7 +116,7 @@ impl Meters {
         }
         let (group, resource) = names(one, two);
         let path = if group.is_empty() { one } else { two };
-        let of = Of { group: group.to_owned(), resource: resource.to_owned(), each: Default::default() };
+        let of = ResourceMetrics { group: group.to_owned(), resource: resource.to_owned(), each: Default::default() };
         self.0.write().entry(path.into()).or_insert_with(|| Arc::new(of)).clone()
     }
 }

@@ -5,7 +5,6 @@
 //! an acknowledged write is in etcd and a lost race is seen. What the bytes mean is the business of [`codec`]; nothing
 //! here knows kinds, HTTP or users. Between those bytes and etcd stand the transformers of encryption at rest.
 
-mod choice;
 pub mod codec;
 mod compact;
 mod connect;
@@ -16,6 +15,7 @@ mod members;
 mod meters;
 mod near;
 mod secure;
+mod settings;
 mod size;
 mod spans;
 pub mod transform;
@@ -36,10 +36,10 @@ use members::Members;
 use meters::{Meters, Operation};
 use shared::traces;
 
-pub use choice::{Caching, ChoiceError, check_backend, stores_json};
 pub use compact::compact_forever;
-pub use connect::{Options, Override, overrides};
+pub use connect::{Options, ServerOverride, overrides};
 pub use grpc::Watch;
+pub use settings::{Caching, SettingsError, check_backend, stores_json};
 pub use size::poll_size;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -49,7 +49,7 @@ pub use transform::Transformers;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// etcd could not be asked, or answered with an error.
-    #[error("{}", said(.0))]
+    #[error("{}", error_text(.0))]
     Etcd(#[from] etcd_client::Error),
     /// The revision asked for is gone.
     #[error("etcdserver: mvcc: required revision has been compacted")]
@@ -97,7 +97,7 @@ pub struct Stored {
 
 /// Outcome of a conditional write.
 #[derive(Debug)]
-pub enum Written {
+pub enum WriteResult {
     /// Done, at this revision.
     Done(i64),
     /// The precondition failed; this is what is there now.
@@ -179,7 +179,7 @@ async fn timed<T>(what: Call, call: impl Future<Output = Result<T, etcd_client::
 
 /// An error as Go's client has it: etcd's own words, or the code of the call. That client does not even send what a
 /// server does not take.
-fn said(e: &etcd_client::Error) -> String {
+fn error_text(e: &etcd_client::Error) -> String {
     match e {
         etcd_client::Error::GRpcStatus(s) if s.message().starts_with("etcdserver: ") => s.message().to_owned(),
         etcd_client::Error::GRpcStatus(s) => {
@@ -268,14 +268,14 @@ impl Store {
         &self.etcds[self.etcd_of(key)]
     }
 
-    /// Gives this thread connections of its own for reads and writes: their answers wake nobody on another thread. They run
-    /// on this thread's runtime, which must live as long as the thread.
-    pub async fn settle(&self) -> Result<(), Error> {
+    /// Gives this thread connections of its own for reads and writes: their answers wake nobody on another thread. They
+    /// run on this thread's runtime, which must live as long as the thread.
+    pub async fn open_thread_connection(&self) -> Result<(), Error> {
         let mut clients = Vec::new();
         for etcd in self.etcds.iter() {
             clients.push(unbounded(connect::client(&self.options, &etcd.members, &etcd.servers).await?.kv_client()));
         }
-        near::settle(&self.etcds, clients);
+        near::set_clients(&self.etcds, clients);
         Ok(())
     }
 
@@ -311,37 +311,37 @@ impl Store {
     }
 
     /// Opens a value as etcd holds it.
-    pub async fn open(&self, kv: KeyValue) -> Result<Stored, Error> {
+    pub async fn transform_from_storage(&self, kv: KeyValue) -> Result<Stored, Error> {
         let (revision, lease) = (kv.mod_revision(), kv.lease());
         let (key, value) = kv.into_key_value();
         let key = String::from_utf8(key).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
         if self.transformers.none() {
             return Ok(Stored { key, value, revision, lease, stale: false });
         }
-        match self.transformers.open(&key, self.tail(&key), value).await {
+        match self.transformers.transform_from_storage(&key, self.tail(&key), value).await {
             Ok(opened) => Ok(Stored { key, value: opened.bytes, revision, lease, stale: opened.stale }),
             Err(why) => Err(Error::Transform { key, why }),
         }
     }
 
-    async fn first(&self, mut kvs: Vec<KeyValue>) -> Result<Option<Stored>, Error> {
+    async fn transform_first(&self, mut kvs: Vec<KeyValue>) -> Result<Option<Stored>, Error> {
         match kvs.pop() {
-            Some(kv) => self.open(kv).await.map(Some),
+            Some(kv) => self.transform_from_storage(kv).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn seal(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
+    async fn transform_to_storage(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
         if self.transformers.none() {
             return Ok(value);
         }
-        let sealed = self.transformers.seal(key, self.tail(key), value).await;
+        let sealed = self.transformers.transform_to_storage(key, self.tail(key), value).await;
         sealed.map_err(|why| Error::Transform { key: key.to_owned(), why })
     }
 
     /// Transforms a value for storage, and traces the step.
-    async fn sealed(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let sealed = self.seal(key, value).await;
+    async fn transform_traced(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let sealed = self.transform_to_storage(key, value).await;
         traces::step(if sealed.is_ok() { "TransformToStorage succeeded" } else { "TransformToStorage failed" });
         sealed
     }
@@ -357,7 +357,7 @@ impl Store {
         let what = if matches!(operation, Operation::Get | Operation::List) { Call::Range } else { Call::Txn };
         let span = spans::asking(what);
         let outcome = traces::within(span.as_ref(), pin!(timed(what, call))).await;
-        self.meters.asked(self.tail(key), operation, since, outcome.is_err());
+        self.meters.observe(self.tail(key), operation, since, outcome.is_err());
         outcome
     }
 
@@ -394,7 +394,7 @@ impl Store {
     pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
         let mut r = self.measured(key, Operation::Get, self.kv_of(key).get(key, None)).await?;
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
-        Ok((self.first(r.take_kvs()).await?, revision))
+        Ok((self.transform_first(r.take_kvs()).await?, revision))
     }
 
     /// Reads a key without transforming its value.
@@ -410,7 +410,7 @@ impl Store {
     }
 
     /// Fails with [`Error::Compacted`] when etcd no longer knows what was at a revision. Reads no data.
-    pub async fn remembers(&self, revision: i64) -> Result<(), Error> {
+    pub async fn check_not_compacted(&self, revision: i64) -> Result<(), Error> {
         let options = GetOptions::new().with_count_only().with_revision(revision);
         timed(Call::Range, self.kv(self.at).get(PROBE, Some(options))).await.map(drop)
     }
@@ -428,7 +428,7 @@ impl Store {
         let raw = self.raw_page(prefix, start, limit, revision).await?;
         let mut items = Vec::with_capacity(raw.items.len());
         for kv in raw.items {
-            items.push(self.open(kv).await?);
+            items.push(self.transform_from_storage(kv).await?);
         }
         Ok(Page { items, more: raw.more, count: raw.count, revision: raw.revision })
     }
@@ -468,17 +468,23 @@ impl Store {
     }
 
     /// Writes a key that must not exist. `ttl` puts it on a (shared) lease.
-    pub async fn create(&self, key: &str, value: Vec<u8>, ttl: Option<i64>) -> Result<Written, Error> {
+    pub async fn create(&self, key: &str, value: Vec<u8>, ttl: Option<i64>) -> Result<WriteResult, Error> {
         self.put_if(key, value, 0, ttl).await
     }
 
     /// Writes a key whose last write must be `revision` (0: must not exist).
-    pub async fn put_if(&self, key: &str, value: Vec<u8>, revision: i64, ttl: Option<i64>) -> Result<Written, Error> {
+    pub async fn put_if(
+        &self,
+        key: &str,
+        value: Vec<u8>,
+        revision: i64,
+        ttl: Option<i64>,
+    ) -> Result<WriteResult, Error> {
         let options = match ttl {
             Some(ttl) => Some(PutOptions::new().with_lease(self.keeper(key).leases.lease(ttl).await?)),
             None => None,
         };
-        let value = self.sealed(key, value).await?;
+        let value = self.transform_traced(key, value).await?;
         let operation = if revision == 0 { Operation::Create } else { Operation::Update };
         self.conditional(key, revision, operation, TxnOp::put(key, value, options)).await
     }
@@ -490,18 +496,24 @@ impl Store {
         value: Vec<u8>,
         revision: i64,
         lease: i64,
-    ) -> Result<Written, Error> {
+    ) -> Result<WriteResult, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
-        let value = self.sealed(key, value).await?;
+        let value = self.transform_traced(key, value).await?;
         self.conditional(key, revision, Operation::Update, TxnOp::put(key, value, options)).await
     }
 
     /// Deletes a key whose last write must be `revision`.
-    pub async fn delete_if(&self, key: &str, revision: i64) -> Result<Written, Error> {
+    pub async fn delete_if(&self, key: &str, revision: i64) -> Result<WriteResult, Error> {
         self.conditional(key, revision, Operation::Delete, TxnOp::delete(key, None::<DeleteOptions>)).await
     }
 
-    async fn conditional(&self, key: &str, revision: i64, operation: Operation, op: TxnOp) -> Result<Written, Error> {
+    async fn conditional(
+        &self,
+        key: &str,
+        revision: i64,
+        operation: Operation,
+        op: TxnOp,
+    ) -> Result<WriteResult, Error> {
         let txn = Txn::new()
             .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
             .and_then([op])
@@ -510,13 +522,13 @@ impl Store {
         let writing = pin!(self.measured(key, operation, kv.txn(txn)));
         let r = spans::writing(operation, writing).await?;
         if r.succeeded() {
-            return Ok(Written::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
+            return Ok(WriteResult::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
         }
         let there = r.op_responses().into_iter().find_map(|op| match op {
             TxnOpResponse::Get(mut g) => Some(g.take_kvs()),
             _ => None,
         });
-        Ok(Written::Lost(self.first(there.unwrap_or_default()).await?))
+        Ok(WriteResult::Lost(self.transform_first(there.unwrap_or_default()).await?))
     }
 }
 

@@ -8,15 +8,15 @@ use etcd_client::KvClient;
 use super::Etcd;
 
 /// Etcds, and connections to them in their order.
-type Near = (Arc<[Etcd]>, Vec<KvClient>);
+type ThreadClients = (Arc<[Etcd]>, Vec<KvClient>);
 
 thread_local! {
     /// This thread's connections.
-    static NEAR: RefCell<Vec<Near>> = const { RefCell::new(Vec::new()) };
+    static NEAR: RefCell<Vec<ThreadClients>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Keeps connections for this thread.
-pub(super) fn settle(etcds: &Arc<[Etcd]>, clients: Vec<KvClient>) {
+pub(super) fn set_clients(etcds: &Arc<[Etcd]>, clients: Vec<KvClient>) {
     NEAR.with_borrow_mut(|near| {
         near.retain(|(known, _)| !Arc::ptr_eq(known, etcds));
         near.push((etcds.clone(), clients));

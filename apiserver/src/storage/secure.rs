@@ -1,5 +1,5 @@
-//! Secure connections to etcd. As with etcd's own client, the authorities are read once, and the pair for every handshake:
-//! a certificate that was renewed is shown from the next connection on.
+//! Secure connections to etcd. As with etcd's own client, the authorities are read once, and the pair for every
+//! handshake: a certificate that was renewed is shown from the next connection on.
 
 use std::io;
 use std::sync::Arc;

@@ -97,9 +97,9 @@ pub(super) fn asking(call: Call) -> Option<Span> {
 
 /// Tells etcd which trace a call is part of.
 #[derive(Clone)]
-pub(super) struct Telling<S>(pub(super) S);
+pub(super) struct TraceInjector<S>(pub(super) S);
 
-impl<S: Service<Request<B>>, B> Service<Request<B>> for Telling<S> {
+impl<S: Service<Request<B>>, B> Service<Request<B>> for TraceInjector<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;

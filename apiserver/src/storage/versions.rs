@@ -17,7 +17,7 @@ pub(super) fn is(api_version: &str, group: &str, version: &str) -> bool {
 }
 
 /// The tables of the version that etcd gets, where the server keeps objects in another one that it knows.
-pub(super) fn other(row: &Resource) -> Option<&'static Message> {
+pub(super) fn stored_schema(row: &Resource) -> Option<&'static Message> {
     let (group, version) = &row.storage;
     let own = row.custom.is_some() || (*version == row.version && *group == row.group);
     if own { None } else { schema::kind(group, version, &row.storage_kind) }
@@ -26,14 +26,14 @@ pub(super) fn other(row: &Resource) -> Option<&'static Message> {
 /// An object that is kept, in the version that etcd gets.
 pub(super) fn to_stored<'o>(row: &Resource, object: &'o Value) -> Cow<'o, Value> {
     let (group, version) = &row.storage;
-    if other(row).is_none() && !conversion::is_stored_only(group, &row.kind, version) {
+    if stored_schema(row).is_none() && !conversion::is_stored_only(group, &row.kind, version) {
         return Cow::Borrowed(object);
     }
     Cow::Owned(conversion::convert(object.clone(), &row.group, &row.kind, group, version))
 }
 
 /// The bytes of an object that etcd has in another version, as it is kept. `None`: they are those.
-pub(super) fn kept(row: &Resource, envelope: &Envelope<'_>) -> Result<Option<Vec<u8>>, CodecError> {
+pub(super) fn from_stored(row: &Resource, envelope: &Envelope<'_>) -> Result<Option<Vec<u8>>, CodecError> {
     let told = &*envelope.api_version;
     if is(told, &row.group, &row.version) {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(super) fn kept(row: &Resource, envelope: &Envelope<'_>) -> Result<Option<Vec
 }
 
 /// Converts an object stored as JSON or CBOR to the version in memory.
-pub(super) fn kept_tree(row: &Resource, object: Value) -> Value {
+pub(super) fn from_stored_tree(row: &Resource, object: Value) -> Value {
     let told = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     let (group, version) = told.rsplit_once('/').unwrap_or(("", &told));
     let known = || schema::kind_of(&told, &row.kind).is_some() || conversion::is_stored_only(group, &row.kind, version);

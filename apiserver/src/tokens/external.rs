@@ -44,7 +44,7 @@ struct SignResponse {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Nothing {}
+struct Empty {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Timestamp {
@@ -81,7 +81,7 @@ struct MetadataResponse {
 }
 
 /// The keys to believe now.
-pub(super) struct Fetched {
+pub(super) struct FetchedKeys {
     /// In the signer's order.
     pub(super) keys: Vec<PublicKey>,
     /// Time of the next refresh.
@@ -155,7 +155,7 @@ impl Signer {
 
     /// Seconds a token may live, as far as the signer is concerned.
     pub(super) async fn longest_life(&self) -> Result<i64, KeyError> {
-        let answer: MetadataResponse = self.call("Metadata", Nothing {}).await?;
+        let answer: MetadataResponse = self.call("Metadata", Empty {}).await?;
         let seconds = answer.max_token_expiration_seconds;
         if seconds < SHORTEST_LIFE {
             return Err(KeyError(format!(
@@ -177,13 +177,13 @@ impl Signer {
     }
 
     /// The keys, unless they were fetched just now.
-    pub(super) async fn keys(&self, at_once: bool) -> Result<Option<Fetched>, KeyError> {
+    pub(super) async fn keys(&self, at_once: bool) -> Result<Option<FetchedKeys>, KeyError> {
         let mut fetched = self.fetched.lock().await;
         if !at_once && fetched.is_some_and(|at| at.elapsed() < AT_MOST_EVERY) {
             return Ok(None);
         }
         *fetched = Some(Instant::now());
-        let answer: KeysResponse = self.call("FetchKeys", Nothing {}).await?;
+        let answer: KeysResponse = self.call("FetchKeys", Empty {}).await?;
         if answer.data_timestamp.is_none() {
             return Err(KeyError("data timestamp is required in FetchKeys response".to_owned()));
         }
@@ -202,7 +202,7 @@ impl Signer {
             keys.push(public);
         }
         let refresh = u64::try_from(answer.refresh_hint_seconds).ok().filter(|s| *s > 0).map(Duration::from_secs);
-        Ok(Some(Fetched { keys, refresh: refresh.unwrap_or(REFRESH) }))
+        Ok(Some(FetchedKeys { keys, refresh: refresh.unwrap_or(REFRESH) }))
     }
 }
 

@@ -9,7 +9,7 @@ use shared::status::{Status, field};
 use super::claims::Kubernetes;
 use super::{Bound, Claims, ServiceAccounts, user_name};
 use crate::access::tree;
-use crate::api::{Api, Issued, Reader, TokenIssuer};
+use crate::api::{Api, IssuedToken, Reader, TokenIssuer};
 use crate::registry::meta;
 
 const GROUP: &str = "authentication.k8s.io";
@@ -52,7 +52,7 @@ impl TokenIssuer for Issuer {
         check_expiration(wanted(request))
     }
 
-    async fn issue(&self, account: &Value, request: Value) -> Result<Issued, Status> {
+    async fn issue(&self, account: &Value, request: Value) -> Result<IssuedToken, Status> {
         let now = jiff::Timestamp::now();
         self.answer(account, request, now, uuid::Uuid::new_v4().to_string()).await
     }
@@ -90,7 +90,7 @@ impl Issuer {
         mut request: Value,
         now: jiff::Timestamp,
         id: String,
-    ) -> Result<Issued, Status> {
+    ) -> Result<IssuedToken, Status> {
         let (namespace, name) = (tree::namespace(account).to_owned(), tree::name(account).to_owned());
         let config = self.accounts.config();
         let audiences = tree::strings(&request, "/spec/audiences");
@@ -137,7 +137,7 @@ impl Issuer {
         *tree::field(&mut request, &["spec", "expirationSeconds"]) = json!(seconds);
         *tree::field(&mut request, &["status"]) =
             json!({"token": token, "expirationTimestamp": time(issued + seconds)});
-        Ok(Issued { object: request, warnings, credential: format!("JTI={id}") })
+        Ok(IssuedToken { object: request, warnings, credential: format!("JTI={id}") })
     }
 
     async fn bind(

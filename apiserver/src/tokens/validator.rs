@@ -15,7 +15,7 @@ use shared::metrics::Counter;
 use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
 use crate::access::tree;
 use crate::api::{Api, Reader};
-use crate::authn::{TokenAuthenticator, jwt, same};
+use crate::authn::{TokenAuthenticator, constant_time_eq, jwt};
 use crate::authz::rbac::quoted_list;
 
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
@@ -226,7 +226,7 @@ impl Validator {
             };
             let kept = base64::engine::general_purpose::STANDARD.decode(tree::text(&stored, "/data/token"));
             if tree::has(&stored, "/metadata/deletionTimestamp")
-                || !kept.is_ok_and(|kept| same(&kept, token.as_bytes()))
+                || !kept.is_ok_and(|kept| constant_time_eq(&kept, token.as_bytes()))
             {
                 return bad("Token has been invalidated");
             }

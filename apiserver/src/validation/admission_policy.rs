@@ -11,7 +11,7 @@ use super::fields::{choice, one_of, shaped};
 use super::names::{complain, dns1035_label, dns1123_subdomain, qualified_name};
 use super::selectors::label_selector;
 use super::tree::{get, has, list, text, texts};
-use crate::expressions::{Dialect, Names, Wanted};
+use crate::expressions::{Dialect, Names, ResultType};
 
 /// Most match conditions.
 const CONDITIONS: usize = 64;
@@ -70,7 +70,7 @@ fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: 
     } else if trimmed.len() > LONGEST_VALUE_EXPRESSION {
         let why = format!("must not exceed {LONGEST_VALUE_EXPRESSION} bytes in length");
         out.push(Error::required(path, &why));
-    } else if let Err(why) = names.compile(trimmed, Wanted::TextOrNull) {
+    } else if let Err(why) = names.compile(trimmed, ResultType::TextOrNull) {
         out.push(Error::invalid(path, given, &why));
     }
 }
@@ -125,7 +125,7 @@ pub(super) fn expression(
     entry: &Value,
     field: &str,
     missing: &str,
-    (names, wanted): (&Names, Wanted),
+    (names, wanted): (&Names, ResultType),
     path: &Path,
     out: &mut Vec<Error>,
 ) {
@@ -197,7 +197,7 @@ pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Vec
         let given = text(condition, "expression").trim();
         if given.is_empty() {
             out.push(Error::required(path.child("expression"), ""));
-        } else if let Err(why) = names.compile(given, Wanted::Bool) {
+        } else if let Err(why) = names.compile(given, ResultType::Bool) {
             out.push(Error::invalid(path.child("expression"), given, &why));
         }
         let name = text(condition, "name");
@@ -223,18 +223,18 @@ pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut 
         } else if !shared::cel::is_identifier(name) {
             out.push(Error::invalid(path.child("name"), name, "name is not a valid CEL identifier"));
         }
-        expression(variable, "expression", "expression is not specified", (names, Wanted::Any), &path, out);
+        expression(variable, "expression", "expression is not specified", (names, ResultType::Any), &path, out);
         let _ = names.declare(name, text(variable, "expression"));
     }
 }
 
 fn validation(v: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
     let (message, made) = (text(v, "message"), text(v, "messageExpression"));
-    expression(v, "expression", "expression is not specified", (names, Wanted::Bool), path, out);
+    expression(v, "expression", "expression is not specified", (names, ResultType::Bool), path, out);
     if !made.is_empty() {
         if made.trim().is_empty() {
             out.push(Error::invalid(path.child("messageExpression"), made, "must be non-empty if specified"));
-        } else if let Err(why) = names.without_authorizer().compile(made, Wanted::Text) {
+        } else if let Err(why) = names.without_authorizer().compile(made, ResultType::Text) {
             out.push(Error::invalid(path.child("messageExpression"), made, &why));
         }
     }

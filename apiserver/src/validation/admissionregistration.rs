@@ -8,34 +8,34 @@ use shared::url::Url;
 
 use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_subdomain};
-use super::selectors::{is_odd, own_selector};
+use super::selectors::{is_invalid, own_selector};
 use super::tree::{get, has, int, list, text, texts};
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
 /// `ValidatingWebhookConfiguration`.
 pub(super) fn validating(object: &Value, out: &mut Vec<Error>) {
-    webhooks(object, false, Demands::ALL, out);
+    webhooks(object, false, StrictRules::ALL, out);
 }
 
 /// `MutatingWebhookConfiguration`.
 pub(super) fn mutating(object: &Value, out: &mut Vec<Error>) {
-    webhooks(object, true, Demands::ALL, out);
+    webhooks(object, true, StrictRules::ALL, out);
 }
 
 /// A changed `ValidatingWebhookConfiguration`.
 pub(super) fn validating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    webhooks(new, false, Demands::of_change(new, old), out);
+    webhooks(new, false, StrictRules::of_change(new, old), out);
 }
 
 /// A changed `MutatingWebhookConfiguration`.
 pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    webhooks(new, true, Demands::of_change(new, old), out);
+    webhooks(new, true, StrictRules::of_change(new, old), out);
 }
 
 /// Rules of v1 that v1beta1 did not have. A configuration stored without meeting one need not meet it when updated.
 #[derive(Clone, Copy)]
-struct Demands {
+struct StrictRules {
     /// Side effects that a call may have.
     effects: &'static [&'static str],
     /// A version of reviews that is sent.
@@ -51,7 +51,7 @@ const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const NO_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
 const EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
 
-impl Demands {
+impl StrictRules {
     const ALL: Self = Self { effects: NO_EFFECTS, known_versions: true, unique_names: true, conditions: true };
 
     fn of_change(new: &Value, old: &Value) -> Self {
@@ -71,12 +71,12 @@ impl Demands {
 }
 
 /// Reports whether a webhook has an invalid selector.
-pub(super) fn select_oddly(webhooks: &Value) -> bool {
+pub(super) fn have_invalid_selectors(webhooks: &Value) -> bool {
     let selectors = |hook| ["namespaceSelector", "objectSelector"].map(|key| get(hook, key));
-    webhooks.as_array().into_iter().flatten().flat_map(selectors).any(is_odd)
+    webhooks.as_array().into_iter().flatten().flat_map(selectors).any(is_invalid)
 }
 
-fn webhooks(object: &Value, mutating: bool, demands: Demands, out: &mut Vec<Error>) {
+fn webhooks(object: &Value, mutating: bool, demands: StrictRules, out: &mut Vec<Error>) {
     let mut names = BTreeSet::new();
     for (i, hook) in list(object, "webhooks").iter().enumerate() {
         let path = Path::new("webhooks").index(i);
@@ -88,7 +88,7 @@ fn webhooks(object: &Value, mutating: bool, demands: Demands, out: &mut Vec<Erro
     }
 }
 
-fn webhook(hook: &Value, mutating: bool, demands: Demands, path: &Path, out: &mut Vec<Error>) {
+fn webhook(hook: &Value, mutating: bool, demands: StrictRules, path: &Path, out: &mut Vec<Error>) {
     shaped(hook, "name", full_name, path, out);
     for (i, rule) in list(hook, "rules").iter().enumerate() {
         rule_of(rule, &path.child("rules").index(i), out);

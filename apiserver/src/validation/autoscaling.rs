@@ -5,8 +5,8 @@ use shared::status::field::{Error, Path};
 
 use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_label, path_segment};
+use super::options::{self, ValidationOption};
 use super::pod::resources::container_resource_name;
-use super::relaxed::{self, Leave};
 use super::tree::{get, has, int, list, quantity, text};
 use super::workloads::counts;
 
@@ -67,7 +67,7 @@ impl Versions {
 
 fn spec(spec: &Value, target: Versions, objects: Versions, out: &mut Vec<Error>) {
     let path = Path::new("spec");
-    let lowest = i64::from(!relaxed::allows(Leave::NoReplicas));
+    let lowest = i64::from(!options::allows(ValidationOption::MinReplicasZero));
     let least = int(spec, "minReplicas");
     let most = int(spec, "maxReplicas").unwrap_or_default();
     if let Some(least) = least.filter(|l| *l < lowest) {

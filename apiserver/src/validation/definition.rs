@@ -10,7 +10,7 @@ use super::fields::choice;
 use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{at, flag, get, list, text, texts};
-use crate::crd::leniency::{self, Leniency};
+use crate::crd::schema_options::{self, SchemaOptions};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const POLICY: &str = "https://github.com/kubernetes/enhancements/pull/1111";
@@ -73,9 +73,9 @@ impl<'o> Allowed<'o> {
         let schemas: Vec<&Value> = versions.iter().map(schema).filter(|schema| !schema.is_null()).collect();
         let structure =
             prunes_nothing(spec) && !schemas.iter().all(|schema| crate::crd::validate::is_structural(schema));
-        let lenient = Leniency { structure, ..Leniency::beside(&schemas) };
+        let options = SchemaOptions { structure, ..SchemaOptions::beside(&schemas) };
         Self {
-            before: Before { lenient, versions },
+            before: Before { options, versions },
             bundle: !is_true(old, "Established") || bundle::refused(text(client, "caBundle")).is_some(),
             no_schema: versions.iter().any(|v| schema(v).is_null()),
             reviews: !reviews.is_empty() && !knows_reviews(&reviews),
@@ -228,7 +228,7 @@ fn versions(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error
             out.push(Error::required(at, "because otherwise all fields are pruned"));
         }
     }
-    if preserves && all.iter().any(|version| leniency::has_default(schema(version))) {
+    if preserves && all.iter().any(|version| schema_options::has_default(schema(version))) {
         let message = "must be false in order to use defaults in the schema";
         out.push(Error::invalid(Path::of(&["spec", "preserveUnknownFields"]), true, message));
     }
@@ -266,9 +266,11 @@ fn knows_reviews(versions: &[&str]) -> bool {
     versions.iter().any(|v| matches!(*v, "v1" | "v1beta1"))
 }
 
-/// Unknown fields stay, and no schema asks for anything else: the only definitions whose schemas need not be structural.
+/// Unknown fields stay, and no schema asks for anything else: the only definitions whose schemas need not be
+/// structural.
 fn prunes_nothing(spec: &Value) -> bool {
-    let special = |version: &Value| leniency::has_default(schema(version)) || leniency::is_extended(schema(version));
+    let special =
+        |version: &Value| schema_options::has_default(schema(version)) || schema_options::is_extended(schema(version));
     flag(spec, "preserveUnknownFields") && !list(spec, "versions").iter().any(special)
 }
 

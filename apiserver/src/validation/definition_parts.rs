@@ -10,7 +10,7 @@ use shared::status::field::{Error, Path};
 use super::schemas_shown;
 use super::tree::{at, flag, get, has, list, text};
 use crate::crd::field_path;
-use crate::crd::leniency::Leniency;
+use crate::crd::schema_options::SchemaOptions;
 
 /// Selectable fields of a version.
 const MOST_SELECTABLE: usize = 8;
@@ -18,19 +18,19 @@ const MOST_SELECTABLE: usize = 8;
 const WARNING: usize = 256;
 
 /// A part of a version: its name there, and in upstream's internal form of the definition.
-const PARTS: [(&str, &str, Judge); 3] = [
+const PARTS: [(&str, &str, Validate); 3] = [
     ("schema", "validation", schema),
     ("subresources", "subresources", subresources),
     ("additionalPrinterColumns", "additionalPrinterColumns", columns),
 ];
 
-type Judge = fn(&Value, (bool, Leniency), &Path, &mut Vec<Error>);
+type Validate = fn(&Value, (bool, SchemaOptions), &Path, &mut Vec<Error>);
 
 /// Invalid values of versions that are allowed because the stored definition has them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Before<'o> {
     /// Leniency for schemas.
-    pub(super) lenient: Leniency,
+    pub(super) options: SchemaOptions,
     /// The versions there were.
     pub(super) versions: &'o [Value],
 }
@@ -41,10 +41,10 @@ impl Before<'_> {
     }
 
     /// Rules of a schema that stays were cheap enough once. What all versions had in common a new one has, too.
-    fn lenient(&self, version: &Value) -> Leniency {
+    fn options(&self, version: &Value) -> SchemaOptions {
         let had = if common(self.versions, "schema") { self.versions.first() } else { self.same(version) };
         let costs = had.is_some_and(|old| get(old, "schema") == get(version, "schema"));
-        Leniency { costs, ..self.lenient }
+        SchemaOptions { costs, ..self.options }
     }
 
     /// Reports whether a version exceeded the limit of selectable fields before and has the same fields now.
@@ -80,7 +80,7 @@ fn has_status(version: &Value) -> bool {
 pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
     deprecation(version, path, out);
     for (part, _, judge) in PARTS.into_iter().filter(|(part, ..)| !common(all, part)) {
-        judge(get(version, part), (has_status(version), before.lenient(version)), &path.child(part), out);
+        judge(get(version, part), (has_status(version), before.options(version)), &path.child(part), out);
     }
     if !common(all, "selectableFields") {
         let why = "may only be set when `version.schema.openAPIV3Schema` is not included";
@@ -94,8 +94,8 @@ pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Ve
     let all = list(spec, "versions");
     let Some(first) = all.first() else { return };
     for (part, name, judge) in PARTS.into_iter().filter(|(part, ..)| common(all, part)) {
-        let (status, lenient) = (all.iter().any(has_status), before.lenient(first));
-        judge(get(first, part), (status, lenient), &path.child(name), out);
+        let (status, options) = (all.iter().any(has_status), before.options(first));
+        judge(get(first, part), (status, options), &path.child(name), out);
     }
     if common(all, "selectableFields") {
         let why = "may only be set when validations.schema is included";
@@ -126,7 +126,7 @@ fn deprecation(version: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A schema says of every place what it holds.
-fn schema(holder: &Value, (status, lenient): (bool, Leniency), path: &Path, out: &mut Vec<Error>) {
+fn schema(holder: &Value, (status, options): (bool, SchemaOptions), path: &Path, out: &mut Vec<Error>) {
     let (schema, path) = (get(holder, "openAPIV3Schema"), path.child("openAPIV3Schema"));
     if schema.is_null() {
         return;
@@ -137,7 +137,7 @@ fn schema(holder: &Value, (status, lenient): (bool, Leniency), path: &Path, out:
     if flag(schema, "nullable") {
         out.push(Error::forbidden(path.child("nullable"), "nullable cannot be true at the root"));
     }
-    crate::crd::validate::schema(schema, &path, lenient, out);
+    crate::crd::validate::schema(schema, &path, options, out);
 }
 
 /// Validates the root of a schema when the status subresource is enabled: only a few keywords are allowed.
@@ -181,7 +181,7 @@ fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn columns(columns: &Value, _: (bool, Leniency), path: &Path, out: &mut Vec<Error>) {
+fn columns(columns: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut Vec<Error>) {
     const KINDS: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
     const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     for (i, column) in columns.as_array().into_iter().flatten().enumerate() {
@@ -215,7 +215,7 @@ fn simple_path(value: &str, path: &Path, out: &mut Vec<Error>) -> bool {
     value.starts_with('.')
 }
 
-fn subresources(subresources: &Value, _: (bool, Leniency), path: &Path, out: &mut Vec<Error>) {
+fn subresources(subresources: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut Vec<Error>) {
     let scale = get(subresources, "scale");
     if !scale.is_object() {
         return;

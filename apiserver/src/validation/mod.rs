@@ -32,6 +32,7 @@ mod networking;
 mod node;
 mod node_config;
 mod old_annotations;
+mod options;
 mod pem;
 mod pod;
 mod pod_certificate;
@@ -40,7 +41,6 @@ mod possession;
 mod privileged;
 mod quota;
 mod rbac;
-mod relaxed;
 mod scheduling;
 mod schemas_shown;
 mod selectors;
@@ -70,10 +70,10 @@ pub use devices::admin::{admin_access, may_administer};
 use names::NameRule;
 pub(crate) use names::is_semver;
 pub(crate) use networking::domain_path;
+pub use options::{PODS, ValidationOptions};
 pub(crate) use pod::annotations as pod_annotations;
 pub use pod::qos_class;
 pub use privileged::privileged;
-pub use relaxed::{PODS, Relaxed};
 pub use shown::in_order;
 pub(crate) use storage::csi::counts_stay;
 pub(crate) use tree::{flag, list};
@@ -89,58 +89,59 @@ struct Rules {
     name: NameRule,
     create: Create,
     /// Steps for a new object.
-    created: &'static [Step],
+    created: &'static [Phase],
     update: Update,
     /// Steps for an updated object.
-    changed: &'static [Step],
+    changed: &'static [Phase],
     status: Update,
     /// Steps for an update of the status subresource.
-    status_changed: &'static [Step],
+    status_changed: &'static [Phase],
 }
 
 /// A part of the judgement of an object. Upstream's kinds differ in what they look at, how often and in which
 /// order, and clients see it: causes are told as often as they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Phase {
     /// Metadata as of a new object.
-    Metadata,
+    ObjectMeta,
     /// Metadata, beside what it was.
-    Changed,
+    ObjectMetaUpdate,
     /// The rules for new objects.
-    Rules,
+    Spec,
     /// The rules for updates: immutable fields.
-    Stays,
+    Immutable,
     /// No further if something was wrong so far.
-    Sound,
+    StopOnError,
 }
 
-use Step::{Changed, Metadata, Rules as Anew, Sound, Stays};
+use Phase::{Immutable, ObjectMeta, ObjectMetaUpdate, Spec, StopOnError};
 
 /// The whole object as if it were new, and what may not change.
-const WHOLE: &[Step] = &[Metadata, Anew, Changed, Stays];
+const CREATE_AND_UPDATE: &[Phase] = &[ObjectMeta, Spec, ObjectMetaUpdate, Immutable];
 /// Steps of kinds whose spec is validated twice on update.
-const TWICE: &[Step] = &[Metadata, Anew, Changed, Anew, Stays];
+const SPEC_TWICE: &[Phase] = &[ObjectMeta, Spec, ObjectMetaUpdate, Spec, Immutable];
 /// Steps of kinds whose update validation includes the whole of create validation.
-const WITHIN: &[Step] = &[Changed, Metadata, Anew, Stays];
+const CREATE_WITHIN_UPDATE: &[Phase] = &[ObjectMetaUpdate, ObjectMeta, Spec, Immutable];
 /// Steps of kinds that check immutable fields first, and then validate like a new object.
-const STAYS_FIRST: &[Step] = &[Changed, Stays, Metadata, Anew];
-const SPEC: &[Step] = &[Changed, Anew, Stays];
+const IMMUTABLE_FIRST: &[Phase] = &[ObjectMetaUpdate, Immutable, ObjectMeta, Spec];
+const META_AND_SPEC: &[Phase] = &[ObjectMetaUpdate, Spec, Immutable];
 /// All of it twice, as roles of the whole cluster and their bindings are judged.
-const CLUSTER_ROLES: &[Step] = &[Metadata, Anew, Metadata, Anew, Changed, Stays];
+const CLUSTER_ROLES: &[Phase] = &[ObjectMeta, Spec, ObjectMeta, Spec, ObjectMetaUpdate, Immutable];
 
 /// The drivers of a node as if they were new, twice; its metadata is never compared.
-const NODES_OF_CSI: &[Step] = &[Metadata, Anew, Metadata, Anew, Stays];
+const CSI_NODES: &[Phase] = &[ObjectMeta, Spec, ObjectMeta, Spec, Immutable];
 /// Requests for certificates, through each of their ways in.
-const REQUESTS: &[Step] = &[Metadata, Stays, Changed];
+const CERTIFICATE_REQUESTS: &[Phase] = &[ObjectMeta, Immutable, ObjectMetaUpdate];
 
 fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
 
 /// Metadata that only the general rules look at, which come last and only for what is right otherwise.
-const METADATA_LAST: &[Step] = &[Anew, Sound, Metadata];
+const META_LAST: &[Phase] = &[Spec, StopOnError, ObjectMeta];
 
 /// A kind's rules for new objects, which changed ones have to keep as well.
 const fn rules(group: &'static str, plural: &'static str, create: Create) -> Rules {
-    let (created, changed, status_changed) = (&[Metadata, Anew], &[Changed, Stays, Anew], &[Changed, Stays]);
+    let (created, changed, status_changed) =
+        (&[ObjectMeta, Spec], &[ObjectMetaUpdate, Immutable, Spec], &[ObjectMetaUpdate, Immutable]);
     let (name, update, status) = (NameRule::Subdomain, nothing, nothing);
     Rules { group, plural, name, create, created, update, changed, status, status_changed }
 }
@@ -152,7 +153,7 @@ impl Rules {
     }
 
     /// Replaces the steps for a new object.
-    const fn created(mut self, steps: &'static [Step]) -> Self {
+    const fn created(mut self, steps: &'static [Phase]) -> Self {
         self.created = steps;
         self
     }
@@ -165,11 +166,11 @@ impl Rules {
 
     /// Sets the update rules where the rest of an updated object is not validated again.
     const fn update_only(self, update: Update) -> Self {
-        self.update(update).changed(&[Changed, Stays])
+        self.update(update).changed(&[ObjectMetaUpdate, Immutable])
     }
 
     /// Replaces the steps for an updated object.
-    const fn changed(mut self, steps: &'static [Step]) -> Self {
+    const fn changed(mut self, steps: &'static [Phase]) -> Self {
         self.changed = steps;
         self
     }
@@ -180,7 +181,7 @@ impl Rules {
     }
 
     /// Replaces the steps for an update of the status.
-    const fn status_changed(mut self, steps: &'static [Step]) -> Self {
+    const fn status_changed(mut self, steps: &'static [Phase]) -> Self {
         self.status_changed = steps;
         self
     }
@@ -202,108 +203,130 @@ const COORDINATION: &str = "coordination.k8s.io";
 static RULES: &[Rules] = &[
     rules("", "pods", pod::create)
         .update(pod::update::update)
-        .changed(&[Changed, Metadata, Stays])
+        .changed(&[ObjectMetaUpdate, ObjectMeta, Immutable])
         .status(pod::status::update),
     rules("", "podtemplates", pod::template_object),
     rules("", "replicationcontrollers", workloads::replication_controller)
         .named(WholeSubdomain)
         .update(workloads::convertible)
-        .changed(TWICE)
+        .changed(SPEC_TWICE)
         .status(workloads::status::replicas),
     rules("", "services", service::create).named(Service).update(service::update).status(service::status),
-    rules("", "endpoints", discovery::endpoints)
-        .update(discovery::endpoints_update)
-        .changed(&[Changed, Metadata, Stays]),
-    rules("", "nodes", node::create).update(node::update).changed(WHOLE).status(node::update),
-    rules("", "namespaces", core::namespace).named(Label).changed(WHOLE).status(core::namespace_status),
-    rules("", "configmaps", config::config_map).update(config::config_map_update).changed(STAYS_FIRST),
-    rules("", "secrets", config::secret).update(config::secret_update).changed(STAYS_FIRST),
-    rules("", "serviceaccounts", core::any).changed(&[Changed, Metadata]),
+    rules("", "endpoints", discovery::endpoints).update(discovery::endpoints_update).changed(&[
+        ObjectMetaUpdate,
+        ObjectMeta,
+        Immutable,
+    ]),
+    rules("", "nodes", node::create).update(node::update).changed(CREATE_AND_UPDATE).status(node::update),
+    rules("", "namespaces", core::namespace).named(Label).changed(CREATE_AND_UPDATE).status(core::namespace_status),
+    rules("", "configmaps", config::config_map).update(config::config_map_update).changed(IMMUTABLE_FIRST),
+    rules("", "secrets", config::secret).update(config::secret_update).changed(IMMUTABLE_FIRST),
+    rules("", "serviceaccounts", core::any).changed(&[ObjectMetaUpdate, ObjectMeta]),
     rules("", "persistentvolumes", volume::persistent::new_volume)
         .update(volume::persistent::volume_update)
-        .changed(&[Metadata, Anew, Metadata, Stays]),
+        .changed(&[ObjectMeta, Spec, ObjectMeta, Immutable]),
     rules("", "persistentvolumeclaims", volume::claim::claim)
         .update(volume::claim::update)
-        .changed(WITHIN)
+        .changed(CREATE_WITHIN_UPDATE)
         .status(volume::claim::status),
-    rules("", "resourcequotas", quota::quota).update(quota::quota_update).changed(SPEC).status(quota::quota_status),
-    rules("", "limitranges", quota::limit_range).changed(&[Metadata, Anew]),
-    rules("", "events", events::create).named(PathSegment).created(METADATA_LAST).changed(&[Anew]),
-    rules("events.k8s.io", "events", events::create_new).created(&[Anew, Metadata]).update_only(events::update_new),
+    rules("", "resourcequotas", quota::quota)
+        .update(quota::quota_update)
+        .changed(META_AND_SPEC)
+        .status(quota::quota_status),
+    rules("", "limitranges", quota::limit_range).changed(&[ObjectMeta, Spec]),
+    rules("", "events", events::create).named(PathSegment).created(META_LAST).changed(&[Spec]),
+    rules("events.k8s.io", "events", events::create_new).created(&[Spec, ObjectMeta]).update_only(events::update_new),
     rules(APPS, "replicasets", workloads::replica_set)
         .update(workloads::selector_stays)
-        .changed(SPEC)
+        .changed(META_AND_SPEC)
         .status(workloads::status::replicas),
     rules(APPS, "deployments", workloads::deployment)
         .update(workloads::selector_stays)
-        .changed(SPEC)
+        .changed(META_AND_SPEC)
         .status(workloads::status::deployment),
     rules(APPS, "daemonsets", workloads::daemon_set)
         .update(workloads::selector_stays)
-        .changed(SPEC)
+        .changed(META_AND_SPEC)
         .status(workloads::status::daemon_set),
     rules(APPS, "statefulsets", workloads::stateful::create)
         .named(Label)
         .update_only(workloads::stateful::update)
         .status(workloads::status::stateful_set)
-        .status_changed(&[Stays, Changed]),
-    rules(APPS, "controllerrevisions", workloads::revision).update(workloads::revision_update).changed(WITHIN),
-    rules("batch", "jobs", batch::job).update(batch::job_update).changed(WHOLE).status(batch::status::update),
+        .status_changed(&[Immutable, ObjectMetaUpdate]),
+    rules(APPS, "controllerrevisions", workloads::revision)
+        .update(workloads::revision_update)
+        .changed(CREATE_WITHIN_UPDATE),
+    rules("batch", "jobs", batch::job)
+        .update(batch::job_update)
+        .changed(CREATE_AND_UPDATE)
+        .status(batch::status::update),
     rules("batch", "cronjobs", batch::cron_job).update_only(batch::cron_job_update),
     rules("discovery.k8s.io", "endpointslices", discovery::slice)
         .update(discovery::slice_update)
-        .changed(&[Metadata, Anew, Stays]),
+        .changed(&[ObjectMeta, Spec, Immutable]),
     rules(COORDINATION, "leases", coordination::lease),
     rules(COORDINATION, "leasecandidates", coordination::candidate)
         .named(ConfigKey)
         .update(coordination::candidate_update)
-        .changed(SPEC),
+        .changed(META_AND_SPEC),
     rules("policy", "poddisruptionbudgets", policy::budget)
         .named(PathSegment)
-        .created(METADATA_LAST)
-        .changed(&[Anew])
+        .created(META_LAST)
+        .changed(&[Spec])
         .status(policy::status)
-        .status_changed(&[Stays]),
+        .status_changed(&[Immutable]),
     rules("autoscaling", "horizontalpodautoscalers", autoscaling::autoscaler)
         .update_only(autoscaling::autoscaler_update)
         .status(autoscaling::status),
     rules("scheduling.k8s.io", "priorityclasses", scheduling::class).update_only(scheduling::class_update),
-    rules("scheduling.k8s.io", "workloads", scheduling::workload).update(scheduling::workload_update).changed(SPEC),
+    rules("scheduling.k8s.io", "workloads", scheduling::workload)
+        .update(scheduling::workload_update)
+        .changed(META_AND_SPEC),
     rules("storagemigration.k8s.io", "storageversionmigrations", storage_migration::migration)
         .update(storage_migration::migration_update)
-        .changed(WHOLE)
+        .changed(CREATE_AND_UPDATE)
         .status(storage_migration::migration_status),
-    rules("node.k8s.io", "runtimeclasses", node::runtime_class).update(node::runtime_class_update).changed(WHOLE),
-    rules(STORAGE, "storageclasses", storage::class).update(storage::class_update).changed(WHOLE),
+    rules("node.k8s.io", "runtimeclasses", node::runtime_class)
+        .update(node::runtime_class_update)
+        .changed(CREATE_AND_UPDATE),
+    rules(STORAGE, "storageclasses", storage::class).update(storage::class_update).changed(CREATE_AND_UPDATE),
     rules(STORAGE, "volumeattributesclasses", storage::attributes_class)
         .update(storage::attributes_class_update)
-        .changed(STAYS_FIRST),
+        .changed(IMMUTABLE_FIRST),
     rules(STORAGE, "volumeattachments", storage::new_attachment)
         .update(storage::attachment_update)
-        .changed(&[Metadata, Stays])
+        .changed(&[ObjectMeta, Immutable])
         .status(storage::attachment_update)
-        .status_changed(&[Metadata, Stays]),
-    rules(STORAGE, "csidrivers", storage::csi::driver).update(storage::csi::driver_update).changed(SPEC),
-    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update).changed(NODES_OF_CSI),
-    rules(STORAGE, "csistoragecapacities", storage::csi::capacity).update(storage::csi::capacity_update).changed(WHOLE),
+        .status_changed(&[ObjectMeta, Immutable]),
+    rules(STORAGE, "csidrivers", storage::csi::driver).update(storage::csi::driver_update).changed(META_AND_SPEC),
+    rules(STORAGE, "csinodes", storage::csi::node).update(storage::csi::node_update).changed(CSI_NODES),
+    rules(STORAGE, "csistoragecapacities", storage::csi::capacity)
+        .update(storage::csi::capacity_update)
+        .changed(CREATE_AND_UPDATE),
     rules(NETWORKING, "ingresses", networking::new_ingress)
         .update(networking::ingress_update)
-        .changed(&[Changed, Metadata, Stays])
+        .changed(&[ObjectMetaUpdate, ObjectMeta, Immutable])
         .status(networking::ingress_status),
-    rules(NETWORKING, "ingressclasses", networking::ingress_class)
-        .update(networking::ingress_class_update)
-        .changed(&[Changed, Stays, Metadata, Anew]),
-    rules(NETWORKING, "networkpolicies", networking::policy::policy).changed(TWICE),
+    rules(NETWORKING, "ingressclasses", networking::ingress_class).update(networking::ingress_class_update).changed(&[
+        ObjectMetaUpdate,
+        Immutable,
+        ObjectMeta,
+        Spec,
+    ]),
+    rules(NETWORKING, "networkpolicies", networking::policy::policy).changed(SPEC_TWICE),
     rules(NETWORKING, "ipaddresses", networking::addresses::address)
         .named(Address)
         .update(networking::addresses::address_update)
-        .changed(WHOLE),
+        .changed(CREATE_AND_UPDATE),
     rules(NETWORKING, "servicecidrs", networking::addresses::ranges)
         .update(networking::addresses::ranges_update)
-        .changed(WHOLE),
-    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(WHOLE),
+        .changed(CREATE_AND_UPDATE),
+    rules(RBAC, "roles", rbac::role).named(PathSegment).changed(CREATE_AND_UPDATE),
     rules(RBAC, "clusterroles", rbac::cluster_role).named(PathSegment).changed(CLUSTER_ROLES),
-    rules(RBAC, "rolebindings", rbac::role_binding).named(PathSegment).update(rbac::reference_stays).changed(WHOLE),
+    rules(RBAC, "rolebindings", rbac::role_binding)
+        .named(PathSegment)
+        .update(rbac::reference_stays)
+        .changed(CREATE_AND_UPDATE),
     rules(RBAC, "clusterrolebindings", rbac::cluster_role_binding)
         .named(PathSegment)
         .update(rbac::reference_stays)
@@ -311,61 +334,62 @@ static RULES: &[Rules] = &[
     rules(CERTIFICATES, "clustertrustbundles", trust_bundle::bundle)
         .named(PathSegment)
         .update(trust_bundle::bundle_update)
-        .changed(&[Metadata, Changed, Stays]),
+        .changed(&[ObjectMeta, ObjectMetaUpdate, Immutable]),
     rules(CERTIFICATES, "podcertificaterequests", pod_certificate::request)
         .update_only(pod_certificate::request_update)
         .status(issuance::status),
     rules(CERTIFICATES, "certificatesigningrequests", certificates::request)
         .named(PathSegment)
         .update(certificates::request_update)
-        .changed(REQUESTS)
+        .changed(CERTIFICATE_REQUESTS)
         .status(certificates::request_status)
-        .status_changed(REQUESTS),
+        .status_changed(CERTIFICATE_REQUESTS),
     rules(WEBHOOKS, "validatingwebhookconfigurations", admissionregistration::validating)
         .update(admissionregistration::validating_update)
-        .changed(&[Metadata, Stays]),
+        .changed(&[ObjectMeta, Immutable]),
     rules(WEBHOOKS, "mutatingwebhookconfigurations", admissionregistration::mutating)
         .update(admissionregistration::mutating_update)
-        .changed(&[Metadata, Stays]),
+        .changed(&[ObjectMeta, Immutable]),
     rules(WEBHOOKS, "mutatingadmissionpolicies", mutating_policy::policy)
         .update(mutating_policy::policy_update)
-        .changed(&[Metadata, Stays]),
-    rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding).changed(&[Metadata, Anew]),
+        .changed(&[ObjectMeta, Immutable]),
+    rules(WEBHOOKS, "mutatingadmissionpolicybindings", mutating_policy::binding).changed(&[ObjectMeta, Spec]),
     rules(WEBHOOKS, "validatingadmissionpolicies", admission_policy::policy)
         .update(admission_policy::policy_update)
-        .changed(&[Metadata, Stays])
+        .changed(&[ObjectMeta, Immutable])
         .status(admission_policy::status)
-        .status_changed(&[Stays]),
-    rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding).changed(&[Metadata, Anew]),
+        .status_changed(&[Immutable]),
+    rules(WEBHOOKS, "validatingadmissionpolicybindings", admission_policy::binding).changed(&[ObjectMeta, Spec]),
     rules(FLOW, "flowschemas", flowcontrol::schema)
-        .changed(&[Metadata, Anew])
+        .changed(&[ObjectMeta, Spec])
         .status(flowcontrol::status)
-        .status_changed(&[Stays]),
+        .status_changed(&[Immutable]),
     rules(FLOW, "prioritylevelconfigurations", flowcontrol::level)
-        .changed(&[Metadata, Anew])
+        .changed(&[ObjectMeta, Spec])
         .status(flowcontrol::status)
-        .status_changed(&[Stays]),
+        .status_changed(&[Immutable]),
     rules("apiextensions.k8s.io", "customresourcedefinitions", definition::definition)
         .update_only(definition::definition_update)
         .status(definition::definition_status),
     rules("apiregistration.k8s.io", "apiservices", api_service::service)
         .named(PathSegment)
-        .changed(WITHIN)
+        .changed(CREATE_WITHIN_UPDATE)
         .status(api_service::status),
     rules("internal.apiserver.k8s.io", "storageversions", storage_version::check)
         .named(StorageVersion)
         .changed(&[])
         .status(storage_version::status)
-        .status_changed(&[Stays]),
-    rules(DEVICES, "deviceclasses", devices::class)
-        .named(WholeSubdomain)
-        .update(devices::class_update)
-        .changed(&[Metadata, Changed, Stays]),
+        .status_changed(&[Immutable]),
+    rules(DEVICES, "deviceclasses", devices::class).named(WholeSubdomain).update(devices::class_update).changed(&[
+        ObjectMeta,
+        ObjectMetaUpdate,
+        Immutable,
+    ]),
     rules(DEVICES, "resourceclaims", devices::claim)
         .update(devices::spec_stays)
-        .changed(&[Metadata, Changed, Stays])
+        .changed(&[ObjectMeta, ObjectMetaUpdate, Immutable])
         .status(devices::status::update),
-    rules(DEVICES, "resourceclaimtemplates", devices::template).update(devices::spec_stays).changed(WHOLE),
+    rules(DEVICES, "resourceclaimtemplates", devices::template).update(devices::spec_stays).changed(CREATE_AND_UPDATE),
     rules(DEVICES, "devicetaintrules", devices::taint_rule::rule)
         .update_only(devices::taint_rule::update)
         .status(devices::taint_rule::status),
@@ -391,7 +415,7 @@ fn metadata() -> Path {
 pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = Vec::new();
-    if let Some(served) = crd::served(row) {
+    if let Some(served) = crd::version_of(row) {
         meta::create(object, rules.name, row, &metadata(), &mut out);
         return crd::objects::create(row, served, object, out);
     }
@@ -400,15 +424,15 @@ pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec
 }
 
 /// The steps of a judgement, of a new object beside itself.
-fn steps(steps: &[Step], rules: &Rules, row: &Resource, (new, old): (&Value, &Value), out: &mut Vec<Error>) {
+fn steps(steps: &[Phase], rules: &Rules, row: &Resource, (new, old): (&Value, &Value), out: &mut Vec<Error>) {
     for step in steps {
         match step {
-            Metadata => meta::create(new, rules.name, row, &metadata(), out),
-            Changed => changed_metadata(row, new, old, out),
-            Anew => (rules.create)(new, out),
-            Stays => (rules.update)(new, old, out),
-            Sound if out.is_empty() => {}
-            Sound => return,
+            ObjectMeta => meta::create(new, rules.name, row, &metadata(), out),
+            ObjectMetaUpdate => changed_metadata(row, new, old, out),
+            Spec => (rules.create)(new, out),
+            Immutable => (rules.update)(new, old, out),
+            StopOnError if out.is_empty() => {}
+            StopOnError => return,
         }
     }
 }
@@ -416,7 +440,7 @@ fn steps(steps: &[Step], rules: &Rules, row: &Resource, (new, old): (&Value, &Va
 /// The metadata of a Scale, which is judged like that of a new object; nobody judges that of custom objects.
 pub fn scale_metadata(row: &Resource, scale: &Value) -> Vec<Error> {
     let mut out = Vec::new();
-    if crd::served(row).is_none() {
+    if crd::version_of(row).is_none() {
         meta::create(scale, NameRule::Subdomain, row, &metadata(), &mut out);
     }
     out
@@ -462,7 +486,7 @@ fn generic(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
 }
 
 /// A changed custom object: its metadata is judged once more beside what it was.
-fn custom(row: &Resource, served: &crd::Served, subresource: &str, (new, old): (&Value, &Value)) -> Vec<Error> {
+fn custom(row: &Resource, served: &crd::CrdVersion, subresource: &str, (new, old): (&Value, &Value)) -> Vec<Error> {
     let mut beside = Vec::new();
     meta::update(new, old, &metadata(), &mut beside);
     crd::objects::update(row, served, subresource, (new, old), &beside)
@@ -472,7 +496,7 @@ fn custom(row: &Resource, served: &crd::Served, subresource: &str, (new, old): (
 pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = generic(row, new, old);
-    if let Some(served) = crd::served(row) {
+    if let Some(served) = crd::version_of(row) {
         out.extend(custom(row, served, "", (new, old)));
         return out;
     }
@@ -483,17 +507,17 @@ pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Val
 /// An object changed through a subresource: `status`, `ephemeralcontainers`, `resize`, `finalize`, `approval`.
 pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
     let mut out = generic(row, new, old);
-    if let Some(served) = crd::served(row) {
+    if let Some(served) = crd::version_of(row) {
         out.extend(custom(row, served, subresource, (new, old)));
         return out;
     }
     let rules = rules_of(row).unwrap_or(&GENERIC);
-    let (through, update): (&[Step], Update) = match subresource {
+    let (through, update): (&[Phase], Update) = match subresource {
         // Here a pod is judged as a whole, as it is when it changes itself.
-        "ephemeralcontainers" => (&[Changed, Metadata, Stays], pod::update::ephemeral),
-        "resize" => (&[Changed, Metadata, Stays], pod::resize::resize),
-        "finalize" => (&[Changed, Stays], core::finalizers),
-        "approval" => (REQUESTS, certificates::request_approval),
+        "ephemeralcontainers" => (&[ObjectMetaUpdate, ObjectMeta, Immutable], pod::update::ephemeral),
+        "resize" => (&[ObjectMetaUpdate, ObjectMeta, Immutable], pod::resize::resize),
+        "finalize" => (&[ObjectMetaUpdate, Immutable], core::finalizers),
+        "approval" => (CERTIFICATE_REQUESTS, certificates::request_approval),
         _ => (rules.status_changed, rules.status),
     };
     steps(through, &Rules { update, ..*rules }, row, (new, old), &mut out);
@@ -502,5 +526,5 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
 
 /// Returns the warnings for an object that is accepted, new or updated from `old` through a subresource.
 pub fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
-    warnings::of(row, subresource, object, old)
+    warnings::warnings_for(row, subresource, object, old)
 }

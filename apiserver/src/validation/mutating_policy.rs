@@ -6,7 +6,7 @@ use shared::status::field::{Error, Path};
 use super::admission_policy::{any_binding, constraints, expressions};
 use super::fields::choice;
 use super::tree::{get, has, list, text, texts};
-use crate::expressions::{Names, Wanted};
+use crate::expressions::{Names, ResultType};
 
 /// Operations that mutating policies may match: a deleted object cannot be mutated.
 const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
@@ -56,8 +56,8 @@ fn operations(spec: &Value, field: &str, out: &mut Vec<Error>) {
 fn mutation(mutation: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
     let (kind, own, other, wanted) = match text(mutation, "patchType") {
         "" => return out.push(Error::required(path.child("patchType"), "")),
-        kind @ "ApplyConfiguration" => (kind, "applyConfiguration", "jsonPatch", Wanted::Object),
-        kind @ "JSONPatch" => (kind, "jsonPatch", "applyConfiguration", Wanted::Patches),
+        kind @ "ApplyConfiguration" => (kind, "applyConfiguration", "jsonPatch", ResultType::Object),
+        kind @ "JSONPatch" => (kind, "jsonPatch", "applyConfiguration", ResultType::Patches),
         kind => {
             let known = ["ApplyConfiguration", "JSONPatch"];
             return out.push(Error::not_supported(path.child("patchType"), kind, &known));

@@ -10,7 +10,7 @@ pub(super) use proto::selector::format::{
 use shared::address;
 use shared::status::field::{Error, Path};
 
-use super::relaxed::{self, Leave};
+use super::options::{self, ValidationOption};
 
 /// Rule for names of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,11 @@ fn storage_version(name: &str) -> Vec<String> {
 
 /// The name of a service.
 pub(super) fn service(name: &str) -> Vec<String> {
-    if relaxed::allows(Leave::ServiceNames) { dns1123_label(name) } else { dns1035_label(name) }
+    if options::allows(ValidationOption::RelaxedServiceNameValidation) {
+        dns1123_label(name)
+    } else {
+        dns1035_label(name)
+    }
 }
 
 /// Something that can stand in a URL path.

@@ -8,7 +8,7 @@ use shared::status::field::{Error, Path};
 use super::certificates::signer_name;
 use super::meta::immutable;
 use super::names::{complain, dns1123_subdomain, qualified_name};
-use super::possession::{Unfit, proven};
+use super::possession::{KeyError, proven};
 use super::tree::{entries, get, int, text};
 
 const MAX_UID: usize = 128;
@@ -110,20 +110,20 @@ fn possession(spec: &Value, path: &Path) -> Result<(), Error> {
     let (key, proof) = (bytes("pkixPublicKey", MAX_KEY)?, bytes("proofOfPossession", MAX_PROOF)?);
     let path_of_key = path.child("pkixPublicKey");
     proven(&key, text(spec, "podUID").as_bytes(), &proof).map_err(|unfit| match unfit {
-        Unfit::NoKey => no_key(text(spec, "pkixPublicKey")),
-        Unfit::Type => {
+        KeyError::NoKey => no_key(text(spec, "pkixPublicKey")),
+        KeyError::Type => {
             let why = "unknown public key type; supported types are Ed25519, ECDSA, and RSA";
             Error::invalid(path_of_key, text(spec, "pkixPublicKey"), why)
         }
-        Unfit::Curve(name) => {
+        KeyError::Curve(name) => {
             let why = "elliptic public keys must use curve P256 or P384";
             Error::invalid(path_of_key, format!("curve {name}"), why)
         }
-        Unfit::Modulus(bits) => {
+        KeyError::Modulus(bits) => {
             let why = "RSA keys must have modulus size 3072 or 4096";
             Error::invalid(path_of_key, format!("{bits}-bit modulus"), why)
         }
-        Unfit::Unproven => {
+        KeyError::Unproven => {
             Error::unfit(path.child("proofOfPossession"), "could not verify proof-of-possession signature")
         }
     })

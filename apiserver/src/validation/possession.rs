@@ -13,7 +13,7 @@ const MODULI: [usize; 2] = [3072, 4096];
 
 /// Reasons to refuse a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unfit {
+pub(super) enum KeyError {
     /// The bytes are not a public key.
     NoKey,
     /// The key cannot sign, or only with an unsupported algorithm.
@@ -27,16 +27,16 @@ pub(super) enum Unfit {
 }
 
 /// A key as certificates and their requests have it.
-pub(super) fn key(der: &[u8]) -> Result<SubjectPublicKeyInfo<'_>, Unfit> {
-    let Ok(([], key)) = SubjectPublicKeyInfo::from_der(der) else { return Err(Unfit::NoKey) };
+pub(super) fn key(der: &[u8]) -> Result<SubjectPublicKeyInfo<'_>, KeyError> {
+    let Ok(([], key)) = SubjectPublicKeyInfo::from_der(der) else { return Err(KeyError::NoKey) };
     let point = &*key.subject_public_key.data;
     match (&*key.algorithm.algorithm.to_id_string(), &*curve(&key)) {
         ("1.2.840.113549.1.1.1", _) if modulus(&key).is_some() => Ok(key),
         ("1.2.840.10045.2.1", curve) if is_point(curve, point) => Ok(key),
         ("1.3.101.112", _) if point.len() == 32 => Ok(key),
         // X25519 and DSA.
-        ("1.3.101.110" | "1.2.840.10040.4.1", _) => Err(Unfit::Type),
-        _ => Err(Unfit::NoKey),
+        ("1.3.101.110" | "1.2.840.10040.4.1", _) => Err(KeyError::Type),
+        _ => Err(KeyError::NoKey),
     }
 }
 
@@ -47,22 +47,22 @@ pub(super) fn same(a: &SubjectPublicKeyInfo<'_>, b: &SubjectPublicKeyInfo<'_>) -
 }
 
 /// Checks a key, and that a text was signed with it.
-pub(super) fn proven(der: &[u8], text: &[u8], signature: &[u8]) -> Result<(), Unfit> {
+pub(super) fn proven(der: &[u8], text: &[u8], signature: &[u8]) -> Result<(), KeyError> {
     let key = key(der)?;
     let digest = Sha256::digest(text);
     let fits = match (modulus(&key), &*curve(&key)) {
         (Some((n, e)), _) => {
             let bits = n.bits().div_ceil(8) * 8;
             if !MODULI.contains(&bits) {
-                return Err(Unfit::Modulus(bits));
+                return Err(KeyError::Modulus(bits));
             }
             pss(&n, &e, &digest, signature)
         }
-        (_, P224) => return Err(Unfit::Curve("P-224")),
+        (_, P224) => return Err(KeyError::Curve("P-224")),
         (_, "") => ed25519(&key, text, signature).is_some(),
         _ => ecdsa(&key, digest.to_vec(), signature) == Ok(true),
     };
-    if fits { Ok(()) } else { Err(Unfit::Unproven) }
+    if fits { Ok(()) } else { Err(KeyError::Unproven) }
 }
 
 const P224: &str = "1.3.132.0.33";
@@ -133,9 +133,9 @@ mod tests {
             let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
             let (der, signature) = (pair.subject_public_key_info(), pair.sign(UID).expect("signed"));
             assert_eq!(proven(&der, UID, &signature), Ok(()), "{algorithm:?}");
-            assert_eq!(proven(&der, b"another", &signature), Err(Unfit::Unproven));
-            assert_eq!(proven(&[&der[..], &[0]].concat(), UID, &signature), Err(Unfit::NoKey));
-            assert_eq!(proven(&der[..der.len() - 1], UID, &signature), Err(Unfit::NoKey));
+            assert_eq!(proven(&der, b"another", &signature), Err(KeyError::Unproven));
+            assert_eq!(proven(&[&der[..], &[0]].concat(), UID, &signature), Err(KeyError::NoKey));
+            assert_eq!(proven(&der[..der.len() - 1], UID, &signature), Err(KeyError::NoKey));
         }
     }
 
@@ -151,21 +151,21 @@ mod tests {
             let scheme = rsa::Pss::new_with_salt::<Sha256>(salt);
             let signature = private.sign_with_rng(&mut random, scheme, &digest).expect("signed");
             assert_eq!(proven(der.as_bytes(), UID, &signature), Ok(()), "{salt}");
-            assert_eq!(proven(der.as_bytes(), b"another", &signature), Err(Unfit::Unproven), "{salt}");
+            assert_eq!(proven(der.as_bytes(), b"another", &signature), Err(KeyError::Unproven), "{salt}");
         }
         let weak = rsa::RsaPrivateKey::new(&mut random, 1024).expect("a key").to_public_key();
         let der = weak.to_public_key_der().expect("DER");
-        assert_eq!(proven(der.as_bytes(), UID, &[]), Err(Unfit::Modulus(1024)));
+        assert_eq!(proven(der.as_bytes(), UID, &[]), Err(KeyError::Modulus(1024)));
     }
 
     #[test]
     fn other_keys_are_told_apart() {
         let x25519 = [&[0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x6e, 3, 0x21, 0][..], &[7; 32]].concat();
-        assert_eq!(proven(&x25519, UID, &[]), Err(Unfit::Type));
+        assert_eq!(proven(&x25519, UID, &[]), Err(KeyError::Type));
         let request = include_str!("tests/requests/p224.pem");
         let der = x509_parser::pem::parse_x509_pem(request.as_bytes()).expect("PEM").1.contents;
         let (_, request) = x509_parser::prelude::X509CertificationRequest::from_der(&der).expect("a request");
         let key = request.certification_request_info.subject_pki.raw;
-        assert_eq!(proven(key, UID, &[]), Err(Unfit::Curve("P-224")));
+        assert_eq!(proven(key, UID, &[]), Err(KeyError::Curve("P-224")));
     }
 }

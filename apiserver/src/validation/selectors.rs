@@ -6,7 +6,7 @@ use shared::status::field::{Error, Path};
 
 use super::meta::labels;
 use super::names::{complain, label_key, label_value};
-use super::relaxed::{self, Leave};
+use super::options::{self, ValidationOption};
 use super::tree::{get, has_entries, list, text, texts};
 
 const IN_WANTS_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
@@ -19,11 +19,11 @@ pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>
 
 /// The one that an object has for its own purpose: one may go on with values that no label has.
 pub(super) fn own_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
-    label_selector_of(selector, !relaxed::allows(Leave::OddSelectors), path, out);
+    label_selector_of(selector, !options::allows(ValidationOption::InvalidLabelValueInSelector), path, out);
 }
 
 /// Reports whether a selector is invalid.
-pub(super) fn is_odd(selector: &Value) -> bool {
+pub(super) fn is_invalid(selector: &Value) -> bool {
     let mut out = Vec::new();
     label_selector(selector, &Path::default(), &mut out);
     !out.is_empty()

@@ -17,13 +17,13 @@ const LONGEST_RSA: usize = 16_384;
 
 /// A family of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum KeyFamily {
     Rsa,
     Ecdsa,
     Ed25519,
 }
 
-impl Family {
+impl KeyFamily {
     /// The key's, by the object identifier of its algorithm.
     fn of_key(oid: &str) -> Option<Self> {
         match oid {
@@ -112,11 +112,11 @@ impl Algorithm {
         })
     }
 
-    fn family(self) -> Family {
+    fn family(self) -> KeyFamily {
         match self {
-            Self::Pkcs1(_) | Self::Pss => Family::Rsa,
-            Self::Ecdsa(_) => Family::Ecdsa,
-            Self::Ed25519 => Family::Ed25519,
+            Self::Pkcs1(_) | Self::Pss => KeyFamily::Rsa,
+            Self::Ecdsa(_) => KeyFamily::Ecdsa,
+            Self::Ed25519 => KeyFamily::Ed25519,
         }
     }
 }
@@ -126,7 +126,7 @@ pub(super) fn check(request: &X509CertificationRequest<'_>) -> Result<(), String
     let info = &request.certification_request_info;
     let key = &info.subject_pki;
     let algorithm = Algorithm::of(&request.signature_algorithm.algorithm.to_id_string())?;
-    let Some(own) = Family::of_key(&key.algorithm.algorithm.to_id_string()) else {
+    let Some(own) = KeyFamily::of_key(&key.algorithm.algorithm.to_id_string()) else {
         return Err("x509: cannot verify signature: algorithm unimplemented".to_owned());
     };
     let family = algorithm.family();
@@ -157,7 +157,7 @@ fn rsa(key: &SubjectPublicKeyInfo<'_>) -> Result<RsaPublicKey, String> {
         let more = "see https://go.dev/pkg/crypto/rsa#hdr-Minimum_key_size";
         return Err(format!("crypto/rsa: {bits}-bit keys are insecure ({more})"));
     }
-    RsaPublicKey::new_with_max_size(n, e, LONGEST_RSA).map_err(|_| Family::Rsa.failure().to_owned())
+    RsaPublicKey::new_with_max_size(n, e, LONGEST_RSA).map_err(|_| KeyFamily::Rsa.failure().to_owned())
 }
 
 fn pss(key: &RsaPublicKey, text: &[u8], signature: &[u8]) -> bool {

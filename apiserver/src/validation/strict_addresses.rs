@@ -1,5 +1,5 @@
-//! Addresses and networks in fields that take any spelling, where the gate `StrictIPCIDRValidation` is on: only what was
-//! there before may be spelled oddly, and not even that in some fields.
+//! Addresses and networks in fields that take any spelling, where the gate `StrictIPCIDRValidation` is on: only what
+//! was there before may be spelled oddly, and not even that in some fields.
 
 use proto::Value;
 use proto::resources::Resource;
@@ -7,12 +7,12 @@ use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
 use super::meta::annotation;
-use super::relaxed::{PODS, is_of};
+use super::options::{PODS, is_of};
 use super::service::SOURCE_RANGES;
 use super::tree::{get, list};
 
 /// A field that takes any spelling.
-struct Place {
+struct AddressField {
     /// `plural.group` of whoever has it.
     of: &'static str,
     /// The subresource it is judged with.
@@ -24,16 +24,21 @@ struct Place {
     keeps: bool,
 }
 
-const fn place(of: &'static str, path: &'static str, judge: fn(&str) -> Option<String>) -> Place {
-    Place { of, with: "", path, judge, keeps: false }
+const fn place(of: &'static str, path: &'static str, judge: fn(&str) -> Option<String>) -> AddressField {
+    AddressField { of, with: "", path, judge, keeps: false }
 }
 
 /// One in which what was there before is let through.
-const fn kept(of: &'static str, with: &'static str, path: &'static str, judge: fn(&str) -> Option<String>) -> Place {
-    Place { of, with, path, judge, keeps: true }
+const fn kept(
+    of: &'static str,
+    with: &'static str,
+    path: &'static str,
+    judge: fn(&str) -> Option<String>,
+) -> AddressField {
+    AddressField { of, with, path, judge, keeps: true }
 }
 
-static PLACES: &[Place] = &[
+static PLACES: &[AddressField] = &[
     place("endpoints", "subsets.*.addresses.*.ip", ip),
     place("endpoints", "subsets.*.notReadyAddresses.*.ip", ip),
     place("endpointslices.discovery.k8s.io", "endpoints.*.addresses.*", ip),

@@ -10,7 +10,7 @@ pub const AT_ONCE: u32 = 0;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Closing {
+pub struct WatchTermination {
     begun: CancellationToken,
     /// Watches that end in a second.
     pace: AtomicU32,
@@ -18,7 +18,7 @@ pub struct Closing {
     gone: AtomicU32,
 }
 
-impl Closing {
+impl WatchTermination {
     /// From now on watches end, so many in a second or [`AT_ONCE`]. Only the first word counts.
     pub fn begin(&self, pace: u32) {
         if !self.has_begun() {
@@ -38,7 +38,7 @@ impl Closing {
     }
 
     /// Until it is a watch's turn to end.
-    pub async fn turn(&self) {
+    pub async fn wait_turn(&self) {
         let before = self.gone.fetch_add(1, Ordering::Relaxed);
         if let Some(wait) = (Duration::from_secs(1) * before).checked_div(self.pace.load(Ordering::Acquire)) {
             tokio::time::sleep(wait).await;
@@ -54,12 +54,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_after_another() {
         for (pace, want) in [(0, [0, 0, 0, 0]), (2, [0, 500, 1000, 1500]), (200, [0, 5, 10, 15])] {
-            let (closing, began) = (Closing::default(), Instant::now());
+            let (closing, began) = (WatchTermination::default(), Instant::now());
             closing.begin(pace);
             closing.begin(1);
             let ends = (0..4).map(async |_| {
                 closing.begun().await;
-                closing.turn().await;
+                closing.wait_turn().await;
                 began.elapsed().as_millis()
             });
             assert_eq!(futures::future::join_all(ends).await, want, "{pace}");

@@ -8,7 +8,7 @@ use shared::status::Status;
 
 use super::engine::{Engine, Target};
 use super::query::{Query, WriteOptions};
-use super::{Noted, Route, namespace_of};
+use super::{RequestRecorder, Route, namespace_of};
 use crate::admission::Operation;
 use crate::api::RequestInfo;
 
@@ -21,7 +21,7 @@ pub async fn admit(
     route: &Route,
     (info, query): (&RequestInfo, &Query),
     user: &UserInfo,
-    noted: &Noted,
+    recorder: &RequestRecorder,
 ) -> Result<(), Status> {
     let Some(sub) = route.subresource() else { return Ok(()) };
     // Logs are read, not connected to.
@@ -32,9 +32,9 @@ pub async fn admit(
     let write = WriteOptions::default();
     let named = (namespace_of(info, &route.row), &*info.name);
     let target = Target::new(&route.row, named, user, &write);
-    let mut target = Target { subresource: &sub.name, noted: noted.clone(), ..target };
-    let judged = engine.admit_and_judge(&mut target, Operation::Connect, Some(&mut object), None).await;
-    noted.add(target.warnings);
+    let mut target = Target { subresource: &sub.name, recorder: recorder.clone(), ..target };
+    let judged = engine.admit_and_validate(&mut target, Operation::Connect, Some(&mut object), None).await;
+    recorder.add_warnings(target.warnings);
     judged
 }
 

@@ -10,24 +10,24 @@ use serde_json::json;
 use shared::status::{Status, field};
 use shared::traces;
 
+use super::corrupt_objects;
 use super::engine::{DeleteOptions, Deleted, Engine, Target};
 use super::list;
 use super::query::{Query, WriteOptions, check_dry_run};
 use super::table::Include;
-use super::unread;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
 use crate::cache::Entry;
-use crate::negotiate::{self, Format, Sent};
+use crate::negotiate::{self, Format, RequestBody};
 use crate::registry::meta::{self, Propagation};
 
 /// The options of a request. What of them was sent is written down in a version of upstream's own.
-fn asked(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {
+fn request_options(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {
     if !r.body.is_empty() {
-        let sent = from_body(r.sent())?;
+        let sent = from_body(r.sent_body())?;
         if r.info.verb == "delete" {
             traces::step("Decoded delete options");
         }
-        r.noted.sent_other(|| {
+        r.recorder.record_other(|| {
             let mut tree = sent;
             tree["kind"] = "DeleteOptions".into();
             tree["apiVersion"] = "meta.k8s.io/__internal".into();
@@ -37,14 +37,14 @@ fn asked(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {
             traces::step("Recorded the audit event");
         }
     }
-    options(r.sent(), &r.query, engine.policy.deletes_unread)
+    options(r.sent_body(), &r.query, engine.policy.deletes_corrupt)
 }
 
 /// Reads the options from the body or, without one, from the query. `unread`: that of deleting objects unread counts.
-pub fn options(sent: Sent<'_>, query: &Query, unread: bool) -> Result<DeleteOptions, Status> {
+pub fn options(sent: RequestBody<'_>, query: &Query, unread: bool) -> Result<DeleteOptions, Status> {
     let mut tree = if sent.body.is_empty() { from_query(query)? } else { from_body(sent)? };
     if let Some(fields) = tree.as_object_mut().filter(|_| !unread) {
-        fields.remove(unread::OPTION);
+        fields.remove(corrupt_objects::OPTION);
     }
     check(&tree)
 }
@@ -60,8 +60,8 @@ fn from_query(query: &Query) -> Result<Value, Status> {
     if let Some(p) = query.get("propagationPolicy") {
         tree["propagationPolicy"] = Value::from(p);
     }
-    if let Some(b) = query.maybe_flag(unread::OPTION) {
-        tree[unread::OPTION] = Value::from(b);
+    if let Some(b) = query.maybe_flag(corrupt_objects::OPTION) {
+        tree[corrupt_objects::OPTION] = Value::from(b);
     }
     let dry = query.all("dryRun");
     if !dry.is_empty() {
@@ -70,7 +70,7 @@ fn from_query(query: &Query) -> Result<Value, Status> {
     Ok(tree)
 }
 
-fn from_body(sent: Sent<'_>) -> Result<Value, Status> {
+fn from_body(sent: RequestBody<'_>) -> Result<Value, Status> {
     let body = sent.body;
     let bad = |e: String| Status::bad_request(&e);
     let schema = schema::message("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions")
@@ -115,7 +115,7 @@ fn check(tree: &Value) -> Result<DeleteOptions, Status> {
         errors.push(field::Error::not_supported(path(), p, &["Foreground", "Background", "Orphan", "nil"]));
     }
     check_dry_run(&dry, &mut errors);
-    errors.extend(unread::check(tree));
+    errors.extend(corrupt_objects::check(tree));
     if !errors.is_empty() {
         return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", errors));
     }
@@ -133,7 +133,7 @@ fn check(tree: &Value) -> Result<DeleteOptions, Status> {
         cascades: orphan == Some(false),
         uid: precondition("uid"),
         resource_version: precondition("resourceVersion"),
-        unread: tree[unread::OPTION] == true,
+        unread: tree[corrupt_objects::OPTION] == true,
     })
 }
 
@@ -154,7 +154,7 @@ pub fn options_object(o: &DeleteOptions) -> Value {
         });
     }
     if o.unread {
-        tree[unread::OPTION] = Value::from(true);
+        tree[corrupt_objects::OPTION] = Value::from(true);
     }
     tree
 }
@@ -171,18 +171,18 @@ fn left_open(options: &DeleteOptions, row: &Row) -> Vec<String> {
 
 /// DELETE of one object.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let options = asked(engine, r)?;
+    let options = request_options(engine, r)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut t = Target::new(row, (namespace_of(&r.info, row), &r.info.name), &r.user, &write);
-    (t.options_object, t.noted) = (options_object(&options), r.noted.clone());
+    (t.options_object, t.recorder) = (options_object(&options), r.recorder.clone());
     if options.unread {
-        let reply = unread::delete(engine, r, &mut t).await?;
+        let reply = corrupt_objects::delete(engine, r, &mut t).await?;
         return Ok(reply.warn(std::mem::take(&mut t.warnings)));
     }
     t.warnings = left_open(&options, row);
     traces::step("About to delete object from database");
     let deleted = engine.delete(&mut t, &options).await;
-    let deleted = r.noted.keep(deleted, &t.warnings)?;
+    let deleted = r.recorder.keep_warnings(deleted, &t.warnings)?;
     traces::step("Object deleted from database");
     Ok(outcome(engine, r, row, deleted, options.cascades)?.warn(t.warnings))
 }
@@ -206,10 +206,10 @@ fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: 
 
 /// DELETE of all objects that match.
 pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
-    let selection = list::selection(&r.query, row, list::Asked::List)?;
-    let options = asked(engine, r)?;
+    let selection = list::selection(&r.query, row, list::ListVerb::List)?;
+    let options = request_options(engine, r)?;
     if options.unread {
-        return Err(unread::refuse_collection());
+        return Err(corrupt_objects::refuse_collection());
     }
     let found = list::requested(engine, r, row, &selection).await?;
     let mut warnings = left_open(&options, row);
@@ -233,7 +233,7 @@ async fn delete_entry(
 ) -> Result<Vec<String>, Status> {
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let mut t = Target::new(row, (entry.namespace(), entry.name()), &r.user, &write);
-    (t.options_object, t.noted, t.of_collection) = (options_object(options), r.noted.clone(), true);
+    (t.options_object, t.recorder, t.of_collection) = (options_object(options), r.recorder.clone(), true);
     match engine.delete(&mut t, options).await {
         // Gone already.
         Err(e) if !e.is_not_found() => Err(e),

@@ -35,35 +35,35 @@ pub async fn entry(
     let storage = &row.storage();
     let missing = || Status::not_found(&row.group, &row.plural, name);
     let short = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
-    if !engine.hub.caches(storage) {
+    if !engine.caches.is_cached(storage) {
         let found = from_etcd(engine, storage, &short, row, name, at).await?;
-        return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
+        return single(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
     }
     let Some(at) = at else {
         // A cache that is as new as etcd answers for it; where there is none, one object is not worth making it.
-        if let Some(cacher) = engine.hub.running(storage)
+        if let Some(cacher) = engine.caches.running(storage)
             && catch_up(engine, &cacher, storage).await.is_ok()
         {
-            match cacher.current(&short).map_err(again)? {
-                Some(found) => return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing),
+            match cacher.current(&short).map_err(restarting)? {
+                Some(found) => return single(engine.in_version(row, vec![found]).await?).ok_or_else(missing),
                 // It may be one that the cache could not read.
-                None if engine.hub.has_unreadable(storage) => {}
+                None if engine.caches.has_unreadable(storage) => {}
                 None => return Err(missing()),
             }
         }
         let found = from_etcd(engine, storage, &short, row, name, None).await?;
-        return one(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
+        return single(engine.in_version(row, vec![found]).await?).ok_or_else(missing);
     };
-    let cacher = engine.hub.cacher(storage);
+    let cacher = engine.caches.cacher(storage);
     ready(&cacher).await?;
     if at > 0 {
-        reach(engine, &cacher, storage, at).await?;
+        wait_for_revision(engine, &cacher, storage, at).await?;
     }
-    let found = cacher.current(&short).map_err(again)?.ok_or_else(missing)?;
-    one(engine.in_version(row, vec![found]).await?).ok_or_else(missing)
+    let found = cacher.current(&short).map_err(restarting)?.ok_or_else(missing)?;
+    single(engine.in_version(row, vec![found]).await?).ok_or_else(missing)
 }
 
-fn one(mut entries: Vec<Arc<Entry>>) -> Option<Arc<Entry>> {
+fn single(mut entries: Vec<Arc<Entry>>) -> Option<Arc<Entry>> {
     entries.pop()
 }
 
@@ -76,20 +76,20 @@ async fn from_etcd(
     at: Option<i64>,
 ) -> Result<Arc<Entry>, Status> {
     let key = format!("{}/{short}", engine.store.key(&storage.etcd_prefix));
-    let (found, revision) = engine.store.get(&key).await.map_err(|e| engine.unread(&e))?;
-    not_older(revision, at.unwrap_or(0))?;
+    let (found, revision) = engine.store.get(&key).await.map_err(|e| engine.read_error(&e))?;
+    check_not_older(revision, at.unwrap_or(0))?;
     let stored = found.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
     let entry = codec::entry(storage, short, &stored.value, stored.revision);
-    entry.map(Arc::new).map_err(|e| engine.damaged(&stored, &e))
+    entry.map(Arc::new).map_err(|e| engine.decode_error(&stored, &e))
 }
 
 /// Refuses what etcd answered at a revision before the one that was asked for.
-pub fn not_older(revision: i64, asked: i64) -> Result<(), Status> {
-    if revision >= asked { Ok(()) } else { Err(not_yet(asked, revision)) }
+pub fn check_not_older(revision: i64, asked: i64) -> Result<(), Status> {
+    if revision >= asked { Ok(()) } else { Err(future_revision(asked, revision)) }
 }
 
 /// Error for a resource version that etcd has not reached. Without a retry delay, because nobody knows when it will.
-pub fn not_yet(asked: i64, revision: i64) -> Status {
+pub fn future_revision(asked: i64, revision: i64) -> Status {
     let n = |v: i64| u64::try_from(v).unwrap_or(0);
     let mut status = Status::too_large_resource_version(n(asked), n(revision));
     status.details.get_or_insert_default().retry_after_seconds = 0;
@@ -103,20 +103,20 @@ pub async fn ready(cacher: &Cacher) -> Result<(), Status> {
         return Ok(());
     }
     let waited = tokio::time::timeout(PATIENCE, cacher.wait_ready()).await;
-    waited.map_err(|_| again(CacheError::Restarting))
+    waited.map_err(|_| restarting(CacheError::Restarting))
 }
 
 /// Error for reads while a cache is reinitialized.
-pub fn again(error: CacheError) -> Status {
+pub fn restarting(error: CacheError) -> Status {
     Status::too_many_requests(&error.to_string(), 1)
 }
 
 /// Waits until the cache of a resource knows a revision.
-pub async fn reach(engine: &Engine, cacher: &Cacher, storage: &Row, at: i64) -> Result<(), Status> {
+pub async fn wait_for_revision(engine: &Engine, cacher: &Cacher, storage: &Row, at: i64) -> Result<(), Status> {
     const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
-    let (progress, since) = (engine.hub.progress(storage), Instant::now());
-    let reached = progress.reach(at, PATIENCE).await;
-    cacher.reads(storage).waited(since);
+    let (progress, since) = (engine.caches.progress(storage), Instant::now());
+    let reached = progress.wait_until(at, PATIENCE).await;
+    cacher.reads(storage).observe_wait(since);
     reached.map_err(|_| {
         let n = |v: i64| u64::try_from(v).unwrap_or(0);
         Status::too_large_resource_version(n(at), n(progress.processed()))
@@ -126,8 +126,8 @@ pub async fn reach(engine: &Engine, cacher: &Cacher, storage: &Row, at: i64) -> 
 /// Waits until the cache of a resource is as new as etcd is now. Returns the revision reached.
 pub async fn catch_up(engine: &Engine, cacher: &Cacher, storage: &Row) -> Result<i64, storage::Error> {
     let since = Instant::now();
-    let reached = engine.hub.progress(storage).catch_up().await;
-    cacher.reads(storage).waited(since);
+    let reached = engine.caches.progress(storage).catch_up().await;
+    cacher.reads(storage).observe_wait(since);
     reached
 }
 

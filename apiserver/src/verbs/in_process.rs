@@ -59,7 +59,7 @@ impl Pipeline for InProcess {
 
     async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
         count("LIST", resource, "");
-        let found = list::collect(&self.0, resource, namespace.unwrap_or(""), &Selection::all()).await?;
+        let found = list::collect(&self.0, resource, namespace.unwrap_or(""), &Selection::everything()).await?;
         Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
     }
 

@@ -9,8 +9,8 @@ use proto::resources::Resource;
 use proto::schema::{self, Message};
 use shared::status::Status;
 
-use super::kin::{Conversions, Kin};
 use super::query::WriteOptions;
+use super::version_converter::{Conversions, VersionConverter};
 use crate::registry::ownership::ownable;
 use crate::registry::{Rows, meta};
 use crate::storage::codec;
@@ -42,7 +42,7 @@ pub struct Kind<'a> {
 
 /// A changed object: what changed belongs to `manager` now.
 pub fn updated(kind: Kind<'_>, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
-    let kin = Kin::of(kind, [old, new]);
+    let kin = VersionConverter::of(kind, [old, new]);
     record(&kin, kind.row, subresource, old, new, manager);
 }
 
@@ -61,7 +61,7 @@ pub fn applied(
         meta::set_text(config.to_mut(), "resourceVersion", "");
     }
     let old = old.unwrap_or(&Value::Null);
-    let (kin, api_version) = (Kin::of(kind, [old, old]), row.api_version());
+    let (kin, api_version) = (VersionConverter::of(kind, [old, old]), row.api_version());
     let ownable = ownable(row, subresource);
     let now = meta::now();
     let manager = &options.field_manager;

@@ -3,17 +3,17 @@
 //! In comes a [`Request`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
-mod base;
 pub mod closing;
 mod component_status;
 pub mod connect;
+pub(crate) mod corrupt_objects;
 pub mod delete;
 pub mod engine;
 pub mod get;
 mod in_process;
-mod kin;
 pub mod list;
 pub mod managers;
+mod original;
 mod outcome;
 pub mod patch;
 pub mod preconditions;
@@ -25,12 +25,12 @@ pub mod select;
 mod spans;
 pub mod subresources;
 pub mod table;
-pub(crate) mod unread;
 mod update_meters;
+mod version_converter;
 pub mod watch;
-mod watch_begin;
 mod watch_frames;
 mod watch_meters;
+mod watch_start;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -46,15 +46,15 @@ use shared::authn::UserInfo;
 use shared::status::Status;
 
 use crate::api::RequestInfo;
-use crate::audit::{Content, Wanted};
+use crate::audit::{CaptureLevel, Content};
 use crate::crd;
-use crate::negotiate::{self, Accepted, Format, Media, NotAcceptable, Sent};
-use crate::registry::ending;
+use crate::negotiate::{self, Accepted, Format, Media, NotAcceptable, RequestBody};
+use crate::registry::deprecation_warning;
 use engine::{Engine, Target};
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
 use query::{Query, WriteOptions};
-pub use route::{Route, is_nobodys, route};
+pub use route::{Route, is_unserved, route};
 
 /// A request that may proceed.
 pub struct Request {
@@ -81,68 +81,68 @@ pub struct Request {
     /// User of the request.
     pub user: UserInfo,
     /// Warnings that go out with an error.
-    pub noted: Noted,
+    pub recorder: RequestRecorder,
 }
 
 impl Request {
     /// Its body.
-    pub fn sent(&self) -> Sent<'_> {
-        Sent { media: self.media, content_type: &self.content_type, body: &self.body }
+    pub fn sent_body(&self) -> RequestBody<'_> {
+        RequestBody { media: self.media, content_type: &self.content_type, body: &self.body }
     }
 }
 
 /// Side results of a request: warnings earned before it failed, annotations for the audit log.
 #[derive(Clone, Debug, Default)]
-pub struct Noted(Arc<Mutex<Notes>>);
+pub struct RequestRecorder(Arc<Mutex<Recorded>>);
 
 #[derive(Debug, Default)]
-struct Notes {
+struct Recorded {
     warnings: Vec<String>,
     annotations: BTreeMap<String, String>,
-    wanted: Wanted,
+    wanted: CaptureLevel,
     sent: Option<Content>,
 }
 
-impl Noted {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+impl RequestRecorder {
+    fn recorded(&self) -> MutexGuard<'_, Recorded> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the warnings of a write that failed.
-    fn keep<T>(&self, outcome: Result<T, Status>, warnings: &[String]) -> Result<T, Status> {
+    fn keep_warnings<T>(&self, outcome: Result<T, Status>, warnings: &[String]) -> Result<T, Status> {
         if outcome.is_err() {
-            self.add(warnings.iter().cloned());
+            self.add_warnings(warnings.iter().cloned());
         }
         outcome
     }
 
     /// Adds warnings for the client.
-    pub fn add(&self, warnings: impl IntoIterator<Item = String>) {
-        self.notes().warnings.extend(warnings);
+    pub fn add_warnings(&self, warnings: impl IntoIterator<Item = String>) {
+        self.recorded().warnings.extend(warnings);
     }
 
     /// Adds annotations for the audit log; those that are there stay.
     pub fn annotate(&self, annotations: BTreeMap<String, String>) {
-        let mut notes = self.notes();
+        let mut notes = self.recorded();
         for (key, value) in annotations {
             notes.annotations.entry(key).or_insert(value);
         }
     }
 
     /// Notes of a request of which the audit log wants to know what it sent.
-    pub fn wanting(wanted: Wanted) -> Self {
-        let noted = Self::default();
-        noted.notes().wanted = wanted;
-        noted
+    pub fn recording(wanted: CaptureLevel) -> Self {
+        let recorder = Self::default();
+        recorder.recorded().wanted = wanted;
+        recorder
     }
 
     /// Keeps the object that was sent, as far as it is wanted: whole in the form that clients see.
-    pub fn sent(&self, schema: Option<&Message>, object: &Value) {
-        let mut notes = self.notes();
+    pub fn record_object(&self, schema: Option<&Message>, object: &Value) {
+        let mut notes = self.recorded();
         notes.sent = match notes.wanted {
-            Wanted::Nothing => None,
-            Wanted::Reference => Some(Content::Object(json!({"metadata": object["metadata"].clone()}))),
-            Wanted::All => {
+            CaptureLevel::Nothing => None,
+            CaptureLevel::Reference => Some(Content::Object(json!({"metadata": object["metadata"].clone()}))),
+            CaptureLevel::All => {
                 let text = schema.map(|schema| negotiate::envelope(Format::Json, false, Some(schema), object));
                 let shown = text.and_then(|text| serde_json::from_slice(&text).ok());
                 Some(Content::Object(shown.unwrap_or_else(|| object.clone())))
@@ -151,26 +151,26 @@ impl Noted {
     }
 
     /// Keeps what was sent and is no object.
-    pub fn sent_other(&self, tree: impl FnOnce() -> Option<Value>) {
-        let mut notes = self.notes();
-        if notes.wanted == Wanted::All {
+    pub fn record_other(&self, tree: impl FnOnce() -> Option<Value>) {
+        let mut notes = self.recorded();
+        if notes.wanted == CaptureLevel::All {
             notes.sent = tree().map(Content::Other);
         }
     }
 
     /// Takes the content of the request for the audit log.
-    pub fn take_sent(&self) -> Option<Content> {
-        self.notes().sent.take()
+    pub fn take_content(&self) -> Option<Content> {
+        self.recorded().sent.take()
     }
 
     /// All warnings.
-    pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.notes().warnings)
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.recorded().warnings)
     }
 
     /// All annotations.
     pub fn annotations(&self) -> BTreeMap<String, String> {
-        std::mem::take(&mut self.notes().annotations)
+        std::mem::take(&mut self.recorded().annotations)
     }
 }
 
@@ -235,7 +235,7 @@ fn not_acceptable(r: &Request, why: NotAcceptable) -> Status {
 
 /// Rejects a `Content-Type` or `Accept` that is not served (415, 406) before any work; invalid options of a list (400)
 /// take precedence.
-fn check_forms(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), Status> {
+fn check_media_types(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), Status> {
     let row = &route.row;
     if r.info.verb == "patch" {
         patch::check_type(r, row)?;
@@ -244,8 +244,8 @@ fn check_forms(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), St
         return Err(not_acceptable(r, NotAcceptable::Format));
     }
     let asked = match r.info.verb.as_str() {
-        "list" => Some(list::Asked::List),
-        "watch" => Some(list::Asked::Watch(engine.policy.watch_lists)),
+        "list" => Some(list::ListVerb::List),
+        "watch" => Some(list::ListVerb::Watch(engine.policy.watch_lists)),
         _ => None,
     };
     check_accept(r, route).map_err(|refused| {
@@ -253,7 +253,7 @@ fn check_forms(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), St
         wrong.unwrap_or(refused)
     })?;
     if matches!(r.info.verb.as_str(), "create" | "update") {
-        let format = r.sent().format()?;
+        let format = r.sent_body().format()?;
         if format == Format::Protobuf && speaks_no_protobuf(r, row) {
             return Err(Status::unsupported_media_type(r.media.bodies()));
         }
@@ -286,21 +286,21 @@ pub async fn dispatch(
     body: impl Future<Output = Result<Bytes, Status>>,
 ) -> Result<Reply, Status> {
     if r.info.verb == "create" {
-        refuse_while_going(engine, &r)?;
+        reject_while_terminating(engine, &r)?;
     }
     let route = route(&engine.rows, &r.info, &r.method)?;
     let (deprecated, removed) = deprecation(&route.row).unzip();
     // Who asks for an old version of a custom resource is told so whatever else is wrong.
     let early = route.row.custom.is_some();
     if early {
-        r.noted.add(deprecated.clone());
+        r.recorder.add_warnings(deprecated.clone());
     }
-    check_forms(engine, &mut r, &route)?;
+    check_media_types(engine, &mut r, &route)?;
     if deprecated.is_some() {
         count_deprecated(&route.row, &r.info.subresource, &removed.unwrap_or_default());
     }
     if !early {
-        r.noted.add(deprecated.clone());
+        r.recorder.add_warnings(deprecated.clone());
     }
     r.body = body.await?;
     let mut reply = perform(engine, &r, &route).await?;
@@ -330,9 +330,9 @@ fn without(accept: Option<String>, cannot: impl Fn(&str) -> bool, offered: &[&st
 }
 
 /// Refuses creates of a resource whose definition is being deleted.
-fn refuse_while_going(engine: &Engine, r: &Request) -> Result<(), Status> {
+fn reject_while_terminating(engine: &Engine, r: &Request) -> Result<(), Status> {
     let row = engine.rows.find(&r.info.api_group, &r.info.api_version, &r.info.resource);
-    if !row.is_some_and(|row| crd::served(&row).is_some_and(|s| s.terminating)) {
+    if !row.is_some_and(|row| crd::version_of(&row).is_some_and(|s| s.terminating)) {
         return Ok(());
     }
     let mut status = Status::generic_method_not_allowed();
@@ -342,9 +342,9 @@ fn refuse_while_going(engine: &Engine, r: &Request) -> Result<(), Status> {
 
 /// Deprecation warning of a resource, with the release that removes it where that is known.
 fn deprecation(row: &Resource) -> Option<(String, String)> {
-    match crd::served(row) {
+    match crd::version_of(row) {
         Some(served) => Some((served.warning.clone()?, String::new())),
-        None => ending(row),
+        None => deprecation_warning(row),
     }
 }
 
@@ -406,7 +406,7 @@ pub fn target<'a>(
     let name = if crate::serve::info::names_object(&r.info) { &r.info.name } else { "" };
     let target = Target::new(row, (namespace_of(&r.info, row), name), &r.user, options);
     let conversions = crd::converts(row).then(Arc::default);
-    Target { subresource, options_object: object, noted: r.noted.clone(), conversions, ..target }
+    Target { subresource, options_object: object, recorder: r.recorder.clone(), conversions, ..target }
 }
 
 /// Encodes an object answer in the form the client accepts.
@@ -421,10 +421,10 @@ mod tests {
 
     #[test]
     fn warnings_outlive_a_failure() {
-        let noted = Noted::default();
-        assert!(noted.keep(Ok(()), &["not this".to_owned()]).is_ok());
-        assert!(noted.keep::<()>(Err(Status::internal("x")), &["this".to_owned()]).is_err());
-        assert_eq!(noted.take(), ["this"]);
-        assert!(noted.take().is_empty());
+        let recorder = RequestRecorder::default();
+        assert!(recorder.keep_warnings(Ok(()), &["not this".to_owned()]).is_ok());
+        assert!(recorder.keep_warnings::<()>(Err(Status::internal("x")), &["this".to_owned()]).is_err());
+        assert_eq!(recorder.take_warnings(), ["this"]);
+        assert!(recorder.take_warnings().is_empty());
     }
 }

@@ -31,8 +31,8 @@ impl Outcome {
     }
 
     /// Defaults a custom object as a read would: nulls that were applied are stored, and not shown.
-    pub(super) fn settled(mut self, row: &Row) -> Self {
-        if let (Self::Tree(tree), Some(served)) = (&mut self, crd::served(row)) {
+    pub(super) fn defaulted(mut self, row: &Row) -> Self {
+        if let (Self::Tree(tree), Some(served)) = (&mut self, crd::version_of(row)) {
             crd::objects::default(served, tree);
         }
         self
@@ -51,13 +51,13 @@ impl Outcome {
 }
 
 /// Part of an object that is kept while its write is in flight.
-pub(super) struct Waiting {
+pub(super) struct PendingWrite {
     bytes: Vec<u8>,
     /// A custom object that is stored in the version of the request is returned as it was made.
     custom: Option<Value>,
 }
 
-impl Waiting {
+impl PendingWrite {
     /// `bytes` are what the object was encoded to.
     pub(super) fn new(row: &Row, bytes: Vec<u8>, object: Value) -> Self {
         Self { bytes, custom: (row.custom.is_some() && row.is_storage()).then_some(object) }
@@ -69,7 +69,7 @@ impl Waiting {
     }
 
     /// Re-encodes the object without managed fields.
-    pub(super) async fn disowned(self, engine: &Engine, row: &Row) -> Result<Self, Status> {
+    pub(super) async fn without_managed_fields(self, engine: &Engine, row: &Row) -> Result<Self, Status> {
         let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
         let kept = self.custom.map_or_else(|| codec::decode(row, &self.bytes, 0).map_err(unreadable), Ok);
         let mut object = kept?;
@@ -80,16 +80,16 @@ impl Waiting {
     }
 
     /// Traces [`at`](Self::at).
-    pub(super) async fn told(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
+    pub(super) async fn finish_traced(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
         let len = self.bytes.len();
-        let outcome = self.at(engine, row, revision).await;
+        let outcome = self.finish(engine, row, revision).await;
         traces::step_of(if outcome.is_ok() { "decode succeeded" } else { "decode failed" }, "len", len);
         outcome
     }
 
     /// Builds the result at the revision of the write. An object that is stored in another version is converted there
     /// and back.
-    pub(super) async fn at(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
+    pub(super) async fn finish(self, engine: &Engine, row: &Row, revision: i64) -> Result<Outcome, Status> {
         if let Some(mut object) = self.custom {
             meta::set_text(&mut object, "resourceVersion", &revision.to_string());
             return Ok(Outcome::Tree(object));
@@ -97,7 +97,7 @@ impl Waiting {
         let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
         if row.custom.is_some() {
             let object = codec::decode(row, &self.bytes, revision).map_err(unreadable)?;
-            return engine.settled(row, object).await.map(Outcome::Tree);
+            return engine.in_storage_version(row, object).await.map(Outcome::Tree);
         }
         codec::raw(row, &self.bytes, revision).map(Outcome::Stored).map_err(unreadable)
     }

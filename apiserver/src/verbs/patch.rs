@@ -17,7 +17,9 @@ use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target, write};
 use crate::audit;
 use crate::crd;
-use crate::negotiate::{Expected, Format, Media, Sent, decode_patched, decode_tree, json_text, other_kind, unpatched};
+use crate::negotiate::{
+    Expected, Format, Media, RequestBody, decode_patched, decode_tree, json_text, other_kind, unpatched,
+};
 use crate::registry::meta;
 use crate::storage::codec;
 
@@ -55,7 +57,7 @@ fn custom_types(media: Media) -> &'static [&'static str] {
     if media.cbor { &ALL } else { &ALL[..3] }
 }
 
-fn is_known(sent: Sent<'_>) -> bool {
+fn is_known(sent: RequestBody<'_>) -> bool {
     let kind = media(sent.content_type);
     kind == STRATEGIC || custom_types(sent.media).contains(&kind)
 }
@@ -67,7 +69,7 @@ pub(super) fn check_type(r: &Request, row: &Row) -> Result<(), Status> {
     if row.custom.is_some() && !custom.contains(&media(&r.content_type)) {
         return Err(Status::unsupported_media_type(custom));
     }
-    if is_known(r.sent()) { Ok(()) } else { Err(unsupported()) }
+    if is_known(r.sent_body()) { Ok(()) } else { Err(unsupported()) }
 }
 
 fn media(content_type: &str) -> &str {
@@ -89,7 +91,7 @@ fn rejected() -> Status {
 
 impl Patch {
     /// Reads a body by its content type, which is one of those that [`check_type`] lets pass.
-    pub fn read(sent: Sent<'_>) -> Result<Self, Status> {
+    pub fn read(sent: RequestBody<'_>) -> Result<Self, Status> {
         match Self::parse(sent) {
             Err(why) if !Self::applies(sent.content_type) => {
                 Ok(Self { document: Document::Unreadable(Box::new(why)), strict: Vec::new() })
@@ -98,7 +100,7 @@ impl Patch {
         }
     }
 
-    fn parse(sent: Sent<'_>) -> Result<Self, Status> {
+    fn parse(sent: RequestBody<'_>) -> Result<Self, Status> {
         let bad = |e: String| Status::bad_request(&e);
         let read = |body: &[u8], what: &str| json::decode_any_reporting(body).map_err(|e| bad(format!("{what}{e}")));
         let body = sent.body;
@@ -286,7 +288,7 @@ pub fn check_applied(named: (&str, &str), applied: &Value, name: &str, namespace
 /// Drops what a custom resource's schema does not know, and says so as asked, after what was found before.
 fn unknown(
     row: &Row,
-    served: &crd::Served,
+    served: &crd::CrdVersion,
     object: &mut Value,
     mut found: Vec<String>,
     validation: FieldValidation,
@@ -294,7 +296,7 @@ fn unknown(
     let shown = object.to_string();
     let refused =
         |why: &str| Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown.clone()), why)]);
-    let unknown = crd::objects::settle_sent(row, served, object).map_err(|e| refused(&e.to_string()))?;
+    let unknown = crd::objects::prune_and_default_sent(row, served, object).map_err(|e| refused(&e.to_string()))?;
     found.extend(unknown.into_iter().map(|f| format!("unknown field {f:?}")));
     match validation {
         FieldValidation::Strict if !found.is_empty() => {
@@ -313,7 +315,7 @@ fn changed(
     old: &Value,
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), Status> {
-    let served = crd::served(row);
+    let served = crd::version_of(row);
     let strict = served.is_some() && validation == FieldValidation::Strict;
     let first = if strict { FieldValidation::Warn } else { validation };
     let (mut new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, first)?;
@@ -335,16 +337,16 @@ fn check_uid(row: &Row, name: &str, applied: &Value) -> Result<(), Status> {
 }
 
 /// Keeps a patch for the audit log.
-pub fn note(r: &Request) {
-    r.noted.sent_other(|| audit::object(&r.content_type, &r.body));
+pub fn record_sent(r: &Request) {
+    r.recorder.record_other(|| audit::object(&r.content_type, &r.body));
 }
 
 /// The verb, for an object or one of its object-shaped subresources.
 pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let is_apply = Patch::applies(&r.content_type);
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-    note(r);
-    let patch = Patch::read(r.sent())?;
+    record_sent(r);
+    let patch = Patch::read(r.sent_body())?;
     let schema = match &row.custom {
         Some(_) => crd::objects::open(),
         None => codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?,
@@ -395,8 +397,8 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     }
     let mut warnings = found;
     warnings.extend(t.warnings);
-    let (updated, created) = r.noted.keep(outcome, &warnings)?;
+    let (updated, created) = r.recorder.keep_warnings(outcome, &warnings)?;
     let code = if created { 201 } else { 200 };
-    let updated = if is_apply { updated.settled(row) } else { updated };
+    let updated = if is_apply { updated.defaulted(row) } else { updated };
     Ok(updated.reply(engine, r, row, code)?.warn(warnings))
 }

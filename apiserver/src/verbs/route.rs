@@ -26,7 +26,7 @@ impl Route {
 const COLLECTION: [&str; 5] = ["create", "list", "watch", "deletecollection", ""];
 
 /// Reports whether neither a resource nor a handler of a group answers a path, so that the router answers 404.
-pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
+pub fn is_unserved(rows: &Rows, info: &RequestInfo) -> bool {
     if info.path.starts_with("//") {
         return true;
     }
@@ -42,7 +42,7 @@ pub fn is_nobodys(rows: &Rows, info: &RequestInfo) -> bool {
 }
 
 /// Explains why a name cannot be a segment of a key.
-fn no_segment(name: &str) -> Option<String> {
+fn invalid_segment(name: &str) -> Option<String> {
     if matches!(name, "." | "..") {
         return Some(format!("may not be '{name}'"));
     }
@@ -54,7 +54,7 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
     let route = resolved(rows, info, method)?;
     // One that is only watched is never looked up.
     let looked_up = info.parts.len() > 1 && info.verb != "watch";
-    match looked_up.then(|| no_segment(&info.name)).flatten() {
+    match looked_up.then(|| invalid_segment(&info.name)).flatten() {
         Some(why) => Err(Status::bad_request(&format!("Name parameter invalid: {}: {why}", go_quote(&info.name)))),
         None => Ok(route),
     }
@@ -122,7 +122,7 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
 /// Reports whether a verb is served. Custom objects of a definition in deletion can still be updated, so that their
 /// finalizers can be removed, though discovery does not list them.
 fn serves(row: &Resource, verb: &str) -> bool {
-    let going = crd::served(row).is_some_and(|served| served.terminating);
+    let going = crd::version_of(row).is_some_and(|served| served.terminating);
     row.has_verb(verb) || (going && matches!(verb, "update" | "patch"))
 }
 
@@ -181,7 +181,8 @@ mod tests {
         }
     }
 
-    /// Every resource, by every form of path and every method: what authorizers are asked about is what storage is asked for.
+    /// Every resource, by every form of path and every method: what authorizers are asked about is what storage is
+    /// asked for.
     #[test]
     fn what_is_authorized_is_what_is_done() {
         let rows = Rows::default();

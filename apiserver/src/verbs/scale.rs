@@ -24,14 +24,14 @@ use crate::validation;
 const UNSET: i64 = i32::MIN as i64;
 
 /// The Scale of an object.
-pub fn of(row: &Resource, object: &Value) -> Value {
+pub fn scale_of(row: &Resource, object: &Value) -> Value {
     let mut metadata = Map::new();
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(v) = object["metadata"].get(key) {
             metadata.insert(key.to_owned(), v.clone());
         }
     }
-    if let Some(scale) = crd::served(row).and_then(|s| s.scale.as_ref()) {
+    if let Some(scale) = crd::version_of(row).and_then(|s| s.scale.as_ref()) {
         return custom(scale, object, metadata);
     }
     let selector = match &object["spec"]["selector"] {
@@ -53,7 +53,7 @@ pub fn of(row: &Resource, object: &Value) -> Value {
 
 /// The Scale of a custom object, by its definition's paths.
 fn custom(scale: &crd::Scale, object: &Value, metadata: Map<String, Value>) -> Value {
-    let at = |path: &[String]| crd::objects::at(object, path).cloned().unwrap_or_default();
+    let at = |path: &[String]| crd::objects::value_at(object, path).cloned().unwrap_or_default();
     let mut status = json!({"replicas": at(&scale.status).as_i64().unwrap_or(0)});
     if let Some(text) =
         scale.selector.as_ref().and_then(|p| at(p).as_str().map(str::to_owned)).filter(|t| !t.is_empty())
@@ -68,7 +68,7 @@ fn custom(scale: &crd::Scale, object: &Value, metadata: Map<String, Value>) -> V
 
 /// Path of the replicas in an object.
 fn replicas_path(row: &Resource) -> Vec<String> {
-    let custom = crd::served(row).and_then(|s| s.scale.as_ref());
+    let custom = crd::version_of(row).and_then(|s| s.scale.as_ref());
     custom.map_or_else(|| ["spec", "replicas"].map(str::to_owned).into(), |scale| scale.spec.clone())
 }
 
@@ -77,7 +77,7 @@ fn reply(r: &Request, row: &Row, object: &Value) -> Result<Reply, Status> {
     if let Some(path) = missing_replicas(row, object) {
         return Err(Status::internal(&format!("the spec replicas field {path:?} does not exist")));
     }
-    let (accepted, scale) = (super::accepted(r, false)?, of(row, object));
+    let (accepted, scale) = (super::accepted(r, false)?, scale_of(row, object));
     let body = match accepted.shape {
         // Custom objects have the same columns whatever is shown of them.
         Shape::Table(version) if row.custom.is_none() => {
@@ -98,13 +98,13 @@ fn reply(r: &Request, row: &Row, object: &Value) -> Result<Reply, Status> {
 
 /// Path of the replicas that a custom object lacks; `None` when it has them.
 fn missing_replicas(row: &Resource, object: &Value) -> Option<String> {
-    let scale = crd::served(row)?.scale.as_ref()?;
-    crd::objects::at(object, &scale.spec).is_none().then(|| format!(".{}", scale.spec.join(".")))
+    let scale = crd::version_of(row)?.scale.as_ref()?;
+    crd::objects::value_at(object, &scale.spec).is_none().then(|| format!(".{}", scale.spec.join(".")))
 }
 
 /// Scale that a patch starts from: replicas that were never set are not zero.
 fn patched(row: &Resource, object: &Value) -> Value {
-    let mut scale = of(row, object);
+    let mut scale = scale_of(row, object);
     if missing_replicas(row, object).is_some() {
         scale["spec"]["replicas"] = Value::from(UNSET);
     }
@@ -163,7 +163,7 @@ pub(super) fn put_back(row: &Resource, object: &mut Value, scale: &Value) -> Res
 
 /// The Scale of an object, with the owners of its replicas.
 pub(super) fn owned(row: &Resource, object: &Value) -> Value {
-    with_owners(row, object, of(row, object))
+    with_owners(row, object, scale_of(row, object))
 }
 
 fn with_owners(row: &Resource, object: &Value, mut scale: Value) -> Value {
@@ -215,8 +215,8 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         "patch" => {
             let is_apply = Patch::applies(&r.content_type);
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
-            patch::note(r);
-            let patch = Patch::read(r.sent())?;
+            patch::record_sent(r);
+            let patch = Patch::read(r.sent_body())?;
             if let Document::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
             }
@@ -256,11 +256,11 @@ mod tests {
     fn selectors_in_text_form() {
         let rc = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"replicas": 2, "selector": {"a": "b"}}, "status": {"replicas": 1}});
         let row = proto::resources::find("", "v1", "replicationcontrollers").expect("row");
-        let s = of(row, &rc);
+        let s = scale_of(row, &rc);
         assert_eq!((&s["spec"]["replicas"], &s["status"]["selector"]), (&json!(2), &json!("a=b")));
         assert!(s["metadata"].get("labels").is_none());
         let d = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}}});
-        assert_eq!(of(row, &d)["status"]["selector"], "a=b,c");
+        assert_eq!(scale_of(row, &d)["status"]["selector"], "a=b,c");
     }
 
     /// The metadata beside the replicas is validated, though none of it is stored.
@@ -268,7 +268,7 @@ mod tests {
     fn metadata_is_judged() {
         let row = proto::resources::find("", "v1", "replicationcontrollers").expect("row");
         let rc = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"replicas": 2}});
-        let mut scale = of(row, &rc);
+        let mut scale = scale_of(row, &rc);
         assert!(written_back(row, &rc, &scale).is_ok());
         scale["metadata"]["labels"] = json!({"a b": "c"});
         scale["spec"]["replicas"] = json!(-1);

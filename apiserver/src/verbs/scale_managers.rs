@@ -49,7 +49,8 @@ pub(super) fn of_scale(entries: &[Value], replicas: &[String]) -> Vec<Value> {
 }
 
 /// The entries of the object after its Scale was written: who owns the replicas there owns them here, and nobody else.
-/// As upstream has it, who does so already keeps the time of his entry, and a new entry has none: it is among the first.
+/// As upstream has it, who does so already keeps the time of his entry, and a new entry has none: it is among the
+/// first.
 pub(super) fn of_object(entries: &[Value], scale: &[Value], replicas: &[String], api_version: &str) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for entry in entries {

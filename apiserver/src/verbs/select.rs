@@ -7,15 +7,15 @@ use proto::selector::{FieldSelector, Operator, Selector};
 use shared::status::Status;
 
 use super::query::Query;
-use crate::cache::{By, Entry, Filter, Term, Trigger};
+use crate::cache::{Entry, Filter, IndexKey, Term, Trigger};
 use crate::crd;
-use crate::registry::fields::{self, Place};
+use crate::registry::fields::{self, FieldSource};
 
 /// The selectors of a request.
 #[derive(Clone)]
 pub struct Selection {
     labels: Selector,
-    fields: Vec<(Place, bool, String)>,
+    fields: Vec<(FieldSource, bool, String)>,
 }
 
 impl Selection {
@@ -47,14 +47,14 @@ impl Selection {
     }
 
     /// Selects every object.
-    pub fn all() -> Self {
+    pub fn everything() -> Self {
         Self { labels: Selector::everything(), fields: Vec::new() }
     }
 
     /// Only this name, which conditions on fields must say as well.
     pub fn named(mut self, name: &str) -> Result<Self, Status> {
         if self.fields.is_empty() {
-            self.fields.push((Place::Name, true, name.to_owned()));
+            self.fields.push((FieldSource::Name, true, name.to_owned()));
         } else if self.name() != Some(name) {
             return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }
@@ -64,13 +64,13 @@ impl Selection {
     /// The part of a selection that can be decided before conversion: name and namespace.
     #[must_use]
     pub fn of_any_version(&self) -> Self {
-        let placed = |(place, ..): &&(Place, bool, String)| !matches!(place, Place::Value(_));
+        let placed = |(place, ..): &&(FieldSource, bool, String)| !matches!(place, FieldSource::Value(_));
         Self { labels: Selector::everything(), fields: self.fields.iter().filter(placed).cloned().collect() }
     }
 
     /// True when only an object in the row's version can be judged: conversion may change labels and fields.
     pub fn needs_version(&self, row: &Row) -> bool {
-        let values = self.fields.iter().any(|(place, ..)| matches!(place, Place::Value(_)));
+        let values = self.fields.iter().any(|(place, ..)| matches!(place, FieldSource::Value(_)));
         crd::converts(row) && (values || !self.labels.is_empty())
     }
 
@@ -81,55 +81,55 @@ impl Selection {
 
     /// The name all matches must have.
     pub fn name(&self) -> Option<&str> {
-        self.exactly(Place::Name)
+        self.exactly(FieldSource::Name)
     }
 
     /// The namespace all matches must be in.
     pub fn namespace(&self) -> Option<&str> {
         // What is no name of a namespace is part of no key.
-        self.exactly(Place::Namespace).filter(|ns| !ns.is_empty() && !ns.contains('/'))
+        self.exactly(FieldSource::Namespace).filter(|ns| !ns.is_empty() && !ns.contains('/'))
     }
 
-    fn exactly(&self, at: Place) -> Option<&str> {
+    fn exactly(&self, at: FieldSource) -> Option<&str> {
         self.fields.iter().find(|(place, equal, _)| *place == at && *equal).map(|(_, _, value)| value.as_str())
     }
 
     /// A condition that an index answers: of a field, else of a label.
     pub fn term(&self) -> Option<Term> {
         if let Some((field, value)) = self.trigger() {
-            return Some(Term { by: By::Field(field), values: vec![value.into()] });
+            return Some(Term { by: IndexKey::Field(field), values: vec![value.into()] });
         }
         self.labels.requirements().iter().find_map(|r| {
             let positive = matches!(r.operator(), Operator::In | Operator::Equals | Operator::DoubleEquals);
             let values = || r.values().map(str::to_owned).collect();
-            positive.then(|| Term { by: By::Label(r.key().into()), values: values() })
+            positive.then(|| Term { by: IndexKey::Label(r.key().into()), values: values() })
         })
     }
 
     /// A selectable field that all matches have the same value of.
     pub fn trigger(&self) -> Option<Trigger> {
         self.fields.iter().find_map(|(place, equal, value)| match place {
-            Place::Value(field) if *equal => Some((*field, value.as_str().into())),
+            FieldSource::Value(field) if *equal => Some((*field, value.as_str().into())),
             _ => None,
         })
     }
 
     /// Reports whether an entry matches.
     pub fn matches(&self, e: &Entry) -> bool {
-        self.suits(e.name(), e.namespace(), |i| e.field(i)) && self.labels.matches_with(|key| e.label(key))
+        self.fields_match(e.name(), e.namespace(), |i| e.field(i)) && self.labels.matches_with(|key| e.label(key))
     }
 
     /// Reports whether an object of this name without namespace and labels matches.
     pub fn matches_name(&self, name: &str) -> bool {
-        self.suits(name, "", |_| "") && self.labels.matches_with(|_| None)
+        self.fields_match(name, "", |_| "") && self.labels.matches_with(|_| None)
     }
 
-    fn suits<'a>(&self, name: &'a str, namespace: &'a str, value: impl Fn(usize) -> &'a str) -> bool {
+    fn fields_match<'a>(&self, name: &'a str, namespace: &'a str, value: impl Fn(usize) -> &'a str) -> bool {
         self.fields.iter().all(|(place, equal, want)| {
             let there = match place {
-                Place::Name => name,
-                Place::Namespace => namespace,
-                Place::Value(i) => value(*i),
+                FieldSource::Name => name,
+                FieldSource::Namespace => namespace,
+                FieldSource::Value(i) => value(*i),
             };
             (there == want) == *equal
         })

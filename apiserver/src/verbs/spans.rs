@@ -1,4 +1,5 @@
-//! Reads in traces, under the names that upstream's cache gives them. Where nobody writes traces nothing is done for them.
+//! Reads in traces, under the names that upstream's cache gives them. Where nobody writes traces nothing is done for
+//! them.
 
 use proto::resources::{Resource, Row};
 use shared::traces::{self, Kind, OWN, SLOW};
@@ -9,7 +10,7 @@ use super::{Request, namespace_of};
 /// Reading one object that there is a cache for.
 pub(super) async fn getting<T>(engine: &Engine, r: &Request, row: &Row, work: impl Future<Output = T> + Unpin) -> T {
     let storage = &row.storage();
-    if !engine.hub.caches(storage) {
+    if !engine.caches.is_cached(storage) {
         return work.await;
     }
     let Some(span) = traces::child(OWN, "cacher.Get", Kind::Internal) else { return work.await };

@@ -59,7 +59,7 @@ pub async fn create_virtual(
         return bind_to(engine, r, pods, &name, object, options).await;
     }
     let mut t = target(r, row, "", options, "CreateOptions");
-    engine.admit_and_judge(&mut t, Operation::Create, Some(&mut object), None).await?;
+    engine.admit_and_validate(&mut t, Operation::Create, Some(&mut object), None).await?;
     let Some(virtuals) = engine.virtuals.get() else { return Err(Status::generic_method_not_allowed()) };
     match virtuals.create(&r.user, row, namespace, object).await {
         Some(answer) => reply_object(engine, r, row, 201, &answer?),
@@ -89,7 +89,7 @@ async fn bind_to(
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     binding::check(&object)?;
-    engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
+    engine.validate_admission(&mut t, Operation::Create, Some(&mut object), None).await?;
     let key = engine.key(row, &r.info.namespace, name);
     let mut assign = |pod: &mut Value| binding::assign(pod, &object, &key, engine.policy.binding);
     engine.modify(row, &r.info.namespace, name, options.dry_run, &mut assign).await?;
@@ -113,9 +113,9 @@ async fn token(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, St
     };
     let Some(issuer) = engine.tokens.get() else { return Err(Status::generic_not_found()) };
     issuer.complete(&account, &mut object)?;
-    engine.judge(&mut t, Operation::Create, Some(&mut object), None).await?;
+    engine.validate_admission(&mut t, Operation::Create, Some(&mut object), None).await?;
     let issued = issuer.issue(&account, object).await?;
     let credential = ("authentication.kubernetes.io/issued-credential-id".to_owned(), issued.credential);
-    r.noted.annotate([credential].into());
+    r.recorder.annotate([credential].into());
     Ok(reply_object(engine, r, row, 201, &issued.object)?.warn(issued.warnings))
 }

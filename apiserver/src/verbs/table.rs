@@ -113,7 +113,7 @@ pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -
     let start = out.len();
     let made = codec::to_json_item(row, &entry.raw, out).is_ok();
     if made && row.custom.is_none() {
-        entry.encoded.json.keep(engine.hub.budget(), &out[start..]);
+        entry.encoded.json.fill(engine.caches.budget(), &out[start..]);
     }
     made
 }
@@ -123,7 +123,7 @@ fn keep_json(engine: &Engine, row: &Row, entry: &Entry) {
     if row.custom.is_none()
         && entry.encoded.json.get().is_none()
         && matches!(entry.raw, Raw::Proto(_))
-        && engine.hub.budget().has_room()
+        && engine.caches.budget().has_room()
     {
         json_item(engine, row, entry, &mut Vec::with_capacity(entry.raw.size() * 2));
     }
@@ -171,7 +171,7 @@ pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, ent
         let open = printers::open_row(row, &tree);
         printers::write_row(&open, out);
         if row.is_storage() && row.custom.is_none() {
-            entry.encoded.cells.keep(engine.hub.cells(), &open);
+            entry.encoded.cells.fill(engine.caches.cells(), &open);
         }
     }
     out.extend_from_slice(br#","object":"#);

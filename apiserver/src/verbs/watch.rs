@@ -17,16 +17,16 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::closing::Closing;
+use super::closing::WatchTermination;
 use super::engine::Engine;
-use super::list::{Asked, begins_with_state, scope, selection};
+use super::list::{ListVerb, begins_with_state, scope, selection};
 use super::select::Selection;
 use super::table::Include;
-use super::watch_begin::{Begun, Refused, Wish};
 use super::watch_frames::Framer;
-use super::watch_meters::Sent;
+use super::watch_meters::WatchMetrics;
+use super::watch_start::{StartError, StartedWatch, WatchRequest};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
-use crate::cache::{Change, Entry, Filter, Message, Seen, Watch};
+use crate::cache::{Change, Entry, EventType, Filter, Message, Watch};
 use crate::negotiate::{Accepted, Shape};
 use crate::serve::info::names_object;
 
@@ -52,10 +52,10 @@ struct Session {
     /// Selection that has to be applied in the row's version.
     apart: Option<Selection>,
     /// Metrics of what the watch sent.
-    sent: Sent,
+    sent: WatchMetrics,
     /// Bytes after which a batch of frames is sent.
     batch: usize,
-    closing: Arc<Closing>,
+    closing: Arc<WatchTermination>,
     /// Waits for its beginning; made once, for everybody who waits for it stands in one line.
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -93,7 +93,7 @@ impl Batch {
 impl Session {
     /// The next batch of frames; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first().await {
+        if let Some(first) = self.initial_frames().await {
             return Some(first);
         }
         let mut batch = Batch::default();
@@ -103,7 +103,7 @@ impl Session {
             return None;
         }
         if self.closing.has_begun() {
-            self.closing.turn().await;
+            self.closing.wait_turn().await;
             return None;
         }
         if self.bookmarks && now >= self.next_bookmark.deadline() {
@@ -117,14 +117,14 @@ impl Session {
             tokio::select! {
                 biased;
                 message = self.watch.receiver.recv() => {
-                    self.one(&message?, &mut batch).await;
+                    self.push_event(&message?, &mut batch).await;
                     while batch.len() < self.batch {
                         let Ok(m) = self.watch.receiver.try_recv() else { break };
-                        self.one(&m, &mut batch).await;
+                        self.push_event(&m, &mut batch).await;
                     }
                 }
                 () = self.closed.as_mut() => {
-                    self.closing.turn().await;
+                    self.closing.wait_turn().await;
                     return None;
                 }
                 () = self.deadline.as_mut() => return None,
@@ -140,9 +140,9 @@ impl Session {
             // Its turn comes after theirs.
             return;
         }
-        let (waiting, whole) = rest(&mut self.watch.receiver);
+        let (waiting, whole) = drain(&mut self.watch.receiver);
         for m in &waiting {
-            self.one(m, batch).await;
+            self.push_event(m, batch).await;
         }
         // A client that was told of a revision does not ask again for what it missed before it.
         if !whole {
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// Encodes the frames before live changes: initial events, their end bookmark, the replay.
-    async fn first(&mut self) -> Option<Bytes> {
+    async fn initial_frames(&mut self) -> Option<Bytes> {
         if self.initial.is_empty() && !self.initial_end && self.watch.replay.is_empty() {
             return None;
         }
@@ -167,9 +167,13 @@ impl Session {
             let before = out.len();
             match self.apart.is_some() {
                 true => {
-                    self.judged(&Change { before: None, after: Some(e.clone()), revision: e.revision }, &mut out).await
+                    self.push_converted(
+                        &Change { before: None, after: Some(e.clone()), revision: e.revision },
+                        &mut out,
+                    )
+                    .await
                 }
-                false => self.entry(Seen::Added, &e, e.revision, &mut out).await,
+                false => self.entry(EventType::Added, &e, e.revision, &mut out).await,
             }
             self.sent.events(1);
             self.sent.sized(out.len() - before);
@@ -187,8 +191,8 @@ impl Session {
         // Oldest last, so that those that are sent can be let go.
         while let Some(change) = self.watch.replay.pop() {
             if self.apart.is_some() {
-                self.judged(&change, &mut out).await;
-            } else if let Some((seen, entry)) = change.seen(&*self.filter) {
+                self.push_converted(&change, &mut out).await;
+            } else if let Some((seen, entry)) = change.event_for(&*self.filter) {
                 self.entry(seen, entry, change.revision, &mut out).await;
             }
             if out.len() >= self.batch {
@@ -198,7 +202,7 @@ impl Session {
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    async fn one(&mut self, m: &Message, batch: &mut Batch) {
+    async fn push_event(&mut self, m: &Message, batch: &mut Batch) {
         let revision = m.live.change.revision;
         if revision <= self.after {
             return;
@@ -211,7 +215,7 @@ impl Session {
         }
         let mut out = Vec::new();
         if self.apart.is_some() {
-            self.judged(&m.live.change, &mut out).await;
+            self.push_converted(&m.live.change, &mut out).await;
         } else {
             self.entry(m.seen, &m.entry, revision, &mut out).await;
         }
@@ -222,7 +226,7 @@ impl Session {
     }
 
     /// A frame for a change of which only the row's version tells how it looks.
-    async fn judged(&mut self, change: &Change, out: &mut Vec<u8>) {
+    async fn push_converted(&mut self, change: &Change, out: &mut Vec<u8>) {
         let Some(selection) = &self.apart else { return };
         let mut sides = [None, None];
         for (side, entry) in sides.iter_mut().zip([&change.before, &change.after]) {
@@ -234,13 +238,13 @@ impl Session {
         }
         let [before, after] = sides;
         let converted = Change { before, after, revision: change.revision };
-        if let Some((seen, entry)) = converted.seen(|e| selection.matches(e)) {
+        if let Some((seen, entry)) = converted.event_for(|e| selection.matches(e)) {
             self.framer.entry(seen, entry, change.revision, out);
         }
     }
 
     /// A frame for an entry, in the row's version.
-    async fn entry(&mut self, seen: Seen, entry: &Arc<Entry>, revision: i64, out: &mut Vec<u8>) {
+    async fn entry(&mut self, seen: EventType, entry: &Arc<Entry>, revision: i64, out: &mut Vec<u8>) {
         if !crate::crd::changes_version(&self.framer.row) {
             return self.framer.entry(seen, entry, revision, out);
         }
@@ -252,7 +256,7 @@ impl Session {
 }
 
 /// Drains a channel; the flag reports whether it was emptied. A closed one may have lost events.
-fn rest<T>(receiver: &mut Receiver<T>) -> (Vec<T>, bool) {
+fn drain<T>(receiver: &mut Receiver<T>) -> (Vec<T>, bool) {
     let mut waiting = Vec::new();
     loop {
         match receiver.try_recv() {
@@ -273,7 +277,7 @@ const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
 /// Duration of a watch: the seconds asked for, or at random between the minimum and twice that. Upstream counts
 /// nanoseconds in 64 bits: negative values and those that overflow end at once.
-fn lasts(asked: i64, shortest: u64) -> Duration {
+fn duration(asked: i64, shortest: u64) -> Duration {
     let nanos = asked.wrapping_mul(1_000_000_000);
     let asked = match (u64::try_from(nanos), shortest) {
         (Err(_), _) => Duration::ZERO,
@@ -285,7 +289,7 @@ fn lasts(asked: i64, shortest: u64) -> Duration {
 }
 
 /// Scope of a watch as a word: `resource`, `namespace` or `cluster`.
-fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
+fn scope_label(r: &Request, namespace: &str) -> &'static str {
     match (r.info.name.is_empty(), namespace.is_empty()) {
         (false, _) => "resource",
         (true, false) => "namespace",
@@ -294,7 +298,7 @@ fn word_of_scope(r: &Request, namespace: &str) -> &'static str {
 }
 
 /// Options of a watch request.
-struct Wanted {
+struct WatchOptions {
     accepted: Accepted,
     include: Include,
     selection: Selection,
@@ -305,9 +309,9 @@ struct Wanted {
     send_initial: Option<bool>,
 }
 
-impl Wanted {
+impl WatchOptions {
     fn read(engine: &Engine, r: &Request, row: &Row) -> Result<Self, Status> {
-        let mut selection = selection(&r.query, row, Asked::Watch(engine.policy.watch_lists))?;
+        let mut selection = selection(&r.query, row, ListVerb::Watch(engine.policy.watch_lists))?;
         let accepted = accepted(r, true)?;
         let include =
             if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
@@ -322,7 +326,7 @@ impl Wanted {
             include,
             selection,
             at,
-            timeout: lasts(seconds, engine.policy.shortest_watch),
+            timeout: duration(seconds, engine.policy.shortest_watch),
             bookmarks: r.query.flag("allowWatchBookmarks"),
             send_initial: r.query.maybe_flag("sendInitialEvents").or(begins.then_some(true)),
         })
@@ -332,8 +336,8 @@ impl Wanted {
 /// The verb.
 pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let since = std::time::Instant::now();
-    let Wanted { accepted, include, mut selection, at, timeout, bookmarks, send_initial } =
-        Wanted::read(engine, r, row)?;
+    let WatchOptions { accepted, include, mut selection, at, timeout, bookmarks, send_initial } =
+        WatchOptions::read(engine, r, row)?;
     let namespace = namespace_of(&r.info, row);
     let scope = scope(namespace);
 
@@ -344,13 +348,13 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
     }
     let framer = Framer { engine: engine.clone(), row: row.clone(), accepted, include, headers_sent: false };
     let content_type = accepted.format.stream_content_type();
-    let cached = engine.hub.caches(&storage);
-    let wish = Wish { engine, storage: &storage, scope, send_initial, at };
+    let cached = engine.caches.is_cached(&storage);
+    let wish = WatchRequest { engine, storage: &storage, scope, send_initial, at };
     let begun = if cached { wish.cached(&selection).await } else { wish.uncached(&selection).await };
-    let Begun { mut watch, after, filter } = match begun {
+    let StartedWatch { mut watch, after, filter } = match begun {
         Ok(begun) => begun,
-        Err(Refused::AtOnce(status)) => return Err(status),
-        Err(Refused::InTheStream(status)) => {
+        Err(StartError::Immediate(status)) => return Err(status),
+        Err(StartError::InStream(status)) => {
             let mut out = Vec::new();
             framer.error(&status, &mut out);
             return Ok(Reply::new(200, content_type, out));
@@ -367,7 +371,7 @@ pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         deadline: Box::pin(tokio::time::sleep(timeout)),
         filter,
         apart,
-        sent: Sent::new(row, word_of_scope(r, namespace), tells_end.then_some(since)),
+        sent: WatchMetrics::new(row, scope_label(r, namespace), tells_end.then_some(since)),
         batch: if r.messages { 1 } else { BATCH },
         closed: Box::pin(engine.closing.begun()),
         closing: engine.closing.clone(),
@@ -394,20 +398,20 @@ mod tests {
         for change in 1..=2 {
             sender.try_send(change).expect("room");
         }
-        assert_eq!(rest(&mut receiver), (vec![1, 2], true));
+        assert_eq!(drain(&mut receiver), (vec![1, 2], true));
         sender.try_send(3).expect("room");
         drop(sender);
-        assert_eq!(rest(&mut receiver), (vec![3], false));
+        assert_eq!(drain(&mut receiver), (vec![3], false));
     }
 
     #[test]
-    fn a_watch_has_an_end_that_can_be_reckoned_with() {
-        let lasts = |asked, shortest| Instant::now() + super::lasts(asked, shortest) - Instant::now();
-        assert!(lasts(9_223_372_036, 1800) <= ENDLESS);
-        assert!(lasts(0, u64::MAX) <= ENDLESS);
-        assert!((1799..=3600).contains(&lasts(0, 1800).as_secs()));
+    fn watch_duration_is_bounded() {
+        let duration = |asked, shortest| Instant::now() + super::duration(asked, shortest) - Instant::now();
+        assert!(duration(9_223_372_036, 1800) <= ENDLESS);
+        assert!(duration(0, u64::MAX) <= ENDLESS);
+        assert!((1799..=3600).contains(&duration(0, 1800).as_secs()));
         for over in [-1, i64::MAX, 9_223_372_037] {
-            assert_eq!(super::lasts(over, 1800), Duration::ZERO, "{over}");
+            assert_eq!(super::duration(over, 1800), Duration::ZERO, "{over}");
         }
     }
 

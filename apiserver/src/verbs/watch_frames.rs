@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::get;
 use super::list::put;
 use super::table::{self, Include};
-use crate::cache::{Entry, Message, Progress, Raw, Seen};
+use crate::cache::{Entry, EventType, Message, Progress, Raw};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::storage::codec;
 
@@ -32,7 +32,7 @@ pub(super) struct Framer {
 
 impl Framer {
     pub(super) fn progress(&self) -> &Progress {
-        self.engine.hub.progress(&self.row.storage())
+        self.engine.caches.progress(&self.row.storage())
     }
 
     fn own(&self) -> bool {
@@ -108,7 +108,7 @@ impl Framer {
     }
 
     /// A frame for an entry; `revision` is that of the change it is shown for.
-    pub(super) fn entry(&mut self, seen: Seen, entry: &Entry, revision: i64, out: &mut Vec<u8>) {
+    pub(super) fn entry(&mut self, seen: EventType, entry: &Entry, revision: i64, out: &mut Vec<u8>) {
         if entry.revision != revision {
             let object = self.object(&codec::restamp(&entry.raw, revision));
             return self.frame(seen.as_str(), &object, out);
@@ -132,7 +132,7 @@ impl Framer {
             Format::Protobuf => Some(&m.live.protobuf),
             _ => None,
         };
-        let alike = self.accepted.shape == Shape::Object && self.own() && change.natural() == Some(m.seen);
+        let alike = self.accepted.shape == Shape::Object && self.own() && change.unfiltered_event() == Some(m.seen);
         let mut make = || {
             let mut out = Vec::with_capacity(m.entry.raw.size() * 2 + 64);
             self.entry(m.seen, &m.entry, change.revision, &mut out);

@@ -39,13 +39,13 @@ static FAMILIES: LazyLock<Families> = LazyLock::new(|| {
 });
 
 /// Metrics of one watch.
-pub(super) struct Sent {
+pub(super) struct WatchMetrics {
     events: Counter,
     sizes: Histogram,
     listed: Option<(Histogram, Instant)>,
 }
 
-impl Sent {
+impl WatchMetrics {
     /// Of a watch of some scope, which begins with the state or does not.
     pub(super) fn new(row: &Resource, scope: &str, since: Option<Instant>) -> Self {
         let [group, version, resource] = [&*row.group, &*row.version, &*row.plural];

@@ -19,51 +19,55 @@ use crate::storage::{codec, other_than_asked};
 
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
-    if let Some(served) = crd::served(row) {
-        let settle = |object: &mut Value| crd::objects::settle_sent(row, served, object);
-        let decoded = negotiate::decode_custom(r.sent(), row, options.field_validation, settle)?;
+    if let Some(served) = crd::version_of(row) {
+        let settle = |object: &mut Value| crd::objects::prune_and_default_sent(row, served, object);
+        let decoded = negotiate::decode_custom(r.sent_body(), row, options.field_validation, settle)?;
         let (there, version) = (decoded.object["apiVersion"].as_str().unwrap_or_default(), row.api_version());
         if there != version {
-            r.noted.add(decoded.warnings);
+            r.recorder.add_warnings(decoded.warnings);
             let why = "does not match the expected API version";
             return Err(Status::bad_request(&format!("the API version in the data ({there}) {why} ({version})")));
         }
-        r.noted.sent(None, &decoded.object);
+        r.recorder.record_object(None, &decoded.object);
         return Ok(decoded);
     }
-    let mut decoded = negotiate::decode(r.sent(), &Expected::of(row), options.field_validation)?;
+    let mut decoded = negotiate::decode(r.sent_body(), &Expected::of(row), options.field_validation)?;
     if let Some(why) = conversion::unreadable(row, &decoded.object) {
         return Err(Status::bad_request(&why));
     }
     default(row, &mut decoded.object)?;
-    r.noted.sent(codec::served_schema(row).ok(), &decoded.object);
+    r.recorder.record_object(codec::served_schema(row).ok(), &decoded.object);
     Ok(decoded)
 }
 
 /// Decodes the body of a subresource that has a kind of its own, and fills in its defaults.
 pub fn body_of_kind(r: &Request, kind: (&str, &str, &str), options: &WriteOptions) -> Result<Decoded, Status> {
     let (group, version, kind) = kind;
-    let mut decoded = negotiate::decode(r.sent(), &Expected::kind(group, version, kind), options.field_validation)?;
+    let mut decoded =
+        negotiate::decode(r.sent_body(), &Expected::kind(group, version, kind), options.field_validation)?;
     let schema = schema::kind(group, version, kind);
     if let Some(schema) = schema {
         proto::defaulting::apply(schema, &mut decoded.object);
     }
-    r.noted.sent(schema, &decoded.object);
+    r.recorder.record_object(schema, &decoded.object);
     Ok(decoded)
 }
 
 /// Fills in defaults.
 pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
-    if let Some(served) = crd::served(row) {
-        return crd::objects::settle(served, object).map(drop).map_err(|e| Status::bad_request(&e.to_string()));
+    if let Some(served) = crd::version_of(row) {
+        return crd::objects::prune_and_default(served, object)
+            .map(drop)
+            .map_err(|e| Status::bad_request(&e.to_string()));
     }
     default_typed(row, object)
 }
 
 /// Defaults the result of an apply as [`default`] does.
 pub fn default_applied(row: &Resource, object: &mut Value) -> Result<(), Status> {
-    if let Some(served) = crd::served(row) {
-        return crd::objects::settle_applied(served, object).map_err(|e| Status::bad_request(&e.to_string()));
+    if let Some(served) = crd::version_of(row) {
+        return crd::objects::prune_and_default_applied(served, object)
+            .map_err(|e| Status::bad_request(&e.to_string()));
     }
     default_typed(row, object)
 }
@@ -100,7 +104,7 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
 }
 
 /// Traces the result of a write. Not the error's text: that may quote the object.
-fn told<T>(r: &Request, stored: Result<T, Status>) -> Result<T, Status> {
+fn traced<T>(r: &Request, stored: Result<T, Status>) -> Result<T, Status> {
     let how = if stored.is_ok() { "Write to database call succeeded" } else { "Write to database call failed" };
     traces::step_of(how, "len", r.body.len());
     stored
@@ -119,15 +123,15 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
         return super::subresources::create_virtual(engine, r, row, object, &options).await;
     }
     let namespace = namespace_of(&r.info, row);
-    r.noted.keep(check_namespace(&mut object, namespace), &warnings)?;
-    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
+    r.recorder.keep_warnings(check_namespace(&mut object, namespace), &warnings)?;
+    owners::dedup(&mut object, owners::DedupPhase::Sent, &mut warnings);
     let kind = Kind { rows: &engine.rows, row, conversions: None };
     managers::updated(kind, "", &Value::Null, &mut object, &options.field_manager);
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
     traces::step(STORING);
-    let created = told(r, engine.create(&mut t, object).await);
-    let created = r.noted.keep(created, &t.warnings)?;
+    let created = traced(r, engine.create(&mut t, object).await);
+    let created = r.recorder.keep_warnings(created, &t.warnings)?;
     Ok(created.reply(engine, r, row, 201)?.warn(t.warnings))
 }
 
@@ -172,10 +176,10 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
     traces::step("Conversion done");
     let namespace = namespace_of(&r.info, row);
     let there = check_namespace(&mut object, namespace).and_then(|()| check_name(&object, &r.info.name));
-    r.noted.keep(there, &warnings)?;
-    owners::dedup(&mut object, owners::When::Sent, &mut warnings);
+    r.recorder.keep_warnings(there, &warnings)?;
+    owners::dedup(&mut object, owners::DedupPhase::Sent, &mut warnings);
     let mut t = target(r, row, subresource, &options, "UpdateOptions");
-    t.creation = (subresource.is_empty() && strategy::of(row).create_on_update).then(|| creation(r, row));
+    t.creation = (subresource.is_empty() && strategy::strategy_of(row).create_on_update).then(|| creation(r, row));
     t.warnings = warnings;
     let conversions = t.conversions.clone();
     let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
@@ -191,8 +195,8 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
         Ok(new)
     };
     traces::step(STORING);
-    let updated = told(r, engine.update(&mut t, &mut change).await);
-    let (updated, created) = r.noted.keep(updated, &t.warnings)?;
+    let updated = traced(r, engine.update(&mut t, &mut change).await);
+    let (updated, created) = r.recorder.keep_warnings(updated, &t.warnings)?;
     let code = if created { 201 } else { 200 };
     Ok(updated.reply(engine, r, row, code)?.warn(t.warnings))
 }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use apiserver::connect::frames::Decoder;
 use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::crd::{self, JsonPath};
-use apiserver::negotiate::{self, Media, Sent};
+use apiserver::negotiate::{self, Media, RequestBody};
 use apiserver::registry::{self, Rows};
 use apiserver::serve::info::{names_object, request_info};
 use apiserver::storage::codec;
@@ -311,7 +311,7 @@ pub(crate) fn delete_options(input: &[u8]) -> String {
     let query = Query::parse(&text(query));
     let words = ["application/json", "application/yaml", "application/cbor", "application/vnd.kubernetes.protobuf"]
         .map(|content_type| {
-            let sent = Sent { media: Media { cbor: true, ..Media::default() }, content_type, body };
+            let sent = RequestBody { media: Media { cbor: true, ..Media::default() }, content_type, body };
             delete::options(sent, &query, true).map_or_else(|s| s.message, |_| "fine".to_owned())
         });
     words.join(" ")
@@ -329,8 +329,8 @@ pub(crate) fn schemas(input: &[u8]) -> String {
     let Some((schema, mut object)) = trees(input) else { return "no JSON".to_owned() };
     let mut words = Vec::new();
     for row in crd::rows(&definition(&schema)) {
-        let Some(served) = crd::served(&row) else { continue };
-        words.extend(crd::objects::settle(served, &mut object).unwrap_or_else(|e| vec![e.to_string()]));
+        let Some(served) = crd::version_of(&row) else { continue };
+        words.extend(crd::objects::prune_and_default(served, &mut object).unwrap_or_else(|e| vec![e.to_string()]));
         words.extend(crd::objects::create(&row, served, &object, Vec::new()).iter().map(ToString::to_string));
     }
     words.join(" ")

@@ -44,8 +44,8 @@ pub use remote::Remote;
 #[allow(unused_imports)]
 pub use webhook::Webhook;
 
-/// A port that nobody has, and that no connection is given as its own: whoever asks for a server that does not listen yet
-/// would else be connected to himself now and then, and hold its port.
+/// A port that nobody has, and that no connection is given as its own: whoever asks for a server that does not listen
+/// yet would else be connected to himself now and then, and hold its port.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 15_000;

@@ -39,7 +39,8 @@ async fn selectors_and_options() {
     }
     // As Go's encoder has it.
     assert!(c.get(&format!("{maps}?labelSelector=-a")).await.text().contains(r"\u003cnil\u003e"));
-    // No value is an empty one, nothing compared with nothing says nothing, and what cannot be unescaped is passed over.
+    // No value is an empty one, nothing compared with nothing says nothing, and what cannot be unescaped is passed
+    // over.
     assert!(names(&c, &format!("{maps}?labelSelector=k+in+()")).await.is_empty());
     for query in ["fieldSelector=%3D", "limit=%zz", "limit=1;x"] {
         let there = names(&c, &format!("{maps}?{query}")).await;

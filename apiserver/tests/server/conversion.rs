@@ -69,8 +69,8 @@ fn at(group: &str, version: &str, namespace: &str) -> String {
     format!("/apis/{group}/{version}/namespaces/{namespace}/parrots")
 }
 
-/// Defaults come from the version of a request when it is written, and from the version it is stored in when it is read;
-/// only the former are kept.
+/// Defaults come from the version of a request when it is written, and from the version it is stored in when it is
+/// read; only the former are kept.
 async fn check_defaults(c: &Client, group: &str, ns: &str) {
     for (created, wanted) in
         [("v1", json!({"v1": true})), ("v2", json!({"v1": true, "v2": true})), ("v3", json!({"v1": true, "v3": true}))]

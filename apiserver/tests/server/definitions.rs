@@ -221,8 +221,8 @@ async fn our_own_objects_stay_when_a_definition_goes() {
     }
 }
 
-/// Gateway API 1.7 asks for `has(r.namespace)`; OpenShift's ingresses have names of letters and symbols of all languages,
-/// and so many of them at most.
+/// Gateway API 1.7 asks for `has(r.namespace)`; OpenShift's ingresses have names of letters and symbols of all
+/// languages, and so many of them at most.
 #[tokio::test(flavor = "multi_thread")]
 async fn fields_called_by_words_of_the_language_and_letters_that_count() {
     let Some((c, ns)) = workspace("crd-words").await else { return };

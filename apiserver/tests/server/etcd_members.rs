@@ -74,8 +74,8 @@ impl Etcds {
     }
 }
 
-/// Longest time in which neither of two members answered a read that was sent to it alone, while `work` was done. On a busy
-/// machine an election may take longer than a request has time.
+/// Longest time in which neither of two members answered a read that was sent to it alone, while `work` was done. On a
+/// busy machine an election may take longer than a request has time.
 async fn longest_silence<T>(ports: Vec<u16>, work: impl Future<Output = T>) -> (Duration, T) {
     let silence = Arc::new(Mutex::new((Instant::now(), Duration::ZERO)));
     let observers: JoinSet<()> = ports

@@ -1,4 +1,5 @@
-//! Patches, applied objects and queries that do not fit, in the words of upstream: each was asked of upstream's own server.
+//! Patches, applied objects and queries that do not fit, in the words of upstream: each was asked of upstream's own
+//! server.
 
 use serde_json::{Value, json};
 

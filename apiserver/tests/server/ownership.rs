@@ -90,7 +90,8 @@ async fn owners_of_a_version_that_is_gone_stand_in_the_way() {
         (apply("v1", "new", json!({"a": 2})).await.code == 500).then_some(())
     })
     .await;
-    // Whose version is gone cannot be told what changes: who applies is told so, who writes otherwise makes an end of it.
+    // Whose version is gone cannot be told what changes: who applies is told so, who writes otherwise makes an end of
+    // it.
     let why = "request to convert CR to an invalid group/version: gone.example.com/v1beta1";
     apply("v1", "new", json!({"a": 2})).await.fails(500, "", why);
     let own = format!("{}?fieldManager=new", path("v1"));

@@ -1,4 +1,5 @@
-//! The secure port itself: certificates, versions, headers that every answer carries, and what servers tell one another.
+//! The secure port itself: certificates, versions, headers that every answer carries, and what servers tell one
+//! another.
 
 use std::sync::Arc;
 

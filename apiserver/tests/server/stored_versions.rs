@@ -1,5 +1,5 @@
-//! In which version etcd gets an object: one that the oldest release can read that the server goes together with. Whatever
-//! is stored, clients see the same.
+//! In which version etcd gets an object: one that the oldest release can read that the server goes together with.
+//! Whatever is stored, clients see the same.
 
 use proto::{protobuf, schema};
 use serde_json::{Value, json};

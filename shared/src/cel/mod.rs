@@ -125,14 +125,8 @@ static TIMES: LazyLock<Times> = LazyLock::new(|| {
         metrics::histogram(name, help, &[], metrics::default_buckets()).with_label_values::<&str>(&[])
     };
     Times {
-        compilation: of(
-            "apiserver_cel_compilation_duration_seconds",
-            "[BETA] CEL compilation time in seconds.",
-        ),
-        evaluation: of(
-            "apiserver_cel_evaluation_duration_seconds",
-            "[BETA] CEL evaluation time in seconds.",
-        ),
+        compilation: of("apiserver_cel_compilation_duration_seconds", "[BETA] CEL compilation time in seconds."),
+        evaluation: of("apiserver_cel_evaluation_duration_seconds", "[BETA] CEL evaluation time in seconds."),
     }
 });
 

@@ -88,7 +88,12 @@ pub(super) fn render(out: &mut String) {
     family("process_network_transmit_bytes_total", "counter", "Bytes sent over the network.", sent);
     family("process_open_fds", "gauge", "File descriptors open.", f64::from(u32::try_from(open).unwrap_or(u32::MAX)));
     family("process_resident_memory_bytes", "gauge", "Resident memory, in bytes.", at(21) * page);
-    family("process_start_time_seconds", "gauge", "[ALPHA] Start time of the component in seconds since the Unix epoch.", start_time());
+    family(
+        "process_start_time_seconds",
+        "gauge",
+        "[ALPHA] Start time of the component in seconds since the Unix epoch.",
+        start_time(),
+    );
     family("process_virtual_memory_bytes", "gauge", "Virtual memory, in bytes.", at(20));
     family("process_virtual_memory_max_bytes", "gauge", "Virtual memory allowed, in bytes.", max_virtual);
 }

@@ -112,9 +112,18 @@ pub fn workqueue(name: &str) -> WorkqueueMetrics {
     WorkqueueMetrics {
         depth: level("workqueue_depth", "[ALPHA] Current depth of the work queue."),
         adds: count("workqueue_adds_total", "[ALPHA] Number of adds handled by the work queue."),
-        latency: seconds("workqueue_queue_duration_seconds", "[ALPHA] Seconds that an item stays in the work queue before it is requested."),
-        work_duration: seconds("workqueue_work_duration_seconds", "[ALPHA] Seconds that processing an item from the work queue takes."),
-        unfinished: level("workqueue_unfinished_work_seconds", "[ALPHA] Seconds of work in progress that work_duration has not observed yet."),
+        latency: seconds(
+            "workqueue_queue_duration_seconds",
+            "[ALPHA] Seconds that an item stays in the work queue before it is requested.",
+        ),
+        work_duration: seconds(
+            "workqueue_work_duration_seconds",
+            "[ALPHA] Seconds that processing an item from the work queue takes.",
+        ),
+        unfinished: level(
+            "workqueue_unfinished_work_seconds",
+            "[ALPHA] Seconds of work in progress that work_duration has not observed yet.",
+        ),
         longest_running: level(
             "workqueue_longest_running_processor_seconds",
             "[ALPHA] Seconds for which the longest running processor of the work queue has been running.",

@@ -64,15 +64,27 @@ impl Counts {
         let seconds = || exponential(0.001, 2.0, 15);
         let result = &["result"];
         Self {
-            attempts: counter("authentication_attempts", "[ALPHA] Number of authentication attempts, by result.", result),
+            attempts: counter(
+                "authentication_attempts",
+                "[ALPHA] Number of authentication attempts, by result.",
+                result,
+            ),
             attempt_seconds: histogram(
                 "authentication_duration_seconds",
                 "[ALPHA] Authentication duration in seconds, by result.",
                 result,
                 seconds(),
             ),
-            users: counter("authenticated_user_requests", "[ALPHA] Number of authenticated requests, by username.", &["username"]),
-            decisions: counter("authorization_attempts_total", "[ALPHA] Number of authorization attempts, by result.", result),
+            users: counter(
+                "authenticated_user_requests",
+                "[ALPHA] Number of authenticated requests, by username.",
+                &["username"],
+            ),
+            decisions: counter(
+                "authorization_attempts_total",
+                "[ALPHA] Number of authorization attempts, by result.",
+                result,
+            ),
             decision_seconds: histogram(
                 "authorization_duration_seconds",
                 "[ALPHA] Authorization duration in seconds, by result.",

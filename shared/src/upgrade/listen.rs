@@ -113,8 +113,12 @@ where
             let (acceptor, settings, limits) = (acceptor.clone(), listening.http2(), Arc::clone(&limits));
             async move {
                 let made = tokio::try_join!(
-                    async { http1.await.map_err(|error| tracing::error!(?error, "Failed to create the HTTP application")) },
-                    async { http2.await.map_err(|error| tracing::error!(?error, "Failed to create the HTTP application")) }
+                    async {
+                        http1.await.map_err(|error| tracing::error!(?error, "Failed to create the HTTP application"))
+                    },
+                    async {
+                        http2.await.map_err(|error| tracing::error!(?error, "Failed to create the HTTP application"))
+                    }
                 );
                 let (http1, http2) = made?;
                 let thread = Rc::new(Thread { acceptor, limits, connected, http1, http2, settings });

@@ -6,23 +6,23 @@ use std::time::Instant;
 use serde_json::Value;
 use shared::cel;
 
-use super::super::asker::Asker;
+use super::super::request_authorizer::RequestAuthorizer;
 use super::super::{NOTHING, measure};
 use crate::access::tree;
-use crate::expressions::{self, Dialect, EXHAUSTED, Scope, Wanted};
+use crate::expressions::{self, Dialect, EXHAUSTED, ResultType, Scope};
 
 /// Variables of a request that expressions see.
-pub(super) struct Matter {
+pub(super) struct EvaluationInput {
     pub(super) request: Value,
     pub(super) object: Value,
     pub(super) old: Value,
     pub(super) namespace: Option<Arc<Value>>,
-    pub(super) asker: Asker,
+    pub(super) asker: RequestAuthorizer,
 }
 
 /// Failed validation.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Finding {
+pub(super) struct FailedValidation {
     pub(super) message: String,
     pub(super) reason: String,
     /// The place of the validation in its policy.
@@ -39,8 +39,8 @@ pub(super) enum Annotation {
 
 /// Result of a policy.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Judgement {
-    pub(super) findings: Vec<Finding>,
+pub(super) struct PolicyResult {
+    pub(super) findings: Vec<FailedValidation>,
     /// Evaluation errors under the failure policy `Ignore`.
     pub(super) overlooked: Vec<String>,
     pub(super) annotations: Vec<Annotation>,
@@ -52,7 +52,7 @@ pub(super) fn fails_open(policy: &Value) -> bool {
 }
 
 /// The values a policy's expressions are about, all but the authorisers.
-fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Value) -> Scope<'a> {
+fn scope<'a>(dialect: Dialect, matter: &'a EvaluationInput, parameter: &'a Value) -> Scope<'a> {
     let namespace = matter.namespace.as_deref().unwrap_or(NOTHING);
     let values = [
         ("request", &matter.request),
@@ -68,7 +68,7 @@ fn scope<'a>(dialect: Dialect, matter: &'a Matter, parameter: &'a Value) -> Scop
 pub(super) fn stage<'a>(
     policy: &Value,
     dialect: Dialect,
-    matter: &'a Matter,
+    matter: &'a EvaluationInput,
     parameter: &'a Value,
     asks: bool,
 ) -> Scope<'a> {
@@ -90,7 +90,12 @@ pub(super) fn has_parameters(policy: &Value) -> bool {
 
 /// Reports whether a policy's match conditions hold. They see the request in its own version, and no namespace. An
 /// error under the failure policy `Ignore` skips the policy.
-pub(super) fn conditions_hold(policy: &Value, matter: &Matter, parameter: &Value, kind: &str) -> Result<bool, String> {
+pub(super) fn conditions_hold(
+    policy: &Value,
+    matter: &EvaluationInput,
+    parameter: &Value,
+    kind: &str,
+) -> Result<bool, String> {
     let (conditions, since) = (tree::list(policy, "/spec/matchConditions"), Instant::now());
     if conditions.is_empty() {
         return Ok(true);
@@ -101,7 +106,7 @@ pub(super) fn conditions_hold(policy: &Value, matter: &Matter, parameter: &Value
     scope.set("request", cel::Value::of(&request));
     scope.set("namespaceObject", cel::Value::Null);
     matter.asker.name_in(&mut scope);
-    let held = expressions::hold(conditions, &mut scope);
+    let held = expressions::conditions_hold(conditions, &mut scope);
     let operation = tree::text(&matter.request, "/operation");
     measure::conditions([tree::name(policy), "policy", kind, operation], conditions, since, &held);
     match held {
@@ -115,27 +120,27 @@ fn dialect_of(policy: &Value) -> Dialect {
 }
 
 /// Result of a validation expression.
-type Verdict = Result<bool, String>;
+type ValidationResult = Result<bool, String>;
 
 /// The judgement of a policy.
-pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Judgement {
+pub(super) fn evaluate(policy: &Value, matter: &EvaluationInput, parameter: &Value) -> PolicyResult {
     let open = fails_open(policy);
     match conditions_hold(policy, matter, parameter, "validate") {
         Ok(true) => {}
-        Ok(false) => return Judgement::default(),
-        Err(why) => return Judgement { findings: vec![broken(why, 0)], ..Judgement::default() },
+        Ok(false) => return PolicyResult::default(),
+        Err(why) => return PolicyResult { findings: vec![broken(why, 0)], ..PolicyResult::default() },
     }
     let validations = tree::list(policy, "/spec/validations");
     let mut scope = stage(policy, dialect_of(policy), matter, parameter, true);
-    let mut verdicts: Vec<Verdict> = Vec::with_capacity(validations.len());
+    let mut verdicts: Vec<ValidationResult> = Vec::with_capacity(validations.len());
     for validation in validations {
-        verdicts.push(scope.judge(tree::text(validation, "/expression")));
+        verdicts.push(scope.evaluate_bool(tree::text(validation, "/expression")));
         if scope.is_exhausted() {
             return exhausted(open);
         }
     }
-    let messages = messages(policy, matter, parameter, &verdicts, scope.left());
-    let mut judgement = Judgement::default();
+    let messages = messages(policy, matter, parameter, &verdicts, scope.remaining_budget());
+    let mut judgement = PolicyResult::default();
     for (at, (validation, verdict)) in validations.iter().zip(verdicts).enumerate() {
         let why = match (verdict, &messages) {
             (Err(why), _) => why,
@@ -144,7 +149,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
             (Ok(false), Ok(computed)) => {
                 let reason = Some(tree::text(validation, "/reason")).filter(|r| !r.is_empty()).unwrap_or("Invalid");
                 let message = message(validation, computed[at].as_deref());
-                judgement.findings.push(Finding { message, reason: reason.to_owned(), at });
+                judgement.findings.push(FailedValidation { message, reason: reason.to_owned(), at });
                 continue;
             }
         };
@@ -160,7 +165,7 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
     // Notes have means of their own.
     let mut scope = stage(policy, dialect_of(policy), matter, parameter, false);
     for annotation in annotations {
-        let text = scope.text(tree::text(annotation, "/valueExpression"), Wanted::TextOrNull);
+        let text = scope.text(tree::text(annotation, "/valueExpression"), ResultType::TextOrNull);
         if scope.is_exhausted() {
             return exhausted(open);
         }
@@ -177,8 +182,8 @@ pub(super) fn evaluate(policy: &Value, matter: &Matter, parameter: &Value) -> Ju
     judgement
 }
 
-fn broken(message: String, at: usize) -> Finding {
-    Finding { message, reason: "Invalid".to_owned(), at }
+fn broken(message: String, at: usize) -> FailedValidation {
+    FailedValidation { message, reason: "Invalid".to_owned(), at }
 }
 
 /// The texts that validations compute, from what they left to spend.
@@ -187,9 +192,9 @@ fn broken(message: String, at: usize) -> Finding {
 /// than is left, and only then it is done.
 fn messages(
     policy: &Value,
-    matter: &Matter,
+    matter: &EvaluationInput,
     parameter: &Value,
-    verdicts: &[Verdict],
+    verdicts: &[ValidationResult],
     left: u64,
 ) -> Result<Vec<Option<String>>, String> {
     let expressions: Vec<&str> =
@@ -204,7 +209,7 @@ fn messages(
     let mut scope = stage(policy, dialect_of(policy), matter, parameter, false);
     scope.spend_from(left);
     for at in (0..expressions.len()).filter(|at| asked(*at)) {
-        computed[at] = scope.text(expressions[at], Wanted::Text).ok().flatten();
+        computed[at] = scope.text(expressions[at], ResultType::Text).ok().flatten();
         if scope.is_exhausted() {
             return Err(EXHAUSTED.to_owned());
         }
@@ -213,11 +218,11 @@ fn messages(
 }
 
 /// The judgement where the means to find one were spent: nothing of what was found counts.
-fn exhausted(open: bool) -> Judgement {
+fn exhausted(open: bool) -> PolicyResult {
     let why = EXHAUSTED.to_owned();
     match open {
-        true => Judgement { overlooked: vec![why], ..Judgement::default() },
-        false => Judgement { findings: vec![broken(why, 0)], ..Judgement::default() },
+        true => PolicyResult { overlooked: vec![why], ..PolicyResult::default() },
+        false => PolicyResult { findings: vec![broken(why, 0)], ..PolicyResult::default() },
     }
 }
 

@@ -15,13 +15,13 @@ use proto::resources::Row;
 use serde_json::Value;
 use shared::status::Status;
 
-use super::asker::Asker;
-use super::matching::Scene;
+use super::matching::MatchRequest;
+use super::request_authorizer::RequestAuthorizer;
 use super::views::Views;
-use super::webhooks::Means;
+use super::webhooks::WebhookDeps;
 use super::{Attributes, NOTHING};
 use crate::access::tree;
-use evaluate::Matter;
+use evaluate::EvaluationInput;
 pub(super) use mutating::MutatingPolicies;
 pub(super) use permission::check as check_parameters;
 pub(super) use validating::ValidatingPolicies;
@@ -43,7 +43,7 @@ const MUTATING: Plurals = ("mutatingadmissionpolicies", "mutatingadmissionpolicy
 
 /// Policies of one kind, from the cache.
 struct Policies {
-    means: Means,
+    means: WebhookDeps,
     plurals: Plurals,
 }
 
@@ -54,17 +54,17 @@ struct Bound {
     /// The request's resource as the policy's rules know it.
     shown: Row,
     /// Parameters to evaluate with, one after the other.
-    parameters: Result<Vec<Arc<Value>>, Unusable>,
+    parameters: Result<Vec<Arc<Value>>, PolicyError>,
 }
 
 /// Reasons for which a policy cannot be evaluated.
 #[derive(Debug, PartialEq, Eq)]
-enum Unusable {
+enum PolicyError {
     Policy(String),
     Binding(String),
 }
 
-impl Unusable {
+impl PolicyError {
     fn message(&self) -> String {
         match self {
             Self::Policy(why) => format!("failed to configure policy: {why}"),
@@ -91,7 +91,7 @@ impl Policies {
         }
         bindings.sort_by_cached_key(|b| (tree::text(b, "/spec/policyName").to_owned(), tree::name(b).to_owned()));
         let namespace = self.means.namespace(a).await;
-        let scene = Scene::of(a, a.object(), namespace.clone(), rows);
+        let scene = MatchRequest::of(a, a.object(), namespace.clone(), rows);
         let mut all = Vec::new();
         for binding in bindings {
             let name = tree::text(&binding, "/spec/policyName");
@@ -123,19 +123,19 @@ impl Policies {
     }
 
     /// Builds the variables of a request in the version at hand.
-    fn matter(&self, a: &Attributes<'_>, views: &Views<'_>, namespace: Option<Arc<Value>>) -> Matter {
+    fn matter(&self, a: &Attributes<'_>, views: &Views<'_>, namespace: Option<Arc<Value>>) -> EvaluationInput {
         let mut request = views.request(a);
         let [object, old] = ["object", "oldObject"].map(|field| request[field].take());
         if let Some(fields) = request.as_object_mut() {
             fields.remove("object");
             fields.remove("oldObject");
         }
-        Matter { request, object, old, namespace, asker: Asker::of(&self.means.authorization, a) }
+        EvaluationInput { request, object, old, namespace, asker: RequestAuthorizer::new(&self.means.authorization, a) }
     }
 }
 
 /// Evaluates match constraints; returns the version of the resource that matched.
-fn matched(scene: &Scene<'_>, constraints: Option<&Value>) -> Result<Option<Row>, Status> {
+fn matched(scene: &MatchRequest<'_>, constraints: Option<&Value>) -> Result<Option<Row>, Status> {
     let constraints = constraints.unwrap_or(NOTHING);
     let policy = tree::text(constraints, "/matchPolicy");
     let selected = scene.selected(constraints);

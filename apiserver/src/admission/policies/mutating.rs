@@ -12,14 +12,14 @@ use shared::cel::{self, Fuel};
 use shared::metrics;
 use shared::status::Status;
 
-use super::super::reinvocation::Who;
+use super::super::reinvocation::ReinvocationPlugin;
 use super::super::views::Views;
 use super::super::{Attributes, Plugin};
-use super::evaluate::{self, Matter};
-use super::{Bound, MUTATING, Means, Policies, Unusable};
+use super::evaluate::{self, EvaluationInput};
+use super::{Bound, MUTATING, Policies, PolicyError, WebhookDeps};
 use crate::access::tree;
 use crate::crd;
-use crate::expressions::{Dialect, EXHAUSTED, Wanted};
+use crate::expressions::{Dialect, EXHAUSTED, ResultType};
 
 /// The plugin.
 pub struct MutatingPolicies(Policies);
@@ -34,27 +34,27 @@ enum Change {
 }
 
 /// Failure of a mutation.
-enum Failed {
+enum MutationFailure {
     /// The policy's fault: its failure policy says what follows.
     Policy(String),
     /// The request fails whatever the policy says.
     Request(Box<Status>),
 }
 
-impl From<String> for Failed {
+impl From<String> for MutationFailure {
     fn from(why: String) -> Self {
         Self::Policy(why)
     }
 }
 
-impl From<Status> for Failed {
+impl From<Status> for MutationFailure {
     fn from(status: Status) -> Self {
         Self::Request(Box::new(status))
     }
 }
 
 /// A refusal: the message and the reason.
-struct Refusal {
+struct PolicyRefusal {
     message: String,
     reason: &'static str,
 }
@@ -67,12 +67,12 @@ impl Plugin for MutatingPolicies {
             return Ok(());
         }
         let object = a.object.as_deref();
-        a.reinvocation.begin(Who::Policies, object);
+        a.reinvocation.begin(ReinvocationPlugin::Policies, object);
         // What cannot be configured is told before what fails.
         let (mut usable, mut refusals) = (Vec::new(), Vec::new());
         let mut views = self.0.views();
         for bound in &all {
-            let unshown = views.show(&bound.shown, a).await.err().map(|why| Unusable::Policy(why.message));
+            let unshown = views.show_version(&bound.shown, a).await.err().map(|why| PolicyError::Policy(why.message));
             match (&unshown, &bound.parameters) {
                 (Some(why), _) | (None, Err(why)) => refusals.extend(misconfigured(bound, why)),
                 (None, Ok(parameters)) => usable.extend(parameters.iter().map(|parameter| (bound, parameter))),
@@ -80,16 +80,16 @@ impl Plugin for MutatingPolicies {
         }
         let mut acted = false;
         for (bound, parameter) in usable {
-            views.show(&bound.shown, a).await.map_err(|why| unconverted(&why))?;
+            views.show_version(&bound.shown, a).await.map_err(|why| unconverted(&why))?;
             acted |= self.invoke(bound, parameter, namespace.as_ref(), (&mut views, a), &mut refusals)?;
         }
         if acted {
             // As upstream has it: a mutation that changes nothing counts as one.
-            a.reinvocation.again(Who::Policies);
+            a.reinvocation.request_again(ReinvocationPlugin::Policies);
         }
-        views.settle(a).await.map_err(|why| unconverted(&why))?;
+        views.commit_mutation(a).await.map_err(|why| unconverted(&why))?;
         let object = a.object.as_deref();
-        a.reinvocation.end(Who::Policies, object);
+        a.reinvocation.end(ReinvocationPlugin::Policies, object);
         match refused(a, &refusals) {
             Some(status) => Err(status),
             None => Ok(()),
@@ -99,7 +99,7 @@ impl Plugin for MutatingPolicies {
 
 impl MutatingPolicies {
     /// Policies from the cache.
-    pub fn new(means: Means) -> Self {
+    pub fn new(means: WebhookDeps) -> Self {
         Self(Policies { means, plurals: MUTATING })
     }
 
@@ -111,7 +111,7 @@ impl MutatingPolicies {
         parameter: &Value,
         namespace: Option<&Arc<Value>>,
         (views, a): (&mut Views<'_>, &mut Attributes<'_>),
-        refusals: &mut Vec<Refusal>,
+        refusals: &mut Vec<PolicyRefusal>,
     ) -> Result<bool, Status> {
         let policy = &bound.policy;
         let mut matter = self.0.matter(a, views, namespace.cloned());
@@ -130,7 +130,7 @@ impl MutatingPolicies {
             tree::namespace(parameter),
             tree::name(parameter)
         );
-        if !a.reinvocation.asks(Who::Policies, &id) {
+        if !a.reinvocation.is_called(ReinvocationPlugin::Policies, &id) {
             return Ok(false);
         }
         let (mut changed, mut acted) = (false, false);
@@ -140,7 +140,7 @@ impl MutatingPolicies {
             }
             let since = Instant::now();
             let outcome = change(policy, mutation, &matter, parameter)
-                .map_err(Failed::Policy)
+                .map_err(MutationFailure::Policy)
                 .and_then(|change| self.apply(bound, change, (views, a)));
             measure(bound, &outcome, since);
             acted |= outcome.is_ok();
@@ -150,13 +150,13 @@ impl MutatingPolicies {
                     changed = true;
                     matter = self.0.matter(a, views, namespace.cloned());
                 }
-                Err(Failed::Request(status)) => return Err(*status),
-                Err(Failed::Policy(_)) if evaluate::fails_open(policy) => {}
-                Err(Failed::Policy(why)) => refusals.push(failed(bound, &why)),
+                Err(MutationFailure::Request(status)) => return Err(*status),
+                Err(MutationFailure::Policy(_)) if evaluate::fails_open(policy) => {}
+                Err(MutationFailure::Policy(why)) => refusals.push(failed(bound, &why)),
             }
         }
         let willing = tree::text(policy, "/spec/reinvocationPolicy") == "IfNeeded";
-        a.reinvocation.asked(Who::Policies, &id, changed, willing);
+        a.reinvocation.record_call(ReinvocationPlugin::Policies, &id, changed, willing);
         Ok(acted)
     }
 
@@ -166,20 +166,20 @@ impl MutatingPolicies {
         bound: &Bound,
         change: Change,
         (views, a): (&mut Views<'_>, &mut Attributes<'_>),
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, MutationFailure> {
         let shown = &bound.shown;
         let row = self.0.means.rows.find(&shown.group, &shown.version, &shown.plural);
-        let custom = crd::served(a.resource).is_some();
+        let custom = crd::version_of(a.resource).is_some();
         views.amend(a, |object| {
             let own = proto::schema::kind_of(tree::text(object, "/apiVersion"), tree::text(object, "/kind"));
             let schema = own.or_else(|| row.as_ref().and_then(|r| r.schema())).ok_or_else(|| {
-                Failed::from(Status::service_unavailable(&format!(
+                MutationFailure::from(Status::service_unavailable(&format!(
                     "Resource kind {}/{}, Kind={} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available.",
                     shown.group, shown.version, shown.kind
                 )))
             })?;
             match change {
-                Change::Configuration(config) => configure(schema, object, config).map_err(Failed::Policy),
+                Change::Configuration(config) => configure(schema, object, config).map_err(MutationFailure::Policy),
                 Change::Patch(patch) => self::patch(schema, custom, object, patch),
             }
         })
@@ -187,13 +187,13 @@ impl MutatingPolicies {
 }
 
 /// Evaluates a mutation of a request.
-fn change(policy: &Value, mutation: &Value, matter: &Matter, parameter: &Value) -> Result<Change, String> {
+fn change(policy: &Value, mutation: &Value, matter: &EvaluationInput, parameter: &Value) -> Result<Change, String> {
     let dialect = Dialect::Mutation { params: evaluate::has_parameters(policy) };
     let mut scope = evaluate::stage(policy, dialect, matter, parameter, true);
     let patches = tree::text(mutation, "/patchType") == "JSONPatch";
     let (field, wanted) = match patches {
-        true => ("/jsonPatch/expression", Wanted::Patches),
-        false => ("/applyConfiguration/expression", Wanted::Object),
+        true => ("/jsonPatch/expression", ResultType::Patches),
+        false => ("/applyConfiguration/expression", ResultType::Object),
     };
     let value = scope.run(tree::text(mutation, field), wanted)?;
     let mut problems = Vec::new();
@@ -261,8 +261,8 @@ fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<
     Ok(())
 }
 
-fn patch(schema: &Message, custom: bool, object: &mut Value, mut patch: Value) -> Result<(), Failed> {
-    let failed = |e: json_patch::Error| Failed::Policy(format!("JSON Patch: {e}"));
+fn patch(schema: &Message, custom: bool, object: &mut Value, mut patch: Value) -> Result<(), MutationFailure> {
+    let failed = |e: json_patch::Error| MutationFailure::Policy(format!("JSON Patch: {e}"));
     let (api_version, kind) = (object["apiVersion"].clone(), object["kind"].clone());
     // An operation that names no place means the whole.
     for operation in patch.as_array_mut().into_iter().flatten() {
@@ -300,8 +300,8 @@ fn settle_kind(object: &mut Value, api_version: Value, kind: Value) -> Result<()
     Err(Status::internal(&why))
 }
 
-fn misconfigured(bound: &Bound, why: &Unusable) -> Option<Refusal> {
-    let refusal = || Refusal { message: denied(bound, why.binding(bound), &why.message()), reason: "Forbidden" };
+fn misconfigured(bound: &Bound, why: &PolicyError) -> Option<PolicyRefusal> {
+    let refusal = || PolicyRefusal { message: denied(bound, why.binding(bound), &why.message()), reason: "Forbidden" };
     (!evaluate::fails_open(&bound.policy)).then(refusal)
 }
 
@@ -310,8 +310,8 @@ fn unconverted(why: &Status) -> Status {
     Status::internal(&format!("failed to convert object: {}", why.message))
 }
 
-fn failed(bound: &Bound, why: &str) -> Refusal {
-    Refusal { message: denied(bound, Some(tree::name(&bound.binding)), why), reason: "Invalid" }
+fn failed(bound: &Bound, why: &str) -> PolicyRefusal {
+    PolicyRefusal { message: denied(bound, Some(tree::name(&bound.binding)), why), reason: "Invalid" }
 }
 
 fn denied(bound: &Bound, binding: Option<&str>, why: &str) -> String {
@@ -323,7 +323,7 @@ fn denied(bound: &Bound, binding: Option<&str>, why: &str) -> String {
 }
 
 /// The first refusal speaks; all are told as causes.
-fn refused(a: &Attributes<'_>, refusals: &[Refusal]) -> Option<Status> {
+fn refused(a: &Attributes<'_>, refusals: &[PolicyRefusal]) -> Option<Status> {
     let first = refusals.first()?;
     let mut status = a.forbidden("admission request denied by policy");
     status.message.clone_from(&first.message);
@@ -335,11 +335,11 @@ fn refused(a: &Attributes<'_>, refusals: &[Refusal]) -> Option<Status> {
 }
 
 /// Counts a mutation and how long it took.
-fn measure(bound: &Bound, outcome: &Result<bool, Failed>, since: Instant) {
+fn measure(bound: &Bound, outcome: &Result<bool, MutationFailure>, since: Instant) {
     let fault = match outcome {
         Ok(_) => "no_error",
-        Err(Failed::Policy(why)) if why == EXHAUSTED => "out_of_budget",
-        Err(Failed::Policy(why)) if why.starts_with("compilation") => "compile_error",
+        Err(MutationFailure::Policy(why)) if why == EXHAUSTED => "out_of_budget",
+        Err(MutationFailure::Policy(why)) if why.starts_with("compilation") => "compile_error",
         Err(_) => "invalid_error",
     };
     let labels = ["policy", "policy_binding", "error_type"];

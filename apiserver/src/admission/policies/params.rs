@@ -8,7 +8,7 @@ use proto::selector::label::Selector;
 use serde_json::Value;
 
 use super::super::Attributes;
-use super::Unusable;
+use super::PolicyError;
 use crate::access::tree;
 use crate::api::Reader;
 use crate::registry::Rows;
@@ -17,12 +17,14 @@ use crate::registry::Rows;
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// The row of the parameters of a policy that has some; why there is none otherwise.
-pub(super) fn row(rows: &Rows, policy: &Value) -> Option<Result<Row, Unusable>> {
+pub(super) fn row(rows: &Rows, policy: &Value) -> Option<Result<Row, PolicyError>> {
     let kind = policy.pointer("/spec/paramKind").filter(|k| k.is_object())?;
     let (api_version, kind) = (tree::text(kind, "/apiVersion"), tree::text(kind, "/kind"));
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     Some(rows.find_kind(group, version, kind).ok_or_else(|| {
-        Unusable::Policy(format!("failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'"))
+        PolicyError::Policy(format!(
+            "failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'"
+        ))
     }))
 }
 
@@ -32,10 +34,10 @@ pub(super) async fn find(
     row: Option<&Row>,
     a: &Attributes<'_>,
     binding: &Value,
-) -> Result<Vec<Arc<Value>>, Unusable> {
+) -> Result<Vec<Arc<Value>>, PolicyError> {
     let reference = binding.pointer("/spec/paramRef").filter(|r| r.is_object());
     let (Some(row), Some(reference)) = (row, reference) else { return Ok(vec![Arc::new(Value::Null)]) };
-    let wrong = |why: &str| Unusable::Binding(why.to_owned());
+    let wrong = |why: &str| PolicyError::Binding(why.to_owned());
     let namespace = match tree::text(reference, "/namespace") {
         _ if !row.namespaced => "",
         "" => a.namespace,

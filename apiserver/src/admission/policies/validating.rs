@@ -11,8 +11,8 @@ use shared::metrics;
 use shared::status::Status;
 
 use super::super::{Attributes, Plugin};
-use super::evaluate::{self, Annotation, Finding, Judgement};
-use super::{Bound, Means, Policies, Unusable, VALIDATING};
+use super::evaluate::{self, Annotation, FailedValidation, PolicyResult};
+use super::{Bound, Policies, PolicyError, VALIDATING, WebhookDeps};
 use crate::access::tree;
 use crate::expressions::EXHAUSTED;
 
@@ -23,7 +23,7 @@ const LONGEST_VALUE: usize = 10 * 1024;
 pub struct ValidatingPolicies(Policies);
 
 /// A refusal: the policy, the binding when it is to blame, the text and the reason.
-struct Refusal {
+struct PolicyRefusal {
     policy: String,
     binding: Option<String>,
     message: String,
@@ -43,8 +43,8 @@ struct Failure {
 
 /// Result of all policies.
 #[derive(Default)]
-struct Verdict {
-    refusals: Vec<Refusal>,
+struct PoliciesResult {
+    refusals: Vec<PolicyRefusal>,
     warnings: Vec<String>,
     /// Failures to be noted in the audit log.
     failures: Vec<Failure>,
@@ -59,7 +59,7 @@ impl Plugin for ValidatingPolicies {
         if bound.is_empty() {
             return Ok(());
         }
-        let verdict = self.judge(a, &bound, namespace.as_ref()).await;
+        let verdict = self.evaluate_policies(a, &bound, namespace.as_ref()).await;
         a.warnings.extend(verdict.warnings);
         // Annotations are not overwritten: one failure is noted.
         if let Some(first) = verdict.failures.first() {
@@ -78,34 +78,35 @@ impl Plugin for ValidatingPolicies {
 
 impl ValidatingPolicies {
     /// Policies from the cache.
-    pub fn new(means: Means) -> Self {
+    pub fn new(means: WebhookDeps) -> Self {
         Self(Policies { means, plurals: VALIDATING })
     }
 
-    async fn judge(&self, a: &mut Attributes<'_>, all: &[Bound], namespace: Option<&Arc<Value>>) -> Verdict {
-        let mut verdict = Verdict::default();
+    async fn evaluate_policies(
+        &self,
+        a: &mut Attributes<'_>,
+        all: &[Bound],
+        namespace: Option<&Arc<Value>>,
+    ) -> PoliciesResult {
+        let mut verdict = PoliciesResult::default();
         let mut views = self.0.views();
         for bound in all {
             let Bound { policy, binding, .. } = bound;
             let name = tree::name(policy);
             let unshown = match &bound.parameters {
-                Ok(parameters) if !parameters.is_empty() => views.show(&bound.shown, a).await.err(),
+                Ok(parameters) if !parameters.is_empty() => views.show_version(&bound.shown, a).await.err(),
                 _ => None,
             };
             let unshown =
-                unshown.map(|why| Unusable::Binding(format!("failed to convert object version: {}", why.message)));
+                unshown.map(|why| PolicyError::Binding(format!("failed to convert object version: {}", why.message)));
             let parameters = match (&bound.parameters, &unshown) {
                 (Ok(parameters), None) => parameters,
                 (Err(why), _) | (_, Some(why)) if evaluate::fails_open(policy) => {
-                    tracing::warn!(
-                        policy = name,
-                        why = why.message(),
-                        "Failed to configure policy, failing open"
-                    );
+                    tracing::warn!(policy = name, why = why.message(), "Failed to configure policy, failing open");
                     continue;
                 }
                 (Err(why), _) | (_, Some(why)) => {
-                    verdict.refusals.push(Refusal {
+                    verdict.refusals.push(PolicyRefusal {
                         policy: name.to_owned(),
                         binding: why.binding(bound).map(str::to_owned),
                         message: why.message(),
@@ -125,18 +126,18 @@ impl ValidatingPolicies {
     }
 }
 
-impl Verdict {
-    fn take(&mut self, policy: &Value, binding: &Value, judgement: Judgement, since: Instant) {
+impl PoliciesResult {
+    fn take(&mut self, policy: &Value, binding: &Value, judgement: PolicyResult, since: Instant) {
         let (name, bound) = (tree::name(policy), tree::name(binding));
         let actions = tree::strings(binding, "/spec/validationActions");
         for why in &judgement.overlooked {
             measure(name, bound, "allow", fault(why), since);
         }
-        for Finding { message, reason, at } in judgement.findings {
+        for FailedValidation { message, reason, at } in judgement.findings {
             for action in &actions {
                 measure(name, bound, &action.to_lowercase(), fault(&message), since);
                 match action.as_str() {
-                    "Deny" => self.refusals.push(Refusal {
+                    "Deny" => self.refusals.push(PolicyRefusal {
                         policy: name.to_owned(),
                         binding: Some(bound.to_owned()),
                         message: message.clone(),
@@ -166,7 +167,7 @@ impl Verdict {
                 }
                 Annotation::Broken(message) => {
                     measure(name, bound, "deny", fault(&message), since);
-                    self.refusals.push(Refusal {
+                    self.refusals.push(PolicyRefusal {
                         policy: name.to_owned(),
                         binding: Some(bound.to_owned()),
                         message,
@@ -217,7 +218,7 @@ fn measure(policy: &str, binding: &str, action: &str, fault: &str, since: Instan
     .observe(since.elapsed().as_secs_f64());
 }
 
-impl Refusal {
+impl PolicyRefusal {
     fn status(&self, a: &Attributes<'_>) -> Status {
         let who = match &self.binding {
             Some(binding) => format!("ValidatingAdmissionPolicy '{}' with binding '{binding}'", self.policy),

@@ -73,10 +73,10 @@ impl Plugin for ResourceQuota {
             if let Some(missing) = usage::unspecified(kind.group, kind.plural, object, &names) {
                 return Err(a.forbidden(format!("failed quota: {name}: must specify {missing}")));
             }
-            known(quota, &names).map_err(|why| a.forbidden(why))?;
+            check_counted(quota, &names).map_err(|why| a.forbidden(why))?;
             plan.push(quota.clone());
         }
-        let asked = Asked::of(a, kind);
+        let asked = UsageRequest::of(a, kind);
         let concerned = !plan.is_empty();
         plan.retain(|quota| !asked.of_quota(quota).is_empty());
         if plan.is_empty() && (concerned || asked.more.is_empty()) {
@@ -141,7 +141,7 @@ impl ResourceQuota {
         a: &Attributes<'_>,
         kind: Kind<'_>,
         mut quota: Arc<Value>,
-        asked: &Asked<'_>,
+        asked: &UsageRequest<'_>,
     ) -> Result<(), Status> {
         for _ in 0..ROUNDS {
             let Some(raised) = raise(&quota, kind, asked).map_err(|why| a.forbidden(why))? else {
@@ -173,12 +173,12 @@ struct Kind<'a> {
 
 impl Kind<'_> {
     fn usage(&self) -> List {
-        usage::of(self.group, self.plural, self.object)
+        usage::usage_of(self.group, self.plural, self.object)
     }
 }
 
 /// Usage of a request.
-struct Asked<'a> {
+struct UsageRequest<'a> {
     /// Whole usage of the object.
     all: List,
     /// Increase over the stored object; the quota controller returns decreases.
@@ -189,7 +189,7 @@ struct Asked<'a> {
     follows: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> UsageRequest<'a> {
     fn of(a: &Attributes<'a>, kind: Kind<'a>) -> Self {
         let positive = |mut list: List| {
             list.retain(|_, q| q.sign() > 0);
@@ -219,7 +219,7 @@ fn concerned(quota: &Value, kind: Kind<'_>) -> Option<BTreeSet<String>> {
 }
 
 /// Refuses a request for resources that the quota controller has not counted yet.
-fn known(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> {
+fn check_counted(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> {
     let used = list::read(quota, "/status/used");
     if names.iter().all(|n| used.contains_key(n)) {
         return Ok(());
@@ -229,9 +229,9 @@ fn known(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> {
 }
 
 /// The quota with the request added to its usage; `None` when it does not count, an error when there is no room.
-fn raise(quota: &Value, kind: Kind<'_>, asked: &Asked<'_>) -> Result<Option<Value>, String> {
+fn raise(quota: &Value, kind: Kind<'_>, asked: &UsageRequest<'_>) -> Result<Option<Value>, String> {
     let Some(names) = concerned(quota, kind) else { return Ok(None) };
-    known(quota, &names)?;
+    check_counted(quota, &names)?;
     let (hard, used) = (list::read(quota, "/status/hard"), list::read(quota, "/status/used"));
     let more = list::mask(asked.of_quota(quota), &names);
     if more.is_empty() {

@@ -69,7 +69,7 @@ pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
 }
 
 /// Usage of an object.
-pub(super) fn of(group: &str, plural: &str, object: &Value) -> List {
+pub(super) fn usage_of(group: &str, plural: &str, object: &Value) -> List {
     let mut used = List::from([(count_name(group, plural), list::count(1))]);
     if !group.is_empty() {
         if (group, plural) == (DEVICES, "resourceclaims") {
@@ -220,7 +220,7 @@ mod tests {
     fn names_of_usage() {
         let pod = json!({"spec": {"containers": [
             {"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "2"}, "limits": {"cpu": "2"}}}]}});
-        let describe = |plural: &str, object: &Value| list::describe(&of("", plural, object));
+        let describe = |plural: &str, object: &Value| list::describe(&usage_of("", plural, object));
         assert_eq!(
             describe("pods", &pod),
             "count/pods=1,cpu=1,limits.cpu=2,memory=1Gi,pods=1,requests.cpu=1,requests.example.com/gpu=2,requests.memory=1Gi"
@@ -236,7 +236,7 @@ mod tests {
             describe("services", &balancer),
             "count/services=1,services=1,services.loadbalancers=1,services.nodeports=2"
         );
-        assert_eq!(list::describe(&of("apps", "deployments", &json!({}))), "count/deployments.apps=1");
+        assert_eq!(list::describe(&usage_of("apps", "deployments", &json!({}))), "count/deployments.apps=1");
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
             {"name": "d", "exactly": one("c", "Tomorrow", 1)},
         ]}}});
         assert_eq!(
-            list::describe(&of(DEVICES, "resourceclaims", &claim)),
+            list::describe(&usage_of(DEVICES, "resourceclaims", &claim)),
             "a.deviceclass.resource.k8s.io/devices=35,b.deviceclass.resource.k8s.io/devices=3,\
              c.deviceclass.resource.k8s.io/devices=0,count/resourceclaims.resource.k8s.io=1"
         );

@@ -24,7 +24,7 @@ use super::credentials::{Credentials, Identity};
 use super::redirect::Step;
 use super::target::Target;
 use crate::api::Reader;
-use crate::egress::{Egress, Refused};
+use crate::egress::{Egress, ProxyRefused};
 
 /// Idle connections per webhook, and webhooks with idle connections.
 const IDLE: usize = 4;
@@ -65,7 +65,7 @@ pub(in super::super) struct Call<'a> {
 }
 
 /// Response of a webhook server.
-struct Answer {
+struct HttpResponse {
     code: u16,
     text: bool,
     location: Option<String>,
@@ -95,7 +95,7 @@ impl Caller {
     }
 
     /// Posts something to whom a `clientConfig` names; the body of the answer.
-    pub async fn ask(
+    pub async fn post_json(
         &self,
         client: &serde_json::Value,
         timeout: Duration,
@@ -172,7 +172,7 @@ impl Caller {
         call: &Call<'_>,
         step: &Step,
         (id, trust): (TrustId, Arc<rustls::ClientConfig>),
-    ) -> Result<Answer, String> {
+    ) -> Result<HttpResponse, String> {
         let key = (step.target.host.clone(), id, call.identity.shown());
         let request = || {
             let mut request = http::Request::builder()
@@ -214,7 +214,7 @@ impl Caller {
         key: Line,
         connection: Connection,
         response: http::Response<hyper::body::Incoming>,
-    ) -> Result<Answer, String> {
+    ) -> Result<HttpResponse, String> {
         let code = response.status().as_u16();
         let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok());
         let text = header("content-type").unwrap_or("text/plain").starts_with("text/");
@@ -228,7 +228,7 @@ impl Caller {
         if kept.len() < IDLE {
             kept.push(connection);
         }
-        Ok(Answer { code, text, location, body: body.to_bytes() })
+        Ok(HttpResponse { code, text, location, body: body.to_bytes() })
     }
 
     async fn connect(&self, target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
@@ -276,7 +276,7 @@ fn unsuccessful(code: u16, text: bool, body: &[u8]) -> String {
 
 /// Go's text for a failed connection.
 pub(crate) fn dial_error(address: &str, error: &std::io::Error) -> String {
-    if let Some(refused) = Refused::of(error) {
+    if let Some(refused) = ProxyRefused::of(error) {
         return refused.to_string();
     }
     let why = match shared::os::words(error) {

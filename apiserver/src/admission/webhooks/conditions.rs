@@ -3,17 +3,17 @@
 use serde_json::Value;
 
 use super::super::NOTHING;
-use super::super::asker::Asker;
+use super::super::request_authorizer::RequestAuthorizer;
 use super::hook::Hook;
 use crate::access::tree;
 use crate::expressions::{self, Dialect, Scope};
 
 /// Reports whether all match conditions hold.
-pub(super) fn hold(hook: &Hook, request: &Value, asker: &Asker) -> Result<bool, String> {
+pub(super) fn all_hold(hook: &Hook, request: &Value, asker: &RequestAuthorizer) -> Result<bool, String> {
     check(tree::list(hook.spec(), "/matchConditions"), request, Some(asker))
 }
 
-fn check(conditions: &[Value], request: &Value, asker: Option<&Asker>) -> Result<bool, String> {
+fn check(conditions: &[Value], request: &Value, asker: Option<&RequestAuthorizer>) -> Result<bool, String> {
     if conditions.is_empty() {
         return Ok(true);
     }
@@ -29,7 +29,7 @@ fn check(conditions: &[Value], request: &Value, asker: Option<&Asker>) -> Result
     if let Some(asker) = asker {
         asker.name_in(&mut scope);
     }
-    expressions::hold(conditions, &mut scope)
+    expressions::conditions_hold(conditions, &mut scope)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use shared::status::Status;
 
 use super::super::NOTHING;
-use super::super::matching::Scene;
+use super::super::matching::MatchRequest;
 use crate::access::tree;
 
 /// One webhook that wants to see a request, and the version it wants to see it in.
@@ -21,7 +21,11 @@ pub(super) struct Hook {
 
 impl Hook {
     /// The webhook at a place in a configuration, if it wants to see the request.
-    pub(super) fn matching(configuration: &Arc<Value>, at: usize, scene: &Scene<'_>) -> Result<Option<Self>, Status> {
+    pub(super) fn matching(
+        configuration: &Arc<Value>,
+        at: usize,
+        scene: &MatchRequest<'_>,
+    ) -> Result<Option<Self>, Status> {
         let Some(spec) = tree::list(configuration, "/webhooks").get(at) else { return Ok(None) };
         let rules = tree::list(spec, "/rules");
         let Some(shown) = scene.by_rules(rules, tree::text(spec, "/matchPolicy")) else { return Ok(None) };

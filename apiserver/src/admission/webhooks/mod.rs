@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use shared::status::Status;
 use shared::traces::{self, Kind};
 
-use super::asker::Asker;
-use super::matching::Scene;
-use super::reinvocation::Who;
+use super::matching::MatchRequest;
+use super::reinvocation::ReinvocationPlugin;
+use super::request_authorizer::RequestAuthorizer;
 use super::views::Views;
 use super::{Attributes, Error, Operation, Plugin, measure, namespaces};
 use crate::access::tree;
@@ -35,7 +35,7 @@ pub(crate) use caller::{count_outdated, dial_error, outdated};
 use credentials::Credentials;
 pub(super) use credentials::{Identity, server as kubeconfig_server};
 use hook::Hook;
-use review::Answer;
+use review::ReviewResponse;
 pub(crate) use target::Target;
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -70,7 +70,7 @@ const OK: u16 = 200;
 const UNAVAILABLE: u16 = 503;
 
 /// Dependencies of webhook calls.
-pub struct Means {
+pub struct WebhookDeps {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Resources that are served.
@@ -83,7 +83,7 @@ pub struct Means {
     pub api: Api,
 }
 
-impl Means {
+impl WebhookDeps {
     /// The namespace of a request for something in one.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Means {
 
 /// The state both plugins share.
 struct Webhooks {
-    means: Means,
+    means: WebhookDeps,
     credentials: Credentials,
     phase: Phase,
 }
@@ -111,20 +111,20 @@ pub struct ValidatingWebhooks(Webhooks);
 
 impl MutatingWebhooks {
     /// Configurations from the cache, calls as the users of the plugin's `kubeConfigFile`.
-    pub fn new(means: Means, configuration: &Value) -> Result<Self, Error> {
+    pub fn new(means: WebhookDeps, configuration: &Value) -> Result<Self, Error> {
         Webhooks::new(means, configuration, MUTATING).map(Self)
     }
 }
 
 impl ValidatingWebhooks {
     /// Configurations from the cache, calls as the users of the plugin's `kubeConfigFile`.
-    pub fn new(means: Means, configuration: &Value) -> Result<Self, Error> {
+    pub fn new(means: WebhookDeps, configuration: &Value) -> Result<Self, Error> {
         Webhooks::new(means, configuration, VALIDATING).map(Self)
     }
 }
 
 /// Reasons for which a webhook did not let a request through.
-enum Trouble {
+enum WebhookFailure {
     /// The webhook could not be called, or its response is invalid.
     Calling(Failed),
     /// The webhook refused the request.
@@ -134,7 +134,7 @@ enum Trouble {
 }
 
 impl Webhooks {
-    fn new(means: Means, configuration: &Value, phase: Phase) -> Result<Self, Error> {
+    fn new(means: WebhookDeps, configuration: &Value, phase: Phase) -> Result<Self, Error> {
         let path = tree::text(configuration, "/kubeConfigFile");
         let credentials = Credentials::read(path).map_err(Error::Configuration)?;
         Ok(Self { means, credentials, phase })
@@ -159,7 +159,7 @@ impl Webhooks {
         a: &Attributes<'_>,
     ) -> Result<Option<Hook>, Status> {
         let namespace = self.means.namespace(a).await;
-        let scene = Scene::of(a, object, namespace, &self.means.rows);
+        let scene = MatchRequest::of(a, object, namespace, &self.means.rows);
         Hook::matching(configuration, at, &scene)
     }
 
@@ -171,7 +171,7 @@ impl Webhooks {
     fn question(&self, hook: &Hook, views: &Views<'_>, a: &Attributes<'_>) -> Result<Option<Value>, Status> {
         let request = review::request(views, a);
         let since = Instant::now();
-        let held = conditions::hold(hook, &request, &Asker::of(&self.means.authorization, a));
+        let held = conditions::all_hold(hook, &request, &RequestAuthorizer::new(&self.means.authorization, a));
         let of = [hook.name(), "webhook", self.phase.kind, a.operation.as_str()];
         measure::conditions(of, tree::list(hook.spec(), "/matchConditions"), since, &held);
         match held {
@@ -185,10 +185,10 @@ impl Webhooks {
     }
 
     /// Asks one webhook.
-    async fn ask(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<Answer, Trouble> {
+    async fn call(&self, hook: &Hook, request: &Value, a: &Attributes<'_>) -> Result<ReviewResponse, WebhookFailure> {
         if a.dry_run && !hook.harmless() {
             let why = format!("admission webhook {:?} does not support dry run", hook.name());
-            return Err(Trouble::Own(Status::bad_request(&why)));
+            return Err(WebhookFailure::Own(Status::bad_request(&why)));
         }
         let body = Bytes::from(review::envelope(hook, request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
@@ -203,7 +203,7 @@ impl Webhooks {
             Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(Failed::from),
             Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
         };
-        answered.map_err(Trouble::Calling)
+        answered.map_err(WebhookFailure::Calling)
     }
 
     /// Counts how it went with a webhook, and says what follows: nothing where a failure is overlooked.
@@ -212,7 +212,7 @@ impl Webhooks {
         hook: &Hook,
         operation: Operation,
         took: Duration,
-        outcome: Result<T, Trouble>,
+        outcome: Result<T, WebhookFailure>,
     ) -> Result<Option<T>, Status> {
         let (name, kind) = (hook.name(), self.phase.kind);
         let (fault, code, refused) = match outcome {
@@ -220,7 +220,7 @@ impl Webhooks {
                 measure::webhook(name, kind, operation, took, false, OK);
                 return Ok(Some(done));
             }
-            Err(Trouble::Calling(Failed { why, code })) => {
+            Err(WebhookFailure::Calling(Failed { why, code })) => {
                 let code = code.unwrap_or(UNAVAILABLE);
                 if hook.ignores_failures() {
                     measure::webhook(name, kind, operation, took, false, code);
@@ -231,8 +231,8 @@ impl Webhooks {
                 let why = format!("failed calling webhook {name:?}: {why}");
                 ("calling_webhook_error", code, Status::internal(&why))
             }
-            Err(Trouble::Refused(status)) => ("no_error", status.code, status),
-            Err(Trouble::Own(status)) => ("apiserver_internal_error", 0, status),
+            Err(WebhookFailure::Refused(status)) => ("no_error", status.code, status),
+            Err(WebhookFailure::Own(status)) => ("apiserver_internal_error", 0, status),
         };
         measure::webhook(name, kind, operation, took, true, code);
         measure::rejection(name, kind, operation, fault, code);
@@ -277,7 +277,7 @@ fn exempt(a: &Attributes<'_>) -> bool {
 }
 
 /// Passes on what a webhook says, whatever its verdict is. What was noted under a key stays.
-fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Trouble> {
+fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &ReviewResponse) -> Result<(), WebhookFailure> {
     a.warnings.extend(answer.warnings.iter().cloned());
     for (key, value) in &answer.annotations {
         let key = format!("{}/{key}", hook.name());
@@ -285,7 +285,7 @@ fn note(a: &mut Attributes<'_>, hook: &Hook, answer: &Answer) -> Result<(), Trou
             a.annotations.entry(key).or_insert_with(|| value.clone());
         }
     }
-    if answer.allowed { Ok(()) } else { Err(Trouble::Refused(answer.refusal(hook.name()))) }
+    if answer.allowed { Ok(()) } else { Err(WebhookFailure::Refused(answer.refusal(hook.name()))) }
 }
 
 #[async_trait]
@@ -296,24 +296,24 @@ impl Plugin for MutatingWebhooks {
             return Ok(());
         }
         let object = a.object.as_deref();
-        a.reinvocation.begin(Who::Webhooks, object);
+        a.reinvocation.begin(ReinvocationPlugin::Webhooks, object);
         let mut views = self.0.views();
         for (order, (configuration, at)) in all.iter().enumerate() {
             // Each sees what those before it left, and is chosen by that.
             let Some(hook) = self.0.wanted((configuration, *at), views.object(a), a).await? else { continue };
             let id = hook.id();
-            let asks = a.reinvocation.asks(Who::Webhooks, &id);
+            let asks = a.reinvocation.is_called(ReinvocationPlugin::Webhooks, &id);
             if !asks && !hook.has_conditions() {
                 continue;
             }
-            views.show(&hook.shown, a).await.map_err(|why| unshown(&unshown(&why)))?;
+            views.show_version(&hook.shown, a).await.map_err(|why| unshown(&unshown(&why)))?;
             let Some(request) = self.0.question(&hook, &views, a)?.filter(|_| asks) else { continue };
             let changed = self.mutate(&hook, &request, order, (&mut views, a)).await?;
-            a.reinvocation.asked(Who::Webhooks, &id, changed, hook.wants_reinvocation());
+            a.reinvocation.record_call(ReinvocationPlugin::Webhooks, &id, changed, hook.wants_reinvocation());
         }
-        views.settle(a).await?;
+        views.commit_mutation(a).await?;
         let object = a.object.as_deref();
-        a.reinvocation.end(Who::Webhooks, object);
+        a.reinvocation.end(ReinvocationPlugin::Webhooks, object);
         Ok(())
     }
 }
@@ -330,9 +330,9 @@ impl MutatingWebhooks {
         let place = format!("round_{}_index_{order}", a.reinvocation.round());
         let by = format!("\"configuration\":{},\"webhook\":{}", json!(hook.configuration_name()), json!(hook.name()));
         let since = Instant::now();
-        let outcome = self.0.ask(hook, request, a).await.and_then(|answer| {
+        let outcome = self.0.call(hook, request, a).await.and_then(|answer| {
             note(a, hook, &answer)?;
-            let changed = patched(hook, (views, a), answer.patch.as_ref()).map_err(Trouble::Own)?;
+            let changed = patched(hook, (views, a), answer.patch.as_ref()).map_err(WebhookFailure::Own)?;
             Ok((changed, answer.patch))
         });
         if let Ok((_, Some(patch))) = &outcome {
@@ -373,7 +373,7 @@ impl Plugin for ValidatingWebhooks {
         let mut views = self.0.views();
         for (configuration, at) in self.0.all(a) {
             let Some(hook) = self.0.wanted((&configuration, at), a.object(), a).await? else { continue };
-            views.show(&hook.shown, a).await.map_err(|why| unshown(&why))?;
+            views.show_version(&hook.shown, a).await.map_err(|why| unshown(&why))?;
             if let Some(request) = self.0.question(&hook, &views, a)? {
                 asked.push((hook, request));
             }
@@ -382,7 +382,7 @@ impl Plugin for ValidatingWebhooks {
             let shared: &Attributes<'_> = a;
             let ask = async |(hook, request): &(Hook, Value)| {
                 let since = Instant::now();
-                let answer = self.0.ask(hook, request, shared).await;
+                let answer = self.0.call(hook, request, shared).await;
                 (answer, since.elapsed())
             };
             futures::future::join_all(asked.iter().map(ask)).await

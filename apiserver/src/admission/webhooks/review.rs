@@ -14,7 +14,7 @@ use crate::access::tree;
 
 /// Parsed response of a webhook.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Answer {
+pub(super) struct ReviewResponse {
     pub(super) allowed: bool,
     status: Option<Value>,
     pub(super) patch: Option<Value>,
@@ -35,7 +35,7 @@ pub(super) fn envelope(hook: &Hook, request: &Value) -> Value {
 }
 
 /// Reads the body that came back.
-pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> Result<Answer, String> {
+pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> Result<ReviewResponse, String> {
     let invalid = |why: String| format!("received invalid webhook response: {why}");
     let review: Value = serde_json::from_slice(body).map_err(|e| invalid(e.to_string()))?;
     let Some(response) = review.get("response").filter(|r| r.is_object()) else {
@@ -50,7 +50,7 @@ pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> 
     let kind = if newest { tree::text(response, "/patchType") } else { "JSONPatch" };
     let patch = patch.map(|encoded| decoded(encoded, kind)).transpose()?.flatten();
     let annotations = tree::map(response, "/auditAnnotations").into_iter().flatten();
-    Ok(Answer {
+    Ok(ReviewResponse {
         allowed,
         status: response.get("status").filter(|s| s.is_object()).cloned(),
         patch,
@@ -97,7 +97,7 @@ fn decoded(encoded: &str, kind: &str) -> Result<Option<Value>, String> {
     }
 }
 
-impl Answer {
+impl ReviewResponse {
     /// The refusal a client sees.
     pub(super) fn refusal(&self, webhook: &str) -> Status {
         let given = self.status.clone().unwrap_or_default();

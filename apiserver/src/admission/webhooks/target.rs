@@ -7,7 +7,7 @@ use shared::url::joined;
 
 use crate::access::tree;
 use crate::api::Reader;
-use crate::egress::To;
+use crate::egress::NetworkContext;
 
 /// Address of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl Target {
     }
 
     /// Egress network of the target.
-    pub(super) fn network(&self) -> To {
-        if self.service.is_some() { To::Cluster } else { To::ControlPlane }
+    pub(super) fn network(&self) -> NetworkContext {
+        if self.service.is_some() { NetworkContext::Cluster } else { NetworkContext::ControlPlane }
     }
 
     /// Host and port to connect to. Services are found by their cluster IP, or directly by an endpoint.

@@ -61,7 +61,7 @@ fn seen(value: &Value, level: usize) -> Value {
 }
 
 fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), String> {
-    match scope.judge(expression) {
+    match scope.evaluate_bool(expression) {
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("validation expression '{expression}' failed: {message}")),
         Err(why) => Err(why),

@@ -15,7 +15,7 @@ use shared::os;
 use shared::status::field::{Error, Path, aggregate};
 
 use crate::access::tree;
-use crate::egress::To;
+use crate::egress::NetworkContext;
 use issuer::{check_issuer, check_url};
 use mappings::{check_email, read_extra, read_mapping, read_rules, read_uid, read_user_rules};
 
@@ -70,7 +70,7 @@ pub struct Issuer {
     /// Certificate authority of the issuer (PEM); the system's when absent.
     pub ca: Option<String>,
     /// The network it is reached through.
-    pub egress: Option<To>,
+    pub egress: Option<NetworkContext>,
     /// A token must be for one of these.
     pub audiences: Vec<String>,
     /// Signature algorithms.
@@ -121,14 +121,14 @@ const OIDC: [&str; 9] = [
 
 /// Conditions that a file is validated under.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct ConfigConditions<'a> {
     /// The issuers of this server's own tokens.
     pub own: &'a [String],
     /// The file may set the egress of an issuer (`StructuredAuthenticationConfigurationEgressSelector`).
     pub egress: bool,
 }
 
-impl<'a> Terms<'a> {
+impl<'a> ConfigConditions<'a> {
     /// Builds the conditions of a server from its flags.
     pub fn from_flags(flags: &FlagSet, own: &'a [String]) -> Self {
         Self { own, egress: flags.enabled("StructuredAuthenticationConfigurationEgressSelector") }
@@ -144,7 +144,7 @@ pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String>
             return Err("authentication-config file and oidc-* flags are mutually exclusive".to_owned());
         }
         let content = os::read(&file)?;
-        let configured = load(&content, Terms::from_flags(flags, own))?;
+        let configured = load(&content, ConfigConditions::from_flags(flags, own))?;
         if configured.anonymous.is_some() && flags.is_set("anonymous-auth") {
             return Err("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file".to_owned());
         }
@@ -204,7 +204,7 @@ fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
 }
 
 /// From the bytes of a file.
-pub fn load(content: &[u8], terms: Terms<'_>) -> Result<Configured, String> {
+pub fn load(content: &[u8], terms: ConfigConditions<'_>) -> Result<Configured, String> {
     let tree = config::decode(content, "AuthenticationConfiguration", Unknown::Refuse).map_err(|e| e.to_string())?;
     let mut errors = Vec::new();
     let root = Path::new("jwt");
@@ -241,7 +241,7 @@ pub fn load(content: &[u8], terms: Terms<'_>) -> Result<Configured, String> {
     if errors.is_empty() { Ok(Configured { issuers, anonymous }) } else { Err(aggregate(&errors)) }
 }
 
-fn read_issuer(entry: &Value, terms: Terms<'_>, path: &Path, errors: &mut Vec<Error>) -> Issuer {
+fn read_issuer(entry: &Value, terms: ConfigConditions<'_>, path: &Path, errors: &mut Vec<Error>) -> Issuer {
     let text = |field: &str| tree::text(entry, field).to_owned();
     check_issuer(entry, terms, &path.child("issuer"), errors);
     let rules = read_rules(entry, &path.child("claimValidationRules"), errors);

@@ -78,7 +78,7 @@ impl Distributed {
             let new = || Arc::new(Keys::new(issuer, None, self.source.clone(), None));
             issuers.entry(issuer.to_owned()).or_insert_with(new).clone()
         };
-        keys.reach().await;
+        keys.try_discover().await;
         if keys.is_known() {
             return Ok(keys);
         }

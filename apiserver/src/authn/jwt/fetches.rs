@@ -34,7 +34,7 @@ impl Fetches {
     }
 
     /// Keys were fetched, or could not be.
-    pub(super) fn tell(&self, keys: Option<&[u8]>) {
+    pub(super) fn record(&self, keys: Option<&[u8]>) {
         let result = if keys.is_some() { "success" } else { "failure" };
         let now = jiff::Timestamp::now().as_duration().as_secs_f64();
         self.last.with_label_values(&[&*self.server, &*self.issuer, result]).set(now);
@@ -45,7 +45,7 @@ impl Fetches {
     }
 
     /// The issuer is gone.
-    pub(super) fn forget(&self) {
+    pub(super) fn remove(&self) {
         for result in ["success", "failure"] {
             // Never set is as good.
             self.last.remove_label_values(&[&*self.server, &*self.issuer, result]).ok();

@@ -37,13 +37,13 @@ const SHOWN: usize = 256;
 const KEYS: usize = 256;
 
 /// Key that verifies signatures.
-enum Checked {
+enum VerifyingKey {
     Usual(DecodingKey),
     /// Of the largest curve, which the library for the others does not know.
     P521(p521::ecdsa::VerifyingKey),
 }
 
-impl Checked {
+impl VerifyingKey {
     fn of(jwk: &Value) -> Option<Self> {
         if tree::text(jwk, "/kty") == "EC" && tree::text(jwk, "/crv") == "P-521" {
             let coordinate = |name: &str| -> Option<p521::FieldBytes> {
@@ -76,7 +76,7 @@ impl Checked {
 
 struct Key {
     id: String,
-    checked: Checked,
+    checked: VerifyingKey,
 }
 
 /// Once the issuer has said who it is.
@@ -95,14 +95,14 @@ impl Known {
 
 /// State of fetching a document.
 #[derive(Default)]
-struct Tried {
+struct FetchState {
     /// Time and result of the last fetch.
     last: Option<(Instant, Result<(), String>)>,
     /// Time from which no fetch so far delays the next one.
     paid: Option<Instant>,
 }
 
-impl Tried {
+impl FetchState {
     /// Delay of the next fetch.
     fn wait(&self, now: Instant) -> Duration {
         self.paid.map_or(Duration::ZERO, |paid| paid.saturating_duration_since(now + EVERY * (AT_ONCE - 1)))
@@ -123,7 +123,7 @@ pub(super) struct Keys {
     /// Tells of keys that are fetched, where that is measured.
     fetches: Option<Fetches>,
     /// Held while something is fetched. Who waited for that does not try again.
-    tried: Mutex<Tried>,
+    tried: Mutex<FetchState>,
 }
 
 /// Fetches the discovery document of an issuer.
@@ -163,7 +163,7 @@ async fn key_set(source: &Source, jwks: &Remote) -> Result<(Reply, Value), Strin
 fn read(set: &Value) -> Vec<Key> {
     let usable = |key: &Value| {
         let signs = matches!(tree::text(key, "/use"), "" | "sig");
-        let checked = Checked::of(key).filter(|_| signs)?;
+        let checked = VerifyingKey::of(key).filter(|_| signs)?;
         Some(Key { id: tree::text(key, "/kid").to_owned(), checked })
     };
     // A symmetric key would let whoever reads it make tokens.
@@ -186,9 +186,9 @@ impl Keys {
     }
 
     /// Removes the metrics of the issuer's keys.
-    pub(super) fn forget(&self) {
+    pub(super) fn remove_metrics(&self) {
         if let Some(fetches) = &self.fetches {
-            fetches.forget();
+            fetches.remove();
         }
     }
 
@@ -196,7 +196,7 @@ impl Keys {
         self.known.load().is_some()
     }
 
-    /// Until the issuer has answered.
+    /// Retries discovery until the issuer has answered.
     pub(super) async fn discover(&self) {
         loop {
             match self.discover_once().await {
@@ -210,7 +210,7 @@ impl Keys {
     }
 
     /// Tries to reach the issuer, unless that was tried just now.
-    pub(super) async fn reach(&self) {
+    pub(super) async fn try_discover(&self) {
         let mut tried = self.tried.lock().await;
         if self.is_known() || tried.last.as_ref().is_some_and(|(at, _)| at.elapsed() < RETRY) {
             return;
@@ -260,7 +260,7 @@ impl Keys {
     async fn fetch(&self, jwks: &Remote) -> Result<Known, String> {
         let found = key_set(&self.source, jwks).await;
         if let Some(fetches) = &self.fetches {
-            fetches.tell(found.as_ref().ok().map(|(reply, _)| &*reply.body));
+            fetches.record(found.as_ref().ok().map(|(reply, _)| &*reply.body));
         }
         let (reply, set) = found?;
         let lasting = lifetime(&reply.headers, jiff::Timestamp::now());
@@ -311,7 +311,7 @@ mod tests {
     /// Turns of fetches of which each is begun as soon as it may: so many at once, then one after another.
     #[test]
     fn turns_of_fetches() {
-        let (mut tried, begun) = (Tried::default(), Instant::now());
+        let (mut tried, begun) = (FetchState::default(), Instant::now());
         let mut now = begun;
         let mut turns = |pause: u64, fetches: u64| {
             now += Duration::from_secs(pause);

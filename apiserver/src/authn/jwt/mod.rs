@@ -122,7 +122,7 @@ impl Jwt {
         let fresh = Arc::new(issuers);
         let old = self.issuers.swap(fresh.clone());
         let stays = |gone: &Provider| fresh.providers.iter().any(|p| p.issuer.url == gone.issuer.url);
-        old.providers.iter().filter(|p| !stays(p)).for_each(|gone| gone.keys.forget());
+        old.providers.iter().filter(|p| !stays(p)).for_each(|gone| gone.keys.remove_metrics());
     }
 
     /// Authenticates a token at a time (seconds). `None` for tokens of other issuers.

@@ -26,13 +26,13 @@ pub fn identity(user: &UserInfo) -> Option<&str> {
     user.groups.iter().any(|g| g == GROUP).then_some(name)
 }
 
-type Answer = (Decision, String);
+type NodeDecision = (Decision, String);
 
-fn allow() -> Answer {
+fn allow() -> NodeDecision {
     (Decision::Allow, String::new())
 }
 
-fn no(text: impl Into<String>) -> Answer {
+fn no(text: impl Into<String>) -> NodeDecision {
     (Decision::NoOpinion, text.into())
 }
 
@@ -67,7 +67,7 @@ impl NodeAuthorizer {
     }
 
     /// Decides one request.
-    pub fn decide(&self, request: &Attributes) -> Answer {
+    pub fn decide(&self, request: &Attributes) -> NodeDecision {
         let Some(node) = identity(&request.user) else { return no("") };
         if node.is_empty() {
             return no(format!("unknown node for user {:?}", request.user.name));
@@ -111,7 +111,7 @@ impl Ask<'_> {
         self.request.name == self.node
     }
 
-    fn related(&self, kind: Kind) -> Answer {
+    fn related(&self, kind: Kind) -> NodeDecision {
         let (namespace, name) = (&self.request.namespace, &self.request.name);
         if self.on.graph.read().related(self.node, kind, namespace, name) {
             allow()
@@ -120,14 +120,14 @@ impl Ask<'_> {
         }
     }
 
-    fn named(&self, kind: Kind) -> Answer {
+    fn named(&self, kind: Kind) -> NodeDecision {
         if self.request.name.is_empty() {
             return no("No Object name found");
         }
         self.related(kind)
     }
 
-    fn read(&self, kind: Kind) -> Answer {
+    fn read(&self, kind: Kind) -> NodeDecision {
         if !matches!(self.verb(), "get" | "list" | "watch") {
             return no("can only read resources of this type");
         }
@@ -140,7 +140,7 @@ impl Ask<'_> {
         self.named(kind)
     }
 
-    fn get(&self, kind: Kind) -> Answer {
+    fn get(&self, kind: Kind) -> NodeDecision {
         if self.verb() != "get" {
             return no("can only get individual resources of this type");
         }
@@ -150,14 +150,14 @@ impl Ask<'_> {
         self.named(kind)
     }
 
-    fn status(&self, kind: Kind) -> Answer {
+    fn status(&self, kind: Kind) -> NodeDecision {
         if !matches!(self.verb(), "update" | "patch") {
             return no("can only get/update/patch this type");
         }
         self.named(kind)
     }
 
-    fn service_account(&self) -> Answer {
+    fn service_account(&self) -> NodeDecision {
         if self.verb() == "get" && self.request.subresource.is_empty() {
             return self.read(Kind::ServiceAccount);
         }
@@ -170,7 +170,7 @@ impl Ask<'_> {
         self.related(Kind::ServiceAccount)
     }
 
-    fn lease(&self) -> Answer {
+    fn lease(&self) -> NodeDecision {
         if !matches!(self.verb(), "get" | "create" | "update" | "patch" | "delete") {
             return no("can only get, create, update, patch, or delete a node lease");
         }
@@ -183,7 +183,7 @@ impl Ask<'_> {
         allow()
     }
 
-    fn csi_node(&self) -> Answer {
+    fn csi_node(&self) -> NodeDecision {
         if !matches!(self.verb(), "get" | "create" | "update" | "patch" | "delete") {
             return no("can only get, create, update, patch, or delete a CSINode");
         }
@@ -196,7 +196,7 @@ impl Ask<'_> {
         allow()
     }
 
-    fn resource_slice(&self) -> Answer {
+    fn resource_slice(&self) -> NodeDecision {
         if !self.request.subresource.is_empty() {
             return no("cannot authorize ResourceSlice subresources");
         }
@@ -213,7 +213,7 @@ impl Ask<'_> {
         }
     }
 
-    fn pod_certificate(&self) -> Answer {
+    fn pod_certificate(&self) -> NodeDecision {
         if !self.request.subresource.is_empty() {
             return no("nodes may not access the status subresource of PodCertificateRequests");
         }
@@ -226,7 +226,7 @@ impl Ask<'_> {
         }
     }
 
-    fn node(&self) -> Answer {
+    fn node(&self) -> NodeDecision {
         match (self.request.subresource.as_str(), self.verb()) {
             ("", "create" | "update" | "patch") | ("status", "update" | "patch") => allow(),
             ("", "get" | "list" | "watch") if self.own_name() => allow(),
@@ -240,7 +240,7 @@ impl Ask<'_> {
         }
     }
 
-    fn pod(&self) -> Answer {
+    fn pod(&self) -> NodeDecision {
         match (self.request.subresource.as_str(), self.verb()) {
             ("", "get") => self.named(Kind::Pod),
             ("", "list" | "watch") if self.selects("spec.nodeName") => allow(),

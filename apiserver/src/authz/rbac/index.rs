@@ -144,21 +144,21 @@ impl Bindings {
 }
 
 /// Item of a visit: one rule and its explanation, or a missing role.
-pub enum Found<'a> {
+pub enum RuleVisit<'a> {
     /// A rule, and a closure-free handle to its explanation.
-    Rule(&'a Rule, Why<'a>),
+    Rule(&'a Rule, Explanation<'a>),
     /// `clusterrole.rbac.authorization.k8s.io "x" not found`.
     Missing(String),
 }
 
 /// Explains a rule when asked: the text is only built for the one that matters.
 #[derive(Clone, Copy)]
-pub struct Why<'a> {
+pub struct Explanation<'a> {
     binding: &'a Binding,
     subject: usize,
 }
 
-impl Why<'_> {
+impl Explanation<'_> {
     /// Upstream's reason text.
     pub fn reason(&self) -> String {
         match self.binding.subjects.get(self.subject) {
@@ -317,14 +317,14 @@ impl Index {
         user: &'a UserInfo,
         namespace: &str,
         wanted: Reach,
-        mut see: impl FnMut(Found<'a>) -> bool,
+        mut see: impl FnMut(RuleVisit<'a>) -> bool,
     ) {
         let local = (!namespace.is_empty()).then(|| self.bindings.get(namespace)).flatten();
         let all = self.cluster_bindings.of(user).chain(local.into_iter().flat_map(|b| b.of(user)));
         for (binding, subject) in all {
             let slot = &self.roles.slots[binding.slot];
             let Some(rules) = &slot.rules else {
-                if !see(Found::Missing(not_found(&binding.role))) {
+                if !see(RuleVisit::Missing(not_found(&binding.role))) {
                     return;
                 }
                 continue;
@@ -333,7 +333,7 @@ impl Index {
                 continue;
             }
             for rule in rules {
-                if !see(Found::Rule(rule, Why { binding, subject: *subject })) {
+                if !see(RuleVisit::Rule(rule, Explanation { binding, subject: *subject })) {
                     return;
                 }
             }

@@ -13,7 +13,7 @@ use shared::authz::{Attributes, Decision};
 use shared::status::field::aggregate;
 
 pub use escalation::{Write, check as check_escalation, everything, question as escalation_question};
-pub use index::{Found, Index, RoleRef};
+pub use index::{Index, RoleRef, RuleVisit};
 pub use rule::{Reach, Rule, compact, missing, quoted_list};
 
 use super::follow::Follower;
@@ -34,12 +34,12 @@ impl Index {
         let mut allowed = None;
         let mut missing: Vec<String> = Vec::new();
         self.visit(&request.user, &request.namespace, Reach::wanted(request), |found| match found {
-            Found::Rule(rule, why) if rule.allows(request) => {
+            RuleVisit::Rule(rule, why) if rule.allows(request) => {
                 allowed = Some(why.reason());
                 false
             }
-            Found::Rule(..) => true,
-            Found::Missing(text) => {
+            RuleVisit::Rule(..) => true,
+            RuleVisit::Missing(text) => {
                 missing.push(text);
                 true
             }
@@ -56,8 +56,8 @@ impl Index {
         let (mut rules, mut missing) = (Vec::new(), Vec::new());
         self.visit(user, namespace, Reach::ALL, |found| {
             match found {
-                Found::Rule(rule, _) => rules.push(rule.clone()),
-                Found::Missing(text) => missing.push(text),
+                RuleVisit::Rule(rule, _) => rules.push(rule.clone()),
+                RuleVisit::Missing(text) => missing.push(text),
             }
             true
         });

@@ -48,7 +48,7 @@ pub struct Options {
     pub conditions: Vec<String>,
 }
 
-type Answer = (Decision, String);
+type WebhookDecision = (Decision, String);
 
 #[derive(Clone)]
 struct Counters {
@@ -105,7 +105,7 @@ impl Counters {
 pub struct Webhook {
     remote: Remote,
     options: Options,
-    known: Mutex<HashMap<[u8; 32], (Answer, Instant)>>,
+    known: Mutex<HashMap<[u8; 32], (WebhookDecision, Instant)>>,
     counters: Counters,
 }
 
@@ -131,7 +131,7 @@ impl Webhook {
     }
 
     /// The answer, and what went wrong.
-    pub async fn decide(&self, request: &Attributes) -> (Answer, Option<String>) {
+    pub async fn decide(&self, request: &Attributes) -> (WebhookDecision, Option<String>) {
         match self.concerned(request) {
             Ok(true) => {}
             Ok(false) => return ((Decision::NoOpinion, String::new()), None),
@@ -146,7 +146,7 @@ impl Webhook {
             return (answer.clone(), None);
         }
         let body = Bytes::from(review::review(spec, &self.options.version).to_string());
-        let status = match self.ask(body).await {
+        let status = match self.post_review(body).await {
             Ok(status) => status,
             Err(why) => {
                 tracing::error!(webhook = self.options.name, error = %why, "Failed to make webhook authorizer request");
@@ -171,7 +171,7 @@ impl Webhook {
         ((decision, reason), None)
     }
 
-    fn failed(&self) -> Answer {
+    fn failed(&self) -> WebhookDecision {
         (self.options.on_error, String::new())
     }
 
@@ -187,7 +187,7 @@ impl Webhook {
         let mut errors = Vec::new();
         let mut wanted = true;
         for expression in &self.options.conditions {
-            match scope.judge(expression) {
+            match scope.evaluate_bool(expression) {
                 Ok(true) => {}
                 Ok(false) => {
                     wanted = false;
@@ -211,7 +211,7 @@ impl Webhook {
     }
 
     /// The status of the answered review.
-    async fn ask(&self, body: Bytes) -> Result<Value, String> {
+    async fn post_review(&self, body: Bytes) -> Result<Value, String> {
         let mut backoff = Backoff::of_webhook(PAUSE);
         let mut left = TRIES;
         loop {
@@ -249,7 +249,7 @@ impl Webhook {
         status_of(&reply)
     }
 
-    fn remember(&self, key: [u8; 32], answer: Answer, ttl: Duration) {
+    fn remember(&self, key: [u8; 32], answer: WebhookDecision, ttl: Duration) {
         let now = Instant::now();
         let mut known = self.known.lock();
         if known.len() >= CACHE {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::super::state::{RING, RING_BYTES};
 use super::*;
 use crate::cache::entry::Raw;
-use crate::cache::index::By;
+use crate::cache::index::IndexKey;
 
 fn entry(key: &str, revision: i64, label: &str) -> Entry {
     Entry::new(key, revision, Raw::Json(Bytes::from_static(b"{}")), vec![("l", label)], [label].into_iter())
@@ -22,7 +22,7 @@ fn cacher() -> Cacher {
 }
 
 fn watch(c: &Cacher, start: Start, filter: Filter) -> Result<Watch, CacheError> {
-    c.watch(Begin { scope: "", start, at_least: 6, term: None, trigger: None }, filter)
+    c.watch(WatchStart { scope: "", start, at_least: 6, term: None, trigger: None }, filter)
 }
 
 fn shown(s: &Snapshot) -> Vec<(&str, i64)> {
@@ -36,8 +36,8 @@ fn resumes_from_the_ring_in_order() {
     c.put(entry("a/x", 8, "1"));
     c.delete("b/y", 9);
     let w = watch(&c, Start::After(6), all()).expect("in the ring");
-    let seen: Vec<_> = w.replay.iter().filter_map(|c| c.seen(|_| true).map(|(s, _)| (s, c.revision))).collect();
-    assert_eq!(seen, [(Seen::Added, 7), (Seen::Modified, 8), (Seen::Deleted, 9)]);
+    let seen: Vec<_> = w.replay.iter().filter_map(|c| c.event_for(|_| true).map(|(s, _)| (s, c.revision))).collect();
+    assert_eq!(seen, [(EventType::Added, 7), (EventType::Modified, 8), (EventType::Deleted, 9)]);
     assert_eq!(watch(&c, Start::After(5), all()).err(), Some(CacheError::TooOld { asked: 5, oldest: 6 }));
 }
 
@@ -56,7 +56,7 @@ fn leaving_a_selector_is_a_delete() {
     let mut plain = watch(&c, Start::State, only.clone()).expect("state");
     let mut bound = {
         let trigger = Some((0, "1".into()));
-        c.watch(Begin { scope: "", start: Start::State, at_least: 6, term: None, trigger }, only).expect("state")
+        c.watch(WatchStart { scope: "", start: Start::State, at_least: 6, term: None, trigger }, only).expect("state")
     };
     assert_eq!(plain.initial.len(), 2);
     c.put(entry("a/x", 7, "2"));
@@ -68,7 +68,7 @@ fn leaving_a_selector_is_a_delete() {
         while let Ok(m) = w.receiver.try_recv() {
             got.push((m.seen, m.live.change.revision));
         }
-        assert_eq!(got, [(Seen::Deleted, 7), (Seen::Added, 9), (Seen::Deleted, 10)]);
+        assert_eq!(got, [(EventType::Deleted, 7), (EventType::Added, 9), (EventType::Deleted, 10)]);
     }
 }
 
@@ -151,7 +151,7 @@ fn history_is_added_before_what_is_known() {
         Change { revision: 3, after: Some(second), before: Some(first) },
         Change { revision: 5, after: Some(Arc::new(entry("b/y", 5, "1"))), before: None },
     ];
-    c.recall(1, 6, changes);
+    c.prepend_history(1, 6, changes);
     let w = watch(&c, Start::After(2), all()).expect("known now");
     assert_eq!(w.replay.iter().map(|c| c.revision).collect::<Vec<_>>(), [3, 5, 7]);
     assert_eq!(shown(&c.list_at(&Scope::default(), 2).expect("known now")), [("a/x", 2)]);
@@ -169,7 +169,7 @@ fn history_that_leaves_a_gap_is_not_added() {
     }
     let floor = c.floor();
     assert!(floor > 6);
-    c.recall(3, 6, history);
+    c.prepend_history(3, 6, history);
     assert_eq!(c.floor(), floor);
 }
 
@@ -185,7 +185,7 @@ fn what_may_lack_changes_is_shown_to_nobody_who_asks_for_now() {
     assert_eq!(c.current("a/x").err(), again);
     assert_eq!(watch(&c, Start::State, all()).err(), again);
     // Policies go by what was known.
-    assert_eq!((c.get("a/x").is_some(), c.known("").len()), (true, 2));
+    assert_eq!((c.get("a/x").is_some(), c.cached_entries("").len()), (true, 2));
     c.reset(vec![Arc::new(entry("a/x", 9, "1"))], 9, |_| {});
     assert_eq!(c.current("a/x").map(|e| e.map(|e| e.revision)), Ok(Some(9)));
     assert!(watch(&c, Start::State, all()).is_ok());
@@ -199,7 +199,7 @@ fn lists_through_an_index_are_those_without() {
     for values in [vec!["2".to_owned()], vec!["3".to_owned(), "1".to_owned()], vec!["4".to_owned()]] {
         let wanted = values.clone();
         let filter: Filter = Arc::new(move |e| e.label("l").is_some_and(|v| wanted.iter().any(|w| w == v)));
-        let term = Term { by: By::Label("l".into()), values };
+        let term = Term { by: IndexKey::Label("l".into()), values };
         let plain = Scope { prefix: "n1/", start: "n1/100", limit: 20, filter: Some(&filter), term: None };
         let expected = c.list(&plain, 0).expect("ready");
         for _ in 0..3 {
@@ -230,7 +230,7 @@ fn followers_get_what_is_new() {
     assert_eq!(seen(between), (c.sequence(), false, "-a/x -b/y".to_owned()));
     assert_eq!(seen(half), (c.sequence(), false, "-b/y".to_owned()));
     c.reset(vec![Arc::new(entry("a/n", 9, "1"))], 9, |_| {});
-    c.recall(7, 9, vec![Change { revision: 8, after: None, before: Some(Arc::new(entry("b/y", 5, "1"))) }]);
+    c.prepend_history(7, 9, vec![Change { revision: 8, after: None, before: Some(Arc::new(entry("b/y", 5, "1"))) }]);
     assert_eq!(seen(half), (c.sequence(), true, "a/n".to_owned()), "a new list replaces everything");
 }
 

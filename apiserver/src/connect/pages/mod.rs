@@ -110,7 +110,7 @@ impl Stage {
 }
 
 /// A body on its way through a stage.
-struct Staged {
+struct ProcessedBody {
     body: BoxBody,
     /// Came and was not looked at.
     left: Bytes,
@@ -118,13 +118,13 @@ struct Staged {
     stage: Stage,
 }
 
-impl Staged {
+impl ProcessedBody {
     fn new(body: BoxBody, stage: Stage) -> Self {
         Self { body, left: Bytes::new(), ended: false, stage }
     }
 }
 
-impl MessageBody for Staged {
+impl MessageBody for ProcessedBody {
     type Error = io::Error;
 
     fn size(&self) -> BodySize {
@@ -227,7 +227,9 @@ fn unpacked(mut response: HttpResponse) -> HttpResponse {
     }
     response.headers_mut().remove(CONTENT_ENCODING);
     response.headers_mut().remove(CONTENT_LENGTH);
-    response.map_body(|_, body| BoxBody::new(Staged::new(body, Stage::Transport(Box::new(Unpack::new(Packing::Gzip))))))
+    response.map_body(|_, body| {
+        BoxBody::new(ProcessedBody::new(body, Stage::Transport(Box::new(Unpack::new(Packing::Gzip)))))
+    })
 }
 
 /// A page with its links led back; other answers stay as they are.
@@ -236,7 +238,7 @@ async fn read_through(response: HttpResponse, links: Links) -> Result<HttpRespon
     let Some(page) = page else { return Ok(response) };
     let (mut response, body) = response.into_parts();
     response.headers_mut().remove(CONTENT_LENGTH);
-    let mut staged = Staged::new(body, Stage::Page(Box::new(page)));
+    let mut staged = ProcessedBody::new(body, Stage::Page(Box::new(page)));
     let mut held = BytesMut::new();
     while held.len() < HELD {
         match std::future::poll_fn(|cx| Pin::new(&mut staged).poll_next(cx)).await {
@@ -250,16 +252,16 @@ async fn read_through(response: HttpResponse, links: Links) -> Result<HttpRespon
         return Ok(response.set_body(BoxBody::new(held)));
     }
     // What was read is what comes first.
-    Ok(response.set_body(BoxBody::new(Begun { held: Some(held), rest: staged })))
+    Ok(response.set_body(BoxBody::new(BufferedBody { held: Some(held), rest: staged })))
 }
 
 /// A body of which the beginning was read.
-struct Begun {
+struct BufferedBody {
     held: Option<Bytes>,
-    rest: Staged,
+    rest: ProcessedBody,
 }
 
-impl MessageBody for Begun {
+impl MessageBody for BufferedBody {
     type Error = io::Error;
 
     fn size(&self) -> BodySize {

@@ -151,7 +151,7 @@ async fn what_only_we_asked_to_be_packed() {
     let parts = [first_part, packer.finish().expect("packed")];
     let parts = parts.into_iter().map(|part| Ok::<_, io::Error>(Bytes::from(part)));
     let body = BoxBody::new(BodyStream::new(stream::iter(parts)));
-    let mut staged = Staged::new(body, Stage::Transport(Box::new(Unpack::new(Packing::Gzip))));
+    let mut staged = ProcessedBody::new(body, Stage::Transport(Box::new(Unpack::new(Packing::Gzip))));
     let mut said = Vec::new();
     while let Some(part) = std::future::poll_fn(|cx| Pin::new(&mut staged).poll_next(cx)).await {
         said.push(part.expect("unpacked"));

@@ -54,9 +54,9 @@ fn dial_failures() -> CounterVec {
 
 /// A connection that is counted by how far it is, until it ends.
 #[derive(Debug)]
-pub(super) struct Counted(&'static str);
+pub(super) struct CountedConnection(&'static str);
 
-impl Counted {
+impl CountedConnection {
     pub(super) fn dialing() -> Self {
         let mut counted = Self("created");
         connections().with_label_values(&[counted.0]).inc();
@@ -76,7 +76,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         connections().with_label_values(&[self.0]).dec();
     }

@@ -25,7 +25,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use self::meters::{Counted, Segment};
+use self::meters::{CountedConnection, Segment};
 use self::packets::{CloseDial, CloseRequest, Data, DialRequest, Packet, Payload};
 use super::{BoxStream, Stage};
 
@@ -48,7 +48,7 @@ pub(super) async fn dial(socket: &Path, address: &str) -> Result<BoxStream, (Sta
         meters::failed(reason);
         (Stage::Proxy, why)
     };
-    let given_up = GivenUp(true);
+    let given_up = AbandonedDial(true);
     let opened = Tunnel::open(channel, address).await;
     given_up.not();
     opened.map(|tunnel| Box::pin(tunnel) as BoxStream).map_err(failed)
@@ -90,15 +90,15 @@ fn closed() -> Failure {
 }
 
 /// A dial whose end nobody waited for is counted, too. The server hears of it from the end of the call.
-struct GivenUp(bool);
+struct AbandonedDial(bool);
 
-impl GivenUp {
+impl AbandonedDial {
     fn not(mut self) {
         self.0 = false;
     }
 }
 
-impl Drop for GivenUp {
+impl Drop for AbandonedDial {
     fn drop(&mut self) {
         if self.0 {
             meters::failed("context");
@@ -121,7 +121,7 @@ struct Tunnel {
 struct Call {
     packets: Streaming<Packet>,
     sender: mpsc::Sender<Packet>,
-    _counted: Counted,
+    _counted: CountedConnection,
     _channel: Channel,
 }
 
@@ -168,7 +168,7 @@ fn incoming(next: Option<Result<Packet, tonic::Status>>) -> Option<Packet> {
 
 impl Tunnel {
     async fn open(channel: Channel, address: &str) -> Result<Self, Failure> {
-        let mut counted = Counted::dialing();
+        let mut counted = CountedConnection::dialing();
         let (mut sender, packets) = mpsc::channel(WAITING);
         let random = rand::random::<i64>() & i64::MAX;
         let question = DialRequest { protocol: "tcp".to_owned(), address: address.to_owned(), random };

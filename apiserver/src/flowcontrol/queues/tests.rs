@@ -54,7 +54,7 @@ fn idle_levels_hold_nothing() {
 fn without_queues_there_is_a_seat_or_there_is_not() {
     let mut s = set(Mode::Reject, 1);
     let grant = granted(come(&mut s, 0, 1, 1));
-    assert_eq!(come(&mut s, 0, 1, 1), Start::Refused(Refusal::Full));
+    assert_eq!(come(&mut s, 0, 1, 1), Start::Refused(RejectReason::Full));
     s.finish(ms(1), &grant);
     granted(come(&mut s, 1, 1, 1));
     granted(come(&mut set(Mode::Reject, 20), 0, 1, 20));
@@ -71,7 +71,7 @@ fn full_queues_send_away() {
     for _ in 0..10 {
         assert!(matches!(come(&mut s, 0, 1, 1), Start::Waits { .. }));
     }
-    assert_eq!(come(&mut s, 0, 1, 1), Start::Refused(Refusal::QueueFull));
+    assert_eq!(come(&mut s, 0, 1, 1), Start::Refused(RejectReason::QueueFull));
     assert!(matches!(come(&mut s, 0, 2, 1), Start::Waits { .. }), "another flow has a queue of its own");
 }
 

@@ -1,5 +1,5 @@
-//! Custom resource definitions as etcd has them: in `v1beta1`, which nobody serves any more. There, what all versions have
-//! in common stands once, columns name their path in capitals, and a conversion webhook has no place of its own.
+//! Custom resource definitions as etcd has them: in `v1beta1`, which nobody serves any more. There, what all versions
+//! have in common stands once, columns name their path in capitals, and a conversion webhook has no place of its own.
 
 use proto::Value;
 use serde_json::{Map, json};

@@ -49,7 +49,7 @@ pub(super) fn of<'o>(objects: impl Iterator<Item = &'o Value>) -> Vec<Range> {
 /// The ranges as the cache knows them, or as they are now.
 pub(super) async fn known(engine: &Engine, now: bool) -> Result<Vec<Range>, Status> {
     let row = engine.rows.storage(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
-    let cacher = engine.hub.cacher(&row);
+    let cacher = engine.caches.cacher(&row);
     get::ready(&cacher).await?;
     if now {
         get::catch_up(engine, &cacher, &row).await.map_err(|e| storage_status(&e))?;
@@ -60,8 +60,8 @@ pub(super) async fn known(engine: &Engine, now: bool) -> Result<Vec<Range>, Stat
 /// The ranges as far as the cache has told; none while it has not been asked for.
 pub(super) fn cached(engine: &Engine) -> Vec<Range> {
     let Some(row) = engine.rows.storage(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
-    let Some(cacher) = engine.hub.running(&row) else { return Vec::new() };
-    let entries = cacher.known("");
+    let Some(cacher) = engine.caches.running(&row) else { return Vec::new() };
+    let entries = cacher.cached_entries("");
     let objects: Vec<Value> = entries.iter().filter_map(|e| codec::value(&row, &e.raw).ok()).collect();
     of(objects.iter())
 }

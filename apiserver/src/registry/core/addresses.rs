@@ -18,7 +18,7 @@ pub(super) struct Names {
 
 impl Names {
     /// Makes both say the same. The name for the first counts where they differ: old clients know no other.
-    pub(super) fn settle(&self, holder: &mut Value) {
+    pub(super) fn sync(&self, holder: &mut Value) {
         let Some(holder) = holder.as_object_mut() else { return };
         let one = holder.get(self.one).and_then(Value::as_str).unwrap_or_default().to_owned();
         let first = holder.get(self.all).and_then(|all| all.get(0)).cloned().unwrap_or_default();
@@ -50,11 +50,11 @@ mod tests {
             (json!({}), json!({})),
         ] {
             let mut status = sent.clone();
-            POD.settle(&mut status);
+            POD.sync(&mut status);
             assert_eq!(status, stored, "{sent}");
         }
         let mut spec = json!({"podCIDRs": ["10.1.0.0/24"]});
-        RANGES.settle(&mut spec);
+        RANGES.sync(&mut spec);
         assert_eq!(spec, json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}));
     }
 }

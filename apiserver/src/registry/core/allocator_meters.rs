@@ -57,8 +57,14 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
     let gauge = |name: &str, help: &str| metrics::gauge(name, help, &[]).with_label_values::<&str>(&[]);
     let counter = |name: &str, help: &str| metrics::counter(name, help, &["scope"]);
     Ports {
-        allocated: gauge("kube_apiserver_nodeport_allocator_allocated_ports", "[ALPHA] Number of allocated node ports."),
-        available: gauge("kube_apiserver_nodeport_allocator_available_ports", "[ALPHA] Number of available node ports."),
+        allocated: gauge(
+            "kube_apiserver_nodeport_allocator_allocated_ports",
+            "[ALPHA] Number of allocated node ports.",
+        ),
+        available: gauge(
+            "kube_apiserver_nodeport_allocator_available_ports",
+            "[ALPHA] Number of available node ports.",
+        ),
         taken: counter(
             "kube_apiserver_nodeport_allocator_allocation_total",
             "[ALPHA] Number of node port allocations, by scope (static or dynamic).",
@@ -83,14 +89,14 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
 
 /// Origin of an allocation.
 #[derive(Clone, Copy)]
-pub(super) enum Chosen {
+pub(super) enum AllocationScope {
     /// The client.
     Static,
     /// The server.
     Dynamic,
 }
 
-impl Chosen {
+impl AllocationScope {
     fn word(self) -> &'static str {
         match self {
             Self::Static => "static",
@@ -100,7 +106,7 @@ impl Chosen {
 }
 
 /// An address was to be taken of a range.
-pub(super) fn address(range: &IpNet, chosen: Chosen, since: Instant, taken: bool) {
+pub(super) fn address(range: &IpNet, chosen: AllocationScope, since: Instant, taken: bool) {
     let (cidr, all) = (range.to_string(), &*ADDRESSES);
     let counter = if taken { &all.taken } else { &all.failed };
     counter.with_label_values(&[cidr.as_str(), chosen.word()]).inc();
@@ -118,7 +124,7 @@ pub(super) fn addresses(range: &IpNet, taken: u64, size: u64) {
 }
 
 /// A port was to be taken.
-pub(super) fn port(chosen: Chosen, taken: bool) {
+pub(super) fn port(chosen: AllocationScope, taken: bool) {
     let counter = if taken { &PORTS.taken } else { &PORTS.failed };
     counter.with_label_values(&[chosen.word()]).inc();
 }

@@ -20,7 +20,7 @@ fn profile(annotation: &str) -> Option<Value> {
 
 /// Gives containers without a profile the one of their annotation, where the pod's is another, and
 /// says that this is a thing of the past.
-pub(super) fn settle(pod: &mut Value, warnings: &mut Vec<String>) {
+pub(super) fn sync_fields_and_annotations(pod: &mut Value, warnings: &mut Vec<String>) {
     let annotations = find(pod, "/metadata/annotations").and_then(Value::as_object);
     let Some(annotations) = annotations.filter(|all| all.keys().any(|key| key.starts_with(APP_ARMOR))).cloned() else {
         return;
@@ -57,7 +57,7 @@ mod tests {
         let mut pod = json!({"metadata": {"annotations": annotations},
             "spec": {"securityContext": {"appArmorProfile": own}, "containers": containers}});
         let mut warnings = Vec::new();
-        settle(&mut pod, &mut warnings);
+        sync_fields_and_annotations(&mut pod, &mut warnings);
         let advice = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
         assert_eq!(
             warnings,
@@ -71,7 +71,7 @@ mod tests {
         let mut windows = json!({"metadata": {"annotations": {(format!("{APP_ARMOR}a")): "unconfined"}},
             "spec": {"os": {"name": "windows"}, "containers": [{"name": "a"}]}});
         let before = windows.clone();
-        settle(&mut windows, &mut Vec::new());
+        sync_fields_and_annotations(&mut windows, &mut Vec::new());
         assert_eq!(windows, before);
     }
 }

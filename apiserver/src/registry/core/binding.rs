@@ -30,7 +30,7 @@ fn refuse(pod: &Value, why: &str) -> Status {
 
 /// Effects of a binding besides setting the node.
 #[derive(Clone, Copy, Debug)]
-pub struct Effects {
+pub struct BindingEffects {
     /// A nomination has served its purpose and goes.
     pub clears_nomination: bool,
     /// The binding's labels become the pod's.
@@ -38,7 +38,7 @@ pub struct Effects {
 }
 
 /// Puts the pod that is stored under `key` on the node.
-pub fn assign(pod: &mut Value, binding: &Value, key: &str, effects: Effects) -> Result<(), Status> {
+pub fn assign(pod: &mut Value, binding: &Value, key: &str, effects: BindingEffects) -> Result<(), Status> {
     let name = meta::text(pod, "name").to_owned();
     for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: Effects = Effects { clears_nomination: true, labels: true };
+    const ALL: BindingEffects = BindingEffects { clears_nomination: true, labels: true };
     const KEY: &str = "/registry/pods/n/p";
 
     fn binding() -> Value {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_else_a_binding_does_is_up_to_gates() {
-        let none = Effects { clears_nomination: false, labels: false };
+        let none = BindingEffects { clears_nomination: false, labels: false };
         for (effects, nominated, label) in [(ALL, json!(null), "2"), (none, json!("n2"), "1")] {
             let mut pod = json!({"metadata": {"name": "p", "labels": {"l": "1"}}, "spec": {},
                 "status": {"nominatedNodeName": "n2"}});

@@ -1,4 +1,5 @@
-//! The ServiceCIDR of `--service-cluster-ip-range`, which this server makes, lets have a second family, and marks ready.
+//! The ServiceCIDR of `--service-cluster-ip-range`, which this server makes, lets have a second family, and marks
+//! ready.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::address_ranges::{DEFAULT, RESOURCE};
-use super::repair::{Complaint, Teller};
+use super::repair::{EventWriter, RepairEvent};
 use crate::access::tree;
 use crate::api::Api;
 use crate::bootstrap::server_user;
@@ -73,7 +74,7 @@ fn ready() -> Value {
 pub struct DefaultRange {
     api: Api,
     ours: Vec<String>,
-    teller: Teller,
+    teller: EventWriter,
     /// Reasons of events sent already, which are not repeated.
     told: HashSet<String>,
 }
@@ -81,12 +82,12 @@ pub struct DefaultRange {
 impl DefaultRange {
     /// Over these ranges.
     pub fn new(api: Api, ours: Vec<String>) -> Self {
-        Self { teller: Teller::new(api.clone(), COMPONENT), api, ours, told: HashSet::new() }
+        Self { teller: EventWriter::new(api.clone(), COMPONENT), api, ours, told: HashSet::new() }
     }
 
-    async fn tell(&mut self, about: &Value, reason: &str, message: String) {
+    async fn write_event(&mut self, about: &Value, reason: &str, message: String) {
         if self.told.insert(reason.to_owned()) {
-            let complaint = Complaint { reason: reason.to_owned().into(), action: None, message };
+            let complaint = RepairEvent { reason: reason.to_owned().into(), action: None, message };
             self.teller.tell(("networking.k8s.io/v1", "ServiceCIDR"), about, &complaint).await;
         }
     }
@@ -95,7 +96,7 @@ impl DefaultRange {
     ///
     /// # Errors
     /// It is not there, and could not be made.
-    pub async fn look(&mut self) -> Result<(), Status> {
+    pub async fn reconcile(&mut self) -> Result<(), Status> {
         let (group, plural) = RESOURCE;
         let found = match self.api.get(group, plural, "", DEFAULT).await {
             Err(e) if !e.is_not_found() => return Err(e),
@@ -119,27 +120,27 @@ impl DefaultRange {
                         "The default ServiceCIDR can not be upgraded from {one} to dual stack [{all}] : {}",
                         why.message
                     );
-                    self.tell(&object, "KubernetesDefaultServiceCIDRError", message).await;
+                    self.write_event(&object, "KubernetesDefaultServiceCIDRError", message).await;
                 }
             }
             Step::Approve => {
                 let applied = self.api.apply(&server_user(), (group, plural, "status"), COMPONENT, ready()).await;
                 if applied.is_err() {
                     let message = "The default ServiceCIDR Status can not be set to Ready=True".to_owned();
-                    self.tell(&object, "KubernetesDefaultServiceCIDRError", message).await;
+                    self.write_event(&object, "KubernetesDefaultServiceCIDRError", message).await;
                 }
             }
-            Step::Tell(reason, message) => self.tell(&object, &reason, message).await,
+            Step::Tell(reason, message) => self.write_event(&object, &reason, message).await,
             Step::Create | Step::Nothing => {}
         }
         Ok(())
     }
 
     /// Looks until dropped.
-    pub async fn keep(mut self) {
+    pub async fn run(mut self) {
         loop {
             tokio::time::sleep(EVERY).await;
-            if let Err(error) = self.look().await {
+            if let Err(error) = self.reconcile().await {
                 tracing::warn!(%error, "Failed to reconcile the default ServiceCIDR");
             }
         }
@@ -168,17 +169,17 @@ mod tests {
         let messages = || -> Vec<String> {
             cluster.list("", "events", None).iter().map(|e| tree::text(e, "/message").to_owned()).collect()
         };
-        range(&["10.0.0.0/24"]).look().await.expect("made");
+        range(&["10.0.0.0/24"]).reconcile().await.expect("made");
         assert_eq!(shown(), ("10.0.0.0/24".to_owned(), "True".to_owned()));
         let mut two = range(&["10.0.0.0/24", "fd00::/64"]);
-        two.look().await.expect("widened");
-        two.look().await.expect("nothing to do");
+        two.reconcile().await.expect("widened");
+        two.reconcile().await.expect("nothing to do");
         assert_eq!(shown(), ("10.0.0.0/24 fd00::/64".to_owned(), "True".to_owned()));
         assert!(messages().is_empty());
         // What was configured otherwise stays, and is told of once.
         let mut other = range(&["10.1.0.0/24"]);
         for _ in 0..2 {
-            other.look().await.expect("told");
+            other.reconcile().await.expect("told");
         }
         let want = "The default ServiceCIDR [10.0.0.0/24 fd00::/64] does not match the controller flag configurations [10.1.0.0/24]";
         assert_eq!((shown().0.as_str(), messages()), ("10.0.0.0/24 fd00::/64", vec![want.to_owned()]));

@@ -12,7 +12,7 @@ use super::conditions;
 use crate::admission::Operation;
 use crate::api::Pipeline as _;
 use crate::bootstrap;
-use crate::negotiate::Sent;
+use crate::negotiate::RequestBody;
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
@@ -20,7 +20,7 @@ use crate::verbs::engine::{DeleteOptions, Engine, Target};
 use crate::verbs::preconditions::check_preconditions;
 use crate::verbs::query::{OptionsKind, Query, WriteOptions};
 use crate::verbs::select::Selection;
-use crate::verbs::{InProcess, Reply, Request, list, subresources, target, unread, write};
+use crate::verbs::{InProcess, Reply, Request, corrupt_objects, list, subresources, target, write};
 
 /// Most pods a budget may have in flight.
 const MAX_DISRUPTED: usize = 2000;
@@ -89,7 +89,7 @@ fn why_not(budget: &Value, name: &str) -> String {
 }
 
 /// Takes one disruption from a budget.
-fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
+fn use_disruption(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = meta::text(budget, "name").to_owned();
     // Upstream names the resource so.
     let forbidden = |why: &str| Status::forbidden("policy", "poddisruptionbudget", &name, why);
@@ -116,7 +116,7 @@ fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
 }
 
 async fn budgets_of(engine: &Arc<Engine>, row: &Row, namespace: &str, pod: &Value) -> Result<Vec<Value>, Status> {
-    let found = list::collect(engine, row, namespace, &Selection::all()).await?;
+    let found = list::collect(engine, row, namespace, &Selection::everything()).await?;
     let labels = pod["metadata"].get("labels");
     let trees = found.items.iter().filter_map(|e| codec::value(row, &e.raw).ok());
     Ok(trees.filter(|b| Selector::from_object(b["spec"].get("selector")).is_ok_and(|s| s.matches(labels))).collect())
@@ -127,13 +127,13 @@ fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<Del
     let Some(given) = eviction.get("deleteOptions").filter(|d| d.is_object()) else {
         return Ok(DeleteOptions { dry_run: asked.dry_run, ..DeleteOptions::default() });
     };
-    if given[unread::OPTION] == true {
-        let path = field::Path::of(&["deleteOptions", unread::OPTION]);
+    if given[corrupt_objects::OPTION] == true {
+        let path = field::Path::of(&["deleteOptions", corrupt_objects::OPTION]);
         let why = "can not be set for pod eviction, try after removing the option";
         return Err(Status::invalid("policy", "Eviction", &r.info.name, [field::Error::invalid(path, true, why)]));
     }
     let body = serde_json::to_vec(given).unwrap_or_default();
-    let sent = Sent { media: r.media, content_type: "application/json", body: &body };
+    let sent = RequestBody { media: r.media, content_type: "application/json", body: &body };
     let mut options = delete::options(sent, &Query::default(), false)?;
     options.dry_run |= asked.dry_run;
     Ok(options)
@@ -151,7 +151,7 @@ pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let asked = options_of(&eviction, r, &options)?;
-    engine.judge(&mut t, Operation::Create, Some(&mut eviction), None).await?;
+    engine.validate_admission(&mut t, Operation::Create, Some(&mut eviction), None).await?;
     for _ in 0..ROUNDS {
         let Some((pod, _)) = engine.read(row, namespace, name).await? else {
             return Err(Status::not_found("", "pods", name));
@@ -211,7 +211,7 @@ async fn ask(engine: &Arc<Engine>, row: &Row, budget: &Value, pod: &str, dry_run
     let (namespace, name) = (meta::text(budget, "namespace"), meta::text(budget, "name"));
     let mut budget = budget.clone();
     for _ in 0..ROUNDS {
-        take(&mut budget, pod, &meta::now())?;
+        use_disruption(&mut budget, pod, &meta::now())?;
         if dry_run {
             return Ok(());
         }
@@ -271,18 +271,18 @@ mod tests {
     #[test]
     fn budgets() {
         let mut b = budget(1, json!({}));
-        assert!(take(&mut b, "p", "t").is_ok());
+        assert!(use_disruption(&mut b, "p", "t").is_ok());
         let wanted = json!([{"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
             "observedGeneration": 2, "lastTransitionTime": "t"}]);
         assert_eq!((&b["status"]["disruptionsAllowed"], &b["status"]["conditions"]), (&json!(0), &wanted));
         assert_eq!(
-            cause(take(&mut b, "q", "t").expect_err("used up")),
+            cause(use_disruption(&mut b, "q", "t").expect_err("used up")),
             "The disruption budget b needs 1 healthy pods and has 1 currently"
         );
-        let stale = take(&mut budget(1, json!({"observedGeneration": 1})), "p", "t").expect_err("stale");
+        let stale = use_disruption(&mut budget(1, json!({"observedGeneration": 1})), "p", "t").expect_err("stale");
         assert_eq!(stale.retry_after(), Some(10));
         assert_eq!(
-            take(&mut budget(-1, json!({})), "p", "t").expect_err("negative").message,
+            use_disruption(&mut budget(-1, json!({})), "p", "t").expect_err("negative").message,
             "poddisruptionbudget.policy \"b\" is forbidden: pdb disruptions allowed is negative"
         );
     }
@@ -298,7 +298,10 @@ mod tests {
             (2, json!([]), "does not allow evicting pods currently"),
         ] {
             let mut b = budget(0, json!({"currentHealthy": healthy, "conditions": conditions}));
-            assert_eq!(cause(take(&mut b, "p", "t").expect_err("nothing")), format!("The disruption budget b {said}"));
+            assert_eq!(
+                cause(use_disruption(&mut b, "p", "t").expect_err("nothing")),
+                format!("The disruption budget b {said}")
+            );
         }
     }
 }

@@ -14,11 +14,11 @@ use shared::address;
 use shared::address::may_be_given;
 
 use super::address_ranges::{self, Range};
-use super::allocator_meters::{self, Chosen};
-use crate::cache::Since;
+use super::allocator_meters::{self, AllocationScope};
+use crate::cache::ChangesSince;
 use crate::negotiate::Media;
 use crate::registry::meta;
-use crate::storage::{Written, codec};
+use crate::storage::{WriteResult, codec};
 use crate::verbs::engine::Engine;
 use crate::verbs::{MANAGER, get, managers};
 
@@ -33,7 +33,7 @@ pub enum IpError {
     Outside(IpAddr, IpNet),
     /// Taken.
     #[error("provided IP is already allocated")]
-    Taken,
+    AllocatedAddresses,
     /// The range is full.
     #[error("range is full")]
     Full,
@@ -83,7 +83,7 @@ pub(super) fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
     })
 }
 
-async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
+async fn allocate_address(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
     let row = engine.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
     let mut object = object(ip, namespace, name);
@@ -96,14 +96,14 @@ async fn take(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Resul
         .await
         .map_err(|e| storage(e.to_string()))?;
     match written {
-        Written::Done(_) => Ok(true),
+        WriteResult::Done(_) => Ok(true),
         // A service that is created again may find its own address.
-        Written::Lost(Some(there)) => {
+        WriteResult::Lost(Some(there)) => {
             let parent =
                 codec::decode(&row, &there.value, 0).map_err(|e| storage(e.to_string()))?["spec"]["parentRef"].take();
             Ok(parent["namespace"] == namespace && parent["name"] == name && name == "kubernetes")
         }
-        Written::Lost(None) => Ok(false),
+        WriteResult::Lost(None) => Ok(false),
     }
 }
 
@@ -118,9 +118,9 @@ pub async fn allocate(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) 
     for now in [false, true] {
         let since = Instant::now();
         let Some(range) = ranges(engine, now).await?.into_iter().find(|r| may_be_given(&r.net, ip)) else { continue };
-        let taken = take(engine, ip, namespace, name).await;
-        allocator_meters::address(&range.net, Chosen::Static, since, taken == Ok(true));
-        return if taken? { Ok(()) } else { Err(IpError::Taken) };
+        let taken = allocate_address(engine, ip, namespace, name).await;
+        allocator_meters::address(&range.net, AllocationScope::Static, since, taken == Ok(true));
+        return if taken? { Ok(()) } else { Err(IpError::AllocatedAddresses) };
     }
     Err(IpError::Range)
 }
@@ -135,7 +135,7 @@ pub async fn allocate_next(engine: &Engine, of: &str, namespace: &str, name: &st
             }
             let since = Instant::now();
             let found = free(engine, &range.net, namespace, name).await;
-            allocator_meters::address(&range.net, Chosen::Dynamic, since, found.is_ok());
+            allocator_meters::address(&range.net, AllocationScope::Dynamic, since, found.is_ok());
             match found {
                 Err(IpError::Full) => full.push(range),
                 other => return other,
@@ -148,7 +148,7 @@ pub async fn allocate_next(engine: &Engine, of: &str, namespace: &str, name: &st
 /// Any address of a range, from above the static band first: the first after one chosen by chance that is free.
 async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
     let row = engine.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
-    let known = engine.hub.cacher(&row);
+    let known = engine.caches.cacher(&row);
     get::ready(&known).await.map_err(|e| IpError::Storage(e.message))?;
     let size = size(net);
     let band = static_band(size);
@@ -156,7 +156,7 @@ async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Resu
         let chance = if count > 0 { rand::rng().random_range(0..count) } else { 0 };
         for i in 0..count {
             let ip = nth(net, first + (chance + i) % count + 1);
-            if known.get(&ip.to_string()).is_none() && take(engine, ip, namespace, name).await? {
+            if known.get(&ip.to_string()).is_none() && allocate_address(engine, ip, namespace, name).await? {
                 return Ok(ip);
             }
         }
@@ -183,14 +183,14 @@ pub async fn would_allocate_next(engine: &Engine, of: &str) -> Result<IpAddr, Ip
 
 /// The addresses that are taken, as far as the cache has told.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct AllocatedAddresses {
     sequence: u64,
     addresses: HashSet<IpAddr>,
 }
 
-impl Taken {
+impl AllocatedAddresses {
     /// Follows what has changed since the last time.
-    fn follow(&mut self, news: Since) {
+    fn apply_changes(&mut self, news: ChangesSince) {
         if news.complete {
             self.addresses.clear();
         }
@@ -211,8 +211,9 @@ impl Taken {
 }
 
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
-pub fn publish(engine: &Engine, taken: &Mutex<Taken>) {
-    let Some(cacher) = engine.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| engine.hub.running(&row))
+pub fn publish(engine: &Engine, taken: &Mutex<AllocatedAddresses>) {
+    let Some(cacher) =
+        engine.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| engine.caches.running(&row))
     else {
         return;
     };
@@ -221,7 +222,7 @@ pub fn publish(engine: &Engine, taken: &Mutex<Taken>) {
     if news.sequence == taken.sequence && !news.complete {
         return;
     }
-    taken.follow(news);
+    taken.apply_changes(news);
     for Range { net, .. } in address_ranges::cached(engine) {
         allocator_meters::addresses(&net, taken.within(&net), size(&net));
     }
@@ -265,7 +266,7 @@ mod tests {
             std::sync::Arc::new(crate::cache::Entry::new(name, 1, raw, Vec::new(), std::iter::empty()))
         };
         let net: IpNet = "10.96.0.0/12".parse().expect("net");
-        let mut taken = Taken::default();
+        let mut taken = AllocatedAddresses::default();
         for (complete, entries, want) in [
             (true, vec![("10.96.0.1", false), ("10.97.0.1", false), ("192.0.2.1", false), ("odd", false)], 2),
             (false, vec![("10.96.0.1", false), ("10.96.0.9", false)], 3),
@@ -273,7 +274,7 @@ mod tests {
             (true, vec![("10.96.0.1", false)], 1),
         ] {
             let entries = entries.into_iter().map(|(name, gone)| (entry(name), gone)).collect();
-            taken.follow(Since { sequence: taken.sequence + 1, complete, entries });
+            taken.apply_changes(ChangesSince { sequence: taken.sequence + 1, complete, entries });
             assert_eq!(taken.within(&net), want);
         }
     }

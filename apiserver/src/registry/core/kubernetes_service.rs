@@ -28,7 +28,7 @@ const NAMESPACE: &str = "default";
 
 /// `--endpoint-reconciler-type`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ReconcilerType {
     /// The endpoints are somebody else's business.
     None,
     /// The addresses of servers that live.
@@ -37,7 +37,7 @@ pub enum Way {
     MasterCount(usize),
 }
 
-impl Way {
+impl ReconcilerType {
     /// From the flags.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ pub struct Reconciler {
     /// `--kubernetes-service-node-port`, where the service has one.
     pub node_port: Option<u16>,
     /// Source of the endpoint addresses.
-    pub way: Way,
+    pub way: ReconcilerType,
 }
 
 impl Reconciler {
@@ -250,19 +250,21 @@ impl Reconciler {
     /// One round: that we are there, then the endpoints.
     pub async fn round(&self) -> Result<(), Status> {
         let addresses = match self.way {
-            Way::Lease => {
+            ReconcilerType::Lease => {
                 self.renew().await?;
                 self.leased().await?
             }
-            Way::None => return Ok(()),
-            Way::MasterCount(servers) => counted(self.published().await?, &self.address.to_string(), servers),
+            ReconcilerType::None => return Ok(()),
+            ReconcilerType::MasterCount(servers) => {
+                counted(self.published().await?, &self.address.to_string(), servers)
+            }
         };
         self.publish(addresses).await
     }
 
     /// The addresses without ours.
-    async fn others(&self) -> Result<Vec<String>, Status> {
-        if self.way == Way::Lease {
+    async fn other_servers(&self) -> Result<Vec<String>, Status> {
+        if self.way == ReconcilerType::Lease {
             let failed = |e| storage_status(&e);
             let (there, _) = self.engine.store.get(&self.lease_key()).await.map_err(failed)?;
             if let Some(s) = there {
@@ -276,7 +278,7 @@ impl Reconciler {
     }
 
     /// Renews until dropped, and makes the service again when somebody deleted it.
-    pub async fn keep(&self) {
+    pub async fn run(&self) {
         loop {
             if let Err(error) = self.ensure("", "services", self.service(), |_| true).await {
                 tracing::warn!(%error, "Failed to create the kubernetes service");
@@ -289,14 +291,16 @@ impl Reconciler {
     }
 
     /// Takes our address out, when the server goes down.
-    pub async fn leave(&self) {
-        if self.way == Way::None {
+    pub async fn remove_endpoint(&self) {
+        if self.way == ReconcilerType::None {
             return;
         }
-        let gone = async { self.publish(self.others().await?).await };
+        let gone = async { self.publish(self.other_servers().await?).await };
         match tokio::time::timeout(Duration::from_secs(2), gone).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "Failed to remove this server from the kubernetes service's endpoints"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "Failed to remove this server from the kubernetes service's endpoints")
+            }
             Err(_) => tracing::warn!("Timed out removing this server from the kubernetes service's endpoints"),
         }
     }

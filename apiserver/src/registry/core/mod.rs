@@ -1,7 +1,7 @@
 //! The core group: what pods, services, namespaces and volumes do beyond the generic path.
 //!
-//! Strategies are pure. What is handed out once in a cluster (addresses, node ports) is noted in etcd by the allocators;
-//! what they say and what services have is brought in line by [`repair`].
+//! Strategies are pure. What is handed out once in a cluster (addresses, node ports) is noted in etcd by the
+//! allocators; what they say and what services have is brought in line by [`repair`].
 
 mod address_ranges;
 mod addresses;

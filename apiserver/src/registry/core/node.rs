@@ -8,14 +8,14 @@ use crate::registry::strategy::StrategyCx;
 
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
-    settle(object);
+    sync_pod_cidrs(object);
     forget(object, None, ("spec", "configSource"));
     forget(object, None, ("status", "config"));
 }
 
 /// Prepares an update of a node.
 pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
-    settle(new);
+    sync_pod_cidrs(new);
     forget(new, Some(old), ("spec", "configSource"));
 }
 
@@ -24,9 +24,9 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
     forget(new, Some(old), ("status", "config"));
 }
 
-fn settle(node: &mut Value) {
+fn sync_pod_cidrs(node: &mut Value) {
     if let Some(spec) = node.get_mut("spec") {
-        RANGES.settle(spec);
+        RANGES.sync(spec);
     }
 }
 

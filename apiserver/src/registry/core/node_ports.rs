@@ -9,8 +9,8 @@ use proto::{Value, protobuf, schema};
 use rand::Rng;
 use serde_json::json;
 
-use super::allocator_meters::{self, Chosen};
-use crate::storage::{Stored, Written};
+use super::allocator_meters::{self, AllocationScope};
+use crate::storage::{Stored, WriteResult};
 use crate::verbs::engine::Engine;
 
 /// Rounds of a change that keeps losing races.
@@ -24,7 +24,7 @@ pub enum PortError {
     Range(PortRange),
     /// Taken.
     #[error("provided port is already allocated")]
-    Taken,
+    AllocatedAddresses,
     /// The range is full.
     #[error("range is full")]
     Full,
@@ -120,7 +120,7 @@ fn pick(taken: &BTreeSet<u16>, range: PortRange) -> Option<u16> {
 }
 
 /// The ports that are taken, as they are stored.
-pub(super) struct Stock {
+pub(super) struct StoredPorts {
     pub(super) taken: BTreeSet<u16>,
     /// The object that says so, as it was.
     object: Value,
@@ -144,9 +144,9 @@ fn ports_in(object: &Value, ours: PortRange) -> Result<BTreeSet<u16>, PortError>
     Ok(bitmap.0.iter().enumerate().filter(|(_, taken)| **taken).map(|(i, _)| range.port(i)).collect())
 }
 
-fn read(stored: Option<&Stored>, ours: PortRange) -> Result<Stock, PortError> {
+fn read(stored: Option<&Stored>, ours: PortRange) -> Result<StoredPorts, PortError> {
     let Some(stored) = stored else {
-        return Ok(Stock { taken: BTreeSet::new(), object: json!({}), revision: 0 });
+        return Ok(StoredPorts { taken: BTreeSet::new(), object: json!({}), revision: 0 });
     };
     let object = if stored.value.starts_with(b"k8s\0") {
         let envelope = protobuf::unwrap(&stored.value).map_err(failed)?;
@@ -154,7 +154,7 @@ fn read(stored: Option<&Stored>, ours: PortRange) -> Result<Stock, PortError> {
     } else {
         serde_json::from_slice(&stored.value).map_err(failed)?
     };
-    Ok(Stock { taken: ports_in(&object, ours)?, object, revision: stored.revision })
+    Ok(StoredPorts { taken: ports_in(&object, ours)?, object, revision: stored.revision })
 }
 
 fn key(engine: &Engine) -> String {
@@ -162,7 +162,7 @@ fn key(engine: &Engine) -> String {
 }
 
 /// Reads the allocated ports.
-pub(super) async fn stock(engine: &Engine, ours: PortRange) -> Result<Stock, PortError> {
+pub(super) async fn stock(engine: &Engine, ours: PortRange) -> Result<StoredPorts, PortError> {
     let (found, _) = engine.store.get(&key(engine)).await.map_err(failed)?;
     read(found.as_ref(), ours)
 }
@@ -172,9 +172,9 @@ pub(super) async fn stock(engine: &Engine, ours: PortRange) -> Result<Stock, Por
 pub(super) async fn restock(
     engine: &Engine,
     ours: PortRange,
-    stock: Stock,
+    stock: StoredPorts,
     taken: &BTreeSet<u16>,
-) -> Result<Option<Stock>, PortError> {
+) -> Result<Option<StoredPorts>, PortError> {
     let mut bitmap = Bitmap::parse(&[], ours.len());
     taken.iter().filter(|port| ours.contains(**port)).for_each(|port| bitmap.0[ours.index(*port)] = true);
     let mut object = stock.object.clone();
@@ -183,7 +183,7 @@ pub(super) async fn restock(
     if object != stock.object || stock.revision == 0 {
         let bytes = protobuf::wrap("v1", "RangeAllocation", &protobuf::encode(schema()?, &object));
         let written = engine.store.put_if(&key(engine), bytes, stock.revision, None).await.map_err(failed)?;
-        if let Written::Lost(there) = written {
+        if let WriteResult::Lost(there) = written {
             return read(there.as_ref(), ours).map(Some);
         }
     }
@@ -217,16 +217,16 @@ pub(super) async fn is_taken(engine: &Engine, range: PortRange, port: i64) -> Re
 
 /// Takes a given port.
 pub async fn allocate(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
-    let taken = take(engine, range, port).await;
-    allocator_meters::port(Chosen::Static, taken.is_ok());
+    let taken = allocate_port(engine, range, port).await;
+    allocator_meters::port(AllocationScope::Static, taken.is_ok());
     taken
 }
 
-async fn take(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
+async fn allocate_port(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
     if !range.contains(port) {
         return Err(PortError::Range(range));
     }
-    change(engine, range, |taken| if taken.insert(port) { Ok(()) } else { Err(PortError::Taken) }).await
+    change(engine, range, |taken| if taken.insert(port) { Ok(()) } else { Err(PortError::AllocatedAddresses) }).await
 }
 
 /// Takes any port.
@@ -237,7 +237,7 @@ pub async fn allocate_next(engine: &Engine, range: PortRange) -> Result<u16, Por
         Ok(port)
     })
     .await;
-    allocator_meters::port(Chosen::Dynamic, taken.is_ok());
+    allocator_meters::port(AllocationScope::Dynamic, taken.is_ok());
     taken
 }
 

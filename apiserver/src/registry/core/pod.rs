@@ -20,7 +20,7 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyC
     object["status"] = status;
     mend_grace_period(object);
     select_own_labels(object, !cx.gated.unmerged_keys);
-    app_armor::settle(object, cx.warnings);
+    app_armor::sync_fields_and_annotations(object, cx.warnings);
 }
 
 /// A negative grace period is stored as one second, as upstream stores it.
@@ -94,7 +94,7 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
             backfill(condition, left.remove(at), OBSERVED);
         }
     }
-    addresses::POD.settle(status);
+    addresses::POD.sync(status);
 }
 
 /// A write of `ephemeralcontainers`: only they change.

@@ -15,7 +15,7 @@ use serde_json::{Map, json};
 use shared::address;
 use shared::status::{Status, field};
 
-use super::ip_allocator::{self, IpError, Taken};
+use super::ip_allocator::{self, AllocatedAddresses, IpError};
 use super::node_ports::{self, PortRange, is_service};
 use super::{service_families, service_update};
 use crate::bootstrap;
@@ -31,24 +31,24 @@ pub struct Services {
     /// Node ports.
     pub ports: PortRange,
     /// Allocations, for the metrics.
-    taken: Mutex<Taken>,
+    taken: Mutex<AllocatedAddresses>,
 }
 
 /// Reasons for which a service cannot be allocated.
 #[derive(Debug)]
-enum Refused {
+enum AllocationError {
     Field(field::Error),
     Internal(String),
     Unknown(String),
 }
 
-impl From<field::Error> for Refused {
+impl From<field::Error> for AllocationError {
     fn from(wrong: field::Error) -> Self {
         Self::Field(wrong)
     }
 }
 
-impl From<String> for Refused {
+impl From<String> for AllocationError {
     fn from(why: String) -> Self {
         Self::Internal(why)
     }
@@ -172,7 +172,7 @@ impl Services {
         who: (&str, &str),
         dry_run: bool,
         taken: &mut Allocation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AllocationError> {
         if wanted.is_empty() {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl Services {
         if dry_run {
             // Whether it is one of the range is not looked at.
             if taken.shown.contains(&asked) || node_ports::is_taken(engine, self.ports, asked).await? {
-                return Err(node_ports::PortError::Taken);
+                return Err(node_ports::PortError::AllocatedAddresses);
             }
             taken.shown.push(asked);
             return Ok(());
@@ -255,7 +255,7 @@ impl Services {
         old: Option<&Spec>,
         dry_run: bool,
         taken: &mut Allocation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AllocationError> {
         if !may_have_node_ports(spec) {
             return Ok(());
         }
@@ -295,7 +295,7 @@ impl Services {
             match old {
                 None => drop(shared.entry(number).or_insert(got)),
                 Some(_) if used.insert((protocol.clone(), got)) => have.extend(u16::try_from(got)),
-                Some(_) => return Err(Refused::Unknown(format!("duplicate nodePort: {{{protocol} {got}}}"))),
+                Some(_) => return Err(AllocationError::Unknown(format!("duplicate nodePort: {{{protocol} {got}}}"))),
             }
         }
         Ok(())
@@ -308,7 +308,7 @@ impl Services {
         spec: &mut Spec,
         dry_run: bool,
         taken: &mut Allocation,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AllocationError> {
         match spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0) {
             0 => {
                 let port = self.free_port(engine, dry_run, taken).await;
@@ -351,9 +351,9 @@ impl Services {
             Err(refused) => {
                 self.undo(engine, taken).await;
                 Err(match refused {
-                    Refused::Field(wrong) => invalid(vec![wrong]),
-                    Refused::Internal(why) => Status::internal(&why),
-                    Refused::Unknown(why) => Status::unknown(&why),
+                    AllocationError::Field(wrong) => invalid(vec![wrong]),
+                    AllocationError::Internal(why) => Status::internal(&why),
+                    AllocationError::Unknown(why) => Status::unknown(&why),
                 })
             }
         }

@@ -25,7 +25,7 @@ pub async fn ensure(api: &Api, name: &str) -> Result<(), Status> {
 }
 
 /// Keeps them there; `done` is called when all were seen for the first time.
-pub async fn keep(api: Api, done: impl FnOnce() + Send) {
+pub async fn run(api: Api, done: impl FnOnce() + Send) {
     const EVERY: Duration = Duration::from_secs(60);
     let mut done = Some(done);
     loop {

@@ -14,7 +14,7 @@ const REFERENCE: &str = "dataSourceRef";
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
     object["status"] = json!({"phase": "Pending"});
-    settle(object);
+    normalize_data_source(object);
 }
 
 /// A claim stays as it was stored, whatever names it goes by; clients may send back the one they know.
@@ -23,13 +23,13 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {
         return;
     }
     match [SOURCE, REFERENCE].iter().all(|name| old["spec"][*name].is_null()) {
-        true => settle(new),
+        true => normalize_data_source(new),
         false => name_twice(&mut new["spec"]),
     }
 }
 
 /// Drops a `dataSource` of an unknown kind when there is no `dataSourceRef`.
-fn settle(object: &mut Value) {
+fn normalize_data_source(object: &mut Value) {
     let spec = &mut object["spec"];
     if let (true, false, Some(spec)) = (spec[REFERENCE].is_null(), is_known(&spec[SOURCE]), spec.as_object_mut()) {
         spec.remove(SOURCE);

@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn secretbox_is_nacls() {
-        // The beginning of NaCl's own test message, whose tag is not that of the whole: sealed here, then compared by parts.
+        // The beginning of NaCl's own test message, whose tag is not that of the whole: sealed here, then compared by
+        // parts.
         let key = unhex("1b27556473e985d462cd51197a9a46c76009549eac6474f206c4ee0844f68389");
         let nonce: [u8; 24] = unhex("69696ee955b62b73cd62bda875fc73d68219e0036b7a0b37").try_into().expect("24");
         let plain = unhex("be075fc53c81f2d5cf141316ebeb0c7b5228c52a4c62cbd44b66849b64244ffc");

@@ -22,8 +22,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::ciphers::{Aes, gcm_open, gcm_seal};
-use super::meters::{Meters, Way, made_key};
-use super::{Error, Opened};
+use super::meters::{Meters, Transformation, made_key};
+use super::{Error, Transformed};
 
 /// Duration for which writes go on after the service last confirmed its key.
 const CONFIRMED_FOR: Duration = Duration::from_secs(3 * 60);
@@ -119,7 +119,7 @@ struct Envelope {
 const FROM_SEED: i32 = 1;
 
 /// An opened seed and when it was opened.
-type Remembered = (Instant, Arc<Source>);
+type CachedSource = (Instant, Arc<Source>);
 
 /// A seed, or a key, as the service opened it.
 struct Source {
@@ -145,7 +145,7 @@ impl Source {
         Aes::new(&key).ok_or(Error::Cipher("no key can be derived"))
     }
 
-    fn seal(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
+    fn transform_to_storage(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
         let mut info = [0_u8; INFO];
         rand::rng().fill(&mut info[..]);
         let mut out = info.to_vec();
@@ -153,7 +153,7 @@ impl Source {
         Ok(out)
     }
 
-    fn open(&self, path: &str, sealed: &[u8]) -> Result<Vec<u8>, Error> {
+    fn transform_from_storage(&self, path: &str, sealed: &[u8]) -> Result<Vec<u8>, Error> {
         if !self.from_seed {
             return gcm_open(&Aes::new(&self.secret).ok_or(Error::Cipher("invalid key size"))?, path, sealed);
         }
@@ -178,7 +178,7 @@ pub struct Kms {
     channel: Result<Channel, String>,
     timeout: Duration,
     current: Mutex<Option<Current>>,
-    opened: Mutex<HashMap<[u8; 32], Remembered>>,
+    opened: Mutex<HashMap<[u8; 32], CachedSource>>,
     health: Mutex<Result<(), String>>,
     asking: tokio::sync::Mutex<()>,
     meters: Meters,
@@ -254,7 +254,7 @@ impl Kms {
             Ok(Err(_)) => Code::Unavailable,
             Err(_) => Code::DeadlineExceeded,
         };
-        self.meters.asked(&self.name, method, grpc::name(code), started.elapsed());
+        self.meters.observe_call(&self.name, method, grpc::name(code), started.elapsed());
         match outcome {
             Ok(answer) => answer?.map_err(|e| failed("kms", e.message())),
             Err(_) => Err(failed("kms", "context deadline exceeded")),
@@ -262,7 +262,7 @@ impl Kms {
     }
 
     /// Asks the service how it is, and takes a new seed when it has a new key.
-    pub(super) async fn ask(&self) -> Result<(), Error> {
+    pub(super) async fn check_status(&self) -> Result<(), Error> {
         let _one = self.asking.lock().await;
         let outcome = self.refresh().await;
         *self.health.lock() = outcome.as_ref().map(drop).map_err(ToString::to_string);
@@ -329,22 +329,22 @@ impl Kms {
         (since.elapsed() < REMEMBERED_FOR).then(|| source.clone())
     }
 
-    pub(super) async fn seal(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
+    pub(super) async fn transform_to_storage(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
         let valid = |current: &Option<Current>| current.clone().filter(|c| Instant::now() < c.until);
         let mut current = valid(&self.current.lock());
         if current.is_none() {
-            self.ask().await?;
+            self.check_status().await?;
             current = valid(&self.current.lock());
         }
         let Some(current) = current else {
             return Err(Error::Kms("the key of the service is not confirmed".to_owned()));
         };
-        let data = current.source.seal(path, plain)?;
-        self.meters.used_key(Way::Seal, &self.name, &current.envelope.key_id);
+        let data = current.source.transform_to_storage(path, plain)?;
+        self.meters.used_key(Transformation::ToStorage, &self.name, &current.envelope.key_id);
         Ok(Envelope { data, ..current.envelope }.encode_to_vec())
     }
 
-    pub(super) async fn open(&self, path: &str, sealed: &[u8]) -> Result<Opened, Error> {
+    pub(super) async fn transform_from_storage(&self, path: &str, sealed: &[u8]) -> Result<Transformed, Error> {
         let envelope =
             Envelope::decode(sealed).map_err(|_| Error::Cipher("the stored data is not an encrypted object"))?;
         check(&envelope)?;
@@ -373,8 +373,8 @@ impl Kms {
         };
         let stale = self.current.lock().as_ref().is_some_and(|c| c.envelope.key_id != envelope.key_id)
             || envelope.source_type != FROM_SEED;
-        let bytes = source.open(path, &envelope.data)?;
-        self.meters.used_key(Way::Open, &self.name, &envelope.key_id);
-        Ok(Opened { bytes, stale })
+        let bytes = source.transform_from_storage(path, &envelope.data)?;
+        self.meters.used_key(Transformation::FromStorage, &self.name, &envelope.key_id);
+        Ok(Transformed { bytes, stale })
     }
 }

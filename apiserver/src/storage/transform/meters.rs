@@ -43,7 +43,7 @@ pub(super) fn made_key(since: Option<Instant>) {
 }
 
 /// A value was sealed or opened. `prefix` is empty where it is stored as it is, `resource` that of the key.
-pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instant, done: bool) {
+pub(super) fn transformed(resource: &str, way: Transformation, prefix: &[u8], since: Instant, done: bool) {
     static TOOK: LazyLock<HistogramVec> = LazyLock::new(|| {
         metrics::histogram(
             "apiserver_storage_transformation_duration_seconds",
@@ -70,18 +70,18 @@ pub(super) fn transformed(resource: &str, way: Way, prefix: &[u8], since: Instan
 
 /// Direction of a transformation.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Transformation {
     /// To etcd.
-    Seal,
+    ToStorage,
     /// From etcd.
-    Open,
+    FromStorage,
 }
 
-impl Way {
+impl Transformation {
     fn name(self) -> &'static str {
         match self {
-            Self::Seal => "to_storage",
-            Self::Open => "from_storage",
+            Self::ToStorage => "to_storage",
+            Self::FromStorage => "from_storage",
         }
     }
 }
@@ -152,7 +152,7 @@ impl Meters {
     }
 
     /// A value was sealed, or opened, with a key of the service.
-    pub(super) fn used_key(&self, way: Way, provider: &str, key: &str) {
+    pub(super) fn used_key(&self, way: Transformation, provider: &str, key: &str) {
         let key = hashed(key.as_bytes());
         let labels = [way.name(), provider, &key, &self.server];
         if let Some(gone) = noted(&self.known[0], &labels) {
@@ -174,7 +174,7 @@ impl Meters {
     }
 
     /// A call ended.
-    pub(super) fn asked(&self, provider: &str, method: &str, code: &str, took: Duration) {
+    pub(super) fn observe_call(&self, provider: &str, method: &str, code: &str, took: Duration) {
         self.latency.with_label_values(&[provider, method, code]).observe(took.as_secs_f64());
     }
 

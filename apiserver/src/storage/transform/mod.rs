@@ -23,11 +23,11 @@ pub use kms::Kms;
 pub use reload::{Loaded, load, watch};
 
 use ciphers::Cipher;
-use meters::Way;
+use meters::Transformation;
 pub use meters::publish;
 
 /// Prefix of all encrypted values.
-const SEALED: &[u8] = b"k8s:enc:";
+const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
 
 /// Errors of transformers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +71,7 @@ enum Kind {
 
 /// Opened bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct Transformed {
     /// Decrypted bytes.
     pub bytes: Vec<u8>,
     /// The value would be encrypted differently now.
@@ -79,7 +79,7 @@ pub struct Opened {
 }
 
 impl Provider {
-    async fn seal(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
+    async fn transform_to_storage(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
         let mut out = self.prefix.to_vec();
         match &self.kind {
             Kind::Identity => out.extend_from_slice(plain),
@@ -88,27 +88,27 @@ impl Provider {
                 out.extend_from_slice(&key.prefix);
                 key.cipher.seal(path, plain, &mut out)?;
             }
-            Kind::Kms(kms) => out.extend_from_slice(&kms.seal(path, plain).await?),
+            Kind::Kms(kms) => out.extend_from_slice(&kms.transform_to_storage(path, plain).await?),
         }
         Ok(out)
     }
 
-    async fn open(&self, path: &str, sealed: &[u8]) -> Result<Opened, Error> {
+    async fn transform_from_storage(&self, path: &str, sealed: &[u8]) -> Result<Transformed, Error> {
         match &self.kind {
-            Kind::Identity if sealed.starts_with(SEALED) => Err(Error::Identity),
-            Kind::Identity => Ok(Opened { bytes: sealed.to_vec(), stale: false }),
+            Kind::Identity if sealed.starts_with(ENCRYPTED_PREFIX) => Err(Error::Identity),
+            Kind::Identity => Ok(Transformed { bytes: sealed.to_vec(), stale: false }),
             Kind::Keys(keys) => {
                 let mut failed = None;
                 for (i, key) in keys.iter().enumerate() {
                     let Some(rest) = sealed.strip_prefix(&*key.prefix) else { continue };
                     match key.cipher.open(path, rest) {
-                        Ok(bytes) => return Ok(Opened { bytes, stale: i > 0 }),
+                        Ok(bytes) => return Ok(Transformed { bytes, stale: i > 0 }),
                         Err(e) => failed = Some(e),
                     }
                 }
                 Err(failed.unwrap_or(Error::NoKey(keys.first().map_or("", |k| k.cipher.name()))))
             }
-            Kind::Kms(kms) => kms.open(path, sealed).await,
+            Kind::Kms(kms) => kms.transform_from_storage(path, sealed).await,
         }
     }
 }
@@ -116,17 +116,17 @@ impl Provider {
 /// The providers of some resources, the one that seals first.
 pub(in crate::storage) type Chain = Arc<[Provider]>;
 
-async fn open(chain: &[Provider], path: &str, sealed: &[u8]) -> Result<Opened, Error> {
+async fn transform_from_storage(chain: &[Provider], path: &str, sealed: &[u8]) -> Result<Transformed, Error> {
     let mut failed = None;
     for (i, provider) in chain.iter().enumerate() {
         let Some(rest) = sealed.strip_prefix(&*provider.prefix) else { continue };
         // Identity has no prefix and would take everything.
-        if provider.prefix.is_empty() && sealed.starts_with(SEALED) {
+        if provider.prefix.is_empty() && sealed.starts_with(ENCRYPTED_PREFIX) {
             failed.get_or_insert(Error::Identity);
             continue;
         }
-        match provider.open(path, rest).await {
-            Ok(opened) => return Ok(Opened { stale: opened.stale || i > 0, ..opened }),
+        match provider.transform_from_storage(path, rest).await {
+            Ok(opened) => return Ok(Transformed { stale: opened.stale || i > 0, ..opened }),
             Err(e) => failed = Some(e),
         }
     }
@@ -178,13 +178,13 @@ impl Transformers {
     }
 
     /// Seals what is written to a key. `tail` is the key below the store's prefix, with a slash in front.
-    pub async fn seal(&self, key: &str, tail: &str, plain: Vec<u8>) -> Result<Vec<u8>, Error> {
+    pub async fn transform_to_storage(&self, key: &str, tail: &str, plain: Vec<u8>) -> Result<Vec<u8>, Error> {
         let chain = self.table.load().find(tail).cloned();
         match chain.as_ref().and_then(|c| c.first()) {
             Some(first) => {
                 let since = Instant::now();
-                let sealed = first.seal(key, &plain).await;
-                meters::transformed(resource_of(tail), Way::Seal, &first.prefix, since, sealed.is_ok());
+                let sealed = first.transform_to_storage(key, &plain).await;
+                meters::transformed(resource_of(tail), Transformation::ToStorage, &first.prefix, since, sealed.is_ok());
                 sealed
             }
             None => Ok(plain),
@@ -192,16 +192,16 @@ impl Transformers {
     }
 
     /// Opens what was read from a key.
-    pub async fn open(&self, key: &str, tail: &str, sealed: Vec<u8>) -> Result<Opened, Error> {
+    pub async fn transform_from_storage(&self, key: &str, tail: &str, sealed: Vec<u8>) -> Result<Transformed, Error> {
         let chain = self.table.load().find(tail).cloned();
         match chain {
             Some(chain) => {
                 let (since, prefix) = (Instant::now(), prefix_of(&chain, &sealed).to_vec());
-                let opened = open(&chain, key, &sealed).await;
-                meters::transformed(resource_of(tail), Way::Open, &prefix, since, opened.is_ok());
+                let opened = transform_from_storage(&chain, key, &sealed).await;
+                meters::transformed(resource_of(tail), Transformation::FromStorage, &prefix, since, opened.is_ok());
                 opened
             }
-            None => Ok(Opened { bytes: sealed, stale: false }),
+            None => Ok(Transformed { bytes: sealed, stale: false }),
         }
     }
 }

@@ -62,7 +62,7 @@ pub async fn load(path: &str, transformers: &Transformers, reload: bool) -> Resu
     let read = config::read(path, &text(path).await?)?;
     for kms in &read.services {
         // One that is not well shows in the health of the server.
-        if let Err(error) = kms.ask().await {
+        if let Err(error) = kms.check_status().await {
             tracing::warn!(%error, provider = kms.name(), "KMS plugin is unhealthy");
         }
     }
@@ -88,11 +88,11 @@ pub async fn watch(loaded: Loaded) {
     let mut ask = Box::pin(tokio::time::sleep(ASK_EVERY));
     loop {
         tokio::select! {
-            _ = look.tick(), if loaded.reload => again(&loaded).await,
+            _ = look.tick(), if loaded.reload => reload(&loaded).await,
             () = ask.as_mut() => {
                 let mut well = true;
                 for kms in loaded.services.load_full().iter() {
-                    if let Err(error) = kms.ask().await {
+                    if let Err(error) = kms.check_status().await {
                         well = false;
                         tracing::warn!(%error, provider = kms.name(), "KMS plugin is unhealthy");
                     }
@@ -105,7 +105,7 @@ pub async fn watch(loaded: Loaded) {
 }
 
 /// Takes a changed file over if it is good and its services are well; else what was there stays.
-async fn again(loaded: &Loaded) {
+async fn reload(loaded: &Loaded) {
     let outcome = async {
         let text = text(&loaded.path).await.map_err(|e| e.to_string())?;
         let read = config::read(&loaded.path, &text).map_err(|e| e.to_string())?;
@@ -113,7 +113,7 @@ async fn again(loaded: &Loaded) {
             return Ok(false);
         }
         for kms in &read.services {
-            let asked = tokio::time::timeout(PATIENCE, kms.ask()).await;
+            let asked = tokio::time::timeout(PATIENCE, kms.check_status()).await;
             asked.map_err(|_| "timed out".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))?;
         }
         loaded.transformers.set(read.table);

@@ -31,19 +31,28 @@ async fn prefixes_are_upstreams() {
     for cipher in ["aescbc", "aesgcm", "secretbox"] {
         let t = table(&config("[secrets]", &format!("[{}, {{identity: {{}}}}]", keys(cipher, &["k1", "k2"]))))
             .expect("good");
-        let sealed = t.seal(PATH, TAIL, b"plain".to_vec()).await.expect("sealed");
+        let sealed = t.transform_to_storage(PATH, TAIL, b"plain".to_vec()).await.expect("sealed");
         assert!(sealed.starts_with(format!("k8s:enc:{cipher}:v1:k1:").as_bytes()));
-        assert_eq!(t.open(PATH, TAIL, sealed.clone()).await, Ok(Opened { bytes: b"plain".to_vec(), stale: false }));
+        assert_eq!(
+            t.transform_from_storage(PATH, TAIL, sealed.clone()).await,
+            Ok(Transformed { bytes: b"plain".to_vec(), stale: false })
+        );
         // Written before there was encryption.
-        assert_eq!(t.open(PATH, TAIL, b"old".to_vec()).await, Ok(Opened { bytes: b"old".to_vec(), stale: true }));
+        assert_eq!(
+            t.transform_from_storage(PATH, TAIL, b"old".to_vec()).await,
+            Ok(Transformed { bytes: b"old".to_vec(), stale: true })
+        );
         // With another key first, the same bytes are stale.
         let t = table(&config("[secrets]", &format!("[{}]", keys(cipher, &["k2", "k1"])))).expect("good");
-        assert_eq!(t.open(PATH, TAIL, sealed.clone()).await, Ok(Opened { bytes: b"plain".to_vec(), stale: true }));
-        assert_eq!(t.open(PATH, TAIL, b"old".to_vec()).await, Err(Error::NoPrefix));
+        assert_eq!(
+            t.transform_from_storage(PATH, TAIL, sealed.clone()).await,
+            Ok(Transformed { bytes: b"plain".to_vec(), stale: true })
+        );
+        assert_eq!(t.transform_from_storage(PATH, TAIL, b"old".to_vec()).await, Err(Error::NoPrefix));
         let t = table(&config("[secrets]", "[{identity: {}}]")).expect("good");
-        assert_eq!(t.open(PATH, TAIL, sealed).await, Err(Error::Identity));
+        assert_eq!(t.transform_from_storage(PATH, TAIL, sealed).await, Err(Error::Identity));
         // Other resources are not touched.
-        assert_eq!(t.seal("/registry/pods/a/b", "/pods/a/b", b"x".to_vec()).await, Ok(b"x".to_vec()));
+        assert_eq!(t.transform_to_storage("/registry/pods/a/b", "/pods/a/b", b"x".to_vec()).await, Ok(b"x".to_vec()));
     }
 }
 

@@ -14,8 +14,8 @@ use super::fields::{choice, one_of};
 use super::meta::immutable;
 use super::names::dns1123_label;
 use super::networking;
+use super::options::{self, ValidationOption};
 use super::pod;
-use super::relaxed::{self, Leave};
 use super::selectors::{own_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
 use super::workloads::counts;
@@ -84,7 +84,7 @@ fn generated(job: &Value, out: &mut Vec<Error>) {
     }
     let labels = template_labels(get(spec, "template"));
     let mut expected = vec![("controller-uid", uid), ("job-name", name)];
-    if !relaxed::allows(Leave::BareLabels) {
+    if !options::allows(ValidationOption::UnprefixedJobLabels) {
         expected.extend(PREFIXED_LABELS.into_iter().zip([uid, name]));
     }
     for (key, value) in &expected {

@@ -6,19 +6,22 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use crate::validation::meta::immutable;
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{at, flag, get, int, list, same, text};
 
 /// The template of a changed job.
 pub(super) fn stays(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     let (template, mut was) = (get(get(new, "spec"), "template"), get(get(old, "spec"), "template").clone());
     let suspended = flag(get(old, "spec"), "suspend");
-    let placeable =
-        if relaxed::allows(Leave::JobPlaces) { is_idle(old) } else { at(old, &["status", "startTime"]).is_null() };
+    let placeable = if options::allows(ValidationOption::MutableSchedulingDirectivesForSuspendedJobs) {
+        is_idle(old)
+    } else {
+        at(old, &["status", "startTime"]).is_null()
+    };
     if suspended && placeable {
         placed_as(&mut was, template);
     }
-    if suspended && relaxed::allows(Leave::JobResources) && is_idle(old) {
+    if suspended && options::allows(ValidationOption::MutableResourcesForSuspendedJobs) && is_idle(old) {
         let pod = get(template, "spec");
         needing_as(&mut was, pod);
         immutable(pod, get(&was, "spec"), &path.child("template").child("spec"), out);

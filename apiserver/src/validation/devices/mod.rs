@@ -17,7 +17,7 @@ use shared::types::is_extended_resource;
 use super::fields::shaped;
 use super::meta::{self, immutable};
 use super::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
-use super::relaxed::{self, Leave};
+use super::options::{self, ValidationOption};
 use super::tree::{get, has, int, list, same, text, texts};
 use configuration::opaque;
 use names::{Requests, fully_qualified};
@@ -143,14 +143,14 @@ fn selectors(holder: &Value, stored: bool, path: &Path, out: &mut Vec<Error>) {
 }
 
 fn expression(given: &str, path: &Path, out: &mut Vec<Error>) {
-    use crate::expressions::{Dialect, Names, Wanted};
+    use crate::expressions::{Dialect, Names, ResultType};
     use shared::cel::device;
     if given.len() > MAX_EXPRESSION {
         out.push(Error::too_long(path, MAX_EXPRESSION));
         return;
     }
-    let dialect = Dialect::Device { shared: relaxed::allows(Leave::SharedDevices) };
-    match Names::of(dialect).compile(given, Wanted::PerhapsBool) {
+    let dialect = Dialect::Device { shared: options::allows(ValidationOption::ConsumableCapacity) };
+    match Names::of(dialect).compile(given, ResultType::PerhapsBool) {
         Err(why) => out.push(Error::invalid(path, given, &why)),
         Ok(program) if program.estimate(&device::size).max > device::MAX_COST => {
             out.push(Error::forbidden(path, "too complex, exceeds cost limit"));
@@ -168,7 +168,7 @@ fn constraint(constraint: &Value, names: &Requests<'_>, path: &Path, out: &mut V
     };
     if has(constraint, key) {
         fully_qualified(text(constraint, key), &path.child(key), out);
-    } else if relaxed::allows(Leave::SharedDevices) {
+    } else if options::allows(ValidationOption::ConsumableCapacity) {
         let why = r#"exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#;
         out.push(Error::required(path, why));
     } else {

@@ -13,7 +13,7 @@ use super::names::{
     self, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
     pattern, port_name, port_number, too_long,
 };
-use super::relaxed::{self, Leave};
+use super::options::{self, ValidationOption};
 use super::tree::{get, has, int, list, text, texts};
 
 /// A new or changed ingress.
@@ -34,7 +34,7 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
         for (j, host) in texts(tls, "hosts").iter().enumerate() {
             complain(out, &path.child("hosts").index(j), host, host_name(host));
         }
-        if !relaxed::allows(Leave::OddSecretNames) {
+        if !options::allows(ValidationOption::InvalidSecretName) {
             secret_name(tls, &path, out);
         }
     }
@@ -49,14 +49,14 @@ fn secret_name(tls: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Reports whether an ingress names an invalid secret.
-pub(super) fn has_odd_secrets(spec: &Value) -> bool {
+pub(super) fn has_invalid_secret_names(spec: &Value) -> bool {
     let mut wrong = Vec::new();
     list(spec, "tls").iter().for_each(|tls| secret_name(tls, &Path::default(), &mut wrong));
     !wrong.is_empty()
 }
 
 /// Reports whether rules for wildcard hosts are invalid, which earlier releases did not check.
-pub(super) fn has_odd_wildcard_rules(spec: &Value) -> bool {
+pub(super) fn has_invalid_wildcard_host_rules(spec: &Value) -> bool {
     let mut wrong = Vec::new();
     let rules = list(spec, "rules").iter().filter(|rule| text(rule, "host").contains('*'));
     rules.for_each(|rule| paths(rule, &Path::default(), &mut wrong));
@@ -138,7 +138,7 @@ fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         complain(out, &path.child("host"), host, host_name(host));
     }
-    if !(host.contains('*') && relaxed::allows(Leave::OddWildcardRules)) {
+    if !(host.contains('*') && options::allows(ValidationOption::InvalidWildcardHostRule)) {
         paths(rule, path, out);
     }
 }

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 use shared::types::MIRROR;
 
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{entries, get, has, list, same, text};
 use crate::validation::volume::descending_path;
 
@@ -25,7 +25,7 @@ pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<E
         out.push(Error::invalid(path.key(MIRROR), text(annotations, MIRROR), why));
     }
     crate::validation::old_annotations::of_pod(metadata, path, out);
-    if !costs_a_number(metadata) && !relaxed::allows(Leave::DeletionCosts) {
+    if !costs_a_number(metadata) && !options::allows(ValidationOption::InvalidPodDeletionCost) {
         let path = path.key(DELETION_COST);
         out.push(Error::invalid(path, text(annotations, DELETION_COST), "must be a 32bit integer"));
     }

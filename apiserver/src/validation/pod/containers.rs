@@ -8,7 +8,7 @@ use shared::status::field::{Error, Path};
 use super::{environment, handlers, mounts, resources, security};
 use crate::validation::fields::{choice, required, shaped};
 use crate::validation::names::{complain, dns1123_label, port_name, port_number};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{get, has, int, list, text, texts};
 
 /// Fields that ephemeral containers may not set.
@@ -28,7 +28,7 @@ const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
 /// Parts of the pod that containers may refer to.
-pub(super) struct Surroundings<'a> {
+pub(super) struct PodContext<'a> {
     /// Well formed volumes by name.
     pub volumes: BTreeMap<&'a str, &'a Value>,
     pub claims: BTreeSet<&'a str>,
@@ -41,7 +41,7 @@ pub(super) struct Surroundings<'a> {
     pub host_users: bool,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> PodContext<'a> {
     /// Collects the parts of a spec with these volumes.
     pub(super) fn of(spec: &'a Value, volumes: BTreeMap<&'a str, &'a Value>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl<'a> Surroundings<'a> {
 }
 
 /// The regular containers.
-pub(super) fn regular(spec: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn regular(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
     let containers = list(spec, "containers");
     if containers.is_empty() {
         out.push(Error::required(path, ""));
@@ -79,7 +79,7 @@ pub(super) fn regular(spec: &Value, around: &Surroundings<'_>, path: &Path, out:
 }
 
 /// The init containers, with sidecars among them.
-pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mut Vec<Error>) {
+pub(super) fn init(spec: &Value, around: &PodContext<'_>, all: &Path, out: &mut Vec<Error>) {
     let mut names: BTreeSet<&str> = list(spec, "containers").iter().map(|c| text(c, "name")).collect();
     for (i, container) in list(spec, "initContainers").iter().enumerate() {
         let path = all.index(i);
@@ -111,7 +111,7 @@ pub(super) fn init(spec: &Value, around: &Surroundings<'_>, all: &Path, out: &mu
 }
 
 /// The ephemeral containers.
-pub(super) fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn ephemeral(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
     let others: BTreeSet<&str> =
         list(spec, "containers").iter().chain(list(spec, "initContainers")).map(|c| text(c, "name")).collect();
     let mut names = others.clone();
@@ -161,7 +161,8 @@ fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     if rules && !has(container, "restartPolicy") {
         return out.push(Error::required(path.child("restartPolicy"), NO_POLICY));
     }
-    let beside = text(container, "restartPolicy") == "Always" && !relaxed::allows(Leave::RestartAll);
+    let beside =
+        text(container, "restartPolicy") == "Always" && !options::allows(ValidationOption::RestartAllContainers);
     if !beside {
         return restart_policy(container, path, out);
     }
@@ -193,7 +194,7 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
 
 fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     let action = text(rule, "action");
-    let all = relaxed::allows(Leave::RestartAll) && action == "RestartAllContainers";
+    let all = options::allows(ValidationOption::RestartAllContainers) && action == "RestartAllContainers";
     if action != "Restart" && !all {
         out.push(Error::not_supported(path.child("action"), action, &["Restart"]));
     }
@@ -211,7 +212,7 @@ fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn common(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+fn common(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
     shaped(container, "name", dns1123_label, path, out);
     required(container, &["image"], path, out);
     choice(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], path, out);

@@ -7,7 +7,7 @@ use crate::validation::fields::{shaped, shaped_if_said};
 use crate::validation::names::{
     NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name,
 };
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{at, get, has, list, text};
 use crate::validation::volume::no_backsteps;
 
@@ -62,7 +62,7 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
         file_ref(get(from, "fileKeyRef"), &path.child("fileKeyRef"), out);
     }
     if count == 0 {
-        let last = if relaxed::allows(Leave::NoFiles) {
+        let last = if options::allows(ValidationOption::NoEnvFiles) {
             "`configMapKeyRef` or `secretKeyRef`"
         } else {
             "`configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"

@@ -3,13 +3,13 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::containers::Surroundings;
+use super::containers::PodContext;
 use super::signals;
 use crate::validation::names::{complain, not_negative, pattern, port_name, port_number};
 use crate::validation::tree::{get, has, int, list, text};
 
 /// `lifecycle`.
-pub(super) fn lifecycle(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn lifecycle(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
     let (hooks, path) = (get(container, "lifecycle"), path.child("lifecycle"));
     for key in ["postStart", "preStop"] {
         if has(hooks, key) {

@@ -104,7 +104,7 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     }
     let volumes = volume::volumes(spec, pod, &path.child("volumes"), out);
     claims(spec, &path.child("resourceClaims"), out);
-    let around = containers::Surroundings::of(spec, volumes);
+    let around = containers::PodContext::of(spec, volumes);
     containers::regular(spec, &around, &path.child("containers"), out);
     containers::init(spec, &around, &path.child("initContainers"), out);
     containers::ephemeral(spec, &around, &path.child("ephemeralContainers"), out);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::containers::Surroundings;
+use super::containers::PodContext;
 use crate::validation::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 
@@ -15,7 +15,7 @@ fn places<'a>(holder: &'a Value, key: &str, field: &str) -> BTreeMap<&'a str, &'
 }
 
 /// `volumeMounts`.
-pub(super) fn mounts(container: &Value, around: &Surroundings<'_>, all: &Path, out: &mut Vec<Error>) {
+pub(super) fn mounts(container: &Value, around: &PodContext<'_>, all: &Path, out: &mut Vec<Error>) {
     let devices = places(container, "volumeDevices", "devicePath");
     let mut seen = BTreeSet::new();
     for (i, mount) in list(container, "volumeMounts").iter().enumerate() {
@@ -94,7 +94,7 @@ fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Erro
 }
 
 /// `volumeDevices`.
-pub(super) fn devices(container: &Value, around: &Surroundings<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn devices(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
     let mounts = places(container, "volumeMounts", "mountPath");
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (i, device) in list(container, "volumeDevices").iter().enumerate() {

@@ -6,7 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::validation::names::{complain, dns1123_label, label_key, label_value, qualified_name};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::{label_selector, label_selector_of, node_selector, node_selector_term};
 use crate::validation::tree::{entries, get, has, int, list, text, texts};
 
@@ -14,7 +14,7 @@ const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// `tolerations`.
 pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let compares = relaxed::allows(Leave::Comparisons);
+    let compares = options::allows(ValidationOption::TaintTolerationComparisonOperators);
     for (i, toleration) in list(spec, "tolerations").iter().enumerate() {
         let path = path.index(i);
         let (key, operator, effect) =
@@ -89,7 +89,7 @@ pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     let (node, node_path) = (get(affinity, "nodeAffinity"), path.child("nodeAffinity"));
     let required = get(node, "requiredDuringSchedulingIgnoredDuringExecution");
     if !required.is_null() {
-        let strict = !relaxed::allows(Leave::OddNodeLabels);
+        let strict = !options::allows(ValidationOption::InvalidLabelValueInRequiredNodeAffinity);
         node_selector(required, strict, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
     }
     for (i, term) in list(node, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
@@ -125,7 +125,7 @@ pub(super) fn selectors(term: &Value, strict: bool, path: &Path, out: &mut Vec<E
 }
 
 fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
-    selectors(term, !relaxed::allows(Leave::OddSelectors), path, out);
+    selectors(term, !options::allows(ValidationOption::InvalidLabelValueInSelector), path, out);
     for namespace in texts(term, "namespaces") {
         complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
     }
@@ -221,14 +221,14 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             }
         }
         // What is stored and breaks the one rule has to keep the other.
-        let unmerged = if relaxed::allows(Leave::UnmergedKeys) {
-            !relaxed::allows(Leave::OddUnmergedKeys)
+        let unmerged = if options::allows(ValidationOption::LegacyMatchLabelKeysValidation) {
+            !options::allows(ValidationOption::OldPodViolatesLegacyMatchLabelKeysValidation)
         } else {
-            relaxed::allows(Leave::OddKeysOfSpread)
+            options::allows(ValidationOption::OldPodViolatesMatchLabelKeysValidation)
         };
         let judge = if unmerged { unmerged_keys } else { label_keys };
         judge(constraint, &path, out);
-        if !relaxed::allows(Leave::OddSelectorsOfSpread) {
+        if !options::allows(ValidationOption::InvalidTopologySpreadConstraintLabelSelector) {
             label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
         }
     }

@@ -5,7 +5,7 @@ use shared::status::field::{Error, Path};
 use shared::types::MIRROR;
 
 use super::qos::qos_class;
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{at, entries, get, has, has_entries, list, same, text, without};
 
 const ONLY: &str = "only cpu and memory resources are mutable";
@@ -40,7 +40,7 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
     }
     let whole = |s: &Value| ["requests", "limits"].iter().any(|k| has_entries(get(s, "resources"), k));
     if whole(spec) || whole(before) {
-        if !relaxed::allows(Leave::WholeResize) {
+        if !options::allows(ValidationOption::PodLevelResourcesResize) {
             out.push(Error::forbidden(Path::from("[]"), NO_WHOLE));
             return;
         }

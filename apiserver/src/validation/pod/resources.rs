@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use shared::types::{is_extended_resource, is_native_resource};
 
 use crate::validation::names::{complain, dns1123_label, qualified_name};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{at, entries, get, has, list, quantity, text};
 
 /// Resource names without a domain that exist at all.
@@ -106,7 +106,7 @@ pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, ou
 
 /// Huge pages come whole.
 fn whole_pages(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
-    if !divides(name, value) && !relaxed::allows(Leave::PartsOfPages) {
+    if !divides(name, value) && !options::allows(ValidationOption::IndivisibleHugePagesValues) {
         let wanted = quantity(value);
         let why = format!("{wanted} is not positive integer multiple of {name}");
         out.push(Error::invalid(path, wanted.to_string(), &why));

@@ -9,7 +9,7 @@ use super::containers::capabilities;
 use super::windows;
 use crate::validation::fields::one_of;
 use crate::validation::names::between;
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{flag, get, has, int, list, text};
 use crate::validation::volume::descending_path;
 
@@ -129,8 +129,11 @@ pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
     windows::options(get(context, "windowsOptions"), &path.child("windowsOptions"), out);
     app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile"), out);
     one_of(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, out);
-    let policies: &[&str] =
-        if relaxed::allows(Leave::MountOption) { &["MountOption", "Recursive"] } else { &["Recursive"] };
+    let policies: &[&str] = if options::allows(ValidationOption::MountOptionSELinuxChangePolicy) {
+        &["MountOption", "Recursive"]
+    } else {
+        &["Recursive"]
+    };
     one_of(context, "seLinuxChangePolicy", policies, &path, out);
 }
 
@@ -159,14 +162,16 @@ pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
         return;
     }
     for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
-        let allowed = key == "hostNetwork" && relaxed::allows(Leave::HostNetwork);
+        let allowed = key == "hostNetwork" && options::allows(ValidationOption::UserNamespacesHostNetworkSupport);
         if flag(spec, key) && !allowed {
             out.push(Error::forbidden(path.child(shown), OWN_USERS));
         }
     }
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for (i, container) in list(spec, kind).iter().enumerate() {
-            if !list(container, "volumeDevices").is_empty() && !relaxed::allows(Leave::DevicesOfOwnUsers) {
+            if !list(container, "volumeDevices").is_empty()
+                && !options::allows(ValidationOption::VolumeDevicesWithUserNamespaces)
+            {
                 out.push(Error::forbidden(path.child(kind).index(i).child("volumeDevices"), OWN_USERS));
             }
         }
@@ -197,7 +202,9 @@ fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::duplicate(&path, name));
         }
         names.insert(name);
-        if let Some(shared) = of_the_host(name, spec).filter(|_| !relaxed::allows(Leave::SysctlsOfHost)) {
+        if let Some(shared) = of_the_host(name, spec)
+            .filter(|_| !options::allows(ValidationOption::NamespacedSysctlsForHostNetAndHostIpc))
+        {
             out.push(Error::invalid(&path, name, &format!("may not be specified when '{shared}' is true")));
         }
     }

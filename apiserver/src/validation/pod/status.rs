@@ -8,7 +8,7 @@ use shared::status::field::{Error, Path};
 use super::annotations;
 use crate::validation::fields::shaped;
 use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::tree::{at, entries, get, has, int, list, text};
 
 /// `status`.
@@ -37,7 +37,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if !nominated.is_empty() && nominated != text(before, "nominatedNodeName") {
         let path = path.child("nominatedNodeName");
         complain(out, &path, nominated, dns1123_subdomain(nominated));
-        if !bound.is_empty() && !relaxed::allows(Leave::NominationOfBound) {
+        if !bound.is_empty() && !options::allows(ValidationOption::NominatedNodeNameOfBoundPod) {
             out.push(Error::forbidden(path, "may not be set on pods that are already bound to a node"));
         }
     }

@@ -23,19 +23,19 @@ fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Costs of deletion that are no numbers.
-pub(in crate::validation) fn has_odd_cost(metadata: &Value) -> bool {
+pub(in crate::validation) fn has_invalid_deletion_cost(metadata: &Value) -> bool {
     !annotations::costs_a_number(metadata)
 }
 
 /// Huge pages in parts, of containers or of what the sandbox costs.
-pub(in crate::validation) fn has_parts_of_pages(spec: &Value) -> bool {
+pub(in crate::validation) fn has_indivisible_huge_pages(spec: &Value) -> bool {
     let parts = |holder: &Value, key: &str| entries(holder, key).any(|(name, value)| !resources::divides(name, value));
     let asks = |c: &Value| ["limits", "requests"].iter().any(|key| parts(get(c, "resources"), key));
     containers(spec).any(asks) || parts(spec, "overhead")
 }
 
 /// Other pods, by values that no label has.
-pub(in crate::validation) fn has_odd_selectors(spec: &Value) -> bool {
+pub(in crate::validation) fn has_invalid_selectors(spec: &Value) -> bool {
     let odd = |term: &Value| wrong(|path, out| placement::selectors(term, true, path, out));
     ["podAffinity", "podAntiAffinity"].iter().any(|kind| {
         let terms = at(spec, &["affinity", kind]);
@@ -44,53 +44,53 @@ pub(in crate::validation) fn has_odd_selectors(spec: &Value) -> bool {
     })
 }
 
-fn has_odd_values(node_selector: &Value) -> bool {
+fn has_invalid_label_values(node_selector: &Value) -> bool {
     let expressions = |term| list(term, "matchExpressions").iter().flat_map(|r| texts(r, "values"));
     list(node_selector, "nodeSelectorTerms").iter().flat_map(expressions).any(|value| !label_value(value).is_empty())
 }
 
 /// Nodes, by values that no label has.
-pub(in crate::validation) fn requires_odd_labels(spec: &Value) -> bool {
-    has_odd_values(at(spec, &["affinity", "nodeAffinity", REQUIRED]))
+pub(in crate::validation) fn requires_invalid_label_values(spec: &Value) -> bool {
+    has_invalid_label_values(at(spec, &["affinity", "nodeAffinity", REQUIRED]))
 }
 
 /// Reports whether the node affinity of a persistent volume has invalid label values.
-pub(in crate::validation) fn reached_by_odd_labels(spec: &Value) -> bool {
-    has_odd_values(at(spec, &["nodeAffinity", "required"]))
+pub(in crate::validation) fn has_invalid_node_affinity(spec: &Value) -> bool {
+    has_invalid_label_values(at(spec, &["nodeAffinity", "required"]))
 }
 
 /// Pods to be spread among, by selectors that are wrong in any way.
-pub(in crate::validation) fn spreads_by_odd_selectors(spec: &Value) -> bool {
+pub(in crate::validation) fn has_invalid_spread_selectors(spec: &Value) -> bool {
     let odd = |c: &Value| wrong(|path, out| label_selector(get(c, "labelSelector"), path, out));
     list(spec, "topologySpreadConstraints").iter().any(odd)
 }
 
 /// Reports whether a topology spread constraint has invalid `matchLabelKeys`.
-pub(in crate::validation) fn spreads_by_odd_keys(spec: &Value) -> bool {
+pub(in crate::validation) fn has_invalid_spread_keys(spec: &Value) -> bool {
     let odd = |c: &Value| wrong(|path, out| placement::label_keys(c, path, out));
     list(spec, "topologySpreadConstraints").iter().any(odd)
 }
 
 /// Reports whether `matchLabelKeys` are invalid where they are not merged into the selector.
-pub(in crate::validation) fn spreads_by_odd_unmerged_keys(spec: &Value) -> bool {
+pub(in crate::validation) fn has_invalid_legacy_spread_keys(spec: &Value) -> bool {
     let odd = |c: &Value| wrong(|path, out| placement::unmerged_keys(c, path, out));
     list(spec, "topologySpreadConstraints").iter().any(odd)
 }
 
 /// Tokens that lead out of their volume.
-pub(in crate::validation) fn has_tokens_elsewhere(spec: &Value) -> bool {
+pub(in crate::validation) fn has_non_local_token_paths(spec: &Value) -> bool {
     let sources = list(spec, "volumes").iter().flat_map(|v| list(get(v, "projected"), "sources"));
     let mut targets = sources.map(|source| text(get(source, "serviceAccountToken"), "path"));
     targets.any(|target| wrong(|path, out| local_path(target, path, out)))
 }
 
 /// Sysctls of what is shared with the host.
-pub(in crate::validation) fn has_sysctls_of_host(spec: &Value) -> bool {
+pub(in crate::validation) fn has_host_namespaced_sysctls(spec: &Value) -> bool {
     let sysctls = list(get(spec, "securityContext"), "sysctls");
     sysctls.iter().any(|sysctl| security::of_the_host(text(sysctl, "name"), spec).is_some())
 }
 
 /// Block devices where users are not those of the host.
-pub(in crate::validation) fn has_devices_of_own_users(spec: &Value) -> bool {
+pub(in crate::validation) fn has_volume_devices_with_user_namespaces(spec: &Value) -> bool {
     get(spec, "hostUsers") == &Value::Bool(false) && containers(spec).any(|c| !list(c, "volumeDevices").is_empty())
 }

@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain, not_negative, qualified_name};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::own_selector;
 use crate::validation::tree::{get, has, int, list, quantity, same, text, texts, without};
 use crate::validation::volume::driver_name;
@@ -35,7 +35,7 @@ pub(in crate::validation) fn driver(object: &Value, out: &mut Vec<Error>) {
     for mode in texts(spec, "volumeLifecycleModes").into_iter().filter(|m| !MODES.contains(m)) {
         out.push(Error::not_supported(&modes, mode, &["Persistent", "Ephemeral"]));
     }
-    if !has(spec, "seLinuxMount") && !relaxed::allows(Leave::UnsaidLabels) {
+    if !has(spec, "seLinuxMount") && !options::allows(ValidationOption::UnsetSELinuxMount) {
         out.push(Error::required(path.child("seLinuxMount"), ""));
     }
     if let Some(seconds) = int(spec, "nodeAllocatableUpdatePeriodSeconds").filter(|s| *s < 10) {

@@ -71,7 +71,8 @@ fn what_changed_objects_are_asked() {
             &[r#"allowedTopologies[0].matchLabelExpressions: Duplicate value: """#],
         ),
     ]);
-    // A budget's own rules leave its metadata to what judges that of all kinds, which looks at it alone and beside what it was.
+    // A budget's own rules leave its metadata to what judges that of all kinds, which looks at it alone and beside what
+    // it was.
     let budget = Valid::new("/apis/policy/v1/namespaces/n/poddisruptionbudgets", json!({"spec": {"minAvailable": 1}}));
     let label = r#"metadata.labels: Invalid value: "-": a valid label must be an empty string"#;
     let labelled = budget.with(&[("/metadata/labels", json!({"a": "-"}))]);

@@ -244,7 +244,8 @@ fn claims_for_extended_resources() {
 fn metadata_of_changed_pods() {
     let pod = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
     let label: &[super::Change] = &[("/metadata/labels", json!({"a": "-"}))];
-    // Upstream looks at that of all kinds twice, at a pod's beside what it was, and, where the pod is judged, by itself.
+    // Upstream looks at that of all kinds twice, at a pod's beside what it was, and, where the pod is judged, by
+    // itself.
     for (through, times) in [("", 4), ("resize", 4), ("ephemeralcontainers", 4), ("status", 3)] {
         assert_eq!(refused(&pod, through, label).len(), times, "{through}");
     }

@@ -6,20 +6,20 @@ use serde_json::{Value, json};
 use shared::flags::FeatureGates;
 
 use super::{Change, Valid, lines, pod_spec};
-use crate::validation::{Relaxed, validate_create, validate_update};
+use crate::validation::{ValidationOptions, validate_create, validate_update};
 
-fn gated(gate: &str) -> Relaxed {
+fn gated(gate: &str) -> ValidationOptions {
     let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), true)])).expect("a gate");
-    Relaxed::new(&gates)
+    ValidationOptions::new(&gates)
 }
 
 impl Valid {
-    fn created(&self, relaxed: Relaxed, new: &Value) -> Vec<String> {
-        lines(self.row, relaxed.judging(self.row, None, || validate_create(self.row, self.row, new)))
+    fn created(&self, relaxed: ValidationOptions, new: &Value) -> Vec<String> {
+        lines(self.row, relaxed.validating(self.row, None, || validate_create(self.row, self.row, new)))
     }
 
-    fn updated(&self, relaxed: Relaxed, new: &Value, old: &Value) -> Vec<String> {
-        lines(self.row, relaxed.judging(self.row, Some(old), || validate_update(self.row, self.row, new, old)))
+    fn updated(&self, relaxed: ValidationOptions, new: &Value, old: &Value) -> Vec<String> {
+        lines(self.row, relaxed.validating(self.row, Some(old), || validate_update(self.row, self.row, new, old)))
     }
 }
 
@@ -94,7 +94,7 @@ fn what_a_gate_allows_stays_in_use_without_it() {
             "spec.template.spec.HostPID: Forbidden: when `hostUsers` is false".to_owned(),
         ),
     ];
-    let off = Relaxed::default();
+    let off = ValidationOptions::default();
     for (gate, valid, changes, refused) in table {
         let object = valid.with(&changes);
         // The other namespaces of the host stay apart.
@@ -111,12 +111,12 @@ fn selectors_ask_whether_a_device_is_shared() {
     let selector = json!({"cel": {"expression": "device.allowMultipleAllocations == true"}});
     let class = json!({"metadata": {"name": "c"}, "spec": {"selectors": [selector]}});
     let class = Valid { object: class, ..Valid::new("/apis/resource.k8s.io/v1/deviceclasses", json!({})) };
-    let refused = class.created(Relaxed::default(), &class.object);
+    let refused = class.created(ValidationOptions::default(), &class.object);
     assert!(refused.len() == 1 && refused[0].contains("undefined field 'allowMultipleAllocations'"), "{refused:?}");
     assert_eq!(class.created(gated("DRAConsumableCapacity"), &class.object), [""; 0]);
     // What is stored was compiled before.
     let labelled = class.with(&[("/metadata/labels", json!({"a": "b"}))]);
-    assert_eq!(class.updated(Relaxed::default(), &labelled, &class.object), [""; 0]);
+    assert_eq!(class.updated(ValidationOptions::default(), &labelled, &class.object), [""; 0]);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn constraints_name_one_attribute_or_the_other() {
     let claim = json!({"spec": {"devices": devices}});
     let claim = Valid::new("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims", claim);
     let with = |constraint: Value| claim.with(&[("/spec/devices/constraints", json!([constraint]))]);
-    let (off, on) = (Relaxed::default(), gated("DRAConsumableCapacity"));
+    let (off, on) = (ValidationOptions::default(), gated("DRAConsumableCapacity"));
     let at = "spec.devices.constraints[0]";
     assert_eq!(claim.created(off, &with(json!({}))), [format!("{at}.matchAttribute: Required value")]);
     assert_eq!(
@@ -143,7 +143,7 @@ fn constraints_name_one_attribute_or_the_other() {
 fn gates_that_are_off_ask_less() {
     let without = |gate: &str| {
         let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), false)])).expect("a gate");
-        Relaxed::new(&gates)
+        ValidationOptions::new(&gates)
     };
     let mut costly = deployment();
     let annotations = json!({"controller.kubernetes.io/pod-deletion-cost": "much"});
@@ -152,7 +152,7 @@ fn gates_that_are_off_ask_less() {
         "storageCapacity": false, "fsGroupPolicy": "File"}});
     let driver = Valid { object: driver, ..Valid::new("/apis/storage.k8s.io/v1/csidrivers", json!({})) };
     for (gate, valid) in [("PodDeletionCost", costly), ("SELinuxMountReadWriteOncePod", driver)] {
-        assert_eq!(valid.created(Relaxed::new(&FeatureGates::default()), &valid.object).len(), 1, "{gate}");
+        assert_eq!(valid.created(ValidationOptions::new(&FeatureGates::default()), &valid.object).len(), 1, "{gate}");
         assert_eq!(valid.created(without(gate), &valid.object), [""; 0], "{gate}");
     }
 }
@@ -162,7 +162,7 @@ fn gates_that_are_off_ask_less() {
 fn keys_that_are_not_merged() {
     let without = |gates: &[&str]| {
         let off = gates.iter().map(|gate| ((*gate).to_owned(), false)).collect();
-        Relaxed::new(&FeatureGates::default().with(&off).expect("gates"))
+        ValidationOptions::new(&FeatureGates::default().with(&off).expect("gates"))
     };
     let (merge, keys) = ("MatchLabelKeysInPodTopologySpreadSelectorMerge", "MatchLabelKeysInPodTopologySpread");
     let constraint = |labels: Value| {
@@ -229,9 +229,9 @@ fn numbers_to_compare_with_are_plain() {
 fn gates_that_are_off_ask_more() {
     let without = |gate: &str| {
         let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), false)])).expect("a gate");
-        Relaxed::new(&gates)
+        ValidationOptions::new(&gates)
     };
-    let on = Relaxed::new(&FeatureGates::default());
+    let on = ValidationOptions::new(&FeatureGates::default());
     let why = "spec.volumeAttributesClassName: Forbidden: update is forbidden when the VolumeAttributesClass feature gate is disabled";
     let spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "volumeAttributesClassName": "a",
         "csi": {"driver": "d", "volumeHandle": "h"}});
@@ -257,7 +257,7 @@ fn gates_that_are_off_ask_more() {
     let nominated = pod.with(&[("/status/nominatedNodeName", json!("m"))]);
     for (relaxed, count) in [(on, 1), (without("ClearingNominatedNodeNameAfterBinding"), 0)] {
         let judge = || crate::validation::validate_subresource(pod.row, "status", &nominated, &pod.object);
-        assert_eq!(relaxed.judging(pod.row, Some(&pod.object), judge).len(), count);
+        assert_eq!(relaxed.validating(pod.row, Some(&pod.object), judge).len(), count);
     }
 }
 
@@ -266,7 +266,7 @@ fn services_may_begin_with_a_digit() {
     let body = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}});
     let valid = Valid::new("/api/v1/namespaces/n/services", body);
     let digit = valid.with(&[("/metadata/name", json!("1s"))]);
-    assert_eq!(valid.created(Relaxed::default(), &digit).len(), 1);
+    assert_eq!(valid.created(ValidationOptions::default(), &digit).len(), 1);
     assert_eq!(valid.created(gated("RelaxedServiceNameValidation"), &digit), [""; 0]);
 }
 
@@ -276,7 +276,7 @@ fn volumes_may_move() {
     let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/d"}, "nodeAffinity": node("a")});
     let valid = Valid::new("/api/v1/persistentvolumes", json!({"spec": spec}));
     let moved = valid.with(&[("/spec/nodeAffinity", node("b"))]);
-    let refused = valid.updated(Relaxed::default(), &moved, &valid.object);
+    let refused = valid.updated(ValidationOptions::default(), &moved, &valid.object);
     assert!(
         refused.len() == 1 && refused[0].contains("field is immutable, except for updating from beta label to GA"),
         "{refused:?}"
@@ -307,7 +307,7 @@ fn suspended_jobs_change() {
     let apart: Vec<Change> = vec![("/spec/template/spec/affinity", json!({}))];
     let larger: Vec<Change> = vec![("/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": "2"}}))];
     let other: Vec<Change> = vec![("/spec/template/spec/containers/0/image", json!("z"))];
-    let (off, places) = (Relaxed::default(), gated("MutableSchedulingDirectivesForSuspendedJobs"));
+    let (off, places) = (ValidationOptions::default(), gated("MutableSchedulingDirectivesForSuspendedJobs"));
     let resources = gated("MutablePodResourcesForSuspendedJobs");
     let table = [
         (off, &fresh.object, &placed, None),
@@ -365,6 +365,6 @@ fn pods_are_resized_as_a_whole() {
     for (change, want) in table {
         let new = pod.with(std::slice::from_ref(&change));
         let judge = || crate::validation::validate_subresource(pod.row, "resize", &new, &pod.object);
-        assert_eq!(lines(pod.row, gate.judging(pod.row, Some(&pod.object), judge)), want, "{change:?}");
+        assert_eq!(lines(pod.row, gate.validating(pod.row, Some(&pod.object), judge)), want, "{change:?}");
     }
 }

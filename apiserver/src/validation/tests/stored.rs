@@ -4,12 +4,12 @@
 use serde_json::{Value, json};
 
 use super::{Change, Valid, lines, pod_spec};
-use crate::validation::{Relaxed, validate_create, validate_update};
+use crate::validation::{ValidationOptions, validate_create, validate_update};
 
 /// Objects with changes that only stored ones may have, and how many causes there are against others.
 fn judged(valid: &Valid, changes: &[Change]) {
     let judge = |new: &Value, old: Option<&Value>| {
-        let errors = Relaxed::default().judging(valid.row, old, || match old {
+        let errors = ValidationOptions::default().validating(valid.row, old, || match old {
             Some(old) => validate_update(valid.row, valid.row, new, old),
             None => validate_create(valid.row, valid.row, new),
         });
@@ -221,7 +221,8 @@ fn jobs_without_the_labels_of_newer_releases() {
     let selector = json!({"matchLabels": {"controller-uid": "u"}});
     old.object = old.with(&[("/spec/template/metadata/labels", labels), ("/spec/selector", selector)]);
     let changed = old.with(&[("/metadata/labels", json!({"a": "b"}))]);
-    let judge = |before| Relaxed::default().judging(old.row, before, || causes(&old, &changed, &old.object));
+    let judge =
+        |before| ValidationOptions::default().validating(old.row, before, || causes(&old, &changed, &old.object));
     assert_eq!(judge(Some(&old.object)), [""; 0]);
     // New ones are to have both.
     assert_eq!(judge(None).len(), 2);

@@ -5,7 +5,7 @@ use serde_json::json;
 use shared::flags::FlagSet;
 
 use super::{prepared, target, warnings};
-use crate::validation::Relaxed;
+use crate::validation::ValidationOptions;
 
 /// Warnings about a new object at a collection.
 fn about(collection: &str, object: Value) -> Vec<String> {
@@ -150,7 +150,7 @@ fn old_volumes_are_named_before_files_and_as_gates_have_it() {
     ] {
         let flags: Vec<&str> = [gates].into_iter().filter(|flag| !flag.is_empty()).collect();
         let gates = FlagSet::of("kube-apiserver", &flags).expect("flags").feature_gates();
-        let told = Relaxed::new(&gates).judging(row, None, || about_pod(spec.clone()));
+        let told = ValidationOptions::new(&gates).validating(row, None, || about_pod(spec.clone()));
         assert_eq!(told, [format!("spec.volumes[1].gitRepo: {what}"), files.to_owned()]);
     }
 }

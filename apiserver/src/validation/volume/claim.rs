@@ -12,7 +12,7 @@ use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
 use crate::validation::meta::{annotation, immutable};
 use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::{label_selector, label_selector_of};
 use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
@@ -35,7 +35,7 @@ pub(in crate::validation) fn has_groups(spec: &Value) -> bool {
 }
 
 /// Reports whether a claim's selector has invalid label values.
-pub(in crate::validation) fn has_odd_selector(spec: &Value) -> bool {
+pub(in crate::validation) fn has_invalid_selector(spec: &Value) -> bool {
     let mut out = Vec::new();
     label_selector(get(spec, "selector"), &Path::new("selector"), &mut out);
     !out.is_empty()
@@ -46,7 +46,7 @@ pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error
     if texts(spec, "accessModes").is_empty() {
         out.push(Error::required(path.child("accessModes"), "at least 1 access mode is required"));
     }
-    let strict = !relaxed::allows(Leave::OddSelectorsOfClaims);
+    let strict = !options::allows(ValidationOption::InvalidLabelValueInClaimSelector);
     label_selector_of(get(spec, "selector"), strict, &path.child("selector"), out);
     access_modes(spec, path, out);
     let storage = at(spec, &["resources", "requests", "storage"]);
@@ -100,7 +100,7 @@ fn one_source(source: &Value, path: &Path, out: &mut Vec<Error>) {
     if group.is_empty() && kind != "PersistentVolumeClaim" {
         out.push(Error::invalid(path, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"));
     }
-    if !group.is_empty() && !relaxed::allows(Leave::OddGroupsOfSources) {
+    if !group.is_empty() && !options::allows(ValidationOption::InvalidApiGroupInDataSourceOrRef) {
         complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
     }
 }

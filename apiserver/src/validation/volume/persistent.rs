@@ -8,7 +8,7 @@ use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
 use crate::validation::meta::immutable;
 use crate::validation::names::{complain, dns1123_subdomain};
-use crate::validation::relaxed::{self, Leave};
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::node_selector;
 use crate::validation::tree::{at, entries, get, has, has_entries, quantity, same, text, texts};
 
@@ -169,7 +169,12 @@ fn nodes(affinity: &Value, inline: bool, path: &Path, out: &mut Vec<Error>) {
     } else if required.is_null() {
         out.push(Error::required(within, "must specify required node constraints"));
     } else {
-        node_selector(required, !relaxed::allows(Leave::OddNodeLabels), &within, out);
+        node_selector(
+            required,
+            !options::allows(ValidationOption::InvalidLabelValueInRequiredNodeAffinity),
+            &within,
+            out,
+        );
     }
 }
 
@@ -239,7 +244,7 @@ pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut V
     }
     immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
     let (affinity, was) = (get(spec, "nodeAffinity"), get(before, "nodeAffinity"));
-    let stays = !was.is_null() && !relaxed::allows(Leave::VolumePlaces);
+    let stays = !was.is_null() && !options::allows(ValidationOption::MutablePvNodeAffinity);
     if stays && !same(affinity, was) && !same(affinity, &renamed(was, affinity)) {
         let why = "field is immutable, except for updating from beta label to GA";
         out.push(Error::invalid("nodeAffinity", affinity.clone(), why));
@@ -252,7 +257,9 @@ pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut V
 
 /// Without the gate, the class of a volume's or claim's attributes stays.
 pub(super) fn attributes_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
-    if get(spec, ATTRIBUTES) != get(before, ATTRIBUTES) && relaxed::allows(Leave::AttributesStay) {
+    if get(spec, ATTRIBUTES) != get(before, ATTRIBUTES)
+        && options::allows(ValidationOption::ImmutableVolumeAttributesClass)
+    {
         let why = "update is forbidden when the VolumeAttributesClass feature gate is disabled";
         out.push(Error::forbidden(path.child(ATTRIBUTES), why));
     }

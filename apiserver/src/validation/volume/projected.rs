@@ -7,9 +7,9 @@ use shared::status::field::{Error, Path};
 
 use super::local_path;
 use crate::validation::certificates::signer_name;
+use crate::validation::options::{self, ValidationOption};
 use crate::validation::pod::{field_ref, resource_ref};
 use crate::validation::pod_certificate;
-use crate::validation::relaxed::{self, Leave};
 use crate::validation::selectors::label_selector;
 use crate::validation::tree::{get, has, int, list, text};
 use crate::validation::trust_bundle::misnamed;
@@ -142,7 +142,9 @@ fn token(value: &Value, path: &Path, volume: &Path, out: &mut Vec<Error>) {
     }
     match text(value, "path") {
         "" => out.push(Error::required(volume.child("path"), "")),
-        target if !relaxed::allows(Leave::TokensElsewhere) => local_path(target, &volume.child("path"), out),
+        target if !options::allows(ValidationOption::NonLocalProjectedTokenPath) => {
+            local_path(target, &volume.child("path"), out)
+        }
         _ => {}
     }
 }

@@ -19,12 +19,12 @@ struct Source<'a> {
     holder: &'a Path,
 }
 
-type Judge = fn(&Source<'_>, &Path, &mut Vec<Error>);
+type Validate = fn(&Source<'_>, &Path, &mut Vec<Error>);
 
-const NO_MORE: Judge = |_, _, _| {};
+const NO_MORE: Validate = |_, _, _| {};
 
 /// Texts that sources must have, and what else of them is judged. Of sources without a row nothing is.
-static RULES: &[(&str, &[&str], Judge)] = &[
+static RULES: &[(&str, &[&str], Validate)] = &[
     ("emptyDir", &[], |s, at, out| size_limit(s.value, at, out)),
     ("hostPath", &[], |s, at, out| host_path(s.value, at, out)),
     ("gitRepo", &["repository"], |s, at, out| {

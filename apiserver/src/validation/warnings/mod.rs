@@ -70,7 +70,7 @@ const OLD_LABELS: &[(&str, &str)] = &[
 ];
 
 /// Warnings about an object that is new, or changed from `old` through a subresource.
-pub(super) fn of(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
+pub(super) fn warnings_for(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
     let mut out = Vec::new();
     let rules = match subresource {
         "" => RULES,

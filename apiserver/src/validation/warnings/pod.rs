@@ -4,8 +4,8 @@ use proto::Value;
 use shared::status::go_quote;
 
 use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports, preferred_term};
+use crate::validation::options::{ValidationOption, allows};
 use crate::validation::pod_annotations::{APP_ARMOR, SECCOMP, SECCOMP_POD};
-use crate::validation::relaxed::{Leave, allows};
 use crate::validation::tree::{at, get, has, int, list, text, texts};
 
 /// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.
@@ -171,7 +171,11 @@ fn volumes(spec: &Value, path: &str, out: &mut Vec<String>) {
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         let path = format!("{path}.volumes[{i}]");
         for (field, kind, what) in OLD_VOLUMES.iter().filter(|(field, ..)| has(volume, field)) {
-            let what = if *field == "gitRepo" && allows(Leave::Repositories) { "deprecated in v1.11" } else { what };
+            let what = if *field == "gitRepo" && allows(ValidationOption::GitRepoVolumes) {
+                "deprecated in v1.11"
+            } else {
+                what
+            };
             out.push(format!("{path}.{kind}: {what}"));
         }
         let claim = at(volume, &["ephemeral", "volumeClaimTemplate", "spec"]);

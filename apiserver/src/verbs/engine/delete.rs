@@ -9,7 +9,7 @@ use super::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
 use crate::admission::Operation;
 use crate::registry::meta::{self, Deletion, Propagation};
 use crate::registry::{strategy, working};
-use crate::storage::{Stored, Written};
+use crate::storage::{Stored, WriteResult};
 
 /// Options of a delete.
 #[derive(Clone, Debug, Default)]
@@ -42,9 +42,9 @@ impl Engine {
     /// Deletes an object, or marks it.
     pub async fn delete(&self, t: &mut Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
         let storage = &working(t.row);
-        let strategy = strategy::of(t.row);
+        let strategy = strategy::strategy_of(t.row);
         let key = self.key(storage, t.namespace, t.name);
-        let (mut found, _) = self.store.get(&key).await.map_err(|e| self.unread(&e))?;
+        let (mut found, _) = self.store.get(&key).await.map_err(|e| self.read_error(&e))?;
         // As it was written to say that it goes.
         let mut last = None;
         for _ in 0..UPDATE_ROUNDS {
@@ -59,7 +59,7 @@ impl Engine {
                 return Ok(Deleted { object, gone: false });
             }
             let before = object.clone();
-            self.admit_and_judge(t, Operation::Delete, None, Some(&before)).await?;
+            self.admit_and_validate(t, Operation::Delete, None, Some(&before)).await?;
             let grace = strategy.grace.map(|f| f(&object, options.grace_period_seconds));
             let decided = meta::has_propagation(&object);
             let default =
@@ -77,17 +77,17 @@ impl Engine {
             }
             let mut written = match step {
                 Deletion::Pending => return Ok(Deleted { object: before, gone: false }),
-                _ if options.dry_run => Written::Done(stored.revision),
+                _ if options.dry_run => WriteResult::Done(stored.revision),
                 Deletion::Now => self.remove(&key, stored.revision).await?,
                 Deletion::Marked | Deletion::MarkedFirst => self.mark(storage, &key, &object, &stored).await?,
             };
-            if let (Deletion::MarkedFirst, false, Written::Done(marked)) = (step, options.dry_run, &written) {
+            if let (Deletion::MarkedFirst, false, WriteResult::Done(marked)) = (step, options.dry_run, &written) {
                 last = Some(object.clone());
                 written = self.remove(&key, *marked).await?;
             }
             match written {
-                Written::Lost(there) => found = there,
-                Written::Done(revision) => {
+                WriteResult::Lost(there) => found = there,
+                WriteResult::Done(revision) => {
                     let gone = step != Deletion::Marked;
                     if gone && !options.dry_run {
                         self.services.after_delete(self, storage, &before).await;
@@ -100,11 +100,11 @@ impl Engine {
         Err(conflict(t.row, t.name))
     }
 
-    async fn remove(&self, key: &str, revision: i64) -> Result<Written, Status> {
+    async fn remove(&self, key: &str, revision: i64) -> Result<WriteResult, Status> {
         self.store.delete_if(key, revision).await.map_err(|e| storage_status(&e))
     }
 
-    async fn mark(&self, storage: &Row, key: &str, object: &Value, stored: &Stored) -> Result<Written, Status> {
+    async fn mark(&self, storage: &Row, key: &str, object: &Value, stored: &Stored) -> Result<WriteResult, Status> {
         let mut bare = object.clone();
         meta::metadata(&mut bare).remove("resourceVersion");
         let bytes = self.encode(storage, &bare).await?;

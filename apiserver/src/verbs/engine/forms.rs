@@ -15,12 +15,12 @@ use crate::storage::{Stored, codec};
 impl Engine {
     /// Reads a stored object in the version writes of the row work in.
     pub(super) async fn decode(&self, row: &Row, stored: &Stored) -> Result<Value, Status> {
-        let object = codec::decode(row, &stored.value, stored.revision).map_err(|e| self.damaged(stored, &e))?;
-        self.settled(row, object).await
+        let object = codec::decode(row, &stored.value, stored.revision).map_err(|e| self.decode_error(stored, &e))?;
+        self.in_storage_version(row, object).await
     }
 
     /// An object as read, in the version writes of the row work in.
-    pub(in crate::verbs) async fn settled(&self, row: &Row, object: Value) -> Result<Value, Status> {
+    pub(in crate::verbs) async fn in_storage_version(&self, row: &Row, object: Value) -> Result<Value, Status> {
         if !crd::changes_version(row) {
             return Ok(object);
         }

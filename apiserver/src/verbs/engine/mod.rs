@@ -2,12 +2,12 @@
 //!
 //! Create, update and delete run here in upstream's order: admission may change the object, the strategy fixes what
 //! clients do not decide, validation and admission judge, storage writes under a precondition. Objects travel in the
-//! storage row's version; callers convert at the edges. Nothing here knows HTTP. Creation stands here, everything else in
-//! files of its own.
+//! storage row's version; callers convert at the edges. Nothing here knows HTTP. Creation stands here, everything else
+//! in files of its own.
 
+mod admission;
 mod delete;
 mod forms;
-mod judgement;
 mod update;
 
 use std::pin::pin;
@@ -22,22 +22,22 @@ use shared::status::Status;
 use shared::traces;
 use tokio::sync::Semaphore;
 
-use super::Noted;
-use super::closing::Closing;
-use super::kin::Conversions;
-use super::outcome::{Outcome, Waiting};
+use super::RequestRecorder;
+use super::closing::WatchTermination;
+use super::outcome::{Outcome, PendingWrite};
 use super::query::WriteOptions;
+use super::version_converter::Conversions;
 use crate::admission::{Caller, Chain, Operation};
-use crate::api::{Permits, TokenIssuer, Virtual};
+use crate::api::{Permits, TokenIssuer, VirtualResources};
 use crate::bootstrap::StorageVersions;
-use crate::cache::Hub;
+use crate::cache::CacheRegistry;
 use crate::negotiate::Media;
-use crate::registry::core::binding::Effects;
+use crate::registry::core::binding::BindingEffects;
 use crate::registry::core::service::Services;
 use crate::registry::meta;
 use crate::registry::strategy::{self, StrategyCx};
-use crate::registry::{Gated, Rows, owners, qualified, working};
-use crate::storage::{self, Store, Stored, Written, codec};
+use crate::registry::{FieldGates, Rows, owners, qualified, working};
+use crate::storage::{self, Store, Stored, WriteResult, codec};
 use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
 
@@ -52,19 +52,20 @@ pub struct Policy {
     /// `--allow-privileged`.
     pub allow_privileged: bool,
     /// Effects of a binding besides setting the node.
-    pub binding: Effects,
+    pub binding: BindingEffects,
     /// Media types the server speaks.
     pub media: Media,
     /// `--delete-collection-workers`: objects of a collection that are deleted at the same time.
     pub delete_workers: usize,
     /// `--enable-garbage-collector`: a delete may ask what becomes of dependents.
     pub collects_garbage: bool,
-    /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no end.
+    /// `--min-request-timeout`: watches whose clients say nothing last this many seconds, up to twice as long. 0: no
+    /// end.
     pub shortest_watch: u64,
     /// `WatchList`: watches may begin with the state, and say when they have told it.
     pub watch_lists: bool,
     /// `AllowUnsafeMalformedObjectDeletion`: what cannot be read may be deleted unread.
-    pub deletes_unread: bool,
+    pub deletes_corrupt: bool,
 }
 
 /// See the module.
@@ -74,7 +75,7 @@ pub struct Engine {
     /// etcd.
     pub store: Store,
     /// Caches.
-    pub hub: Arc<Hub>,
+    pub caches: Arc<CacheRegistry>,
     /// Lists that are read from etcd and not from a cache, at one time. Those that wait cost nothing; those that run
     /// each hold their objects and share processors and etcd.
     pub etcd_lists: Semaphore,
@@ -83,7 +84,7 @@ pub struct Engine {
     /// Settings of the operator.
     pub policy: Policy,
     /// Fields that writes lose.
-    pub gated: Gated,
+    pub gated: FieldGates,
     /// Storage versions that writes wait for, with the feature gate.
     pub versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
@@ -93,13 +94,13 @@ pub struct Engine {
     /// Answers token requests.
     pub tokens: OnceLock<Arc<dyn TokenIssuer>>,
     /// Answers the resources that are computed.
-    pub virtuals: OnceLock<Arc<dyn Virtual>>,
+    pub virtuals: OnceLock<Arc<dyn VirtualResources>>,
     /// Asks the authorisers about what a request turns out to need besides its own verb.
     pub permits: OnceLock<Arc<dyn Permits>>,
     /// Calls conversion webhooks.
     pub caller: OnceLock<Arc<Caller>>,
     /// Ends watches when the server goes down.
-    pub closing: Arc<Closing>,
+    pub closing: Arc<WatchTermination>,
     /// Triggered when the last request was answered.
     pub answered: Shutdown,
 }
@@ -123,7 +124,7 @@ pub struct Target<'a> {
     /// Warnings for the client.
     pub warnings: Vec<String>,
     /// Receives admission's annotations for the audit log.
-    pub noted: Noted,
+    pub recorder: RequestRecorder,
     /// The request named a collection that the object is in: admission sees the object, and no name beside it.
     pub of_collection: bool,
     /// Admission was asked about this under another name: the eviction that a delete is part of.
@@ -133,7 +134,7 @@ pub struct Target<'a> {
     /// The request is server-side apply.
     pub applies: bool,
     /// Managed fields are dropped: with them the object was too large.
-    pub unowned: bool,
+    pub drops_managed_fields: bool,
     /// Results of the kind's conversion webhook, for kinds that have one and track managed fields.
     pub conversions: Option<Arc<Conversions>>,
 }
@@ -155,12 +156,12 @@ impl<'a> Target<'a> {
             options,
             options_object: Value::Null,
             warnings: Vec::new(),
-            noted: Noted::default(),
+            recorder: RequestRecorder::default(),
             of_collection: false,
             admitted: false,
             creation: None,
             applies: false,
-            unowned: false,
+            drops_managed_fields: false,
             conversions: None,
         }
     }
@@ -173,8 +174,8 @@ impl Target<'_> {
         let said = &refused.message;
         let large = said == "etcdserver: request is too large"
             || (said.contains("ResourceExhausted") && said.contains("trying to send message larger than max"));
-        let again = large && !self.applies && !self.unowned;
-        self.unowned |= again;
+        let again = large && !self.applies && !self.drops_managed_fields;
+        self.drops_managed_fields |= again;
         again
     }
 }
@@ -183,13 +184,15 @@ impl Target<'_> {
 pub type Change<'a> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'a;
 
 impl Engine {
-    /// Makes a thread that serves requests independent of others: it reads and writes etcd over a connection of its own.
-    /// To be awaited on that thread, for as long as it serves.
-    pub async fn settle(self: Arc<Self>) {
+    /// Makes a thread that serves requests independent of others: it reads and writes etcd over a connection of its
+    /// own. To be awaited on that thread, for as long as it serves.
+    pub async fn open_thread_connection(self: Arc<Self>) {
         let settled = async {
-            match self.store.settle().await {
-                Ok(()) => self.hub.answer_here().await,
-                Err(error) => tracing::warn!(%error, "Failed to open an etcd connection for this thread, using the shared one"),
+            match self.store.open_thread_connection().await {
+                Ok(()) => self.caches.serve_thread_local().await,
+                Err(error) => {
+                    tracing::warn!(%error, "Failed to open an etcd connection for this thread, using the shared one")
+                }
             }
         };
         self.answered.token().run_until_cancelled(settled).await;
@@ -219,7 +222,7 @@ impl Engine {
             let mut attempt =
                 if generated && round < NAME_ROUNDS { object.clone() } else { std::mem::take(&mut object) };
             if generated {
-                let suffixed = strategy::of(t.row).suffixes;
+                let suffixed = strategy::strategy_of(t.row).suffixes;
                 let name = if suffixed { meta::generate_name(&base) } else { base.clone() };
                 meta::set_text(&mut attempt, "name", &name);
             }
@@ -239,29 +242,30 @@ impl Engine {
 
     async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Outcome, Status> {
         let storage = &working(t.row);
-        let strategy = strategy::of(t.row);
+        let strategy = strategy::strategy_of(t.row);
         let mut object = self.to_storage(t.row, object);
         self.admit(t, Operation::Create, Some(&mut object), None).await?;
-        owners::dedup(&mut object, owners::When::Admitted, &mut t.warnings);
+        owners::dedup(&mut object, owners::DedupPhase::Admitted, &mut t.warnings);
         meta::set_text(&mut object, "namespace", t.namespace);
         meta::fill(&mut object);
-        self.gated.settle(storage, &mut object, None);
+        self.gated.drop_disabled_fields(storage, &mut object, None);
         let mut cx = StrategyCx { user: t.user, warnings: &mut t.warnings, gated: &self.gated };
         strategy.create(storage, &mut object, &mut cx);
         // Services are judged with what they were given: there being nothing to give is said first, and alone.
         let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
-        errors
-            .extend(self.gated.relaxed.judging(storage, None, || validation::validate_create(t.row, storage, &object)));
-        errors.extend(self.gated.refuse(storage, "", &object, None));
+        errors.extend(
+            self.gated.relaxed.validating(storage, None, || validation::validate_create(t.row, storage, &object)),
+        );
+        errors.extend(self.gated.validate_gated(storage, "", &object, None));
         if let Err(refused) = self.refuse(t, storage, &object, true, errors) {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }
         let warned = || validation::warnings(storage, "", &object, None);
-        t.warnings.extend(self.gated.relaxed.judging(storage, None, warned));
+        t.warnings.extend(self.gated.relaxed.validating(storage, None, warned));
         let name = meta::text(&object, "name").to_owned();
-        if let Err(refused) = self.judge_creation(t, &mut object).await {
+        if let Err(refused) = self.validate_creation(t, &mut object).await {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }
@@ -273,12 +277,12 @@ impl Engine {
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
         if t.options.dry_run {
-            let waiting = Waiting::new(storage, self.encode(storage, &object).await?, object);
+            let pending = PendingWrite::new(storage, self.encode(storage, &object).await?, object);
             let (there, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
             if let Some(there) = there {
                 return Err(taken(t.row, storage, &name, Some(&there)));
             }
-            let mut object = waiting.at(self, storage, 0).await?.tree(self, t.row)?;
+            let mut object = pending.finish(self, storage, 0).await?.tree(self, t.row)?;
             meta::set_text(&mut object, "resourceVersion", given);
             return Ok(Outcome::Tree(object));
         }
@@ -302,26 +306,26 @@ impl Engine {
         key: &str,
         object: Value,
     ) -> Result<Result<Outcome, Option<Stored>>, Status> {
-        let mut waiting = self.waiting(storage, object).await?;
-        let ttl = strategy::of(t.row).expires.then_some(self.event_ttl);
-        let mut written = self.store.create(key, waiting.bytes().to_vec(), ttl).await;
+        let mut pending = self.encode_pending(storage, object).await?;
+        let ttl = strategy::strategy_of(t.row).expires.then_some(self.event_ttl);
+        let mut written = self.store.create(key, pending.bytes().to_vec(), ttl).await;
         if written.as_ref().is_err_and(|e| t.too_large(&storage_status(e))) {
-            waiting = waiting.disowned(self, storage).await?;
-            written = self.store.create(key, waiting.bytes().to_vec(), ttl).await;
+            pending = pending.without_managed_fields(self, storage).await?;
+            written = self.store.create(key, pending.bytes().to_vec(), ttl).await;
         }
         // It may have been written all the same: what nobody has is found later.
         match written.map_err(|e| storage_status(&e))? {
-            Written::Done(revision) => waiting.told(self, storage, revision).await.map(Ok),
-            Written::Lost(there) => Ok(Err(there)),
+            WriteResult::Done(revision) => pending.finish_traced(self, storage, revision).await.map(Ok),
+            WriteResult::Lost(there) => Ok(Err(there)),
         }
     }
 
     /// Encodes an object into a pending write, and traces the step.
-    async fn waiting(&self, storage: &Row, object: Value) -> Result<Waiting, Status> {
+    async fn encode_pending(&self, storage: &Row, object: Value) -> Result<PendingWrite, Status> {
         traces::step("About to Encode");
         let bytes = self.encode(storage, &object).await?;
         traces::step_of("Encode succeeded", "len", bytes.len());
-        Ok(Waiting::new(storage, bytes, object))
+        Ok(PendingWrite::new(storage, bytes, object))
     }
 }
 

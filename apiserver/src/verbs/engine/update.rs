@@ -8,7 +8,7 @@ use proto::resources::{Resource, Row};
 use shared::status::Status;
 use shared::traces;
 
-use super::super::base::{Again, Base};
+use super::super::original::{OriginalState, Retry};
 use super::super::outcome::Outcome;
 use super::super::preconditions::check_revision;
 use super::super::update_meters;
@@ -17,7 +17,7 @@ use crate::crd;
 use crate::registry::core::service::{Allocation, freed};
 use crate::registry::strategy::{self, Strategy};
 use crate::registry::{meta, owners, working};
-use crate::storage::Written;
+use crate::storage::WriteResult;
 use crate::validation;
 
 /// Conversions of an object that may depend on one another, in the search for who owns what.
@@ -25,18 +25,24 @@ const CONVERSION_ROUNDS: usize = 16;
 
 impl Engine {
     /// Reads the state of a key from etcd.
-    async fn fetch(&self, key: &str) -> Result<Option<Base>, Status> {
+    async fn fetch(&self, key: &str) -> Result<Option<OriginalState>, Status> {
         let (found, _) = self.store.get(key).await.map_err(|e| storage_status(&e))?;
-        Ok(found.map(Base::Stored))
+        Ok(found.map(OriginalState::Stored))
     }
 
     /// Original state of a write: from the watch cache when it has the object, else from etcd.
-    async fn base(&self, storage: &Row, namespace: &str, name: &str, key: &str) -> Result<Option<Base>, Status> {
-        let cached = self.hub.running(storage).and_then(|cacher| {
+    async fn original_state(
+        &self,
+        storage: &Row,
+        namespace: &str,
+        name: &str,
+        key: &str,
+    ) -> Result<Option<OriginalState>, Status> {
+        let cached = self.caches.running(storage).and_then(|cacher| {
             if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) }
         });
         match cached {
-            Some(entry) => Ok(Some(Base::Cached(entry))),
+            Some(entry) => Ok(Some(OriginalState::Cached(entry))),
             None => self.fetch(key).await,
         }
     }
@@ -61,10 +67,10 @@ impl Engine {
         key: &str,
         change: &mut Change<'_>,
     ) -> Result<(Outcome, bool), Status> {
-        let mut found = self.base(storage, t.namespace, t.name, key).await?;
+        let mut found = self.original_state(storage, t.namespace, t.name, key).await?;
         traces::step("initial value restored");
         for _ in 0..UPDATE_ROUNDS {
-            let Some(base) = found else {
+            let Some(original) = found else {
                 if t.creation.is_none() {
                     return Err(Status::not_found(&t.row.group, &t.row.plural, t.name));
                 }
@@ -77,17 +83,17 @@ impl Engine {
                 }
                 continue;
             };
-            found = match self.update_once(t, storage, key, &base, change).await {
+            found = match self.update_once(t, storage, key, &original, change).await {
                 Ok(Ok(outcome)) => return Ok((outcome, false)),
-                Ok(Err(Again::Lost(there))) => {
+                Ok(Err(Retry::Conflict(there))) => {
                     traces::step("Retry value restored");
-                    there.map(Base::Stored)
+                    there.map(OriginalState::Stored)
                 }
-                Ok(Err(Again::Unsure)) => self.fetch(key).await?,
-                Err(refused) if base.is_current() => return Err(refused),
+                Ok(Err(Retry::StaleCache)) => self.fetch(key).await?,
+                Err(refused) if original.is_current() => return Err(refused),
                 Err(refused) => {
                     let now = self.fetch(key).await?;
-                    if now.as_ref().is_some_and(|now| now.revision() == base.revision()) {
+                    if now.as_ref().is_some_and(|now| now.revision() == original.revision()) {
                         return Err(refused);
                     }
                     now
@@ -98,7 +104,7 @@ impl Engine {
     }
 
     /// Applies a change to an object, and again for as long as it turns out to need the object in further versions.
-    async fn changed(&self, t: &Target<'_>, old: &Value, change: &mut Change<'_>) -> Result<Value, Status> {
+    async fn convert_and_change(&self, t: &Target<'_>, old: &Value, change: &mut Change<'_>) -> Result<Value, Status> {
         let Some(conversions) = &t.conversions else { return change(Some(old)) };
         for _ in 0..CONVERSION_ROUNDS {
             let new = change(Some(old));
@@ -113,7 +119,7 @@ impl Engine {
                     None => Err(Status::not_found(&t.row.group, &t.row.plural, t.name)),
                 };
                 let converted = converted.map(|mut all| all.pop().unwrap_or_default()).map_err(|why| why.message);
-                conversions.tell(&object, api_version, converted);
+                conversions.record(&object, api_version, converted);
             }
         }
         change(Some(old))
@@ -125,16 +131,16 @@ impl Engine {
         t: &mut Target<'_>,
         storage: &Row,
         key: &str,
-        base: &Base,
+        original: &OriginalState,
         change: &mut Change<'_>,
-    ) -> Result<Result<Outcome, Again>, Status> {
-        let old = self.settled(storage, base.tree(storage)?).await?;
-        let (mut new, allocation) = self.draft(t, storage, base, &old, change).await?;
-        if let Err(refused) = self.approve(t, storage, &mut new, &old).await {
+    ) -> Result<Result<Outcome, Retry>, Status> {
+        let old = self.in_storage_version(storage, original.tree(storage)?).await?;
+        let (mut new, allocation) = self.apply_change(t, storage, original, &old, change).await?;
+        if let Err(refused) = self.validate(t, storage, &mut new, &old).await {
             self.services.undo(self, allocation).await;
             return Err(refused);
         }
-        let replaced = self.replace(t, storage, key, base, new, old).await?;
+        let replaced = self.replace(t, storage, key, original, new, old).await?;
         if replaced.is_err() {
             self.services.undo(self, allocation).await;
         }
@@ -142,29 +148,32 @@ impl Engine {
     }
 
     /// The object as its change, admission and its strategy leave it, and what a service was given for it.
-    async fn draft(
+    async fn apply_change(
         &self,
         t: &mut Target<'_>,
         storage: &Row,
-        base: &Base,
+        original: &OriginalState,
         old: &Value,
         change: &mut Change<'_>,
     ) -> Result<(Value, Allocation), Status> {
-        let strategy = strategy::of(t.row);
+        let strategy = strategy::strategy_of(t.row);
         let own = t.row.custom.is_some() || t.row.is_storage();
-        let new =
-            if own { self.changed(t, old, change).await? } else { change(Some(&self.to_served(t.row, old.clone())))? };
+        let new = if own {
+            self.convert_and_change(t, old, change).await?
+        } else {
+            change(Some(&self.to_served(t.row, old.clone())))?
+        };
         let mut new = self.to_storage(t.row, new);
         self.admit_change(t, &mut new, old).await?;
-        owners::dedup(&mut new, owners::When::Admitted, &mut t.warnings);
-        if t.unowned {
+        owners::dedup(&mut new, owners::DedupPhase::Admitted, &mut t.warnings);
+        if t.drops_managed_fields {
             meta::metadata(&mut new).remove("managedFields");
         }
-        check_revision(t, strategy, &new, base.revision())?;
+        check_revision(t, strategy, &new, original.revision())?;
         meta::set_text(&mut new, "namespace", t.namespace);
         meta::set_text(&mut new, "name", t.name);
         meta::carry_over(&mut new, old);
-        self.gated.settle(storage, &mut new, Some(old));
+        self.gated.drop_disabled_fields(storage, &mut new, Some(old));
         let (which, dry) = ((&**storage, t.subresource), t.options.dry_run);
         let allocation = self.services.before_update(self, which, &mut new, old, dry).await?;
         let whole = self.gated.whole_resize;
@@ -173,58 +182,58 @@ impl Engine {
     }
 
     /// Validation, and admission's judgement of what passed it.
-    async fn approve(&self, t: &mut Target<'_>, storage: &Row, new: &mut Value, old: &Value) -> Result<(), Status> {
+    async fn validate(&self, t: &mut Target<'_>, storage: &Row, new: &mut Value, old: &Value) -> Result<(), Status> {
         let mut errors = self.check_admin_access(t, storage, new, Some(old)).await;
-        errors.extend(self.gated.relaxed.judging(storage, Some(old), || match t.subresource {
+        errors.extend(self.gated.relaxed.validating(storage, Some(old), || match t.subresource {
             "" | "scale" => validation::validate_update(t.row, storage, new, old),
             subresource => validation::validate_subresource(storage, subresource, new, old),
         }));
-        errors.extend(self.gated.refuse(storage, t.subresource, new, Some(old)));
+        errors.extend(self.gated.validate_gated(storage, t.subresource, new, Some(old)));
         self.refuse(t, storage, new, false, errors)?;
         let warned = || validation::warnings(storage, t.subresource, new, Some(old));
-        t.warnings.extend(self.gated.relaxed.judging(storage, Some(old), warned));
-        self.judge_change(t, new, old).await
+        t.warnings.extend(self.gated.relaxed.validating(storage, Some(old), warned));
+        self.validate_change(t, new, old).await
     }
 
-    /// Writes what was approved, if nobody was faster, and does what follows from it. An object that nothing holds any more
-    /// is deleted instead.
+    /// Writes what was approved, if nobody was faster, and does what follows from it. An object that nothing holds any
+    /// more is deleted instead.
     async fn replace(
         &self,
         t: &Target<'_>,
         storage: &Row,
         key: &str,
-        base: &Base,
+        original: &OriginalState,
         mut new: Value,
         old: Value,
-    ) -> Result<Result<Outcome, Again>, Status> {
+    ) -> Result<Result<Outcome, Retry>, Status> {
         meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
         // A write that changes nothing but the times of its owners changes nothing.
         update_meters::keep_timestamps(&mut new, &old);
         meta::metadata(&mut new).remove("resourceVersion");
-        let (strategy, dry) = (strategy::of(t.row), t.options.dry_run);
+        let (strategy, dry) = (strategy::strategy_of(t.row), t.options.dry_run);
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
         let freed = if dry || deletable { Allocation::default() } else { freed(storage, &new, &old) };
         let count = strategy.counts.filter(|_| !dry).and_then(|counts| counts(&new, &old));
-        let waiting = self.waiting(storage, new).await?;
+        let pending = self.encode_pending(storage, new).await?;
         let gone = (deletable && !dry).then_some(old);
-        let revision = base.revision();
+        let revision = original.revision();
         let written = if dry {
-            Ok(Written::Done(revision))
+            Ok(WriteResult::Done(revision))
         } else if deletable {
             self.store.delete_if(key, revision).await
-        } else if base.holds(storage, waiting.bytes()) {
-            if !base.is_current() {
-                return Ok(Err(Again::Unsure));
+        } else if original.holds(storage, pending.bytes()) {
+            if !original.is_current() {
+                return Ok(Err(Retry::StaleCache));
             }
-            Ok(Written::Done(revision))
+            Ok(WriteResult::Done(revision))
         } else if strategy.expires {
-            self.store.put_if(key, waiting.bytes().to_vec(), revision, Some(self.event_ttl)).await
+            self.store.put_if(key, pending.bytes().to_vec(), revision, Some(self.event_ttl)).await
         } else {
-            self.store.put_keeping_lease(key, waiting.bytes().to_vec(), revision, base.lease()).await
+            self.store.put_keeping_lease(key, pending.bytes().to_vec(), revision, original.lease()).await
         };
         let revision = match written.map_err(|e| storage_status(&e))? {
-            Written::Done(revision) => revision,
-            Written::Lost(there) => return Ok(Err(Again::Lost(there))),
+            WriteResult::Done(revision) => revision,
+            WriteResult::Lost(there) => return Ok(Err(Retry::Conflict(there))),
         };
         if let Some(count) = count {
             count();
@@ -233,7 +242,7 @@ impl Engine {
         if let Some(old) = gone {
             self.services.after_delete(self, storage, &old).await;
         }
-        waiting.told(self, storage, revision).await.map(Ok)
+        pending.finish_traced(self, storage, revision).await.map(Ok)
     }
 
     /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.
@@ -263,11 +272,11 @@ impl Engine {
                 .await
                 .map_err(|e| storage_status(&e))?
             {
-                Written::Done(revision) => {
+                WriteResult::Done(revision) => {
                     meta::set_text(&mut object, "resourceVersion", &revision.to_string());
                     return Ok(object);
                 }
-                Written::Lost(there) => found = there,
+                WriteResult::Lost(there) => found = there,
             }
         }
         Err(conflict(row, name))

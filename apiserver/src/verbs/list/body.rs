@@ -1,8 +1,8 @@
 //! The body of a LIST: what was encoded once is copied out chunk by chunk.
 //!
-//! A reader that takes its time holds references to the objects and one chunk of bytes. Compressed lists are put together
-//! from pieces that are kept ([`crate::cache::Packs`]); where pieces begin is decided by the keys in them, so that a
-//! change of one object costs one piece.
+//! A reader that takes its time holds references to the objects and one chunk of bytes. Compressed lists are put
+//! together from pieces that are kept ([`crate::cache::GzipChunkCache`]); where pieces begin is decided by the keys in
+//! them, so that a change of one object costs one piece.
 //!
 //! Hot path: no trees for what is served in the version it is stored in.
 
@@ -17,7 +17,7 @@ use futures::StreamExt as _;
 use futures::stream::{self, LocalBoxStream};
 use proto::json::Indenter;
 
-use crate::cache::{Entry, Hub, Pack, packs};
+use crate::cache::{CacheRegistry, Entry, GzipChunk, gzip_chunks};
 use crate::verbs::{Body, Reply};
 
 /// Bytes of an answer that are made, or given away, at a time.
@@ -35,7 +35,7 @@ const PIECE_MOST: usize = 4 * 64;
 pub type Item = Box<dyn Fn(&Entry, &mut Vec<u8>) -> bool>;
 
 /// A list about to be written.
-pub struct Parts {
+pub struct ListParts {
     /// Bytes before the objects.
     pub head: Vec<u8>,
     /// The objects.
@@ -52,7 +52,7 @@ pub struct Parts {
     pub pretty: bool,
 }
 
-impl Parts {
+impl ListParts {
     /// `any` says whether there is an object before this one.
     fn write(&self, i: usize, any: &mut bool, out: &mut Vec<u8>) {
         let start = out.len();
@@ -74,7 +74,7 @@ impl Parts {
         ends.map_or(most, |i| i + 1)
     }
 
-    fn fingerprint(&self, start: usize, end: usize, any: bool) -> Option<packs::Fingerprint> {
+    fn fingerprint(&self, start: usize, end: usize, any: bool) -> Option<gzip_chunks::Fingerprint> {
         let fixed = self.fixed.filter(|_| !self.pretty)?;
         let mut sum = 0_u128;
         for salt in 0..2_u8 {
@@ -98,7 +98,7 @@ fn hasher() -> &'static RandomState {
 struct Form(Option<Indenter>);
 
 impl Form {
-    fn of(parts: &Parts) -> Self {
+    fn of(parts: &ListParts) -> Self {
         Self(parts.pretty.then(Indenter::default))
     }
 
@@ -111,7 +111,7 @@ impl Form {
 }
 
 struct Chunks {
-    parts: Parts,
+    parts: ListParts,
     form: Form,
     next: usize,
     any: bool,
@@ -120,7 +120,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn new(parts: Parts) -> Self {
+    fn new(parts: ListParts) -> Self {
         Self { form: Form::of(&parts), parts, next: 0, any: false, begun: false, ended: false }
     }
 
@@ -149,9 +149,9 @@ impl Chunks {
 }
 
 struct Packing {
-    parts: Parts,
+    parts: ListParts,
     form: Form,
-    hub: Arc<Hub>,
+    caches: Arc<CacheRegistry>,
     next: usize,
     any: bool,
     begun: bool,
@@ -167,21 +167,21 @@ impl Packing {
         }
         if !std::mem::replace(&mut self.begun, true) {
             let head = self.form.shape(std::mem::take(&mut self.parts.head));
-            let pack = Pack::new(&head, false);
+            let pack = GzipChunk::new(&head, false);
             self.crc.combine(&pack.crc);
-            return Some(Bytes::from([&packs::HEADER[..], &pack.bytes].concat()));
+            return Some(Bytes::from([&gzip_chunks::HEADER[..], &pack.bytes].concat()));
         }
         if self.next == self.parts.items.len() {
             self.ended = true;
             let tail = self.form.shape(self.parts.tail.to_vec());
-            let pack = Pack::new(&tail, true);
+            let pack = GzipChunk::new(&tail, true);
             self.crc.combine(&pack.crc);
-            return Some(Bytes::from([&pack.bytes[..], &packs::trailer(&self.crc)].concat()));
+            return Some(Bytes::from([&pack.bytes[..], &gzip_chunks::trailer(&self.crc)].concat()));
         }
         let (start, end) = (self.next, self.parts.piece_end(self.next));
         self.next = end;
         let of = self.parts.fingerprint(start, end, self.any);
-        let pack = match of.and_then(|of| self.hub.packs().get(of)) {
+        let pack = match of.and_then(|of| self.caches.gzip_chunks().get(of)) {
             Some(pack) => {
                 self.any = true;
                 pack
@@ -191,9 +191,9 @@ impl Packing {
                 plain.clear();
                 (start..end).for_each(|i| self.parts.write(i, &mut self.any, &mut plain));
                 self.plain = self.form.shape(plain);
-                let pack = Arc::new(Pack::new(&self.plain, false));
+                let pack = Arc::new(GzipChunk::new(&self.plain, false));
                 if let Some(of) = of {
-                    self.hub.packs().keep(of, pack.clone());
+                    self.caches.gzip_chunks().insert(of, pack.clone());
                 }
                 pack
             }
@@ -215,7 +215,7 @@ fn streamed<S: 'static>(
 }
 
 /// The answer: in one piece when it is small, else in chunks; compressed when the client takes that and it is large.
-pub fn reply(hub: &Arc<Hub>, content_type: &str, gzip: bool, parts: Parts) -> Reply {
+pub fn reply(caches: &Arc<CacheRegistry>, content_type: &str, gzip: bool, parts: ListParts) -> Reply {
     let head = parts.head.clone();
     let mut chunks = Chunks::new(parts);
     let size = if gzip { COMPRESS_FROM + 1 } else { CHUNK };
@@ -226,11 +226,11 @@ pub fn reply(hub: &Arc<Hub>, content_type: &str, gzip: bool, parts: Parts) -> Re
     }
     let (body, packed) = if gzip {
         drop(first);
-        let parts = Parts { head, ..chunks.parts };
+        let parts = ListParts { head, ..chunks.parts };
         let packing = Packing {
             form: Form::of(&parts),
             parts,
-            hub: hub.clone(),
+            caches: caches.clone(),
             next: 0,
             any: false,
             begun: false,
@@ -252,11 +252,11 @@ mod tests {
     use super::*;
     use crate::cache::Raw;
 
-    fn parts(count: usize) -> Parts {
+    fn parts(count: usize) -> ListParts {
         let entry = |i: usize| {
             Arc::new(Entry::new(&format!("n/{i}"), 1, Raw::Json(Bytes::new()), Vec::new(), std::iter::empty()))
         };
-        Parts {
+        ListParts {
             head: b"[".to_vec(),
             items: (0..count).map(entry).collect(),
             item: Box::new(|e, out| {
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn lists_are_indented_chunk_by_chunk() {
-        let mut chunks = Chunks::new(Parts { head: b"{\"items\":[".to_vec(), pretty: true, ..parts(6) });
+        let mut chunks = Chunks::new(ListParts { head: b"{\"items\":[".to_vec(), pretty: true, ..parts(6) });
         chunks.parts.tail = Cow::Borrowed(b"]}\n");
         let mut pretty = Vec::new();
         while !chunks.ended {
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn pieces_depend_on_keys_and_revisions() {
         let (a, mut b) = (parts(1000), parts(1000));
-        let ends = |p: &Parts| {
+        let ends = |p: &ListParts| {
             let (mut at, mut ends) = (0, Vec::new());
             while at < p.items.len() {
                 at = p.piece_end(at);

@@ -10,8 +10,8 @@ use proto::{Value, json, protobuf, schema};
 use serde_json::{Map, json};
 use shared::status::Status;
 
-use super::body::{self, Item, Parts};
-use super::found::Found;
+use super::body::{self, Item, ListParts};
+use super::found::ListResult;
 use crate::cache::{Entry, Raw};
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::storage::codec;
@@ -21,7 +21,7 @@ use crate::verbs::{Reply, Request};
 
 const LIST_META: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta";
 
-fn meta(found: &Found) -> Value {
+fn meta(found: &ListResult) -> Value {
     let mut meta = Map::new();
     meta.insert("resourceVersion".to_owned(), Value::from(found.revision.to_string()));
     if let Some((token, remaining)) = &found.rest {
@@ -34,7 +34,7 @@ fn meta(found: &Found) -> Value {
 }
 
 /// Metadata of a list of custom objects: with `continue`, also when it is empty.
-fn custom_meta(found: &Found) -> Value {
+fn custom_meta(found: &ListResult) -> Value {
     let mut meta = meta(found);
     if let Some(map) = meta.as_object_mut() {
         map.entry("continue").or_insert_with(|| Value::from(""));
@@ -49,7 +49,7 @@ pub fn reply(
     row: &Row,
     accepted: &Accepted,
     include: Include,
-    found: Found,
+    found: ListResult,
 ) -> Result<Reply, Status> {
     if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, &row.list_kind) {
         return Err(refused);
@@ -67,8 +67,8 @@ pub fn reply(
     };
     match parts {
         Ok(parts) => {
-            let parts = Parts { pretty: accepted.pretty && accepted.format == Format::Json, ..parts };
-            Ok(body::reply(&engine.hub, accepted.format.content_type(), r.gzip, parts))
+            let parts = ListParts { pretty: accepted.pretty && accepted.format == Format::Json, ..parts };
+            Ok(body::reply(&engine.caches, accepted.format.content_type(), r.gzip, parts))
         }
         Err(found) => by_trees(engine, row, accepted, include, &found),
     }
@@ -80,7 +80,13 @@ fn served(engine: &Engine, row: &Row, e: &Entry) -> Option<Value> {
 }
 
 /// The whole list as one tree, for the forms that are rarely asked for.
-fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, found: &Found) -> Result<Reply, Status> {
+fn by_trees(
+    engine: &Engine,
+    row: &Row,
+    accepted: &Accepted,
+    include: Include,
+    found: &ListResult,
+) -> Result<Reply, Status> {
     let mut trees: Vec<Value> = found.items.iter().filter_map(|e| served(engine, row, e)).collect();
     let (schema, tree) = match accepted.shape {
         Shape::Table(version) => {
@@ -117,7 +123,7 @@ fn by_trees(engine: &Engine, row: &Row, accepted: &Accepted, include: Include, f
 const END: &[u8] = b"]}\n";
 
 /// Ways of writing that depend on nothing but the object; each has a number of its own for a row.
-fn way(row: &Row, format: &str) -> Option<u64> {
+fn form_fingerprint(row: &Row, format: &str) -> Option<u64> {
     let mut h = std::hash::DefaultHasher::new();
     (&*row.group, &*row.version, &*row.plural, format).hash(&mut h);
     // Of a custom resource the same bytes may read differently once its definition has changed.
@@ -125,17 +131,17 @@ fn way(row: &Row, format: &str) -> Option<u64> {
 }
 
 /// A list of custom objects, whose keys are sorted: what is said of the list comes last.
-fn custom_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
+fn custom_parts(engine: &Arc<Engine>, row: &Row, found: ListResult) -> ListParts {
     let head = format!(r#"{{"apiVersion":"{}","items":["#, row.api_version()).into_bytes();
     let mut tail = format!(r#"],"kind":"{}","metadata":"#, row.list_kind).into_bytes();
     json::encode_any(&custom_meta(&found), &mut tail);
     tail.extend_from_slice(b"}\n");
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Owned(tail), fixed: None, pretty: false }
+    ListParts { head, items: found.items, item, commas: true, tail: Cow::Owned(tail), fixed: None, pretty: false }
 }
 
-fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
+fn json_parts(engine: &Arc<Engine>, row: &Row, found: ListResult) -> ListParts {
     if row.custom.is_some() {
         return custom_parts(engine, row, found);
     }
@@ -146,13 +152,13 @@ fn json_parts(engine: &Arc<Engine>, row: &Row, found: Found) -> Parts {
         None => json::encode_any(&meta(&found), &mut head),
     }
     head.extend_from_slice(br#","items":["#);
-    let fixed = way(row, "json");
+    let fixed = form_fingerprint(row, "json");
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed, pretty: false }
+    ListParts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed, pretty: false }
 }
 
-fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found: Found) -> Parts {
+fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found: ListResult) -> ListParts {
     let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(&found), "items": []});
     let mut head = negotiate::envelope(Format::Json, false, negotiate::partial_list_kind("v1"), &tree);
     head.truncate(head.len() - END.len());
@@ -162,39 +168,45 @@ fn metadata_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, found:
         head.truncate(head.len() - b"[".len());
         (head, tail) = ([&head[..], b"null"].concat(), &END[b"]".len()..]);
     }
-    let fixed = way(row, version);
+    let fixed = form_fingerprint(row, version);
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::metadata_item(&engine, &row, version, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(tail), fixed, pretty: false }
+    ListParts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(tail), fixed, pretty: false }
 }
 
-fn table_parts(engine: &Arc<Engine>, row: &Row, version: &'static str, include: Include, found: Found) -> Parts {
+fn table_parts(
+    engine: &Arc<Engine>,
+    row: &Row,
+    version: &'static str,
+    include: Include,
+    found: ListResult,
+) -> ListParts {
     let tree = table::tabulate(row, version, std::iter::empty(), include, meta(&found), true);
     let mut head = negotiate::envelope(Format::Json, false, negotiate::table_kind("v1"), &tree);
     head.truncate(head.len() - END.len());
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::row_item(&engine, &row, version, include, e, out));
-    Parts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed: None, pretty: false }
+    ListParts { head, items: found.items, item, commas: true, tail: Cow::Borrowed(END), fixed: None, pretty: false }
 }
 
 /// A protobuf list (`metadata = 1`, `items = 2`) in its envelope, given each element's bytes.
 fn enveloped(
     (api_version, kind): (&str, &str),
-    found: Found,
+    found: ListResult,
     size: impl Fn(&Entry) -> Option<usize>,
     item: Item,
     fixed: Option<u64>,
-) -> Result<Parts, Found> {
+) -> Result<ListParts, ListResult> {
     let list_meta = schema::message(LIST_META).map(|s| protobuf::encode(s, &meta(&found))).unwrap_or_default();
     let mut body = Vec::new();
     put(&mut body, 0x0a, &list_meta);
     let Some(sizes) = found.items.iter().map(|e| size(e)).sum::<Option<usize>>() else { return Err(found) };
     let (mut head, tail) = protobuf::wrap_around(api_version, kind, body.len() + sizes);
     head.extend_from_slice(&body);
-    Ok(Parts { head, items: found.items, item, commas: false, tail: Cow::Borrowed(tail), fixed, pretty: false })
+    Ok(ListParts { head, items: found.items, item, commas: false, tail: Cow::Borrowed(tail), fixed, pretty: false })
 }
 
-fn protobuf_parts(row: &Row, found: Found) -> Result<Parts, Found> {
+fn protobuf_parts(row: &Row, found: ListResult) -> Result<ListParts, ListResult> {
     let size = |e: &Entry| match &e.raw {
         Raw::Proto(bytes) => Some(put_size(bytes.len())),
         Raw::Json(_) => None,
@@ -206,19 +218,19 @@ fn protobuf_parts(row: &Row, found: Found) -> Result<Parts, Found> {
         }
         Raw::Json(_) => false,
     });
-    enveloped((&row.api_version(), &row.list_kind), found, size, item, way(row, "protobuf"))
+    enveloped((&row.api_version(), &row.list_kind), found, size, item, form_fingerprint(row, "protobuf"))
 }
 
-fn protobuf_metadata_parts(version: &str, found: Found) -> Result<Parts, Found> {
-    fn of(e: &Entry) -> Option<&[u8]> {
+fn protobuf_metadata_parts(version: &str, found: ListResult) -> Result<ListParts, ListResult> {
+    fn metadata_of(e: &Entry) -> Option<&[u8]> {
         match &e.raw {
             Raw::Proto(bytes) => codec::metadata(bytes),
             Raw::Json(_) => None,
         }
     }
-    let size = |e: &Entry| of(e).map(|m| put_size(put_size(m.len())));
+    let size = |e: &Entry| metadata_of(e).map(|m| put_size(put_size(m.len())));
     let item: Item = Box::new(|e, out| {
-        let Some(metadata) = of(e) else { return false };
+        let Some(metadata) = metadata_of(e) else { return false };
         out.push(0x12);
         put_length(out, put_size(metadata.len()));
         put(out, 0x0a, metadata);

@@ -8,7 +8,7 @@ use shared::status::Status;
 use shared::traces;
 
 use super::meters;
-use super::options::{self, Moment, Options};
+use super::options::{self, Freshness, Options};
 use super::token::{cached_token, token};
 use crate::cache::{CacheError, Cacher, Entry, Scope};
 use crate::storage::{self, codec};
@@ -20,7 +20,7 @@ use crate::verbs::{Request, get, namespace_of, spans};
 const PAGE: i64 = 500;
 
 /// Result of a list.
-pub struct Found {
+pub struct ListResult {
     /// Entries in the storage version.
     pub items: Vec<Arc<Entry>>,
     /// Revision they are exact at.
@@ -53,7 +53,7 @@ fn from_cache(
     o: &Options,
     selection: &Selection,
     at_least: i64,
-) -> Result<(Found, usize), CacheError> {
+) -> Result<(ListResult, usize), CacheError> {
     if let Some(name) = selection.name()
         && !o.continued
         && (!row.namespaced || !scope.is_empty())
@@ -65,7 +65,7 @@ fn from_cache(
     let term = selection.term();
     let wanted = Scope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
     let snapshot = match o.moment {
-        Moment::Exact(n) => cacher.list_at(&wanted, n)?,
+        Freshness::Exact(n) => cacher.list_at(&wanted, n)?,
         _ => cacher.list(&wanted, at_least)?,
     };
     let rest = match (snapshot.more, snapshot.items.last()) {
@@ -74,7 +74,7 @@ fn from_cache(
         }
         _ => None,
     };
-    Ok((Found { items: snapshot.items, revision: snapshot.revision, rest }, snapshot.fetched))
+    Ok((ListResult { items: snapshot.items, revision: snapshot.revision, rest }, snapshot.fetched))
 }
 
 /// A list that can but have one object is never cut.
@@ -84,9 +84,9 @@ fn one_of_that_name(
     o: &Options,
     selection: &Selection,
     at_least: i64,
-) -> Result<(Found, usize), CacheError> {
+) -> Result<(ListResult, usize), CacheError> {
     let (there, revision) = match o.moment {
-        Moment::Exact(n) => {
+        Freshness::Exact(n) => {
             let snapshot = cacher.list_at(&Scope { prefix: key, start: key, limit: 1, ..Scope::default() }, n)?;
             (snapshot.items.into_iter().find(|e| &*e.key == key), snapshot.revision)
         }
@@ -94,7 +94,7 @@ fn one_of_that_name(
     };
     let fetched = usize::from(there.is_some());
     let items = there.into_iter().filter(|e| selection.matches(e)).collect();
-    Ok((Found { items, revision, rest: None }, fetched))
+    Ok((ListResult { items, revision, rest: None }, fetched))
 }
 
 async fn from_etcd(
@@ -104,7 +104,7 @@ async fn from_etcd(
     o: &Options,
     selection: &Selection,
     revision: i64,
-) -> Result<Found, storage::Error> {
+) -> Result<ListResult, storage::Error> {
     // A list of one page holds little; it need not wait for those of many.
     let long = o.limit == 0 || i64::try_from(o.limit).is_ok_and(|limit| limit > PAGE);
     let _turn = if long { engine.etcd_lists.acquire().await.ok() } else { None };
@@ -133,7 +133,7 @@ async fn from_etcd(
                     if o.limit > 0 && items.len() == o.limit && left > 0 {
                         let rest = token(revision, scope, &stored.key[base.len()..]);
                         meters::read(storage, fetched, evaluated, items.len());
-                        return Ok(Found {
+                        return Ok(ListResult {
                             items,
                             revision,
                             rest: Some((rest, selection.is_everything().then_some(left))),
@@ -146,7 +146,7 @@ async fn from_etcd(
         }
         if !more {
             meters::read(storage, fetched, evaluated, items.len());
-            return Ok(Found { items, revision, rest: None });
+            return Ok(ListResult { items, revision, rest: None });
         }
     }
 }
@@ -162,10 +162,10 @@ async fn find(
     namespace: &str,
     o: &Options,
     selection: &Selection,
-) -> Result<Found, Status> {
+) -> Result<ListResult, Status> {
     let storage = &row.storage();
     let scope = scope(namespace);
-    if !engine.hub.caches(storage) {
+    if !engine.caches.is_cached(storage) {
         return find_uncached(engine, storage, &scope, o, selection).await;
     }
     spans::listing(storage, pin!(find_cached(engine, row, &scope, o, selection))).await
@@ -177,41 +177,41 @@ async fn find_cached(
     scope: &str,
     o: &Options,
     selection: &Selection,
-) -> Result<Found, Status> {
+) -> Result<ListResult, Status> {
     let storage = &row.storage();
-    let cacher = engine.hub.cacher(storage);
-    if engine.policy.deletes_unread && (!cacher.is_ready() || engine.hub.has_unreadable(storage)) {
-        engine.refuse_unread(storage, scope).await?;
+    let cacher = engine.caches.cacher(storage);
+    if engine.policy.deletes_corrupt && (!cacher.is_ready() || engine.caches.has_unreadable(storage)) {
+        engine.reject_corrupt(storage, scope).await?;
     }
     get::ready(&cacher).await?;
     traces::step("Ready");
-    let progress = engine.hub.progress(storage);
+    let progress = engine.caches.progress(storage);
     let at_least = match o.moment {
-        Moment::Now => {
+        Freshness::Now => {
             let reached = get::catch_up(engine, &cacher, storage).await;
-            cacher.reads(storage).consistent(reached.is_ok());
+            cacher.reads(storage).observe_consistent_read(reached.is_ok());
             reached.map_err(|e| storage_status(&e))?
         }
-        Moment::Any => progress.processed(),
-        Moment::NotOlder(n) | Moment::Exact(n) => {
-            get::reach(engine, &cacher, storage, n).await?;
+        Freshness::Any => progress.processed(),
+        Freshness::NotOlder(n) | Freshness::Exact(n) => {
+            get::wait_for_revision(engine, &cacher, storage, n).await?;
             progress.processed()
         }
     };
     traces::step("watchCache fresh enough");
-    // What etcd has forgotten is not shown either, although the cache may still know it. It is asked only about what has
-    // changed since.
-    if let Moment::Exact(n) = o.moment {
-        let remembered = match progress.has_forgotten(n) {
+    // What etcd has forgotten is not shown either, although the cache may still know it. It is asked only about what
+    // has changed since.
+    if let Freshness::Exact(n) = o.moment {
+        let remembered = match progress.is_compacted(n) {
             true => Err(storage::Error::Compacted),
             false if cacher.unchanged_since(n) => Ok(()),
-            false => progress.remembers(n).await,
+            false => progress.check_not_compacted(n).await,
         };
         remembered.map_err(|e| expired(e, o, scope, &o.start))?;
     }
     match from_cache(&cacher, row, scope, o, selection, at_least) {
         Ok((found, fetched)) => {
-            cacher.reads(storage).listed(fetched, found.items.len());
+            cacher.reads(storage).observe_list(fetched, found.items.len());
             traces::step_of("Listed items from cache", "count", fetched);
             traces::step_of("Filtered items", "count", found.items.len());
             Ok(found)
@@ -220,7 +220,7 @@ async fn find_cached(
             let found = from_etcd(engine, storage, scope, o, selection, asked).await;
             found.map_err(|e| expired(e, o, scope, &o.start))
         }
-        Err(error) => Err(get::again(error)),
+        Err(error) => Err(get::restarting(error)),
     }
 }
 
@@ -231,24 +231,24 @@ async fn find_uncached(
     scope: &str,
     o: &Options,
     selection: &Selection,
-) -> Result<Found, Status> {
-    if engine.policy.deletes_unread {
-        engine.refuse_unread(storage, scope).await?;
+) -> Result<ListResult, Status> {
+    if engine.policy.deletes_corrupt {
+        engine.reject_corrupt(storage, scope).await?;
     }
-    let exact = if let Moment::Exact(n) = o.moment { n } else { 0 };
+    let exact = if let Freshness::Exact(n) = o.moment { n } else { 0 };
     // A list that can but have one object is never cut.
     let one = selection.name().filter(|_| !o.continued && (!storage.namespaced || !scope.is_empty()));
     let narrow = one.map(|name| (format!("{scope}{name}"), Options { limit: 0, start: String::new(), ..*o }));
     let (below, options) = narrow.as_ref().map_or((scope, o), |(key, options)| (key, options));
     let found = match from_etcd(engine, storage, below, options, selection, exact).await {
         Err(storage::Error::Future) => {
-            let now = engine.hub.revision(storage).await.unwrap_or(0);
-            return Err(get::not_yet(exact, now));
+            let now = engine.caches.revision(storage).await.unwrap_or(0);
+            return Err(get::future_revision(exact, now));
         }
         found => found.map_err(|e| expired(e, o, scope, &o.start))?,
     };
-    if let Moment::NotOlder(n) = o.moment {
-        get::not_older(found.revision, n)?;
+    if let Freshness::NotOlder(n) = o.moment {
+        get::check_not_older(found.revision, n)?;
     }
     Ok(found)
 }
@@ -260,7 +260,7 @@ async fn find_converted(
     namespace: &str,
     o: Options,
     selection: &Selection,
-) -> Result<Found, Status> {
+) -> Result<ListResult, Status> {
     if !selection.needs_version(row) {
         let mut found = find(engine, row, namespace, &o, selection).await?;
         found.items = engine.in_version(row, found.items).await?;
@@ -279,7 +279,12 @@ async fn find_converted(
 }
 
 /// The objects that a request for a collection is about, in the row's version.
-pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: &Selection) -> Result<Found, Status> {
+pub async fn requested(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &Row,
+    selection: &Selection,
+) -> Result<ListResult, Status> {
     let namespace = match namespace_of(&r.info, row) {
         // Who selects one namespace out of all asks for that one.
         "" if row.namespaced => selection.namespace().unwrap_or(""),
@@ -290,14 +295,19 @@ pub async fn requested(engine: &Arc<Engine>, r: &Request, row: &Row, selection: 
         engine,
         row,
         namespace,
-        options::read(&r.query, &scope, engine.hub.caches(&row.storage()))?,
+        options::read(&r.query, &scope, engine.caches.is_cached(&row.storage()))?,
         selection,
     )
     .await
 }
 
 /// All objects of a collection that match, as they are now, in the row's version.
-pub async fn collect(engine: &Arc<Engine>, row: &Row, namespace: &str, selection: &Selection) -> Result<Found, Status> {
-    let now = Options { moment: Moment::Now, limit: 0, start: String::new(), continued: false };
+pub async fn collect(
+    engine: &Arc<Engine>,
+    row: &Row,
+    namespace: &str,
+    selection: &Selection,
+) -> Result<ListResult, Status> {
+    let now = Options { moment: Freshness::Now, limit: 0, start: String::new(), continued: false };
     find_converted(engine, row, namespace, now, selection).await
 }

@@ -19,7 +19,10 @@ static READ: LazyLock<Read> = LazyLock::new(|| {
     let counter = |name: &str, help: &str| metrics::counter(name, help, &LABELS);
     Read {
         lists: counter("apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage."),
-        fetched: counter("apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage for LIST requests."),
+        fetched: counter(
+            "apiserver_storage_list_fetched_objects_total",
+            "[ALPHA] Number of objects read from storage for LIST requests.",
+        ),
         evaluated: counter(
             "apiserver_storage_list_evaluated_objects_total",
             "[ALPHA] Number of objects evaluated against selectors for LIST requests from storage.",

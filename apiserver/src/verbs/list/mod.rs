@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub use body::{CHUNK, COMPRESS_FROM};
 pub(super) use encode::put;
 pub use encode::reply;
-pub use found::{Found, collect, requested, scope};
-pub use options::{Asked, begins_with_state, selection};
+pub use found::{ListResult, collect, requested, scope};
+pub use options::{ListVerb, begins_with_state, selection};
 use proto::resources::Row;
 use shared::status::Status;
 
@@ -28,10 +28,10 @@ use crate::negotiate::Shape;
 pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let include = Include::read(&r.query);
-    let selection = selection(&r.query, row, Asked::List)?;
+    let selection = selection(&r.query, row, ListVerb::List)?;
     if !row.is_stored() {
         options::read(&r.query, "", true)?;
-        let empty = Found { items: Vec::new(), revision: engine.hub.progress(row).processed(), rest: None };
+        let empty = ListResult { items: Vec::new(), revision: engine.caches.progress(row).processed(), rest: None };
         return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }
     let found = requested(engine, r, row, &selection).await?;

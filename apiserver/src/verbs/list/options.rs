@@ -11,7 +11,7 @@ use crate::verbs::select::Selection;
 
 /// Freshness that a list asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum Freshness {
     /// Now, agreed with etcd.
     Now,
     /// Any revision that is known.
@@ -25,7 +25,7 @@ pub(super) enum Moment {
 /// Options of a list, checked.
 #[derive(Debug)]
 pub(super) struct Options {
-    pub(super) moment: Moment,
+    pub(super) moment: Freshness,
     pub(super) limit: usize,
     /// Key below the resource's prefix to start at.
     pub(super) start: String,
@@ -46,7 +46,7 @@ pub fn begins_with_state(query: &Query) -> bool {
 
 /// Request whose options are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ListVerb {
     /// Of a LIST.
     List,
     /// Of a WATCH, and whether it may begin with the state when it says so: `WatchList`.
@@ -54,12 +54,12 @@ pub enum Asked {
 }
 
 /// Checks the options both LIST and WATCH have.
-pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
+pub fn check(query: &Query, asked: ListVerb) -> Result<(), Status> {
     let text = |k: &str| query.get(k).unwrap_or("");
     let (rv, matching, cont) = (text("resourceVersion"), text("resourceVersionMatch"), text("continue"));
     let mut errors = Vec::new();
     let send = query.maybe_flag("sendInitialEvents");
-    if let Asked::Watch(lists) = asked {
+    if let ListVerb::Watch(lists) = asked {
         let begins = lists && begins_with_state(query);
         let (sends, matching) = (send.is_some() || begins, if begins { "NotOlderThan" } else { matching });
         if sends && matching != "NotOlderThan" {
@@ -110,7 +110,7 @@ pub fn check(query: &Query, asked: Asked) -> Result<(), Status> {
 
 /// Reads the selection of a LIST or a WATCH once its options are checked, in upstream's order: numbers, selectors,
 /// combinations of options, selected fields.
-pub fn selection(query: &Query, row: &Resource, asked: Asked) -> Result<Selection, Status> {
+pub fn selection(query: &Query, row: &Resource, asked: ListVerb) -> Result<Selection, Status> {
     query.int("timeoutSeconds")?;
     query.int("limit")?;
     Selection::read_checking(query, row, || check(query, asked))
@@ -118,7 +118,7 @@ pub fn selection(query: &Query, row: &Resource, asked: Asked) -> Result<Selectio
 
 /// Reads what a list asks for; `scope` is what its keys begin with, `cached` whether there is a cache to answer it.
 pub(super) fn read(query: &Query, scope: &str, cached: bool) -> Result<Options, Status> {
-    check(query, Asked::List)?;
+    check(query, ListVerb::List)?;
     let limit = usize::try_from(query.int("limit")?.unwrap_or(0)).unwrap_or(0);
     query.int("timeoutSeconds")?;
     let text = |k: &str| query.get(k).unwrap_or("");
@@ -127,20 +127,22 @@ pub(super) fn read(query: &Query, scope: &str, cached: bool) -> Result<Options, 
         if !matches!(text("resourceVersion"), "" | "0") {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
-        let moment = if revision > 0 { Moment::Exact(revision) } else { Moment::Now };
+        let moment = if revision > 0 { Freshness::Exact(revision) } else { Freshness::Now };
         return Ok(Options { moment, limit, start, continued: true });
     }
     let rv = get::revision(text("resourceVersion"))
         .map_err(|e| Status::bad_request(&format!("invalid resource version: {e}")))?;
     let moment = match (rv, text("resourceVersionMatch")) {
-        (None, _) => Moment::Now,
+        (None, _) => Freshness::Now,
         // etcd cuts every list.
-        (Some(0), _) if !cached => Moment::Now,
+        (Some(0), _) if !cached => Freshness::Now,
         // Whoever takes what is known takes all of it.
-        (Some(0), _) => return Ok(Options { moment: Moment::Any, limit: 0, start: String::new(), continued: false }),
-        (Some(n), "Exact") => Moment::Exact(n),
-        (Some(n), "") if limit > 0 => Moment::Exact(n),
-        (Some(n), _) => Moment::NotOlder(n),
+        (Some(0), _) => {
+            return Ok(Options { moment: Freshness::Any, limit: 0, start: String::new(), continued: false });
+        }
+        (Some(n), "Exact") => Freshness::Exact(n),
+        (Some(n), "") if limit > 0 => Freshness::Exact(n),
+        (Some(n), _) => Freshness::NotOlder(n),
     };
     Ok(Options { moment, limit, start: String::new(), continued: false })
 }
@@ -170,28 +172,28 @@ mod tests {
             ("sendInitialEvents=true&resourceVersionMatch=Exact", 2),
             ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=5", 0),
         ] {
-            let found = check(&Query::parse(query), Asked::Watch(true))
+            let found = check(&Query::parse(query), ListVerb::Watch(true))
                 .err()
                 .and_then(|s| s.details)
                 .map_or(0, |d| d.causes.len());
             assert_eq!(found, causes, "{query}");
         }
         for (query, want) in [
-            ("resourceVersion=7&limit=5", (Moment::Exact(7), 5)),
-            ("resourceVersion=7&limit=5&resourceVersionMatch=NotOlderThan", (Moment::NotOlder(7), 5)),
-            ("resourceVersion=0&limit=5", (Moment::Any, 0)),
-            ("limit=5", (Moment::Now, 5)),
+            ("resourceVersion=7&limit=5", (Freshness::Exact(7), 5)),
+            ("resourceVersion=7&limit=5&resourceVersionMatch=NotOlderThan", (Freshness::NotOlder(7), 5)),
+            ("resourceVersion=0&limit=5", (Freshness::Any, 0)),
+            ("limit=5", (Freshness::Now, 5)),
         ] {
             assert_eq!(read(&Query::parse(query), "", true).map(|o| (o.moment, o.limit)).ok(), Some(want), "{query}");
         }
-        let refused = |query| check(&Query::parse(query), Asked::Watch(false)).err().map(|status| status.message);
+        let refused = |query| check(&Query::parse(query), ListVerb::Watch(false)).err().map(|status| status.message);
         assert_eq!(refused(""), None);
         let why = r#"ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"#;
         let asks = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
         assert_eq!(refused(asks).as_deref(), Some(why));
         assert_eq!(
             read(&Query::parse("resourceVersion=7&limit=5"), "", true).map(|o| o.moment).ok(),
-            Some(Moment::Exact(7))
+            Some(Freshness::Exact(7))
         );
     }
 }

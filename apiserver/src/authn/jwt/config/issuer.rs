@@ -6,11 +6,11 @@ use serde_json::Value;
 use shared::status::field::{Error, Path};
 use shared::url::Url;
 
-use super::Terms;
+use super::ConfigConditions;
 use crate::access::tree;
-use crate::egress::To;
+use crate::egress::NetworkContext;
 
-pub(super) fn check_issuer(entry: &Value, terms: Terms<'_>, path: &Path, errors: &mut Vec<Error>) {
+pub(super) fn check_issuer(entry: &Value, terms: ConfigConditions<'_>, path: &Path, errors: &mut Vec<Error>) {
     let text = |field: &str| tree::text(entry, &format!("/issuer/{field}"));
     let (url, discovery) = (text("url"), text("discoveryURL"));
     check_url(url, terms.own, &path.child("url"), errors);
@@ -39,10 +39,10 @@ pub(super) fn check_issuer(entry: &Value, terms: Terms<'_>, path: &Path, errors:
 }
 
 /// The network an issuer is reached through, where it is named.
-pub(super) fn egress(entry: &Value) -> Option<To> {
+pub(super) fn egress(entry: &Value) -> Option<NetworkContext> {
     match tree::text(entry, "/issuer/egressSelectorType") {
-        "controlplane" => Some(To::ControlPlane),
-        "cluster" => Some(To::Cluster),
+        "controlplane" => Some(NetworkContext::ControlPlane),
+        "cluster" => Some(NetworkContext::Cluster),
         _ => None,
     }
 }

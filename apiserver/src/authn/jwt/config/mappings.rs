@@ -8,10 +8,10 @@ use shared::status::field::{Error, Path};
 
 use super::{Mapping, Rule};
 use crate::access::tree;
-use crate::expressions::{self, Dialect, Wanted};
+use crate::expressions::{self, Dialect, ResultType};
 
 /// Compiles an expression; reports whether it can be, and an error when not.
-fn compiles(dialect: Dialect, expression: &str, wanted: Wanted, path: Path, errors: &mut Vec<Error>) -> bool {
+fn compiles(dialect: Dialect, expression: &str, wanted: ResultType, path: Path, errors: &mut Vec<Error>) -> bool {
     match expressions::problem(dialect, expression, wanted) {
         None => true,
         Some(why) => {
@@ -50,7 +50,7 @@ pub(super) fn read_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) ->
                 }
                 if !expressions.insert(expression) {
                     errors.push(Error::duplicate(at.child("expression"), expression));
-                } else if compiles(Dialect::Claims, expression, Wanted::Bool, at.child("expression"), errors) {
+                } else if compiles(Dialect::Claims, expression, ResultType::Bool, at.child("expression"), errors) {
                     let (expression, message) = (expression.to_owned(), text("/message").to_owned());
                     rules.push(Rule::Expression { expression, message });
                 }
@@ -74,7 +74,7 @@ pub(super) fn read_mapping(entry: &Value, name: &str, needed: bool, path: &Path,
                 let why = "may not be specified when expression is set";
                 errors.push(Error::invalid(at.child("prefix"), prefix, why));
             }
-            compiles(Dialect::Claims, expression, Wanted::Any, at.child("expression"), errors);
+            compiles(Dialect::Claims, expression, ResultType::Any, at.child("expression"), errors);
             return Mapping::Expression(expression.to_owned());
         }
         (false, true) => {
@@ -99,7 +99,7 @@ pub(super) fn read_uid(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> M
         (true, true) => Mapping::None,
         (false, true) => Mapping::Claim { claim, prefix: String::new() },
         (true, false) => {
-            compiles(Dialect::Claims, &expression, Wanted::Any, path.child("expression"), errors);
+            compiles(Dialect::Claims, &expression, ResultType::Any, path.child("expression"), errors);
             Mapping::Expression(expression)
         }
     }
@@ -149,7 +149,7 @@ pub(super) fn read_extra(entry: &Value, path: &Path, errors: &mut Vec<Error>) ->
             errors.push(Error::duplicate(at.child("key"), key));
         } else if expression.is_empty() {
             errors.push(Error::required(at.child("valueExpression"), ""));
-        } else if compiles(Dialect::Claims, expression, Wanted::Any, at.child("valueExpression"), errors) {
+        } else if compiles(Dialect::Claims, expression, ResultType::Any, at.child("valueExpression"), errors) {
             extra.push((key.to_owned(), expression.to_owned()));
         }
     }
@@ -165,7 +165,7 @@ pub(super) fn read_user_rules(entry: &Value, path: &Path, errors: &mut Vec<Error
             errors.push(Error::required(at, ""));
         } else if rules.iter().any(|(e, _)| e == expression) {
             errors.push(Error::duplicate(at, expression));
-        } else if compiles(Dialect::User, expression, Wanted::Bool, at, errors) {
+        } else if compiles(Dialect::User, expression, ResultType::Bool, at, errors) {
             rules.push((expression.to_owned(), tree::text(rule, "/message").to_owned()));
         }
     }

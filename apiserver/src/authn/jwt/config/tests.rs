@@ -4,7 +4,7 @@ use super::*;
 
 fn file(jwt: &str) -> Result<Configured, String> {
     let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{jwt}");
-    load(text.as_bytes(), Terms { own: &["https://own".to_owned()], egress: true })
+    load(text.as_bytes(), ConfigConditions { own: &["https://own".to_owned()], egress: true })
 }
 
 fn issuer(issuer: &str, rest: &str) -> String {
@@ -98,7 +98,7 @@ fn ways_to_issuers_are_named_where_the_gate_is_on() {
     let text = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
     let said = |way: &str, egress| {
         let jwt = issuer(&format!("{GOOD}, egressSelectorType: {way}"), SUB);
-        load(format!("{text}{jwt}").as_bytes(), Terms { own: &[], egress }).err()
+        load(format!("{text}{jwt}").as_bytes(), ConfigConditions { own: &[], egress }).err()
     };
     let wrong = |way: &str, why: &str| format!("jwt[0].issuer.egressSelectorType: Invalid value: \"{way}\": {why}");
     let off = "egress selector is not supported when StructuredAuthenticationConfigurationEgressSelector feature gate is disabled";
@@ -109,8 +109,8 @@ fn ways_to_issuers_are_named_where_the_gate_is_on() {
     assert_eq!(said("etcd", false), Some(format!("[{}, {}]", wrong("etcd", off), wrong("etcd", unknown))));
     let gates = |text: &str| FlagSet::of("kube-apiserver", &[text]).expect("flags");
     let gate = "--feature-gates=StructuredAuthenticationConfigurationEgressSelector";
-    assert!(!Terms::from_flags(&gates(&format!("{gate}=false")), &[]).egress);
-    assert!(Terms::from_flags(&gates("--profiling"), &[]).egress);
+    assert!(!ConfigConditions::from_flags(&gates(&format!("{gate}=false")), &[]).egress);
+    assert!(ConfigConditions::from_flags(&gates("--profiling"), &[]).egress);
 }
 
 fn flags(args: &[&str]) -> Result<Configured, String> {

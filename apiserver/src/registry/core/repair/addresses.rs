@@ -1,5 +1,5 @@
-//! Each cluster address of a service has an IPAddress object that names the service, and each such object a service that
-//! has the address.
+//! Each cluster address of a service has an IPAddress object that names the service, and each such object a service
+//! that has the address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use shared::address::may_be_given;
 use shared::status::Status;
 use tokio::time::Instant;
 
-use super::{Complaint, EVERY, Teller, all_readable, backoff};
+use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::access::tree;
 use crate::api::{Api, DeleteArgs, Reader};
 use crate::bootstrap::server_user;
@@ -46,7 +46,7 @@ impl View<'_> {
 
 /// Repair action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mend {
+enum RepairAction {
     Nothing,
     /// The service is given the object of its address.
     Make,
@@ -68,35 +68,36 @@ fn is_ours(address: &Value) -> bool {
 }
 
 /// Checks an address of a service; returns the finding and its repair.
-fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(Complaint, Mend)> {
+fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(RepairEvent, RepairAction)> {
     let (namespace, name) = (meta::text(service, "namespace"), meta::text(service, "name"));
-    let complaint = |reason: &'static str, message| Complaint { reason: reason.into(), action: ALLOCATION, message };
+    let complaint = |reason: &'static str, message| RepairEvent { reason: reason.into(), action: ALLOCATION, message };
     let Some(parsed) = address::ip(ip) else {
         let message = format!("Cluster IP {ip} is not a valid IP; please recreate Service");
-        let complaint = Complaint { reason: "ClusterIPNotValid".into(), action: Some("ClusterIPValidation"), message };
-        return Some((complaint, Mend::Nothing));
+        let complaint =
+            RepairEvent { reason: "ClusterIPNotValid".into(), action: Some("ClusterIPValidation"), message };
+        return Some((complaint, RepairAction::Nothing));
     };
     let of = family(parsed);
     if !view.ranges.iter().any(|range| may_be_given(&range.net, parsed)) {
         let message =
             format!("Cluster IP [{of}]: {parsed} is not within any configured Service CIDR; please recreate service");
-        return Some((complaint("ClusterIPOutOfRange", message), Mend::Nothing));
+        return Some((complaint("ClusterIPOutOfRange", message), RepairAction::Nothing));
     }
     let Some(there) = view.reader.get(GROUP, PLURAL, "", &parsed.to_string()) else {
         let message = format!("Cluster IP [{of}]: {parsed} is not allocated; repairing");
-        return Some((complaint("ClusterIPNotAllocated", message), Mend::Make));
+        return Some((complaint("ClusterIPNotAllocated", message), RepairAction::Make));
     };
     let wrong = || {
         let message =
             format!("the ClusterIP [{of}]: {parsed} for Service {namespace}/{name} has a wrong reference; repairing");
-        Some((complaint("ClusterIPNotAllocated", message), Mend::Replace))
+        Some((complaint("ClusterIPNotAllocated", message), RepairAction::Replace))
     };
     if !names_service(&there) {
         return wrong();
     }
     let parent = |field: &str| tree::text(&there, &format!("/spec/parentRef/{field}")).to_owned();
     let unlabelled = !is_ours(&there) || tree::label(&there, FAMILY) != Some(of);
-    let mend = if unlabelled { Mend::Replace } else { Mend::Nothing };
+    let mend = if unlabelled { RepairAction::Replace } else { RepairAction::Nothing };
     if (parent("namespace").as_str(), parent("name").as_str()) != (namespace, name) {
         let Some(other) = view.service(&parent("namespace"), &parent("name")) else { return wrong() };
         if cluster_addresses(&other).iter().any(|theirs| theirs == meta::text(&there, "name")) {
@@ -111,21 +112,21 @@ fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(Complain
 
 /// Result of checking an IPAddress.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum AddressCheck {
     Fine,
     /// Check again after this many seconds.
     Later(i64),
     /// Delete the IPAddress.
-    Wrong(Complaint),
+    Wrong(RepairEvent),
 }
 
-fn judge_address(address: &Value, view: &View<'_>, now: jiff::Timestamp) -> Verdict {
+fn judge_address(address: &Value, view: &View<'_>, now: jiff::Timestamp) -> AddressCheck {
     let name = meta::text(address, "name");
     let wrong = |reason: &'static str, message| {
-        Verdict::Wrong(Complaint { reason: reason.into(), action: Some("IPAddressAllocation"), message })
+        AddressCheck::Wrong(RepairEvent { reason: reason.into(), action: Some("IPAddressAllocation"), message })
     };
     if !is_ours(address) {
-        return Verdict::Fine;
+        return AddressCheck::Fine;
     }
     let parent = |field: &str| tree::text(address, &format!("/spec/parentRef/{field}"));
     if !names_service(address) {
@@ -147,29 +148,29 @@ fn judge_address(address: &Value, view: &View<'_>, now: jiff::Timestamp) -> Verd
     let age = now.as_second() - time(address);
     let Some(service) = view.service(parent("namespace"), parent("name")) else {
         if age <= SERVICE_COMES {
-            return Verdict::Later(SERVICE_COMES + 1 - age);
+            return AddressCheck::Later(SERVICE_COMES + 1 - age);
         }
         let message = format!("IPAddress: {name} for Service {of} appears to have leaked: cleaning up");
         return wrong("IPAddressNotAllocated", message);
     };
     if cluster_addresses(&service).iter().any(|ip| ip == name) {
-        return Verdict::Fine;
+        return AddressCheck::Fine;
     }
     if time(address) > time(&service) && age < ADDRESS_GOES {
-        return Verdict::Later(ADDRESS_GOES - age);
+        return AddressCheck::Later(ADDRESS_GOES - age);
     }
     wrong("IPAddressWrongReference", format!("IPAddress: {name} for Service {of} has a wrong reference; cleaning up"))
 }
 
 /// Mends what is wrong, and tells of it.
-struct Mender {
+struct Repairer {
     api: Api,
-    teller: Teller,
+    teller: EventWriter,
 }
 
-impl Mender {
+impl Repairer {
     fn new(api: Api) -> Self {
-        Self { teller: Teller::new(api.clone(), "ipallocator-repair-controller"), api }
+        Self { teller: EventWriter::new(api.clone(), "ipallocator-repair-controller"), api }
     }
 
     async fn delete(&self, name: &str) -> Result<(), Status> {
@@ -183,8 +184,8 @@ impl Mender {
     async fn service(&mut self, service: &Value, view: &View<'_>) -> Result<(), Status> {
         for ip in cluster_addresses(service) {
             let Some((complaint, mend)) = judge_service(service, &ip, view) else { continue };
-            // News may be old by now. A service gives its address up before that is let go, so who still has it now had it
-            // when it was looked for; what has changed since is looked at in its turn.
+            // News may be old by now. A service gives its address up before that is let go, so who still has it now had
+            // it when it was looked for; what has changed since is looked at in its turn.
             let now = view.service(meta::text(service, "namespace"), meta::text(service, "name"));
             if !now.is_some_and(|now| cluster_addresses(&now).contains(&ip)) {
                 continue;
@@ -192,8 +193,8 @@ impl Mender {
             if !complaint.reason.is_empty() {
                 self.teller.tell(("v1", "Service"), service, &complaint).await;
             }
-            let Some(ip) = address::ip(&ip).filter(|_| mend != Mend::Nothing) else { continue };
-            if mend == Mend::Replace {
+            let Some(ip) = address::ip(&ip).filter(|_| mend != RepairAction::Nothing) else { continue };
+            if mend == RepairAction::Replace {
                 self.delete(&ip.to_string()).await?;
             }
             let made = ip_allocator::object(ip, meta::text(service, "namespace"), meta::text(service, "name"));
@@ -205,9 +206,9 @@ impl Mender {
     /// Looks at an address; the seconds after which to look again.
     async fn address(&mut self, address: &Value, view: &View<'_>) -> Result<Option<i64>, Status> {
         match judge_address(address, view, jiff::Timestamp::now()) {
-            Verdict::Fine => Ok(None),
-            Verdict::Later(seconds) => Ok(Some(seconds)),
-            Verdict::Wrong(complaint) => {
+            AddressCheck::Fine => Ok(None),
+            AddressCheck::Later(seconds) => Ok(Some(seconds)),
+            AddressCheck::Wrong(complaint) => {
                 self.teller.tell(("networking.k8s.io/v1", "IPAddress"), address, &complaint).await;
                 self.delete(meta::text(address, "name")).await?;
                 Ok(None)
@@ -217,21 +218,21 @@ impl Mender {
 }
 
 /// A resource whose changes are looked at.
-struct Followed {
+struct FollowedResource {
     row: Row,
     cacher: Arc<Cacher>,
     seen: u64,
     version: u64,
 }
 
-impl Followed {
+impl FollowedResource {
     fn new(engine: &Engine, group: &str, plural: &str) -> Option<Self> {
         let row = engine.rows.storage(group, plural)?;
-        Some(Self { cacher: engine.hub.cacher(&row), row, seen: 0, version: 0 })
+        Some(Self { cacher: engine.caches.cacher(&row), row, seen: 0, version: 0 })
     }
 
     /// Yields the objects that changed since the last call.
-    fn news(&mut self, reader: &dyn Reader) -> impl Iterator<Item = Value> {
+    fn changes(&mut self, reader: &dyn Reader) -> impl Iterator<Item = Value> {
         self.version = reader.version(&self.row.group, &self.row.plural);
         let news = self.cacher.since(self.seen);
         self.seen = news.sequence;
@@ -260,14 +261,14 @@ async fn known(reader: &dyn Reader) {
 }
 
 /// Keeps both in line until dropped; `done` is called once they have been.
-pub async fn keep(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: impl FnOnce() + Send) {
+pub async fn run(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: impl FnOnce() + Send) {
     known(&*reader).await;
     let (Some(mut services), Some(mut addresses)) =
-        (Followed::new(&engine, "", "services"), Followed::new(&engine, GROUP, PLURAL))
+        (FollowedResource::new(&engine, "", "services"), FollowedResource::new(&engine, GROUP, PLURAL))
     else {
         return;
     };
-    let (mut mender, mut done, mut backoff) = (Mender::new(api), Some(done), backoff());
+    let (mut mender, mut done, mut backoff) = (Repairer::new(api), Some(done), backoff());
     let mut everything = Instant::now() + EVERY;
     // When to look at which address again.
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
@@ -278,11 +279,11 @@ pub async fn keep(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: 
         let due: Vec<String> = later.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
         let look = async {
             all_readable(&engine, "", "services")?;
-            for service in services.news(&*reader) {
+            for service in services.changes(&*reader) {
                 mender.service(&service, &view).await?;
             }
             let again = due.iter().filter_map(|name| Some(reader.get(GROUP, PLURAL, "", name)?.as_ref().clone()));
-            for address in again.chain(addresses.news(&*reader)) {
+            for address in again.chain(addresses.changes(&*reader)) {
                 let name = meta::text(&address, "name").to_owned();
                 match mender.address(&address, &view).await? {
                     Some(seconds) => {
@@ -351,7 +352,7 @@ mod tests {
         let now = at.parse().expect("a time");
         let net = |text: &str| Range { net: text.parse().expect("a range"), ready: true };
         let view = View { reader: &*cluster, ranges: vec![net("10.0.0.0/16"), net("fd00::/64")] };
-        let mut mender = Mender::new(cluster.api());
+        let mut mender = Repairer::new(cluster.api());
         for service in &services {
             mender.service(service, &view).await.expect("done");
         }
@@ -359,12 +360,12 @@ mod tests {
             cluster.list("", "events", None).iter().map(|e| tree::text(e, "/message").to_owned()).collect();
         for there in cluster.list(GROUP, PLURAL, None) {
             match judge_address(&there, &view, now) {
-                Verdict::Wrong(complaint) => {
+                AddressCheck::Wrong(complaint) => {
                     told.push(complaint.message);
                     mender.delete(meta::text(&there, "name")).await.expect("gone");
                 }
-                Verdict::Later(seconds) => told.push(format!("later {seconds}")),
-                Verdict::Fine => {}
+                AddressCheck::Later(seconds) => told.push(format!("later {seconds}")),
+                AddressCheck::Fine => {}
             }
         }
         let left = |o: &Arc<Value>| format!("{} {}", meta::text(o, "name"), tree::text(o, "/spec/parentRef/name"));
@@ -379,7 +380,7 @@ mod tests {
         cluster.put(GROUP, PLURAL, address("10.0.1.1", "a", "2020-01-01T00:00:00Z"));
         let net = Range { net: "10.0.0.0/16".parse().expect("a range"), ready: true };
         let view = View { reader: &*cluster, ranges: vec![net] };
-        let mut mender = Mender::new(cluster.api());
+        let mut mender = Repairer::new(cluster.api());
         for old in [service("a", &["10.0.1.1", "10.0.1.2"]), service("gone", &["10.0.1.3"])] {
             mender.service(&old, &view).await.expect("done");
         }

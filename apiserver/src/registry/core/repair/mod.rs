@@ -37,7 +37,7 @@ fn backoff() -> Backoff {
 /// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
 /// nobody's.
 fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status> {
-    match engine.rows.storage(group, plural).is_some_and(|row| engine.hub.has_unreadable(&row)) {
+    match engine.rows.storage(group, plural).is_some_and(|row| engine.caches.has_unreadable(&row)) {
         true => Err(Status::internal(&format!("some {plural} in etcd cannot be read"))),
         false => Ok(()),
     }
@@ -45,7 +45,7 @@ fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status
 
 /// Something that is wrong with an object, as its event says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::registry::core) struct Complaint {
+pub(in crate::registry::core) struct RepairEvent {
     /// Reason of the event, in upstream's words.
     pub(in crate::registry::core) reason: Cow<'static, str>,
     /// Action of the event; none for an event of the core group.
@@ -55,19 +55,19 @@ pub(in crate::registry::core) struct Complaint {
 }
 
 /// Tells of complaints as events of one component.
-pub(in crate::registry::core) struct Teller {
+pub(in crate::registry::core) struct EventWriter {
     api: Api,
     component: &'static str,
     told: HashSet<(String, String)>,
 }
 
-impl Teller {
+impl EventWriter {
     pub(in crate::registry::core) fn new(api: Api, component: &'static str) -> Self {
         Self { api, component, told: HashSet::new() }
     }
 
     /// Tells of a complaint about an object, unless it has.
-    pub(in crate::registry::core) async fn tell(&mut self, kind: (&str, &str), about: &Value, complaint: &Complaint) {
+    pub(in crate::registry::core) async fn tell(&mut self, kind: (&str, &str), about: &Value, complaint: &RepairEvent) {
         tracing::warn!(
             object = meta::text(about, "name"),
             namespace = meta::text(about, "namespace"),
@@ -89,7 +89,7 @@ impl Teller {
 }
 
 /// The event of a complaint about an object of a kind (`apiVersion`, `kind`).
-fn event(component: &str, (api_version, kind): (&str, &str), about: &Value, complaint: &Complaint) -> Value {
+fn event(component: &str, (api_version, kind): (&str, &str), about: &Value, complaint: &RepairEvent) -> Value {
     let (name, namespace) = (meta::text(about, "name"), meta::text(about, "namespace"));
     let nanoseconds = jiff::Timestamp::now().as_nanosecond();
     // What is no name of an event gives it none.

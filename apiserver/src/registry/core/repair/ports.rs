@@ -1,5 +1,5 @@
-//! The node ports that are noted as taken are those that services have. What nobody has is given back after a few looks:
-//! somebody may just be about to use it.
+//! The node ports that are noted as taken are those that services have. What nobody has is given back after a few
+//! looks: somebody may just be about to use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use proto::Value;
 use serde_json::json;
 use shared::status::Status;
 
-use super::{Complaint, EVERY, Teller, all_readable, backoff};
+use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::access::tree;
 use crate::api::Api;
 use crate::registry::core::allocator_meters;
@@ -41,19 +41,19 @@ fn ports_of(service: &Value) -> Vec<u16> {
 
 /// A look's outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Look {
+struct RepairRound {
     /// Allocated ports.
     taken: BTreeSet<u16>,
     /// Ports that no service uses, with the number of rounds until they are released.
     leaks: BTreeMap<u16, u8>,
     /// Findings: index of the service, upstream's label for the metric, complaint.
-    wrong: Vec<(usize, &'static str, Complaint)>,
+    wrong: Vec<(usize, &'static str, RepairEvent)>,
     /// Ports that are given back, or are about to be.
     leaked: usize,
 }
 
-fn look(range: PortRange, mut stored: BTreeSet<u16>, services: &[Value], leaks: &BTreeMap<u16, u8>) -> Look {
-    let mut seen = Look { leaks: leaks.clone(), ..Look::default() };
+fn look(range: PortRange, mut stored: BTreeSet<u16>, services: &[Value], leaks: &BTreeMap<u16, u8>) -> RepairRound {
+    let mut seen = RepairRound { leaks: leaks.clone(), ..RepairRound::default() };
     for (i, service) in services.iter().enumerate() {
         for port in ports_of(service) {
             let wrong = if !range.contains(port) {
@@ -71,7 +71,7 @@ fn look(range: PortRange, mut stored: BTreeSet<u16>, services: &[Value], leaks: 
                 seen.wrong.push((
                     i,
                     counted,
-                    Complaint { reason: reason.into(), action: Some("PortAllocation"), message },
+                    RepairEvent { reason: reason.into(), action: Some("PortAllocation"), message },
                 ));
             }
         }
@@ -93,7 +93,12 @@ fn look(range: PortRange, mut stored: BTreeSet<u16>, services: &[Value], leaks: 
 }
 
 /// Looks at everything; what else there is after it.
-async fn once(engine: &Engine, api: &Api, teller: &mut Teller, leaks: &mut BTreeMap<u16, u8>) -> Result<(), Status> {
+async fn repair_once(
+    engine: &Engine,
+    api: &Api,
+    teller: &mut EventWriter,
+    leaks: &mut BTreeMap<u16, u8>,
+) -> Result<(), Status> {
     let range = engine.services.ports;
     let failed = |e: PortError| Status::internal(&e.to_string());
     for _ in 0..ROUNDS {
@@ -117,12 +122,12 @@ async fn once(engine: &Engine, api: &Api, teller: &mut Teller, leaks: &mut BTree
 }
 
 /// Keeps both in line until dropped; `done` is called once they have been.
-pub async fn keep(engine: Arc<Engine>, api: Api, done: impl FnOnce() + Send) {
+pub async fn run(engine: Arc<Engine>, api: Api, done: impl FnOnce() + Send) {
     let (mut leaks, mut done, mut backoff) = (BTreeMap::new(), Some(done), backoff());
-    let mut teller = Teller::new(api.clone(), "portallocator-repair-controller");
+    let mut teller = EventWriter::new(api.clone(), "portallocator-repair-controller");
     allocator_meters::begin_repairs();
     loop {
-        match once(&engine, &api, &mut teller, &mut leaks).await {
+        match repair_once(&engine, &api, &mut teller, &mut leaks).await {
             Ok(()) => {
                 if let Some(done) = done.take() {
                     done();
@@ -172,7 +177,7 @@ mod tests {
         assert_eq!(said, [(0, "outOfRange"), (1, "duplicate"), (1, "repair"), (1, "repair")]);
         assert_eq!(first.wrong[0].2.message, "Port 5 is not within the port range 100-200; please recreate service");
         // The port that nobody has is given back at the third look that finds it so.
-        let mut seen = Look { leaks: [].into(), taken: [120].into(), ..Look::default() };
+        let mut seen = RepairRound { leaks: [].into(), taken: [120].into(), ..RepairRound::default() };
         for there in [true, true, false] {
             seen = look(range, seen.taken, &[], &seen.leaks);
             assert_eq!((seen.taken.contains(&120), seen.leaked), (there, 1));

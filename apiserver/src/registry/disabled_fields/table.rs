@@ -2,8 +2,8 @@
 
 use crate::validation::PODS;
 
-/// The fields of a gate in some resources, which stay together where one of them is in use. In a path `*` stands for all
-/// elements of a list or map; a part with `?` at its end goes with its last field, one with `!` with the field that
+/// The fields of a gate in some resources, which stay together where one of them is in use. In a path `*` stands for
+/// all elements of a list or map; a part with `?` at its end goes with its last field, one with `!` with the field that
 /// follows.
 pub(super) struct Gate {
     pub(super) name: &'static str,

@@ -7,7 +7,7 @@ use shared::flags::FlagSet;
 
 /// Invalid flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ChoiceError {
+pub enum SettingsError {
     /// `--storage-backend`
     #[error("--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'")]
     Backend,
@@ -31,10 +31,10 @@ pub enum ChoiceError {
 ///
 /// # Errors
 /// A backend that there is not.
-pub fn check_backend(flags: &FlagSet) -> Result<(), ChoiceError> {
+pub fn check_backend(flags: &FlagSet) -> Result<(), SettingsError> {
     match flags.string("storage-backend").as_str() {
         "" | "etcd3" => Ok(()),
-        _ => Err(ChoiceError::Backend),
+        _ => Err(SettingsError::Backend),
     }
 }
 
@@ -59,14 +59,18 @@ impl Caching {
     ///
     /// # Errors
     /// What is no size.
-    pub fn from_flags(flags: &FlagSet) -> Result<Self, ChoiceError> {
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, SettingsError> {
         flags.integer("default-watch-cache-size");
         let mut caching = Self { on: flags.boolean("watch-cache"), ..Self::default() };
         // No size is looked at where there is no cache.
         for text in flags.list("watch-cache-sizes").iter().filter(|_| caching.on) {
             let (resource, size) = cache_size(text)?;
             if size > 0 {
-                tracing::warn!(resource = resource.0, group = resource.1, "Size of watch cache is dynamic, ignoring the configured size");
+                tracing::warn!(
+                    resource = resource.0,
+                    group = resource.1,
+                    "Size of watch cache is dynamic, ignoring the configured size"
+                );
             }
             caching.sizes.insert(resource, size);
         }
@@ -83,13 +87,13 @@ impl Caching {
 }
 
 /// `resource[.group]#size`
-fn cache_size(text: &str) -> Result<((String, String), u64), ChoiceError> {
-    let (resource, size) = text.split_once('#').ok_or_else(|| ChoiceError::CacheSize(text.to_owned()))?;
+fn cache_size(text: &str) -> Result<((String, String), u64), SettingsError> {
+    let (resource, size) = text.split_once('#').ok_or_else(|| SettingsError::CacheSize(text.to_owned()))?;
     if size.contains('#') {
-        return Err(ChoiceError::CacheSize(text.to_owned()));
+        return Err(SettingsError::CacheSize(text.to_owned()));
     }
-    let size: i64 = size.parse().map_err(|_| ChoiceError::CacheNumber(text.to_owned()))?;
-    let size = u64::try_from(size).map_err(|_| ChoiceError::CacheNegative(text.to_owned()))?;
+    let size: i64 = size.parse().map_err(|_| SettingsError::CacheNumber(text.to_owned()))?;
+    let size = u64::try_from(size).map_err(|_| SettingsError::CacheNegative(text.to_owned()))?;
     let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
     Ok(((plural.to_owned(), group.to_owned()), size))
 }
@@ -98,11 +102,11 @@ fn cache_size(text: &str) -> Result<((String, String), u64), ChoiceError> {
 ///
 /// # Errors
 /// A media type in which nothing is stored.
-pub fn stores_json(flags: &FlagSet) -> Result<bool, ChoiceError> {
+pub fn stores_json(flags: &FlagSet) -> Result<bool, SettingsError> {
     match flags.string("storage-media-type").as_str() {
         "" | "application/vnd.kubernetes.protobuf" => Ok(false),
         "application/json" | "application/yaml" => Ok(true),
-        other => Err(ChoiceError::Media(other.to_owned())),
+        other => Err(SettingsError::Media(other.to_owned())),
     }
 }
 
@@ -113,7 +117,8 @@ mod tests {
     #[test]
     fn flags_are_checked() {
         let flags = |args: &[&str]| FlagSet::of("kube-apiserver", args).expect("flags");
-        for (arg, want) in [("--storage-backend=etcd3", Ok(())), ("--storage-backend=etcd2", Err(ChoiceError::Backend))]
+        for (arg, want) in
+            [("--storage-backend=etcd3", Ok(())), ("--storage-backend=etcd2", Err(SettingsError::Backend))]
         {
             assert_eq!(check_backend(&flags(&[arg])), want, "{arg}");
         }

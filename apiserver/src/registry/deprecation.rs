@@ -4,27 +4,31 @@
 use proto::resources::{Resource, group_version};
 
 /// The end of a resource, or (plural `*`) of a version with all in it.
-struct Ending {
+struct ApiLifecycle {
     group: &'static str,
     version: &'static str,
     plural: &'static str,
     /// The minor release since which it should be left.
-    since: u32,
+    deprecated: u32,
     /// The one that does without it, where that is decided.
     until: Option<u32>,
     /// Replacement: group version and kind.
-    instead: Option<(&'static str, &'static str)>,
+    replacement: Option<(&'static str, &'static str)>,
 }
 
-const fn version(group: &'static str, version: &'static str, since: u32, until: u32) -> Ending {
-    Ending { group, version, plural: "*", since, until: Some(until), instead: None }
+const fn version(group: &'static str, version: &'static str, deprecated: u32, until: u32) -> ApiLifecycle {
+    ApiLifecycle { group, version, plural: "*", deprecated, until: Some(until), replacement: None }
 }
 
-const fn core(plural: &'static str, since: u32, instead: Option<(&'static str, &'static str)>) -> Ending {
-    Ending { group: "", version: "v1", plural, since, until: None, instead }
+const fn core(
+    plural: &'static str,
+    deprecated: u32,
+    replacement: Option<(&'static str, &'static str)>,
+) -> ApiLifecycle {
+    ApiLifecycle { group: "", version: "v1", plural, deprecated, until: None, replacement }
 }
 
-const ENDINGS: &[Ending] = &[
+const LIFECYCLES: &[ApiLifecycle] = &[
     core("componentstatuses", 19, None),
     core("endpoints", 33, Some(("discovery.k8s.io/v1", "EndpointSlice"))),
     version("admissionregistration.k8s.io", "v1alpha1", 35, 38),
@@ -32,25 +36,25 @@ const ENDINGS: &[Ending] = &[
     version("coordination.k8s.io", "v1alpha2", 35, 38),
     version("networking.k8s.io", "v1beta1", 34, 37),
     version("resource.k8s.io", "v1beta1", 35, 38),
-    Ending {
-        instead: Some(("storage.k8s.io/v1", "VolumeAttributesClass")),
+    ApiLifecycle {
+        replacement: Some(("storage.k8s.io/v1", "VolumeAttributesClass")),
         ..version("storage.k8s.io", "v1beta1", 34, 37)
     },
 ];
 
 /// Deprecation warning of a resource, with the release that removes it (or an empty text).
-pub fn ending(row: &Resource) -> Option<(String, String)> {
-    let of = |e: &&Ending| {
+pub fn deprecation_warning(row: &Resource) -> Option<(String, String)> {
+    let of = |e: &&ApiLifecycle| {
         (e.group, e.version) == (&*row.group, &*row.version) && (e.plural == "*" || e.plural == row.plural)
     };
-    let end = ENDINGS.iter().find(of).filter(|_| row.custom.is_none())?;
+    let end = LIFECYCLES.iter().find(of).filter(|_| row.custom.is_none())?;
     let until = end.until.map(|minor| format!("1.{minor}")).unwrap_or_default();
     let mut told =
-        format!("{} {} is deprecated in v1.{}+", group_version(&row.group, &row.version), row.kind, end.since);
+        format!("{} {} is deprecated in v1.{}+", group_version(&row.group, &row.version), row.kind, end.deprecated);
     if !until.is_empty() {
         told.push_str(&format!(", unavailable in v{until}+"));
     }
-    if let Some((version, kind)) = end.instead {
+    if let Some((version, kind)) = end.replacement {
         told.push_str(&format!("; use {version} {kind}"));
     }
     Some((told, until))
@@ -63,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_say_how_long_they_last() {
+    fn deprecated_versions_have_warnings() {
         let told = |version: &str, plural: &str| {
             let all = || resources::all().iter().chain(resources::optional());
             let row = all().find(|row| row.plural == plural && group_version(&row.group, &row.version) == version);
-            ending(row.expect("a row"))
+            deprecation_warning(row.expect("a row"))
         };
         let both = |text: &str, until: &str| Some((text.to_owned(), until.to_owned()));
         for (version, plural, want) in [

@@ -1,5 +1,5 @@
 //! Fields behind disabled feature gates: dropped from writes unless the stored object uses them already. Enabled gates
-//! may also add or relax validation (`validation/relaxed.rs`).
+//! may also add or relax validation (`validation/options.rs`).
 //!
 //! A table ([`table`]) and one walk; a gate of another field is one line. What is not a matter of fields alone is a
 //! function ([`pods`]).
@@ -12,7 +12,7 @@ use proto::resources::Resource;
 use shared::flags::FeatureGates;
 use shared::status::field::Error;
 
-use crate::validation::{self, PODS, Relaxed, strict_addresses};
+use crate::validation::{self, PODS, ValidationOptions, strict_addresses};
 use pods::{RULES, Rule};
 use table::{GATES, Gate};
 
@@ -35,7 +35,7 @@ impl Fields {
 
 /// The fields of the gates that are off.
 #[derive(Default)]
-pub struct Gated {
+pub struct FieldGates {
     off: Vec<Fields>,
     /// Further rules for pod specs.
     rules: Vec<Rule>,
@@ -43,18 +43,18 @@ pub struct Gated {
     strict_addresses: bool,
     /// `MutableCSINodeAllocatableCount` is off: how many volumes a node can attach does not change.
     fixed_counts: bool,
-    /// `MatchLabelKeysInPodTopologySpreadSelectorMerge` is off, or what it builds on: the keys by which pods are spread are
-    /// not made part of the selector.
+    /// `MatchLabelKeysInPodTopologySpreadSelectorMerge` is off, or what it builds on: the keys by which pods are spread
+    /// are not made part of the selector.
     pub unmerged_keys: bool,
     /// `MaxUnavailableStatefulSet`: stateful sets say how many of their pods may be down while they are updated.
     counts_unavailable: bool,
     /// `InPlacePodLevelResourcesVerticalScaling`: a resize may change what a pod has as a whole.
     pub whole_resize: bool,
     /// Validation rules that are relaxed.
-    pub relaxed: Relaxed,
+    pub relaxed: ValidationOptions,
 }
 
-impl Gated {
+impl FieldGates {
     /// Of a server with these gates.
     pub fn new(gates: &FeatureGates) -> Self {
         let of = |gate: &'static Gate, (row, prefix): &(&'static str, &'static str)| {
@@ -74,12 +74,12 @@ impl Gated {
                 || !gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
             counts_unavailable: gates.enabled("MaxUnavailableStatefulSet"),
             whole_resize: gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
-            relaxed: Relaxed::new(gates),
+            relaxed: ValidationOptions::new(gates),
         }
     }
 
     /// Validation errors that depend on these gates.
-    pub fn refuse(&self, row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
+    pub fn validate_gated(&self, row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
         match old {
             _ if self.strict_addresses => strict_addresses::check(row, subresource, new, old),
             Some(old) if self.fixed_counts && row.plural == "csinodes" => validation::counts_stay(new, old),
@@ -87,9 +87,9 @@ impl Gated {
         }
     }
 
-    /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`, and fills in what
-    /// one that is on has a default for.
-    pub fn settle(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
+    /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`, and fills in
+    /// what one that is on has a default for.
+    pub fn drop_disabled_fields(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
         if row.custom.is_some() {
             return;
         }
@@ -100,13 +100,13 @@ impl Gated {
                 }
             }
         }
-        self.settle_pods(row, object, old);
+        self.drop_disabled_pod_fields(row, object, old);
         if self.counts_unavailable && (&*row.plural, &*row.group) == ("statefulsets", "apps") {
             one_unavailable(object);
         }
     }
 
-    fn settle_pods(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
+    fn drop_disabled_pod_fields(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
         let is_of = |of: &str| of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group);
         let Some((_, path)) = PODS.iter().find(|(of, _)| !self.rules.is_empty() && is_of(of)) else { return };
         let pointer = format!("/{}", path.replace('.', "/"));

@@ -12,12 +12,12 @@ use shared::status::Status;
 use crate::cache::Entry;
 use crate::storage::{Stored, codec};
 
-pub(super) enum Base {
+pub(super) enum OriginalState {
     Cached(Arc<Entry>),
     Stored(Stored),
 }
 
-impl Base {
+impl OriginalState {
     pub(super) fn revision(&self) -> i64 {
         match self {
             Self::Cached(e) => e.revision,
@@ -56,9 +56,9 @@ impl Base {
 }
 
 /// Reasons to repeat a round of an update.
-pub(super) enum Again {
+pub(super) enum Retry {
     /// Somebody else wrote; this is what is there now.
-    Lost(Option<Stored>),
+    Conflict(Option<Stored>),
     /// The result depends on whether the original state is current.
-    Unsure,
+    StaleCache,
 }

@@ -16,7 +16,7 @@ pub type Fingerprint = u128;
 
 /// A compressed piece.
 #[derive(Debug)]
-pub struct Pack {
+pub struct GzipChunk {
     /// Deflate blocks.
     pub bytes: Bytes,
     /// Checksum and length of what was compressed.
@@ -26,7 +26,7 @@ pub struct Pack {
 /// First bytes of a gzip stream.
 pub const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
 
-impl Pack {
+impl GzipChunk {
     /// Compresses a piece; the last one ends the stream.
     pub fn new(plain: &[u8], last: bool) -> Self {
         let mut compress = Compress::new(Compression::fast(), false);
@@ -60,7 +60,7 @@ pub fn trailer(crc: &Crc) -> [u8; 8] {
 
 #[derive(Debug, Default)]
 struct State {
-    all: HashMap<Fingerprint, (u64, Arc<Pack>)>,
+    all: HashMap<Fingerprint, (u64, Arc<GzipChunk>)>,
     by_use: BTreeMap<u64, Fingerprint>,
     clock: u64,
     bytes: usize,
@@ -68,19 +68,19 @@ struct State {
 
 /// The pieces that are kept.
 #[derive(Debug)]
-pub struct Packs {
+pub struct GzipChunkCache {
     limit: usize,
     state: Mutex<State>,
 }
 
-impl Packs {
+impl GzipChunkCache {
     /// At most so many bytes.
     pub fn new(limit: usize) -> Self {
         Self { limit, state: Mutex::default() }
     }
 
     /// A piece that is kept.
-    pub fn get(&self, of: Fingerprint) -> Option<Arc<Pack>> {
+    pub fn get(&self, of: Fingerprint) -> Option<Arc<GzipChunk>> {
         let s = &mut *self.state.lock();
         let (used, pack) = s.all.get_mut(&of)?;
         s.by_use.remove(used);
@@ -91,7 +91,7 @@ impl Packs {
     }
 
     /// Keeps a piece.
-    pub fn keep(&self, of: Fingerprint, pack: Arc<Pack>) {
+    pub fn insert(&self, of: Fingerprint, pack: Arc<GzipChunk>) {
         let s = &mut *self.state.lock();
         s.clock += 1;
         s.bytes += pack.bytes.len();
@@ -122,7 +122,7 @@ mod tests {
         let mut crc = Crc::new();
         for i in 0..20 {
             let piece: Vec<u8> = (0..i * 1000).map(|b| u8::try_from((b * b + i) % 251).expect("small")).collect();
-            let pack = Pack::new(&piece, i == 19);
+            let pack = GzipChunk::new(&piece, i == 19);
             plain.extend_from_slice(&piece);
             stream.extend_from_slice(&pack.bytes);
             crc.combine(&pack.crc);
@@ -135,14 +135,14 @@ mod tests {
 
     #[test]
     fn the_oldest_go() {
-        let packs = Packs::new(100);
-        let pack = |n: usize| Arc::new(Pack { bytes: Bytes::from(vec![0; n]), crc: Crc::new() });
-        packs.keep(1, pack(40));
-        packs.keep(2, pack(40));
+        let packs = GzipChunkCache::new(100);
+        let pack = |n: usize| Arc::new(GzipChunk { bytes: Bytes::from(vec![0; n]), crc: Crc::new() });
+        packs.insert(1, pack(40));
+        packs.insert(2, pack(40));
         assert!(packs.get(1).is_some());
-        packs.keep(3, pack(40));
+        packs.insert(3, pack(40));
         assert_eq!((packs.get(1).is_some(), packs.get(2).is_some(), packs.get(3).is_some()), (true, false, true));
-        packs.keep(3, pack(10));
+        packs.insert(3, pack(10));
         assert_eq!(packs.state.lock().bytes, 50);
     }
 }

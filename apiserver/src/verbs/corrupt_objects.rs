@@ -20,7 +20,7 @@ use crate::admission::Operation;
 use crate::negotiate;
 use crate::registry::{qualified, working};
 use crate::storage::codec::{self, CodecError};
-use crate::storage::{self, Stored, Written};
+use crate::storage::{self, Stored, WriteResult};
 
 /// The option of a delete.
 pub const OPTION: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
@@ -31,11 +31,11 @@ const ANNOTATION: &str = "apiserver.k8s.io/unsafe-delete-ignore-read-error";
 const MOST_NAMED: usize = 100;
 const PAGE: i64 = 500;
 
-fn sealed(why: &dyn std::fmt::Display) -> String {
+fn untransformable(why: &dyn std::fmt::Display) -> String {
     format!("data from the storage is not transformable revision=0: {why}")
 }
 
-fn damaged(revision: i64, why: &dyn std::fmt::Display) -> String {
+fn undecodable(revision: i64, why: &dyn std::fmt::Display) -> String {
     format!("object not decodable revision={revision}: {why}")
 }
 
@@ -51,37 +51,37 @@ impl Engine {
     }
 
     /// Error of one object that could not be transformed from storage.
-    pub(super) fn unread(&self, error: &storage::Error) -> Status {
+    pub(super) fn read_error(&self, error: &storage::Error) -> Status {
         match error {
-            storage::Error::Transform { key, why } if self.policy.deletes_unread => {
-                Status::internal(&corrupt(self.tail(key), &sealed(why)))
+            storage::Error::Transform { key, why } if self.policy.deletes_corrupt => {
+                Status::internal(&corrupt(self.tail(key), &untransformable(why)))
             }
             other => storage_status(other),
         }
     }
 
     /// Error of one object that was read and cannot be decoded.
-    pub(super) fn damaged(&self, stored: &Stored, error: &CodecError) -> Status {
-        if !self.policy.deletes_unread {
+    pub(super) fn decode_error(&self, stored: &Stored, error: &CodecError) -> Status {
+        if !self.policy.deletes_corrupt {
             return Status::internal(&error.to_string());
         }
-        Status::internal(&corrupt(self.tail(&stored.key), &damaged(stored.revision, error)))
+        Status::internal(&corrupt(self.tail(&stored.key), &undecodable(stored.revision, error)))
     }
 
     /// Explains why a value of etcd is corrupt; `None` when it can be read.
-    async fn fault(&self, row: &Row, kv: KeyValue) -> Result<Option<String>, storage::Error> {
-        match self.store.open(kv).await {
-            Err(storage::Error::Transform { why, .. }) => Ok(Some(sealed(&why))),
+    async fn corruption(&self, row: &Row, kv: KeyValue) -> Result<Option<String>, storage::Error> {
+        match self.store.transform_from_storage(kv).await {
+            Err(storage::Error::Transform { why, .. }) => Ok(Some(untransformable(&why))),
             Err(other) => Err(other),
             Ok(stored) => {
                 let decoded = codec::decode(row, &stored.value, stored.revision);
-                Ok(decoded.err().map(|error| damaged(stored.revision, &error)))
+                Ok(decoded.err().map(|error| undecodable(stored.revision, &error)))
             }
         }
     }
 
     /// Names the objects of a collection that cannot be read; `scope` is what their keys begin with.
-    pub(super) async fn refuse_unread(&self, row: &Row, scope: &str) -> Result<(), Status> {
+    pub(super) async fn reject_corrupt(&self, row: &Row, scope: &str) -> Result<(), Status> {
         let prefix = format!("{}/{scope}", self.store.key(&row.etcd_prefix));
         let (mut start, mut revision, mut found) = (prefix.clone(), 0, Vec::new());
         loop {
@@ -90,7 +90,7 @@ impl Engine {
             for kv in page.items {
                 let key = String::from_utf8_lossy(kv.key()).into_owned();
                 start = format!("{key}\0");
-                if let Some(why) = self.fault(row, kv).await.map_err(|e| storage_status(&e))? {
+                if let Some(why) = self.corruption(row, kv).await.map_err(|e| storage_status(&e))? {
                     found.push((key, why));
                 }
             }
@@ -144,24 +144,24 @@ pub fn refuse_collection() -> Status {
 
 /// Deletes an object that cannot be read.
 pub async fn delete(engine: &Arc<Engine>, r: &Request, t: &mut Target<'_>) -> Result<Reply, Status> {
-    t.noted.annotate(BTreeMap::from([(ANNOTATION.to_owned(), String::new())]));
-    permit(engine, t).await?;
+    t.recorder.annotate(BTreeMap::from([(ANNOTATION.to_owned(), String::new())]));
+    authorize(engine, t).await?;
     let storage = working(t.row);
     let key = engine.key(&storage, t.namespace, t.name);
     let mut there = engine.store.raw(&key).await.map_err(|e| storage_status(&e))?;
-    if !is_faulty(engine, &storage, there.clone()).await? {
+    if !is_corrupt(engine, &storage, there.clone()).await? {
         let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
         let error = field::Error::invalid(OPTION, true, why);
         return Err(Status::invalid(&t.row.group, &t.row.plural, t.name, [error]));
     }
     let nothing = json!({"kind": &*storage.kind, "apiVersion": storage.api_version(), "metadata": {}});
-    engine.admit_and_judge(t, Operation::Delete, None, Some(&nothing)).await?;
+    engine.admit_and_validate(t, Operation::Delete, None, Some(&nothing)).await?;
     for _ in 0..UPDATE_ROUNDS {
         let Some(kv) = there else { return success(r, t.row) };
         match engine.store.delete_if(&key, kv.mod_revision()).await {
-            Ok(Written::Done(_)) => return success(r, t.row),
+            Ok(WriteResult::Done(_)) => return success(r, t.row),
             // Somebody was faster, and wrote something that can be read or cannot.
-            Ok(Written::Lost(_)) | Err(storage::Error::Transform { .. }) => {}
+            Ok(WriteResult::Lost(_)) | Err(storage::Error::Transform { .. }) => {}
             Err(error) => return Err(storage_status(&error)),
         }
         there = engine.store.raw(&key).await.map_err(|e| storage_status(&e))?;
@@ -169,15 +169,15 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, t: &mut Target<'_>) -> Re
     Err(conflict(t.row, t.name))
 }
 
-async fn is_faulty(engine: &Engine, storage: &Row, there: Option<KeyValue>) -> Result<bool, Status> {
+async fn is_corrupt(engine: &Engine, storage: &Row, there: Option<KeyValue>) -> Result<bool, Status> {
     match there {
-        Some(kv) => engine.fault(storage, kv).await.map(|fault| fault.is_some()).map_err(|e| storage_status(&e)),
+        Some(kv) => engine.corruption(storage, kv).await.map(|fault| fault.is_some()).map_err(|e| storage_status(&e)),
         None => Ok(false),
     }
 }
 
 /// Such a delete needs a right of its own.
-async fn permit(engine: &Engine, t: &Target<'_>) -> Result<(), Status> {
+async fn authorize(engine: &Engine, t: &Target<'_>) -> Result<(), Status> {
     let Some(permits) = engine.permits.get() else { return Ok(()) };
     let question = Attributes {
         user: t.user.clone(),
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_list_names_what_it_cannot_read_up_to_a_number() {
         let row = builtin("apps", "deployments").expect("a row");
-        let one = ("/registry/deployments/n/a".to_owned(), sealed(&"no matching prefix found"));
+        let one = ("/registry/deployments/n/a".to_owned(), untransformable(&"no matching prefix found"));
         let status = named(&row, std::slice::from_ref(&one));
         assert_eq!(status.message, "failed to read one or more deployments.apps from the storage");
         let details = status.details.expect("details");

@@ -1,6 +1,6 @@
 //! The other versions of a kind that entries of managed fields speak of, and its objects in them.
 //!
-//! Who owns what is worked out in one go, without waiting. What only a conversion webhook knows is noted, asked for
+//! Who owns what is worked out in one go, without waiting. Conversions that need a webhook are recorded, asked for
 //! afterwards by the pipeline, and the same is worked out once more ([`Conversions`]).
 
 use std::collections::HashMap;
@@ -28,7 +28,8 @@ struct Memo {
 }
 
 impl Conversions {
-    /// The object in a version. While that is not known it is noted, and the object returned as it is.
+    /// The object in a version. While that is not known the conversion is recorded as pending, and the object returned
+    /// unchanged.
     fn get(&self, object: &Value, api_version: &str) -> Value {
         let mut memo = self.0.lock();
         let known = memo.known.get(&(api_version.to_owned(), object.to_string())).cloned();
@@ -52,19 +53,19 @@ impl Conversions {
     }
 
     /// Records the result of converting an object.
-    pub fn tell(&self, object: &Value, api_version: String, converted: Result<Value, String>) {
+    pub fn record(&self, object: &Value, api_version: String, converted: Result<Value, String>) {
         self.0.lock().known.insert((api_version, object.to_string()), converted);
     }
 }
 
 /// See the module.
-pub(super) struct Kin<'r> {
+pub(super) struct VersionConverter<'r> {
     row: &'r Resource,
     others: Vec<Row>,
     conversions: Option<&'r Conversions>,
 }
 
-impl<'r> Kin<'r> {
+impl<'r> VersionConverter<'r> {
     pub(super) fn of(kind: Kind<'r>, objects: [&Value; 2]) -> Self {
         let Kind { rows, row, conversions } = kind;
         let mut others: Vec<Row> = Vec::new();
@@ -96,7 +97,7 @@ impl<'r> Kin<'r> {
     }
 }
 
-impl Versions for Kin<'_> {
+impl Versions for VersionConverter<'_> {
     fn find(&self, api_version: &str) -> Version<'_> {
         let Some(row) = self.row(api_version) else {
             return match self.row.custom {
@@ -155,10 +156,10 @@ mod tests {
         conversions.get(&old, "g/v2");
         assert_eq!(conversions.wanted(), [("g/v2".to_owned(), old.clone())]);
         assert!(conversions.wanted().is_empty());
-        conversions.tell(&old, "g/v2".to_owned(), Ok(new.clone()));
+        conversions.record(&old, "g/v2".to_owned(), Ok(new.clone()));
         assert_eq!((conversions.get(&old, "g/v2"), conversions.failure(None)), (new, None));
         let why = Some("no".to_owned());
-        conversions.tell(&old, "g/v3".to_owned(), Err("no".to_owned()));
+        conversions.record(&old, "g/v3".to_owned(), Err("no".to_owned()));
         assert_eq!((conversions.get(&old, "g/v3"), conversions.failure(Some("g/v3"))), (old, why));
         assert_eq!(conversions.failure(Some("g/v2")), None);
         assert!(conversions.wanted().is_empty());

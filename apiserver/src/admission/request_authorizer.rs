@@ -15,16 +15,16 @@ const TOO_FAR: &str = "the authorizer cannot be asked from an expression";
 
 /// Answers the authorizer checks of an expression: the authorizer, the user and the request's own resource.
 #[derive(Clone)]
-pub(super) struct Asker {
+pub(super) struct RequestAuthorizer {
     authorization: Arc<Authorization>,
     user: UserInfo,
     /// Attributes behind `requestResource`.
     request: Attributes,
 }
 
-impl Asker {
+impl RequestAuthorizer {
     /// About the user of a write and what is written.
-    pub(super) fn of(authorization: &Arc<Authorization>, a: &Write<'_>) -> Self {
+    pub(super) fn new(authorization: &Arc<Authorization>, a: &Write<'_>) -> Self {
         let request = Attributes {
             api_group: a.resource.group.to_string(),
             api_version: a.resource.version.to_string(),

@@ -10,7 +10,7 @@ use super::structure::{key_fields, set_items};
 
 /// Rules that are waived for schemas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Leniency {
+pub struct SchemaOptions {
     /// Schemas must be structural.
     pub structure: bool,
     /// Types must be known.
@@ -25,7 +25,7 @@ pub struct Leniency {
     pub costs: bool,
 }
 
-impl Leniency {
+impl SchemaOptions {
     /// Beside the schemas there were.
     pub fn beside(old: &[&Value]) -> Self {
         let any = |holds: &dyn Fn(&Value) -> bool| old.iter().any(|schema| somewhere(schema, 0, holds));
@@ -33,8 +33,8 @@ impl Leniency {
             structure: false,
             types: any(&|s| s["type"].as_str().is_some_and(|t| !t.is_empty() && !TYPES.contains(&t))),
             defaults: old.iter().any(|s| has_default(s) && unpruned(&Schema::compile(s), 0)),
-            sets: any(&|s| says(s, set_items)),
-            keys: any(&|s| says(s, key_fields)),
+            sets: any(&|s| has_extension(s, set_items)),
+            keys: any(&|s| has_extension(s, key_fields)),
             costs: false,
         }
     }
@@ -59,7 +59,7 @@ pub fn is_extended(schema: &Value) -> bool {
     })
 }
 
-fn says(schema: &Value, judge: fn(&Value, &Path, &mut Vec<Error>)) -> bool {
+fn has_extension(schema: &Value, judge: fn(&Value, &Path, &mut Vec<Error>)) -> bool {
     let mut out = Vec::new();
     judge(schema, &Path::default(), &mut out);
     !out.is_empty()

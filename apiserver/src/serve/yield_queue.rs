@@ -2,8 +2,8 @@
 //! waits for one chunk and not for the lists of somebody who asks for all he can. Flow control bounds how many big
 //! answers there are at a time; this bounds what they do to everybody else on their thread.
 //!
-//! What is short goes first, and what has begun earlier: answers end one after another and give their seats back, instead
-//! of all together late. Nobody holds a turn: who is called and does not come delays nobody.
+//! What is short goes first, and what has begun earlier: answers end one after another and give their seats back,
+//! instead of all together late. Nobody holds a turn: who is called and does not come delays nobody.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,21 +20,21 @@ const SHORT: u64 = 4;
 const AHEAD: u64 = 512;
 
 thread_local! {
-    static LINE: RefCell<Line> = RefCell::default();
+    static QUEUE: RefCell<YieldQueue> = RefCell::default();
 }
 
 /// Tasks of a thread that wait for their turn.
 #[derive(Default)]
-struct Line {
+struct YieldQueue {
     turn: u64,
     joined: u64,
     waiting: BTreeMap<(u64, u64), oneshot::Sender<()>>,
     called: bool,
 }
 
-impl Line {
+impl YieldQueue {
     /// A place among those of the same `key`, the lowest of which are called first.
-    fn join(&mut self, key: u64) -> oneshot::Receiver<()> {
+    fn enqueue(&mut self, key: u64) -> oneshot::Receiver<()> {
         let (call, called) = oneshot::channel();
         self.joined += 1;
         self.waiting.insert((key, self.joined), call);
@@ -42,7 +42,7 @@ impl Line {
     }
 
     /// Calls one who is still there; false when nobody is.
-    fn call(&mut self) -> bool {
+    fn wake_next(&mut self) -> bool {
         self.turn += 1;
         while let Some((_, one)) = self.waiting.pop_first() {
             if one.send(()).is_ok() {
@@ -54,36 +54,37 @@ impl Line {
 }
 
 /// Calls until nobody waits. Each time the runtime does first what else there is to do, and looks for more of it.
-async fn call_all() {
-    let _end = Called;
+async fn wake_all() {
+    let _end = WakerGuard;
     loop {
         tokio::task::yield_now().await;
-        if !LINE.with_borrow_mut(Line::call) {
+        if !QUEUE.with_borrow_mut(YieldQueue::wake_next) {
             return;
         }
     }
 }
 
 /// Somebody calls until this is dropped.
-struct Called;
+struct WakerGuard;
 
-impl Drop for Called {
+impl Drop for WakerGuard {
     fn drop(&mut self) {
-        LINE.with_borrow_mut(|line| line.called = false);
+        QUEUE.with_borrow_mut(|queue| queue.called = false);
     }
 }
 
 /// Waits for a turn on this thread.
-async fn turn(key: u64) {
-    let (called, begin) = LINE.with_borrow_mut(|line| (line.join(key), !std::mem::replace(&mut line.called, true)));
+async fn wait_turn(key: u64) {
+    let (called, begin) =
+        QUEUE.with_borrow_mut(|queue| (queue.enqueue(key), !std::mem::replace(&mut queue.called, true)));
     if begin {
-        tokio::task::spawn_local(call_all());
+        tokio::task::spawn_local(wake_all());
     }
     // Nobody calls any more only where the thread ends.
     called.await.ok();
 }
 
-struct Answer<S> {
+struct YieldingResponse<S> {
     chunks: S,
     born: u64,
     taken: u64,
@@ -91,13 +92,13 @@ struct Answer<S> {
 }
 
 /// An answer that takes turns with the others of its thread.
-pub(super) fn taking_turns<'a, E: 'a>(
+pub(super) fn yielding_between_chunks<'a, E: 'a>(
     chunks: LocalBoxStream<'a, Result<bytes::Bytes, E>>,
 ) -> LocalBoxStream<'a, Result<bytes::Bytes, E>> {
-    let answer = Answer { chunks, born: LINE.with_borrow(|line| line.turn), taken: 0, due: false };
+    let answer = YieldingResponse { chunks, born: QUEUE.with_borrow(|queue| queue.turn), taken: 0, due: false };
     futures::stream::unfold(answer, async |mut answer| {
         if answer.due {
-            turn(answer.born + if answer.taken < SHORT { 0 } else { AHEAD }).await;
+            wait_turn(answer.born + if answer.taken < SHORT { 0 } else { AHEAD }).await;
             answer.taken += 1;
         }
         let next = answer.chunks.next().await?;
@@ -121,18 +122,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_go_first_then_who_came_first_and_the_gone_are_not_waited_for() {
-        let mut line = Line::default();
-        let (late, gone) = (line.join(7), line.join(1));
-        let (early, other) = (line.join(3), line.join(3));
+    fn lowest_key_is_woken_first_and_dropped_waiters_are_skipped() {
+        let mut queue = YieldQueue::default();
+        let (late, gone) = (queue.enqueue(7), queue.enqueue(1));
+        let (early, other) = (queue.enqueue(3), queue.enqueue(3));
         drop(gone);
         for mut one in [early, other, late] {
             assert!(one.try_recv().is_err());
-            assert!(line.call());
+            assert!(queue.wake_next());
             assert!(one.try_recv().is_ok());
         }
-        assert!(!line.call());
-        assert_eq!(line.turn, 4);
+        assert!(!queue.wake_next());
+        assert_eq!(queue.turn, 4);
     }
 
     fn answer(chunks: usize, made: impl Fn(usize) + 'static) -> LocalBoxStream<'static, Result<Bytes, Infallible>> {
@@ -140,11 +141,11 @@ mod tests {
             made(i);
             Ok(Bytes::from_static(&[0; SMALL]))
         });
-        taking_turns(chunks.boxed_local())
+        yielding_between_chunks(chunks.boxed_local())
     }
 
     #[tokio::test]
-    async fn a_short_answer_does_not_wait_for_long_ones_nor_an_old_one_for_new_ones() {
+    async fn short_and_older_responses_go_first() {
         let ended = Rc::new(RefCell::new(Vec::new()));
         let run = |name: &'static str, chunks: usize| {
             let ended = ended.clone();
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_waited_long_is_not_overtaken() {
+    async fn long_waiting_responses_are_not_overtaken() {
         let shorts = Rc::new(Cell::new(0_u64));
         let all = async {
             let old = answer(40, |_| {});
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_looked_at_between_two_chunks() {
+    async fn connections_are_polled_between_chunks() {
         let made = Rc::new(Cell::new(0));
         let (near, mut far) = UnixStream::pair().expect("a pair");
         let near = Rc::new(near);

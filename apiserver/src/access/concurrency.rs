@@ -9,13 +9,13 @@ use shared::status::Status;
 use super::Head;
 use super::inflight::{self, Limits};
 use crate::api::RequestInfo;
-use crate::flowcontrol::{Classified, FlowControl, Seat, Watching};
+use crate::flowcontrol::{Classified, FlowControl, Seat, WatchGuard};
 
 /// Text of the response to a rejected request (429).
 pub const TRY_AGAIN: &str = "Too many requests, please try again later.";
 
 /// See the module.
-pub enum Gate {
+pub enum ConcurrencyLimiter {
     /// API Priority and Fairness.
     Fair(Arc<FlowControl>),
     /// `--enable-priority-and-fairness=false`
@@ -28,18 +28,18 @@ pub enum Permit {
     /// Of a priority level.
     Seat(Box<Seat>),
     /// Of the server.
-    Place(inflight::Permit),
+    InFlight(inflight::Permit),
 }
 
 /// There is no room.
-pub(super) struct Full {
+pub(super) struct TooManyRequests {
     pub(super) status: Status,
     /// Flow schema and priority level of the request.
     pub(super) classified: Option<Classified>,
 }
 
-impl Gate {
-    pub(super) async fn enter(&self, head: &Head<'_>, user: &UserInfo) -> Result<Option<Permit>, Full> {
+impl ConcurrencyLimiter {
+    pub(super) async fn enter(&self, head: &Head<'_>, user: &UserInfo) -> Result<Option<Permit>, TooManyRequests> {
         let info = head.info;
         if is_long_running(info) && (info.verb != "watch" || matches!(self, Self::Counted(_))) {
             return Ok(None);
@@ -50,18 +50,18 @@ impl Gate {
                 Err(refused) => {
                     let seconds = i32::try_from(refused.retry_after).unwrap_or(1);
                     let status = Status::too_many_requests(TRY_AGAIN, seconds);
-                    Err(Full { status, classified: Some(refused.classified) })
+                    Err(TooManyRequests { status, classified: Some(refused.classified) })
                 }
             },
             Self::Counted(limits) => match limits.enter(info, user) {
-                Ok(place) => Ok(place.map(Permit::Place)),
-                Err(status) => Err(Full { status, classified: None }),
+                Ok(place) => Ok(place.map(Permit::InFlight)),
+                Err(status) => Err(TooManyRequests { status, classified: None }),
             },
         }
     }
 
     /// Counts a watch for the estimates of writes.
-    pub fn watching(&self, info: &RequestInfo) -> Option<Watching> {
+    pub fn watching(&self, info: &RequestInfo) -> Option<WatchGuard> {
         match self {
             Self::Fair(flow) if info.verb == "watch" => Some(flow.watching(info)),
             _ => None,
@@ -82,7 +82,7 @@ impl Permit {
     pub fn classified(&self) -> Option<Classified> {
         match self {
             Self::Seat(seat) => Some(seat.classified()),
-            Self::Place(_) => None,
+            Self::InFlight(_) => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One watch over everything in an etcd feeds the caches of all resources.
 //!
-//! Resources that `--etcd-servers-overrides` keeps elsewhere are followed there: one watch and one [`Progress`] for each
-//! etcd.
+//! Resources that `--etcd-servers-overrides` keeps elsewhere are followed there: one watch and one [`Progress`] for
+//! each etcd.
 //!
 //! Caches start at their first use: the list is read while changes queue up, then both are joined by revision.
 
@@ -18,9 +18,9 @@ use proto::resources::{Resource, Row};
 use super::cacher::Cacher;
 use super::encoded::Budget;
 use super::entry::Entry;
+use super::gzip_chunks::GzipChunkCache;
 use super::history;
-use super::packs::Packs;
-use super::progress::{Asks, Progress};
+use super::progress::{Progress, RevisionRequests};
 use super::state::State;
 use super::uncached::Uncached;
 use crate::backoff::Backoff;
@@ -86,7 +86,7 @@ enum Phase {
 }
 
 /// A cache and how it is filled.
-pub(super) struct Slot {
+pub(super) struct ResourceCache {
     pub(super) resource: Row,
     /// Index of the etcd cluster that holds the resource.
     etcd: usize,
@@ -101,7 +101,7 @@ pub(super) struct Slot {
     phase: Mutex<Phase>,
 }
 
-impl Slot {
+impl ResourceCache {
     /// Reports whether etcd holds values of this resource that could not be decoded.
     pub(super) fn has_unreadable(&self) -> bool {
         !self.missing.lock().is_empty()
@@ -109,7 +109,7 @@ impl Slot {
 }
 
 /// Statistics of one cache.
-pub struct Tally {
+pub struct CacheStats {
     /// Resource of the cache.
     pub row: Row,
     /// Changes that came from etcd.
@@ -127,40 +127,40 @@ pub struct Tally {
 }
 
 /// See the module.
-pub struct Hub {
+pub struct CacheRegistry {
     pub(super) store: Store,
     /// By full key prefix, with trailing slash. No prefix is the beginning of another.
-    slots: RwLock<BTreeMap<String, Arc<Slot>>>,
+    slots: RwLock<BTreeMap<String, Arc<ResourceCache>>>,
     /// By the number of the etcd.
     progress: Vec<Progress>,
     pub(super) uncached: Uncached,
     budget: Arc<Budget>,
     cells: Arc<Budget>,
-    packs: Packs,
+    gzip_chunks: GzipChunkCache,
     /// History is read by one at a time.
     recalling: tokio::sync::Mutex<()>,
     pub(super) runtime: tokio::runtime::Handle,
 }
 
-impl Hub {
-    /// Creates the hub. [`Hub::run`] is to be run by the caller for each etcd, with its readers.
+impl CacheRegistry {
+    /// Creates the caches. [`CacheRegistry::run`] is to be run by the caller for each etcd, with its readers.
     ///
     /// `encodings` bounds the bytes of encodings that are kept with their objects (`--watch-cache-encodings-mb`).
     /// `caching` says which resources requests read from their caches.
-    pub fn new(store: Store, encodings: usize, caching: Caching) -> (Arc<Self>, Vec<Asks>) {
+    pub fn new(store: Store, encodings: usize, caching: Caching) -> (Arc<Self>, Vec<RevisionRequests>) {
         let (progress, asks) = store.each().map(Progress::new).unzip();
-        let hub = Self {
+        let caches = Self {
             store,
             slots: RwLock::default(),
             progress,
             uncached: Uncached::new(caching),
             budget: Budget::new(encodings),
             cells: Budget::new(CELLS),
-            packs: Packs::new(PACKS),
+            gzip_chunks: GzipChunkCache::new(PACKS),
             recalling: tokio::sync::Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         };
-        (Arc::new(hub), asks)
+        (Arc::new(caches), asks)
     }
 
     /// Progress of the etcd cluster of a resource. Resources without a cluster of their own share the main one's.
@@ -182,8 +182,8 @@ impl Hub {
     }
 
     /// Compressed pieces of lists.
-    pub fn packs(&self) -> &Packs {
-        &self.packs
+    pub fn gzip_chunks(&self) -> &GzipChunkCache {
+        &self.gzip_chunks
     }
 
     /// Reports whether etcd holds objects of a resource that could not be decoded.
@@ -198,13 +198,13 @@ impl Hub {
     }
 
     /// The caches that run, by their key prefixes.
-    pub(super) fn slots(&self) -> Vec<(String, Arc<Slot>)> {
+    pub(super) fn slots(&self) -> Vec<(String, Arc<ResourceCache>)> {
         self.slots.read().iter().map(|(prefix, slot)| (prefix.clone(), slot.clone())).collect()
     }
 
     /// Reads a cache anew: what it holds must not be shown any more.
-    pub(super) fn restart(self: &Arc<Self>, slot: &Arc<Slot>) {
-        self.take(0, slot, Pending::Unknown);
+    pub(super) fn restart(self: &Arc<Self>, slot: &Arc<ResourceCache>) {
+        self.apply_or_queue(0, slot, Pending::Unknown);
     }
 
     pub(super) fn prefix(&self, resource: &Row) -> String {
@@ -223,8 +223,8 @@ impl Hub {
     }
 
     /// Statistics of the running caches.
-    pub fn tallies(&self) -> Vec<Tally> {
-        let tally = |slot: &Arc<Slot>| Tally {
+    pub fn stats(&self) -> Vec<CacheStats> {
+        let tally = |slot: &Arc<ResourceCache>| CacheStats {
             row: slot.resource.clone(),
             received: slot.received.load(Ordering::Relaxed),
             initialized: slot.initialized.load(Ordering::Relaxed),
@@ -244,7 +244,7 @@ impl Hub {
         }
         let mut slots = self.slots.write();
         let slot = slots.entry(prefix.clone()).or_insert_with(|| {
-            let slot = Arc::new(Slot {
+            let slot = Arc::new(ResourceCache {
                 resource: resource.clone(),
                 etcd: self.store.etcd_of(&prefix),
                 received: AtomicU64::new(0),
@@ -261,14 +261,14 @@ impl Hub {
         slot.cacher.clone()
     }
 
-    async fn load(self: Arc<Self>, prefix: String, slot: Arc<Slot>) {
+    async fn load(self: Arc<Self>, prefix: String, slot: Arc<ResourceCache>) {
         let mut backoff = Backoff::doubling(Duration::from_millis(50), Duration::from_secs(5));
         loop {
             // Changes are queued from where the watch begins: only what is listed after that leaves no gap.
-            self.progress[slot.etcd].begun().await;
+            self.progress[slot.etcd].wait_started().await;
             match self.read_all(&prefix, &slot).await {
                 Ok((entries, revision)) => {
-                    if join(prefix.len(), &slot, entries, revision) {
+                    if finish_loading(prefix.len(), &slot, entries, revision) {
                         return;
                     }
                     tracing::warn!(%prefix, "Lost events while listing, relisting");
@@ -279,7 +279,7 @@ impl Hub {
         }
     }
 
-    async fn read_all(&self, prefix: &str, slot: &Slot) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
+    async fn read_all(&self, prefix: &str, slot: &ResourceCache) -> Result<(Vec<Arc<Entry>>, i64), storage::Error> {
         let mut entries = Vec::new();
         let (mut start, mut revision) = (prefix.to_owned(), 0);
         slot.missing.lock().clear();
@@ -301,25 +301,25 @@ impl Hub {
     }
 
     /// Ends the cache of a resource, and the watches on it. A request for it starts another one.
-    pub fn forget(&self, resource: &Row) {
+    pub fn remove(&self, resource: &Row) {
         let prefix = self.prefix(resource);
-        self.uncached.forget(&prefix);
+        self.uncached.remove(&prefix);
         if let Some(slot) = self.slots.write().remove(&prefix) {
             slot.cacher.close();
         }
     }
 
     /// Follows an etcd, by its number, and answers its readers, until dropped.
-    pub async fn run(self: Arc<Self>, etcd: usize, asks: Asks) {
-        tokio::join!(self.follow(etcd), self.progress[etcd].answer(asks));
+    pub async fn run(self: Arc<Self>, etcd: usize, asks: RevisionRequests) {
+        tokio::join!(self.follow_etcd(etcd), self.progress[etcd].serve_requests(asks));
     }
 
     /// Answers the readers of this thread on this thread, until dropped.
-    pub async fn answer_here(&self) {
-        futures::future::join_all(self.progress.iter().map(Progress::answer_here)).await;
+    pub async fn serve_thread_local(&self) {
+        futures::future::join_all(self.progress.iter().map(Progress::serve_thread_local)).await;
     }
 
-    async fn follow(self: &Arc<Self>, etcd: usize) {
+    async fn follow_etcd(self: &Arc<Self>, etcd: usize) {
         let progress = &self.progress[etcd];
         let mut backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_secs(2));
         loop {
@@ -353,7 +353,7 @@ impl Hub {
                 });
             }
             if response.created() {
-                progress.raise(processed);
+                progress.advance(processed);
             }
             let mut last = 0;
             for event in response.events() {
@@ -370,7 +370,7 @@ impl Hub {
     }
 
     /// The length of the prefix that a key is below, and its cache.
-    fn slot_of(&self, key: &str) -> Option<(usize, Arc<Slot>)> {
+    fn slot_of(&self, key: &str) -> Option<(usize, Arc<ResourceCache>)> {
         let slots = self.slots.read();
         let candidate = slots.range::<str, _>((Bound::Unbounded, Bound::Included(key))).next_back();
         candidate.filter(|(prefix, _)| key.starts_with(prefix.as_str())).map(|(p, s)| (p.len(), s.clone()))
@@ -385,7 +385,7 @@ impl Hub {
         }
         slot.received.fetch_add(1, Ordering::Relaxed);
         let pending = match kind {
-            EventType::Put => match self.store.open(kv.clone()).await {
+            EventType::Put => match self.store.transform_from_storage(kv.clone()).await {
                 Ok(stored) => entry(&slot, prefix, &stored).map_or(Pending::Unknown, |e| Pending::Put(Box::new(e))),
                 Err(error) => {
                     tracing::error!(%error, "Failed to decode event from etcd");
@@ -394,10 +394,10 @@ impl Hub {
             },
             EventType::Delete => Pending::Delete { key: key.to_owned(), revision: kv.mod_revision() },
         };
-        self.take(prefix, &slot, pending);
+        self.apply_or_queue(prefix, &slot, pending);
     }
 
-    fn take(self: &Arc<Self>, prefix: usize, slot: &Arc<Slot>, pending: Pending) {
+    fn apply_or_queue(self: &Arc<Self>, prefix: usize, slot: &Arc<ResourceCache>, pending: Pending) {
         let mut phase = slot.phase.lock();
         match (&mut *phase, pending) {
             (Phase::Loading(queue), pending) => queue.push(pending, QUEUED),
@@ -414,7 +414,7 @@ impl Hub {
     /// History was lost: every cache of an etcd reads its list again.
     fn reload(self: &Arc<Self>, etcd: usize) {
         self.progress[etcd].set(0);
-        let slots: Vec<Arc<Slot>> = self.slots.read().values().filter(|s| s.etcd == etcd).cloned().collect();
+        let slots: Vec<Arc<ResourceCache>> = self.slots.read().values().filter(|s| s.etcd == etcd).cloned().collect();
         slots.iter().for_each(|slot| self.restart(slot));
     }
 
@@ -423,7 +423,7 @@ impl Hub {
     ///
     /// # Errors
     /// etcd could not be asked now: it may know all the same.
-    pub async fn recall(&self, resource: &Row, after: i64) -> Result<(), storage::Error> {
+    pub async fn backfill_history(&self, resource: &Row, after: i64) -> Result<(), storage::Error> {
         let prefix = self.prefix(resource);
         let Some(slot) = self.slots.read().get(&prefix).cloned() else { return Ok(()) };
         if slot.cacher.floor() <= after {
@@ -441,18 +441,19 @@ impl Hub {
             events => events?,
         };
         // The same history serves all caches that know no more than it.
-        let served = |s: &Slot| s.etcd == slot.etcd && s.cacher.is_ready() && s.cacher.floor() <= upto;
+        let served = |s: &ResourceCache| s.etcd == slot.etcd && s.cacher.is_ready() && s.cacher.floor() <= upto;
         for (prefix, slot) in self.slots().into_iter().filter(|(_, s)| served(s)) {
             if let Some(changes) = history::changes(store, &events, &prefix, &slot.resource).await {
-                slot.cacher.recall(after, upto, changes);
+                slot.cacher.prepend_history(after, upto, changes);
             }
         }
         Ok(())
     }
 }
 
-/// Makes a list and the changes that came meanwhile one. False when one of those is not known: the list must be read anew.
-fn join(prefix: usize, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) -> bool {
+/// Makes a list and the changes that came meanwhile one. False when one of those is not known: the list must be read
+/// anew.
+fn finish_loading(prefix: usize, slot: &ResourceCache, entries: Vec<Arc<Entry>>, revision: i64) -> bool {
     let mut phase = slot.phase.lock();
     let Phase::Loading(queue) = &mut *phase else { return true };
     let queue = std::mem::take(queue);
@@ -467,7 +468,7 @@ fn join(prefix: usize, slot: &Slot, entries: Vec<Arc<Entry>>, revision: i64) -> 
     true
 }
 
-fn apply(prefix: usize, slot: &Slot, state: &mut State, pending: Pending) {
+fn apply(prefix: usize, slot: &ResourceCache, state: &mut State, pending: Pending) {
     match pending {
         // Is never applied.
         Pending::Unknown => {}
@@ -483,7 +484,7 @@ fn apply(prefix: usize, slot: &Slot, state: &mut State, pending: Pending) {
 }
 
 /// Reads a stored value. One that cannot be read is logged and left out: it never fails the others.
-fn entry(slot: &Slot, prefix: usize, stored: &Stored) -> Option<Entry> {
+fn entry(slot: &ResourceCache, prefix: usize, stored: &Stored) -> Option<Entry> {
     let resource = &slot.resource;
     let key = &stored.key[prefix..];
     match codec::entry(resource, key, &stored.value, stored.revision) {

@@ -31,7 +31,7 @@ const LONGEST: Duration = Duration::from_secs(1000);
 
 /// A definition whose objects are going.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Going {
+pub(super) struct PendingDeletion {
     since: Instant,
     /// Time of the next round; `None` while one runs.
     due: Option<Instant>,
@@ -41,11 +41,11 @@ pub(super) struct Going {
 }
 
 /// Result of a round: an error is already written to the conditions.
-pub(super) type Round = Result<Left, Status>;
+pub(super) type RoundResult = Result<Remaining, Status>;
 
 /// Rest after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum Remaining {
     /// No objects: the definition can be deleted.
     Nothing,
     /// Some objects.
@@ -54,7 +54,7 @@ pub(super) enum Left {
     Stuck,
 }
 
-impl Going {
+impl PendingDeletion {
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, due: Some(now), backoff: Backoff::doubling(AGAIN, LONGEST), tried: None }
     }
@@ -65,7 +65,7 @@ impl Going {
     }
 
     /// Starts a round that is due; returns the time since which the objects are being deleted.
-    pub(super) fn begin(&mut self, now: Instant) -> Option<Instant> {
+    pub(super) fn start_round(&mut self, now: Instant) -> Option<Instant> {
         self.due.take_if(|due| *due <= now).map(|_| self.since)
     }
 
@@ -76,16 +76,16 @@ impl Going {
     }
 
     /// Schedules the next round; returns false when there is none.
-    pub(super) fn end(&mut self, round: &Round, now: Instant) -> bool {
+    pub(super) fn finish_round(&mut self, round: &RoundResult, now: Instant) -> bool {
         let pause = match round {
-            Ok(Left::Nothing) => return false,
+            Ok(Remaining::Nothing) => return false,
             Ok(_) => {
                 self.backoff.reset();
                 AGAIN
             }
             Err(_) => self.backoff.pause(),
         };
-        if !matches!(round, Ok(Left::Some)) {
+        if !matches!(round, Ok(Remaining::Some)) {
             self.since = now;
         }
         self.due = Some(now + pause);
@@ -137,19 +137,19 @@ fn condition(outcome: Option<Result<&bool, &str>>, waited: Duration) -> Option<C
 }
 
 /// Dependencies of a round.
-pub(super) struct Cleaner {
+pub(super) struct CrdFinalizer {
     pub(super) engine: Arc<Engine>,
     pub(super) api: Api,
     pub(super) user: UserInfo,
     pub(super) row: Row,
 }
 
-impl Cleaner {
+impl CrdFinalizer {
     /// One round: deletes the objects of a definition that goes, and when none is left lets it go.
-    pub(super) async fn round(&self, definition: &Value, since: Instant) -> Round {
+    pub(super) async fn round(&self, definition: &Value, since: Instant) -> RoundResult {
         let name = tree::name(definition);
         let progress = Condition::of("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
-        self.note(name, &progress).await?;
+        self.record_condition(name, &progress).await?;
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
         let overlaps = overlapping(group, plural);
         let outcome = match overlaps.is_none() && is_true(definition, "Established") {
@@ -159,10 +159,10 @@ impl Cleaner {
         let waited = since.elapsed();
         let said = || condition(outcome.as_ref().map(|o| o.as_ref().map_err(|e| e.message.as_str())), waited);
         match overlaps.or_else(said) {
-            None => Ok(Left::Some),
+            None => Ok(Remaining::Some),
             Some(stays) if stays.status == "True" => {
-                self.note(name, &stays).await?;
-                outcome.map_or(Ok(Left::Stuck), |outcome| outcome.map(|_| Left::Stuck))
+                self.record_condition(name, &stays).await?;
+                outcome.map_or(Ok(Remaining::Stuck), |outcome| outcome.map(|_| Remaining::Stuck))
             }
             Some(done) => {
                 let mut last = self.api.get(GROUP, PLURAL, "", name).await?;
@@ -171,12 +171,12 @@ impl Cleaner {
                     list.retain(|f| f != FINALIZER);
                 }
                 self.api.update(&self.user, GROUP, PLURAL, "status", last).await?;
-                Ok(Left::Nothing)
+                Ok(Remaining::Nothing)
             }
         }
     }
 
-    async fn note(&self, name: &str, condition: &Condition) -> Result<(), Status> {
+    async fn record_condition(&self, name: &str, condition: &Condition) -> Result<(), Status> {
         let mut change = |object: &mut Value| -> Result<(), Status> {
             condition.set(object);
             Ok(())
@@ -240,16 +240,16 @@ mod tests {
     }
 
     /// Seconds until the rounds that follow these.
-    fn pauses(rounds: &[Round]) -> Vec<u64> {
+    fn pauses(rounds: &[RoundResult]) -> Vec<u64> {
         let mut now = Instant::now();
-        let mut going = Going::new(now);
+        let mut going = PendingDeletion::new(now);
         let mut out = Vec::new();
         for round in rounds {
-            assert!(going.begin(now).is_some() && going.begin(now).is_none(), "one at a time");
-            assert!(going.end(round, now));
+            assert!(going.start_round(now).is_some() && going.start_round(now).is_none(), "one at a time");
+            assert!(going.finish_round(round, now));
             let due = going.due().expect("another round");
             out.push((due - now).as_secs());
-            assert!(going.begin(now).is_none(), "not before its time");
+            assert!(going.start_round(now).is_none(), "not before its time");
             now = due;
         }
         out
@@ -258,18 +258,18 @@ mod tests {
     #[test]
     fn a_definition_that_fails_is_tried_less_and_less_often() {
         let failed = || Err(Status::internal("the webhook does not answer"));
-        assert_eq!(pauses(&[Ok(Left::Some), Ok(Left::Stuck), Ok(Left::Some)]), [1, 1, 1]);
-        let many: Vec<Round> = (0..12).map(|_| failed()).collect();
+        assert_eq!(pauses(&[Ok(Remaining::Some), Ok(Remaining::Stuck), Ok(Remaining::Some)]), [1, 1, 1]);
+        let many: Vec<RoundResult> = (0..12).map(|_| failed()).collect();
         assert_eq!(pauses(&many), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
-        assert_eq!(pauses(&[failed(), failed(), Ok(Left::Some), failed(), failed()]), [1, 2, 1, 1, 2]);
+        assert_eq!(pauses(&[failed(), failed(), Ok(Remaining::Some), failed(), failed()]), [1, 2, 1, 1, 2]);
         let now = Instant::now();
-        let mut going = Going::new(now);
-        going.begin(now);
+        let mut going = PendingDeletion::new(now);
+        going.start_round(now);
         going.changed(now);
         assert_eq!(going.due(), None, "a round is under way");
-        going.end(&failed(), now);
+        going.finish_round(&failed(), now);
         going.changed(now);
-        assert!(going.begin(now).is_some(), "what failed may work now");
-        assert!(!going.end(&Ok(Left::Nothing), now));
+        assert!(going.start_round(now).is_some(), "what failed may work now");
+        assert!(!going.finish_round(&Ok(Remaining::Nothing), now));
     }
 }

@@ -16,7 +16,7 @@ use crate::validation;
 
 /// The rounds of admission.
 #[derive(Clone, Copy)]
-enum Round {
+enum AdmissionPhase {
     Mutating,
     Validating,
 }
@@ -30,27 +30,27 @@ impl Engine {
         object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        self.ask(Round::Mutating, t, operation, object, old).await
+        self.run_admission(AdmissionPhase::Mutating, t, operation, object, old).await
     }
 
     /// Validating admission.
-    pub async fn judge(
+    pub async fn validate_admission(
         &self,
         t: &mut Target<'_>,
         operation: Operation,
         object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        self.ask(Round::Validating, t, operation, object, old).await
+        self.run_admission(AdmissionPhase::Validating, t, operation, object, old).await
     }
 
     /// Runs validating admission of a create; asks for the right to create first where the request was not a create.
-    pub(super) async fn judge_creation(&self, t: &mut Target<'_>, object: &mut Value) -> Result<(), Status> {
+    pub(super) async fn validate_creation(&self, t: &mut Target<'_>, object: &mut Value) -> Result<(), Status> {
         if let (Some(question), Some(permits)) = (&t.creation, self.permits.get()) {
             let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);
             permits.ask(question).await.map_err(refused)?;
         }
-        self.judge(t, Operation::Create, Some(object), None).await
+        self.validate_admission(t, Operation::Create, Some(object), None).await
     }
 
     /// Mutating admission of a change.
@@ -66,16 +66,16 @@ impl Engine {
     }
 
     /// Validating admission of a change.
-    pub(super) async fn judge_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
+    pub(super) async fn validate_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
         if t.subresource != "scale" {
-            return self.judge(t, Operation::Update, Some(new), Some(old)).await;
+            return self.validate_admission(t, Operation::Update, Some(new), Some(old)).await;
         }
-        let (mut scale, before) = (scale::of(t.row, new), scale::of(t.row, old));
-        self.judge(t, Operation::Update, Some(&mut scale), Some(&before)).await
+        let (mut scale, before) = (scale::scale_of(t.row, new), scale::scale_of(t.row, old));
+        self.validate_admission(t, Operation::Update, Some(&mut scale), Some(&before)).await
     }
 
     /// Both rounds, where nothing comes between them.
-    pub async fn admit_and_judge(
+    pub async fn admit_and_validate(
         &self,
         t: &mut Target<'_>,
         operation: Operation,
@@ -83,12 +83,12 @@ impl Engine {
         old: Option<&Value>,
     ) -> Result<(), Status> {
         self.admit(t, operation, object.as_deref_mut(), old).await?;
-        self.judge(t, operation, object, old).await
+        self.validate_admission(t, operation, object, old).await
     }
 
-    async fn ask(
+    async fn run_admission(
         &self,
-        round: Round,
+        round: AdmissionPhase,
         t: &mut Target<'_>,
         operation: Operation,
         object: Option<&mut Value>,
@@ -98,10 +98,10 @@ impl Engine {
         let mut annotations = BTreeMap::new();
         let mut asked = attributes(t, operation, object, old, &mut annotations);
         let outcome = match round {
-            Round::Mutating => chain.admit(&mut asked).await,
-            Round::Validating => chain.validate(&mut asked).await,
+            AdmissionPhase::Mutating => chain.admit(&mut asked).await,
+            AdmissionPhase::Validating => chain.validate(&mut asked).await,
         };
-        t.noted.annotate(annotations);
+        t.recorder.annotate(annotations);
         outcome
     }
 

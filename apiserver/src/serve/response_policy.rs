@@ -13,7 +13,7 @@ use crate::verbs::query::Query;
 
 /// From the flags.
 #[derive(Default)]
-pub struct Conduct {
+pub struct ResponsePolicy {
     origins: Vec<Regex>,
     transport: Option<HeaderValue>,
     /// `--request-timeout`
@@ -43,9 +43,9 @@ pub struct Conduct {
     /// `OpenAPIEnums`
     pub enums: bool,
     /// `AuthorizePodWebsocketUpgradeCreatePermission`: who opens a session in a pod must be allowed to create one.
-    pub sessions_are_made: bool,
+    pub checks_session_create: bool,
     /// `UnauthenticatedHTTP2DOSMitigation`
-    sends_strangers_away: bool,
+    closes_unauthenticated: bool,
 }
 
 const CORS: [(&str, &str); 4] = [
@@ -84,7 +84,7 @@ fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, Stri
     HeaderValue::from_str(&directives.join("; ")).map(Some).map_err(|e| e.to_string())
 }
 
-impl Conduct {
+impl ResponsePolicy {
     /// Reads and checks the flags.
     ///
     /// # Errors
@@ -135,34 +135,34 @@ impl Conduct {
             compresses: flags.enabled("APIResponseCompression"),
             hashes: flags.enabled("StorageVersionHash"),
             enums: flags.enabled("OpenAPIEnums"),
-            sessions_are_made: flags.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
-            sends_strangers_away: flags.enabled("UnauthenticatedHTTP2DOSMitigation"),
+            checks_session_create: flags.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
+            closes_unauthenticated: flags.enabled("UnauthenticatedHTTP2DOSMitigation"),
         })
     }
 
     /// Reports whether pages of an origin may read responses (`--cors-allowed-origins`).
-    pub fn may_read(&self, origin: &str) -> bool {
+    pub fn allows_origin(&self, origin: &str) -> bool {
         !origin.is_empty() && self.origins.iter().any(|pattern| pattern.is_match(origin))
     }
 
     /// Reports whether to close the connection of a request, so that its client reconnects to a less busy server
     /// (`--goaway-chance`). `dice` is in 0 to 1 and thrown only where a chance is set. HTTP/2 only, whose connections
     /// last.
-    pub fn sends_away(&self, version: Version, dice: impl FnOnce() -> f64) -> bool {
+    pub fn sends_goaway(&self, version: Version, dice: impl FnOnce() -> f64) -> bool {
         self.goaway > 0.0 && version == Version::HTTP_2 && dice() < self.goaway
     }
 
     /// Lets nobody unknown keep a connection of HTTP/2, which costs much: it takes one request.
-    pub fn part_with_stranger(&self, response: &mut HttpResponse, version: Version) {
-        if self.sends_strangers_away && version == Version::HTTP_2 {
+    pub fn close_unauthenticated_http2(&self, response: &mut HttpResponse, version: Version) {
+        if self.closes_unauthenticated && version == Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
 
     /// Adds what every answer carries; `origin` is the one that may read it.
-    pub fn dress(&self, response: &mut HttpResponse, version: Version, origin: Option<&str>) {
+    pub fn add_headers(&self, response: &mut HttpResponse, version: Version, origin: Option<&str>) {
         let headers = response.headers_mut();
-        if self.sends_away(version, rand::random) {
+        if self.sends_goaway(version, rand::random) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(value) = &self.transport {
@@ -199,8 +199,8 @@ fn share(headers: &mut HeaderMap, origin: &str) {
 mod tests {
     use super::*;
 
-    fn conduct(args: &[&str]) -> Result<Conduct, String> {
-        Conduct::from_flags(&FlagSet::of("kube-apiserver", args).expect("flags"))
+    fn response_policy(args: &[&str]) -> Result<ResponsePolicy, String> {
+        ResponsePolicy::from_flags(&FlagSet::of("kube-apiserver", args).expect("flags"))
     }
 
     #[test]
@@ -217,20 +217,20 @@ mod tests {
                 "--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information",
             ),
         ] {
-            assert_eq!(conduct(args).err().as_deref(), Some(want), "{args:?}");
+            assert_eq!(response_policy(args).err().as_deref(), Some(want), "{args:?}");
         }
     }
 
     #[test]
     fn origins() {
-        let conduct = conduct(&[r"--cors-allowed-origins=//a\.example(:|$)"]).expect("fine");
+        let response_policy = response_policy(&[r"--cors-allowed-origins=//a\.example(:|$)"]).expect("fine");
         for (origin, want) in [
             ("https://a.example", true),
             ("http://a.example:8080", true),
             ("https://a.example.evil", false),
             ("", false),
         ] {
-            assert_eq!(conduct.may_read(origin), want, "{origin}");
+            assert_eq!(response_policy.allows_origin(origin), want, "{origin}");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
     fn strangers_keep_no_connection_of_http_2() {
         let closes = |args: &[&str], version| {
             let mut response = HttpResponse::Unauthorized().finish();
-            conduct(args).expect("fine").part_with_stranger(&mut response, version);
+            response_policy(args).expect("fine").close_unauthenticated_http2(&mut response, version);
             response.headers().contains_key(CONNECTION)
         };
         assert!(closes(&[], Version::HTTP_2) && !closes(&[], Version::HTTP_11));
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn deadlines() {
-        let conduct = conduct(&["--request-timeout=60s"]).expect("fine");
-        let ask = |query: &str| conduct.deadline(&Query::parse(query)).map(|d| d.as_secs()).map_err(|s| s.code);
+        let response_policy = response_policy(&["--request-timeout=60s"]).expect("fine");
+        let ask = |query: &str| response_policy.deadline(&Query::parse(query)).map(|d| d.as_secs()).map_err(|s| s.code);
         for (query, want) in [
             ("", Ok(60)),
             ("timeout=10s", Ok(10)),

@@ -7,7 +7,7 @@ use shared::flags::FlagSet;
 
 #[test]
 fn fields_go_with_their_gates() {
-    let gated = Gated::new(&FeatureGates::default());
+    let gated = FieldGates::new(&FeatureGates::default());
     let taint = json!([{"key": "a", "effect": "NoSchedule"}]);
     for (group, plural, object, old, want) in [
         (
@@ -70,14 +70,14 @@ fn fields_go_with_their_gates() {
     ] {
         let row = builtin(group, plural).expect("a row");
         let mut object = object;
-        gated.settle(&row, &mut object, old.as_ref());
+        gated.drop_disabled_fields(&row, &mut object, old.as_ref());
         assert_eq!(object, want, "{plural}");
     }
 }
 
-fn without(gates: &[&str]) -> Gated {
+fn without(gates: &[&str]) -> FieldGates {
     let off = gates.iter().map(|gate| ((*gate).to_owned(), false)).collect();
-    Gated::new(&FeatureGates::default().with(&off).expect("gates"))
+    FieldGates::new(&FeatureGates::default().with(&off).expect("gates"))
 }
 
 /// Gates that are on by default and may be turned off: what goes, and that what is in use stays.
@@ -145,9 +145,9 @@ fn fields_go_when_their_gates_are_turned_off() {
         ),
     ] {
         let row = builtin(group, plural).expect("a row");
-        let settled = |gated: Gated, old: Option<&Value>| {
+        let settled = |gated: FieldGates, old: Option<&Value>| {
             let mut object = object.clone();
-            gated.settle(&row, &mut object, old);
+            gated.drop_disabled_fields(&row, &mut object, old);
             object
         };
         assert_eq!(settled(without(&[gate]), None), want, "{gate}");
@@ -179,7 +179,7 @@ fn results_of_claims_go_unless_they_were_asked_for() {
         let settled = |asked: &Value| {
             let mut object = claim(asked.clone(), with(field, value.clone()));
             let old = json!({"spec": object["spec"]});
-            without(&[gate]).settle(&row, &mut object, Some(&old));
+            without(&[gate]).drop_disabled_fields(&row, &mut object, Some(&old));
             object
         };
         assert_eq!(settled(&asked), claim(asked, with(field, value.clone())), "{gate} {field}");
@@ -193,7 +193,11 @@ fn what_is_used_alone_stays_alone() {
     let coded = || json!({"errorCode": 8, "message": "m"});
     let status = |attach: Value, detach: Value| json!({"status": {"attachError": attach, "detachError": detach}});
     let mut object = status(coded(), coded());
-    without(&["MutableCSINodeAllocatableCount"]).settle(&row, &mut object, Some(&status(coded(), json!({}))));
+    without(&["MutableCSINodeAllocatableCount"]).drop_disabled_fields(
+        &row,
+        &mut object,
+        Some(&status(coded(), json!({}))),
+    );
     assert_eq!(object, status(coded(), json!({"message": "m"})));
 }
 
@@ -203,7 +207,7 @@ fn sets_say_how_many_pods_may_be_down_where_that_counts() {
     let set = |update: Value| json!({"spec": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": update}}});
     let gate = |on: bool| {
         let flag = format!("--feature-gates=MaxUnavailableStatefulSet={on}");
-        Gated::new(&FlagSet::of("kube-apiserver", &[&flag]).expect("flags").feature_gates())
+        FieldGates::new(&FlagSet::of("kube-apiserver", &[&flag]).expect("flags").feature_gates())
     };
     for (on, sent, want) in [
         (true, json!({"partition": 0}), json!({"partition": 0, "maxUnavailable": 1})),
@@ -213,7 +217,7 @@ fn sets_say_how_many_pods_may_be_down_where_that_counts() {
         (false, json!({"maxUnavailable": 2}), json!({})),
     ] {
         let mut object = set(sent.clone());
-        gate(on).settle(&row, &mut object, None);
+        gate(on).drop_disabled_fields(&row, &mut object, None);
         assert_eq!(object, set(want), "{on} {sent}");
     }
 }
@@ -223,7 +227,7 @@ fn what_is_said_of_health_goes_also_where_it_was_said() {
     let row = builtin("", "pods").expect("a row");
     let said = json!({"status": {"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [{"name": "r"}]}]}});
     let mut object = said.clone();
-    without(&[]).settle(&row, &mut object, Some(&said));
+    without(&[]).drop_disabled_fields(&row, &mut object, Some(&said));
     assert_eq!(object, json!({"status": {"containerStatuses": [{"name": "c"}]}}));
 }
 
@@ -232,7 +236,7 @@ fn counts_of_volumes_stay_without_their_gate() {
     let row = builtin("storage.k8s.io", "csinodes").expect("a row");
     let node =
         |count: i64| json!({"spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": count}}]}});
-    let refused = |gated: Gated, count| gated.refuse(&row, "", &node(count), Some(&node(3))).len();
+    let refused = |gated: FieldGates, count| gated.validate_gated(&row, "", &node(count), Some(&node(3))).len();
     let gate = "MutableCSINodeAllocatableCount";
     assert_eq!([refused(without(&[gate]), 4), refused(without(&[gate]), 3), refused(without(&[]), 4)], [1, 0, 0]);
 }
@@ -245,7 +249,7 @@ fn volumes_of_images_go_with_their_mounts() {
         "volumes": [{"name": "i", "image": {"reference": "r"}}, {"name": "e", "emptyDir": {}}],
         "containers": [{"volumeMounts": [{"name": "i", "mountPath": "/i"}, {"name": "e", "mountPath": "/e"}]}],
     }));
-    without(&["ImageVolume"]).settle(&row, &mut object, None);
+    without(&["ImageVolume"]).drop_disabled_fields(&row, &mut object, None);
     let want = of(json!({
         "volumes": [{"name": "e", "emptyDir": {}}],
         "containers": [{"volumeMounts": [{"name": "e", "mountPath": "/e"}]}],

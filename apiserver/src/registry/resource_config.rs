@@ -47,9 +47,9 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("storagemigration.k8s.io", &["v1beta1", "v1alpha1"]),
 ];
 
-/// Resources that came after the oldest release that can be behaved as: with the minor release, and a plural of `*` for all of
-/// the version.
-const CAME: &[(&str, &str, &str, u32)] = &[
+/// Resources that came after the oldest release that can be behaved as: with the minor release, and a plural of `*` for
+/// all of the version.
+const INTRODUCED_IN: &[(&str, &str, &str, u32)] = &[
     ("networking.k8s.io", "v1", "ipaddresses", 33),
     ("networking.k8s.io", "v1", "servicecidrs", 33),
     ("resource.k8s.io", "v1beta2", "*", 33),
@@ -66,16 +66,16 @@ const CAME: &[(&str, &str, &str, u32)] = &[
 ];
 
 /// The minor release in which a row came; `None`: it was always there.
-pub(super) fn came(row: &Resource) -> Option<u32> {
+pub(super) fn introduced_in(row: &Resource) -> Option<u32> {
     let same = |(group, version, plural, _): &&(&str, &str, &str, u32)| {
         *group == row.group && *version == row.version && (*plural == "*" || *plural == row.plural)
     };
-    CAME.iter().find(same).map(|(.., minor)| *minor)
+    INTRODUCED_IN.iter().find(same).map(|(.., minor)| *minor)
 }
 
 /// The release to behave as, and what is served of later ones all the same.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Behaving {
+pub struct EmulatedApis {
     emulation: Emulation,
     /// `--emulation-forward-compatible`: later versions of what is served and is no alpha.
     forward: bool,
@@ -83,7 +83,7 @@ pub struct Behaving {
     asked: bool,
 }
 
-impl Behaving {
+impl EmulatedApis {
     /// From the flags.
     ///
     /// # Errors
@@ -107,11 +107,11 @@ impl Behaving {
 
     /// The release in which a row came, where that is after the one to behave as.
     fn later(&self, row: &Resource) -> Option<u32> {
-        came(row).filter(|minor| *minor > self.emulation.minor())
+        introduced_in(row).filter(|minor| *minor > self.emulation.minor())
     }
 
     /// Reports whether a row is served, given `--runtime-config`.
-    fn serves(&self, row: &Resource, said: &Said) -> Result<bool, String> {
+    fn serves(&self, row: &Resource, said: &RuntimeConfig) -> Result<bool, String> {
         let Some(minor) = self.later(row) else { return Ok(true) };
         if said.names(row) {
             let name = format!("{}/{}, Resource={}", row.group, row.version, row.plural);
@@ -131,7 +131,7 @@ impl Behaving {
 
 /// Difference from the resources that are served by default.
 #[derive(Debug, Default)]
-pub struct Choice {
+pub struct ResourceConfig {
     /// Rows that are served as well, in discovery order.
     pub on: Vec<&'static Resource>,
     /// Rows that are not.
@@ -150,9 +150,9 @@ fn stage(version: &str) -> &'static str {
 }
 
 /// Settings of `--runtime-config`, by upstream's keys.
-struct Said(BTreeMap<String, bool>);
+struct RuntimeConfig(BTreeMap<String, bool>);
 
-impl Said {
+impl RuntimeConfig {
     fn read(config: &BTreeMap<String, String>) -> Result<Self, String> {
         if config.len() == 1 && config.get("api/all").is_some_and(|text| text == "false") {
             return Err("invalid key with only api/all=false".to_owned());
@@ -221,16 +221,20 @@ fn known(group: &str, version: &str) -> Option<bool> {
 ///
 /// # Errors
 /// Upstream's words for keys and values that are none.
-pub fn chosen(config: &BTreeMap<String, String>, gates: &FeatureGates, behaving: Behaving) -> Result<Choice, String> {
-    let said = Said::read(config)?;
-    let mut choice = Choice { stored: stored::others(behaving.emulation.least()), ..Choice::default() };
+pub fn select_resources(
+    config: &BTreeMap<String, String>,
+    gates: &FeatureGates,
+    emulated: EmulatedApis,
+) -> Result<ResourceConfig, String> {
+    let said = RuntimeConfig::read(config)?;
+    let mut choice = ResourceConfig { stored: stored::others(emulated.emulation.least()), ..ResourceConfig::default() };
     for row in resources::all() {
-        if said.of(row) == Some(false) || !behaving.serves(row, &said)? {
+        if said.of(row) == Some(false) || !emulated.serves(row, &said)? {
             choice.off.push(row);
         }
     }
     for row in resources::optional().iter().filter(|row| said.of(row) == Some(true)) {
-        if !behaving.serves(row, &said)? {
+        if !emulated.serves(row, &said)? {
             continue;
         }
         let gate = GATES.iter().find(|(g, p, _)| *g == row.group && *p == row.plural).map(|(_, _, gate)| *gate);
@@ -251,7 +255,8 @@ mod tests {
 
     fn choose(flags: &[&str]) -> Result<[Vec<String>; 2], String> {
         let flags = FlagSet::of("kube-apiserver", flags).expect("flags");
-        let choice = chosen(&flags.map("runtime-config"), &flags.feature_gates(), Behaving::from_flags(&flags)?)?;
+        let choice =
+            select_resources(&flags.map("runtime-config"), &flags.feature_gates(), EmulatedApis::from_flags(&flags)?)?;
         let names = |rows: &[&Resource]| rows.iter().map(|r| format!("{}/{}", r.version, r.plural)).collect();
         Ok([names(&choice.on), names(&choice.off)])
     }

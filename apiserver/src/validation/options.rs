@@ -1,0 +1,301 @@
+//! Validation options: rules that feature gates and stored objects relax.
+//!
+//! A gate is a row of [`TABLE`]: its name, and how a stored object shows that it uses already what the gate is about,
+//! which it may keep while the gate is disabled. A rule asks [`allows`] before it refuses. The options are set for one
+//! validation on one thread, and not passed through the rules: of several hundred, a dozen ask.
+
+use std::cell::Cell;
+
+use proto::Value;
+use proto::resources::Resource;
+use shared::flags::FeatureGates;
+
+use super::pod::stored;
+use super::tree::{flag, get, int, list, text};
+use super::volume::claim;
+use super::{admissionregistration, batch, networking, selectors};
+
+/// Kinds with the spec of a pod: `plural.group`, and its path.
+pub const PODS: &[(&str, &str)] = &[
+    ("pods", "spec"),
+    ("podtemplates", "template.spec"),
+    ("replicationcontrollers", "spec.template.spec"),
+    ("daemonsets.apps", "spec.template.spec"),
+    ("deployments.apps", "spec.template.spec"),
+    ("replicasets.apps", "spec.template.spec"),
+    ("statefulsets.apps", "spec.template.spec"),
+    ("jobs.batch", "spec.template.spec"),
+    ("cronjobs.batch", "spec.jobTemplate.spec.template.spec"),
+];
+const AUTOSCALERS: &[(&str, &str)] = &[("horizontalpodautoscalers.autoscaling", "spec")];
+const VOLUMES: &[(&str, &str)] = &[("persistentvolumes", "spec")];
+const CLAIMS: &[(&str, &str)] = &[("persistentvolumeclaims", "spec")];
+/// The metadata of whoever [`PODS`] are about.
+const METADATA: &[(&str, &str)] = &[
+    ("pods", "metadata"),
+    ("podtemplates", "template.metadata"),
+    ("replicationcontrollers", "spec.template.metadata"),
+    ("daemonsets.apps", "spec.template.metadata"),
+    ("deployments.apps", "spec.template.metadata"),
+    ("replicasets.apps", "spec.template.metadata"),
+    ("statefulsets.apps", "spec.template.metadata"),
+    ("jobs.batch", "spec.template.metadata"),
+    ("cronjobs.batch", "spec.jobTemplate.spec.template.metadata"),
+];
+const INGRESSES: &[(&str, &str)] = &[("ingresses.networking.k8s.io", "spec")];
+/// Kinds with a label selector whose invalid values are kept when stored; other workloads never allowed any.
+const SELECTING: &[(&str, &str)] = &[
+    ("poddisruptionbudgets.policy", "spec.selector"),
+    ("networkpolicies.networking.k8s.io", "spec.podSelector"),
+    ("csistoragecapacities.storage.k8s.io", "nodeTopology"),
+    ("daemonsets.apps", "spec.selector"),
+    ("jobs.batch", "spec.selector"),
+];
+const LABELS_OF_JOBS: &[(&str, &str)] = &[("jobs.batch", "spec.template.metadata.labels")];
+const AGGREGATING: &[(&str, &str)] = &[("clusterroles.rbac.authorization.k8s.io", "aggregationRule")];
+const WEBHOOKS: &[(&str, &str)] = &[
+    ("mutatingwebhookconfigurations.admissionregistration.k8s.io", "webhooks"),
+    ("validatingwebhookconfigurations.admissionregistration.k8s.io", "webhooks"),
+];
+
+/// Reports whether a row is that of `plural.group`.
+pub(super) fn is_of(row: &Resource, of: &str) -> bool {
+    of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group)
+}
+
+/// One relaxed validation rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValidationOption {
+    /// HorizontalPodAutoscalers with `minReplicas: 0`.
+    MinReplicasZero,
+    /// Service names that are DNS-1123 labels, such as one that starts with a digit.
+    RelaxedServiceNameValidation,
+    /// Updates of the resources of suspended jobs.
+    MutableResourcesForSuspendedJobs,
+    /// Updates of the scheduling directives of suspended jobs that ran before.
+    MutableSchedulingDirectivesForSuspendedJobs,
+    /// Updates of a persistent volume's `nodeAffinity`.
+    MutablePvNodeAffinity,
+    /// Tolerations with the operators `Lt` and `Gt`.
+    TaintTolerationComparisonOperators,
+    /// Restart rules with `RestartAllContainers`, and restart rules of sidecars.
+    RestartAllContainers,
+    /// `hostNetwork` together with `hostUsers: false`.
+    UserNamespacesHostNetworkSupport,
+    /// Resizes of pod-level resources.
+    PodLevelResourcesResize,
+    /// `seLinuxChangePolicy: MountOption`.
+    MountOptionSELinuxChangePolicy,
+    /// Capacity requests of shared devices.
+    ConsumableCapacity,
+    /// Invalid values of the annotation `pod-deletion-cost`.
+    InvalidPodDeletionCost,
+    /// CSI drivers without `seLinuxMount`.
+    UnsetSELinuxMount,
+    /// Amounts of huge pages that are no multiple of the page size.
+    IndivisibleHugePagesValues,
+    /// Label selectors with invalid label values.
+    InvalidLabelValueInSelector,
+    /// Invalid label values in the required node affinity of pods or volumes.
+    InvalidLabelValueInRequiredNodeAffinity,
+    /// Invalid selectors of topology spread constraints.
+    InvalidTopologySpreadConstraintLabelSelector,
+    /// Invalid `matchLabelKeys` of topology spread constraints.
+    OldPodViolatesMatchLabelKeysValidation,
+    /// `matchLabelKeys` are not merged into the selectors of topology spread constraints.
+    LegacyMatchLabelKeysValidation,
+    /// Invalid `matchLabelKeys` where they are not merged: keys that the selector has as well.
+    OldPodViolatesLegacyMatchLabelKeysValidation,
+    /// Projected token paths that lead out of their volume.
+    NonLocalProjectedTokenPath,
+    /// Namespaced sysctls in pods that share the host's network or IPC namespace.
+    NamespacedSysctlsForHostNetAndHostIpc,
+    /// `volumeDevices` together with `hostUsers: false`.
+    VolumeDevicesWithUserNamespaces,
+    /// Invalid selectors of claims.
+    InvalidLabelValueInClaimSelector,
+    /// Invalid API groups in `dataSource` and `dataSourceRef` of claims.
+    InvalidApiGroupInDataSourceOrRef,
+    /// `nominatedNodeName` of pods that are bound.
+    NominatedNodeNameOfBoundPod,
+    /// The VolumeAttributesClass of volumes and claims is immutable.
+    ImmutableVolumeAttributesClass,
+    /// Environment variables from files are not among the supported sources.
+    NoEnvFiles,
+    /// Invalid secret names in the TLS of ingresses.
+    InvalidSecretName,
+    /// Invalid paths and backends in rules of wildcard hosts.
+    InvalidWildcardHostRule,
+    /// Jobs whose pod template lacks the prefixed labels.
+    UnprefixedJobLabels,
+    /// `gitRepo` volumes, which kubelets still mount.
+    GitRepoVolumes,
+}
+
+struct Row {
+    option: ValidationOption,
+    /// Feature gate; `!` in front when the option needs it disabled.
+    name: &'static str,
+    /// Kinds whose stored objects may use the rule already, with the path to look at.
+    within: &'static [(&'static str, &'static str)],
+    used: fn(&Value) -> bool,
+}
+
+const fn row(
+    option: ValidationOption,
+    name: &'static str,
+    within: &'static [(&'static str, &'static str)],
+    used: fn(&Value) -> bool,
+) -> Row {
+    Row { option, name, within, used }
+}
+
+/// In place of a gate: earlier releases allowed it, and stored objects may keep it.
+const STORED: &str = "";
+
+fn never(_: &Value) -> bool {
+    false
+}
+
+static TABLE: &[Row] = &[
+    row(ValidationOption::MinReplicasZero, "HPAScaleToZero", AUTOSCALERS, |spec| int(spec, "minReplicas") == Some(0)),
+    row(
+        ValidationOption::RelaxedServiceNameValidation,
+        "RelaxedServiceNameValidation",
+        INGRESSES,
+        networking::has_relaxed_names,
+    ),
+    row(ValidationOption::MutableResourcesForSuspendedJobs, "MutablePodResourcesForSuspendedJobs", &[], never),
+    row(
+        ValidationOption::MutableSchedulingDirectivesForSuspendedJobs,
+        "MutableSchedulingDirectivesForSuspendedJobs",
+        &[],
+        never,
+    ),
+    row(ValidationOption::MutablePvNodeAffinity, "MutablePVNodeAffinity", &[], never),
+    row(ValidationOption::TaintTolerationComparisonOperators, "TaintTolerationComparisonOperators", PODS, compares),
+    row(ValidationOption::RestartAllContainers, "RestartAllContainersOnContainerExits", PODS, restarts_all),
+    row(ValidationOption::PodLevelResourcesResize, "InPlacePodLevelResourcesVerticalScaling", &[], never),
+    row(ValidationOption::UserNamespacesHostNetworkSupport, "UserNamespacesHostNetworkSupport", PODS, |spec| {
+        get(spec, "hostUsers") == &Value::Bool(false) && flag(spec, "hostNetwork")
+    }),
+    row(ValidationOption::MountOptionSELinuxChangePolicy, "SELinuxMount", PODS, |spec| {
+        !text(get(spec, "securityContext"), "seLinuxChangePolicy").is_empty()
+    }),
+    row(ValidationOption::ConsumableCapacity, "DRAConsumableCapacity", &[], never),
+    row(ValidationOption::InvalidPodDeletionCost, "!PodDeletionCost", METADATA, stored::has_invalid_deletion_cost),
+    row(ValidationOption::UnsetSELinuxMount, "!SELinuxMountReadWriteOncePod", &[], never),
+    row(ValidationOption::IndivisibleHugePagesValues, STORED, PODS, stored::has_indivisible_huge_pages),
+    row(ValidationOption::InvalidLabelValueInSelector, STORED, PODS, stored::has_invalid_selectors),
+    row(ValidationOption::InvalidLabelValueInSelector, STORED, SELECTING, selectors::is_invalid),
+    row(ValidationOption::InvalidLabelValueInSelector, STORED, AGGREGATING, |rule| {
+        list(rule, "clusterRoleSelectors").iter().any(selectors::is_invalid)
+    }),
+    row(ValidationOption::InvalidLabelValueInSelector, STORED, WEBHOOKS, admissionregistration::have_invalid_selectors),
+    row(ValidationOption::InvalidSecretName, STORED, INGRESSES, networking::has_invalid_secret_names),
+    row(ValidationOption::InvalidWildcardHostRule, STORED, INGRESSES, networking::has_invalid_wildcard_host_rules),
+    row(ValidationOption::UnprefixedJobLabels, STORED, LABELS_OF_JOBS, batch::lacks_prefixed_labels),
+    row(ValidationOption::InvalidLabelValueInRequiredNodeAffinity, STORED, PODS, stored::requires_invalid_label_values),
+    row(ValidationOption::InvalidLabelValueInRequiredNodeAffinity, STORED, VOLUMES, stored::has_invalid_node_affinity),
+    row(
+        ValidationOption::InvalidTopologySpreadConstraintLabelSelector,
+        STORED,
+        PODS,
+        stored::has_invalid_spread_selectors,
+    ),
+    row(ValidationOption::OldPodViolatesMatchLabelKeysValidation, STORED, PODS, stored::has_invalid_spread_keys),
+    row(ValidationOption::OldPodViolatesMatchLabelKeysValidation, "!MatchLabelKeysInPodTopologySpread", &[], never),
+    row(
+        ValidationOption::LegacyMatchLabelKeysValidation,
+        "!MatchLabelKeysInPodTopologySpreadSelectorMerge",
+        &[],
+        never,
+    ),
+    row(
+        ValidationOption::OldPodViolatesLegacyMatchLabelKeysValidation,
+        STORED,
+        PODS,
+        stored::has_invalid_legacy_spread_keys,
+    ),
+    row(ValidationOption::NonLocalProjectedTokenPath, STORED, PODS, stored::has_non_local_token_paths),
+    row(ValidationOption::NamespacedSysctlsForHostNetAndHostIpc, STORED, PODS, stored::has_host_namespaced_sysctls),
+    row(
+        ValidationOption::VolumeDevicesWithUserNamespaces,
+        STORED,
+        PODS,
+        stored::has_volume_devices_with_user_namespaces,
+    ),
+    row(ValidationOption::InvalidLabelValueInClaimSelector, STORED, CLAIMS, claim::has_invalid_selector),
+    row(ValidationOption::InvalidApiGroupInDataSourceOrRef, STORED, CLAIMS, claim::has_groups),
+    row(ValidationOption::NominatedNodeNameOfBoundPod, "!ClearingNominatedNodeNameAfterBinding", &[], never),
+    row(ValidationOption::ImmutableVolumeAttributesClass, "!VolumeAttributesClass", &[], never),
+    row(ValidationOption::NoEnvFiles, "!EnvFiles", &[], never),
+    row(ValidationOption::GitRepoVolumes, "GitRepoVolumeDriver", &[], never),
+];
+
+fn compares(spec: &Value) -> bool {
+    list(spec, "tolerations").iter().any(|t| matches!(text(t, "operator"), "Lt" | "Gt"))
+}
+
+fn restarts_all(spec: &Value) -> bool {
+    let rules = |container| list(container, "restartPolicyRules");
+    let acts = |container| rules(container).iter().any(|rule| text(rule, "action") == "RestartAllContainers");
+    let sidecar = |container| text(container, "restartPolicy") == "Always" && !rules(container).is_empty();
+    list(spec, "containers").iter().any(acts) || list(spec, "initContainers").iter().any(|c| acts(c) || sidecar(c))
+}
+
+impl ValidationOption {
+    const fn bit(self) -> u64 {
+        1 << self as u64
+    }
+}
+
+thread_local! {
+    static ALLOWED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Reports whether a rule is relaxed in the validation that runs on this thread.
+pub(super) fn allows(option: ValidationOption) -> bool {
+    ALLOWED.get() & option.bit() != 0
+}
+
+/// Rules that the feature gates of a server relax.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ValidationOptions(u64);
+
+impl ValidationOptions {
+    /// Options of a server with these feature gates.
+    pub fn new(gates: &FeatureGates) -> Self {
+        Self(TABLE.iter().filter(|row| row.allows(gates)).fold(0, |all, row| all | row.option.bit()))
+    }
+
+    /// Runs a validation of an object that replaces `old`, with the options that gates or the old object allow.
+    pub fn validating<R>(self, row: &Resource, old: Option<&Value>, judge: impl FnOnce() -> R) -> R {
+        let used = TABLE.iter().filter(|r| self.0 & r.option.bit() == 0 && old.is_some_and(|old| r.is_used(row, old)));
+        let _ends = OptionsGuard(ALLOWED.replace(used.fold(self.0, |all, row| all | row.option.bit())));
+        judge()
+    }
+}
+
+/// Guard of one validation; restores the relaxed rules of before when dropped.
+struct OptionsGuard(u64);
+
+impl Drop for OptionsGuard {
+    fn drop(&mut self) {
+        ALLOWED.set(self.0);
+    }
+}
+
+impl Row {
+    fn allows(&self, gates: &FeatureGates) -> bool {
+        self.name.strip_prefix('!').map_or_else(|| gates.enabled(self.name), |name| !gates.enabled(name))
+    }
+
+    fn is_used(&self, row: &Resource, old: &Value) -> bool {
+        let place = self.within.iter().find(|(of, _)| is_of(row, of));
+        place.is_some_and(|(_, path)| {
+            let holder = path.split('.').fold(old, get);
+            (self.used)(holder)
+        })
+    }
+}
