@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_begin_anew() {
+    fn delays_grow_and_reset() {
         let mut backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_millis(50));
         assert_eq!([(); 4].map(|()| backoff.pause().as_millis()), [20, 40, 50, 50]);
         backoff.reset();

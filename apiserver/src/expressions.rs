@@ -339,7 +339,7 @@ mod tests {
     const POLICY: Dialect = Dialect::Policy { params: false };
 
     #[test]
-    fn what_policies_are_written_with() {
+    fn environments_of_expressions() {
         let object = json!({"metadata": {"name": "web", "labels": {"app": "a"}}, "spec": {"replicas": 3,
             "template": {"spec": {"containers": [{"name": "c", "image": "reg.example.com/x:1"}, {"name": "d", "image": "other/x"}]}}}});
         let null = Value::Null;
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_without_a_bound() {
+    fn expressions_have_a_cost_limit() {
         let object = json!({"list": (0..2_000).collect::<Vec<_>>()});
         let mut scope = Scope::new(POLICY, &[("object", &object)]);
         let once = "object.list.all(a, object.list.all(b, a + b >= 0))";

@@ -164,7 +164,7 @@ async fn watches_see_every_change_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_page_at_one_revision() {
+async fn pages_of_a_list_share_one_revision() {
     if etcd_is_missing() {
         return;
     }
@@ -328,7 +328,7 @@ async fn pods_are_bound_scaled_evicted_and_deleted() {
 
 /// A cache that has missed something is found out and read anew.
 #[tokio::test(flavor = "multi_thread")]
-async fn caches_that_differ_from_etcd_are_read_anew() {
+async fn inconsistent_caches_are_reinitialized() {
     use apiserver::{cache, registry, storage};
 
     if etcd_is_missing() {

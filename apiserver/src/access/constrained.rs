@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_about_whom_is_asked_for() {
+    fn impersonation_modes_match_their_users() {
         let agent = || user("system:serviceaccount:e:agent", &[(NODE_NAME, "n1")]);
         for (wish, who, modes) in [
             (wish("bob", &["dev"], &[("a.io/b", "c")]), user("alice", &[]), vec![Mode::UserInfo, Mode::Legacy]),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_asked_about_all_nodes_at_once() {
+    fn associated_node_is_authorized_for_all_nodes_first() {
         let agent = user("system:serviceaccount:e:agent", &[(NODE_NAME, "n1"), ("b", "c")]);
         let node = wish("system:node:n1", &[], &[]);
         let want = [
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_without_a_user_are_shown_as_go_does() {
+    fn errors_format_the_user_as_go_does() {
         let mut nobody = wish("", &["g"], &[("a.io/b", "c")]);
         nobody.uid = "7".to_owned();
         let want = r#"&user.DefaultInfo{Name:"", UID:"7", Groups:[]string{"g"}, Extra:map[string][]string{"a.io/b":[]string{"c"}}}"#;

@@ -62,7 +62,7 @@ mod tests {
 
     /// Unusable content is reported again after a while, and used content is not.
     #[tokio::test(start_paused = true)]
-    async fn changes_are_told_and_nothing_else() {
+    async fn only_changes_are_reported() {
         let path = std::env::temp_dir().join(format!("followed-{}", uuid::Uuid::new_v4()));
         let text = path.display().to_string();
         std::fs::write(&path, "one").expect("written");

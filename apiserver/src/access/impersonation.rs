@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_asked_for_must_be_allowed() {
+    fn every_impersonated_attribute_must_be_allowed() {
         let wish = wish(&[
             ("impersonate-user", "bob"),
             ("impersonate-group", "dev"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_stays_himself_for_a_name_that_is_not_ascii() {
+    fn non_ascii_user_name_is_rejected() {
         let mut headers = http::HeaderMap::new();
         for (name, value) in [("impersonate-user", &b"m\xc3\xbcller"[..]), ("impersonate-group", b"\xff")] {
             headers.insert(name, http::HeaderValue::from_bytes(value).expect("a header"));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_anonymous_user_stays_unauthenticated() {
+    fn impersonated_anonymous_user_is_unauthenticated() {
         let wish = wish(&[("impersonate-user", "system:anonymous")]).expect("fine").expect("a user");
         assert_eq!(wish.user().groups, ["system:unauthenticated"]);
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_means_come_back_later() {
+    fn requests_above_the_limit_are_rejected_with_retry_after() {
         let request = |verb: &str| RequestInfo { is_resource: true, verb: verb.into(), ..RequestInfo::default() };
         let limits = Limits::new(1, 1);
         let user = UserInfo::default();

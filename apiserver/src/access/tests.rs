@@ -147,7 +147,7 @@ async fn each_step_refuses_in_its_own_words() {
 }
 
 #[test]
-fn a_list_pinned_to_one_name_is_about_that_object() {
+fn list_with_a_name_field_selector_is_authorized_by_name() {
     let headers = http::HeaderMap::new();
     let query = "watch=1&fieldSelector=metadata.name%3Dweb";
     let info = request_info("GET", "/api/v1/namespaces/e/pods", &Query::parse(query));

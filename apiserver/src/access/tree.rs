@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_a_pointer_finds() {
+    fn finds_the_values_of_json_pointers() {
         let object = json!({"spec": {"a": [{"b": 1}, null], "": 2}});
         for pointer in
             ["", "/spec", "/spec/a/0/b", "/spec/a/1", "/spec/a/2", "/spec/a/x", "/spec/", "/spec/a/0/b/c", "/no"]

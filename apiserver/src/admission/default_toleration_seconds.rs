@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_said_is_added() {
+    fn only_missing_tolerations_are_added() {
         let plugin = DefaultTolerationSeconds { not_ready: 300, unreachable: 300 };
         let cases = [
             (json!([]), 2),

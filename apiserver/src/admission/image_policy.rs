@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked() {
+    fn review_contains_images_and_annotations() {
         let pod = json!({"metadata": {"annotations": {"x.image-policy.k8s.io/y": "1", "other": "2"}},
             "spec": {"initContainers": [{"image": "a"}], "containers": [{"image": "b"}]}});
         assert_eq!(

@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gates_say_how_much_a_node_must_stay_with_what_is_its_own() {
+    async fn feature_gates_restrict_nodes_to_their_own_objects() {
         let cluster = Arc::new(Fixed::default());
         let volumes =
             json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "vault"}}]}}]);

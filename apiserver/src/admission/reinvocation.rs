@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_those_before_a_change_are_asked_again() {
+    fn only_webhooks_before_a_change_are_reinvoked() {
         let mut r = Reinvocation::default();
         for (id, changed, willing) in [("a", true, true), ("b", true, false), ("c", false, true)] {
             assert!(r.is_called(Webhooks, id));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_asked_apart() {
+    fn plugins_are_reinvoked_independently() {
         let mut r = Reinvocation::default();
         r.record_call(Policies, "a", false, true);
         r.end(Policies, Some(&json!(1)));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_for_form_counts() {
+    fn no_op_mutations_count_as_calls() {
         let mut r = Reinvocation::default();
         r.record_call(Policies, "a", false, true);
         r.record_call(Policies, "b", false, false);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_change_there_is_one_round() {
+    fn unchanged_object_is_not_reinvoked() {
         let mut r = Reinvocation::default();
         r.record_call(Webhooks, "a", false, true);
         assert!(!r.begin_second());

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mounted_where_it_is_not_wanted() {
+    fn token_is_not_mounted_when_disabled() {
         let asked_not = json!({"spec": {"automountServiceAccountToken": false, "containers": [{"name": "c"}]}});
         assert_eq!(equipped(asked_not.clone(), json!({})), asked_not);
         let plain = json!({"spec": {"containers": [{"name": "c"}]}});

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_objects_say() {
+    fn availability_follows_service_and_endpoints() {
         let api = ApiService::read(&json!({"metadata": {"name": "v1.a.io"}, "spec": {"group": "a.io", "version": "v1",
             "service": {"namespace": "n", "name": "s", "port": 443}}}));
         let service = |kind: &str, port: i64| json!({"spec": {"type": kind, "ports": [{"name": "web", "port": port}]}});

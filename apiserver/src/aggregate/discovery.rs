@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_documents_stay_as_they_are() {
+    fn local_documents_are_unchanged() {
         let groups = proto::discovery::groups(proto::resources::all());
         let list = proto::discovery::api_group_list(&groups);
         let mut known = Directory::default();

@@ -83,7 +83,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn callers_do_not_say_who_they_are() {
+    fn identity_headers_of_callers_are_dropped() {
         let flags = ["--requestheader-client-ca-file=f", "--requestheader-username-headers=X-Other-User"];
         let own = Headers {
             own: FrontProxyHeaders::from_flags(&FlagSet::of("kube-apiserver", &flags).expect("flags")),

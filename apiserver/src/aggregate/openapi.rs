@@ -242,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_a_group_needs_is_taken() {
+    fn only_definitions_of_the_group_are_kept() {
         let reference = |kind: &str| json!({"schema": {"$ref": format!("#/definitions/{kind}")}});
         let document = json!({
             "paths": {"/apis/a.io/v1/xs": {"get": {"responses": {"200": reference("X")}, "parameters": [{"$ref": "#/parameters/p"}]}},

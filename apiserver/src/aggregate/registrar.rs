@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_after_what() {
+    fn only_labelled_api_services_are_managed() {
         let of =
             |group: &str, managed| DesiredApiService { group: group.to_owned(), version: "v1".to_owned(), managed };
         let wanted: BTreeMap<String, DesiredApiService> =

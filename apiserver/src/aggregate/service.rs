@@ -146,7 +146,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_matters_is_read() {
+    fn api_services_are_parsed() {
         let object = json!({"metadata": {"name": "v1beta1.metrics.k8s.io"},
             "spec": {"group": "metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 50,
                 "service": {"namespace": "kube-system", "name": "metrics-server"}, "caBundle": "YQ=="},

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_request_came_from() {
+    fn source_ips_of_a_request() {
         for (forwarded, real, peer, want) in [
             ("1.0.0.1, nonsense, 1.0.0.2", "1.0.0.2", "::ffff:1.0.0.9", ["1.0.0.1", "1.0.0.2", "1.0.0.9"].as_slice()),
             ("1.0.0.1,1.0.0.2", "1.0.0.1", "1.0.0.2", &["1.0.0.1", "1.0.0.2"]),

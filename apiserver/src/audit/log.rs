@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_go() {
+    fn old_log_files_are_removed() {
         let now = SystemTime::now();
         let day = |n: u64| (PathBuf::from(format!("f{n}")), now - Duration::from_secs(n * 86_400));
         let all = || vec![day(0), day(1), day(2), day(5)];

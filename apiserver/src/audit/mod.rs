@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_is_seen() {
+    fn nested_managed_fields_are_omitted() {
         let json = format!(r#"{{"a":{}{}}}"#, "[".repeat(200), "]".repeat(200));
         for (content_type, body) in [("application/json", json.clone()), ("application/apply-patch+yaml", json)] {
             let seen = object(content_type, &Bytes::from(body));

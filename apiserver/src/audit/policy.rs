@@ -386,7 +386,7 @@ mod tests {
 
     /// A policy with a misspelt field is one all the same: the server starts.
     #[test]
-    fn what_nobody_knows_is_left_out() {
+    fn unknown_policy_fields_are_dropped() {
         let policy =
             policy("nonsense: 1\nrules: [{level: Metadata, level: Request, users: [eve], user: [x]}]").expect("fine");
         assert_eq!(policy.decide(&on("eve", "get", "", "pods", "n", "p")).0, Level::Request);

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_that_is_lost_does_not_take_the_others_with_it() {
+    async fn failed_batch_does_not_affect_others() {
         let flags = FlagSet::of("kube-apiserver", &["--audit-log-path=/dev/full", "--audit-log-mode=blocking"]);
         let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
         let mut sinks = from_flags(&flags.expect("flags"), &Egress::default(), &tasks, &shutdown).await.expect("sinks");
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn batches_reach_the_file_and_what_is_left_at_the_end_too() {
+    async fn shutdown_flushes_the_last_batch() {
         let path = std::env::temp_dir().join(format!("audit-{}.log", uuid::Uuid::new_v4()));
         let flags = FlagSet::of(
             "kube-apiserver",

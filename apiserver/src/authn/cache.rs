@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_question_for_many_and_for_a_while() {
+    async fn concurrent_requests_share_one_authentication() {
         let cached = Cached::new(Counting::default(), Duration::from_secs(10), Duration::ZERO);
         let asked = || cached.inner.0.load(Ordering::SeqCst);
         let (a, b) = tokio::join!(cached.token("jane", &[]), cached.token("jane", &[]));

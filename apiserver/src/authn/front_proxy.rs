@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_front_proxy_says_is_known_by_its_names() {
+    fn front_proxy_headers_are_recognized_by_name() {
         let flags = [
             "--requestheader-username-headers=X-Who",
             "--requestheader-uid-headers=X-Number",

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_are_joined_by_certificate_and_lose_what_ran_out() {
+    fn bundles_are_merged_without_expired_certificates() {
         let authority = |name| cert::self_signed(name, &[], &[]).expect("a pair").certificate.replace('\r', "");
         let (a, b) = (authority("a"), authority("b"));
         let joined = |theirs: &str, now| merged("client-ca-file", theirs, &format!("# ours\n{a}{b}"), now);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn they_follow_the_files_and_come_back() {
+    async fn config_map_follows_files_and_is_restored() {
         let cluster = Arc::new(Fixed::default());
         let path = std::env::temp_dir().join(format!("ca-{}", uuid::Uuid::new_v4()));
         let authority = |name| cert::self_signed(name, &[], &[]).expect("a pair").certificate;

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_to_another_role_is_made_anew() {
+    fn binding_to_another_role_is_recreated() {
         let wanted = rbac(&FeatureGates::default())["clusterrolebindings"][0].clone();
         let mut other = wanted.clone();
         other["roleRef"]["name"] = json!("view");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn edited_flow_schemas_stay() {
+    fn edited_flow_schemas_are_kept() {
         let wanted = flow_control()["flowschemas"][0].clone();
         let mut edited = wanted.clone();
         edited["spec"]["matchingPrecedence"] = json!(5);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exempt_may_be_given_seats() {
+    fn exempt_level_may_have_nominal_seats() {
         let wanted = flow_control()["prioritylevelconfigurations"].iter().find(|l| tree::name(l) == "exempt").cloned();
         let wanted = wanted.expect("a level");
         let mut edited = wanted.clone();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_older_programs_go() {
+    fn objects_of_older_releases_are_deleted() {
         let wanted = &flow_control()["flowschemas"];
         let stored =
             |name: &str, follows: &str| json!({"metadata": {"name": name, "annotations": {FLOW_AUTOUPDATE: follows}}});

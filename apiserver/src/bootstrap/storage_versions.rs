@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_told_by_where_they_are_stored() {
+    fn storage_versions_are_reported_by_storage_location() {
         for (group, plural, encodes, decodes) in [
             ("", "pods", "v1", &["v1"][..]),
             ("apps", "deployments", "apps/v1", &["apps/v1", "apps/v1beta2", "apps/v1beta1"]),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_wait_until_their_resource_was_told() {
+    fn writes_wait_for_their_storage_version() {
         let versions = StorageVersions::new(encodings(&Rows::default()));
         let ask = |group: &str, resource: &str, namespace: &str, verb: &str| {
             let [api_group, resource, namespace, verb] = [group, resource, namespace, verb].map(str::to_owned);

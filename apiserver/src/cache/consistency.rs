@@ -101,7 +101,7 @@ mod tests {
     use crate::cache::entry::Raw;
 
     #[test]
-    fn what_differs_is_seen() {
+    fn differences_from_etcd_are_detected() {
         let entry = |key: &str, revision| {
             Arc::new(Entry::new(key, revision, Raw::Json(Bytes::from_static(b"{}")), vec![], std::iter::empty()))
         };

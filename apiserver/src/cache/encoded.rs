@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_is_found_in_what_is_kept() {
+    fn metadata_is_found_in_kept_encodings() {
         let budget = Budget::new(1000);
         for (json, metadata) in [
             (r#"{"metadata":{"name":"a\"}","x":{"y":{}}},"spec":{}}"#, Some(r#"{"name":"a\"}","x":{"y":{}}}"#)),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_make_one_stream() {
+    fn chunks_form_one_gzip_stream() {
         let mut plain = Vec::new();
         let mut stream = HEADER.to_vec();
         let mut crc = Crc::new();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go() {
+    fn oldest_chunks_are_evicted() {
         let packs = GzipChunkCache::new(100);
         let pack = |n: usize| Arc::new(GzipChunk { bytes: Bytes::from(vec![0; n]), crc: Crc::new() });
         packs.insert(1, pack(40));

@@ -169,7 +169,7 @@ mod tests {
     use crate::cache::Raw;
 
     #[test]
-    fn trees_of_small_objects_are_kept_and_never_those_of_others() {
+    fn only_trees_of_small_objects_are_kept() {
         let row = proto::resources::find("", "v1", "configmaps").expect("a row");
         let entry = |text: &str| {
             let raw = Raw::Json(Bytes::from(format!(r#"{{"data":{{"a":"{text}"}}}}"#)));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubelets_say_becomes_what_clients_are_told() {
+    fn kubelet_status_is_translated_for_clients() {
         let well = r#"{"metadata":{},"status":"Success"}"#.to_owned();
         let seven = r#"{"metadata":{},"status":"Failure","message":"command terminated with non-zero exit code: command terminated with exit code 7","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
         let odd = |why: &str| internal(&format!("error stream protocol error: {why}"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_in_the_kubelets_words() {
+    fn refusals_keep_the_kubelets_text() {
         let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"none","reason":"NotFound","code":404}"#;
         let bare = r#"{"metadata":{},"status":"Failure","message":"none","reason":"NotFound","code":404}"#;
         assert_eq!(shown(&CommandEnd::refused(status.as_bytes())), (bare.to_owned(), 404));

@@ -290,7 +290,7 @@ mod tests {
 
     /// By execution of k8s.io/apiserver 0.35.4.
     #[test]
-    fn nearly_nothing_is_wrong() {
+    fn frames_are_parsed_leniently() {
         let message = |text: &'static str| ClientMessage::Message(Bytes::from_static(text.as_bytes()));
         let ping = || ClientMessage::Ping(Bytes::from_static(b"hi"));
         let pinged = frame(0x89, b"hi");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn goodbyes_say_what_was_wrong() {
+    async fn close_frames_have_the_reason() {
         let said = |text: &'static str| futures::stream::iter([(Kind::Text, Bytes::from_static(text.as_bytes()))]);
         for (says, want) in [
             (vec![], &b"\x81\x01x\x88\x02\x03\xe8"[..]),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stream_may_be_asked_for_where_they_are_split() {
+    fn single_stream_can_be_selected_with_split_streams() {
         let invalid = |what: &str| Err(format!("PodLogOptions \"p\" is invalid: {what}"));
         for (split, query, want) in [
             (false, "stream=All", invalid("stream: Forbidden: may not be specified")),

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_known_form_is_taken() {
+    fn first_supported_protocol_is_selected() {
         let offered = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             form(&names)
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_comes_in_messages() {
+    async fn log_is_sent_in_messages() {
         let long = Bytes::from(vec![b'a'; LONGEST + 1]);
         for (form, log, want) in [
             (Form::Binary, Bytes::from_static(b"a line\n"), vec![(Kind::Binary, &b"a line\n"[..])]),

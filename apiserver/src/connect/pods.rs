@@ -342,7 +342,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_becomes_of_websockets() {
+    fn websocket_translation_by_protocol_and_gates() {
         let forms = |gates: &str| {
             Forms::from_flags(&FlagSet::of("kube-apiserver", &[&format!("--feature-gates={gates}")]).expect("flags"))
         };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn which_container_is_meant() {
+    fn default_container_of_a_pod() {
         let one = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}});
         let two = json!({"metadata": {"name": "p"}, "spec": {
             "containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_side_is_asked_for() {
+    fn proxied_request_line_and_headers() {
         for (path, want) in [
             ("/api/v1/namespaces/n/pods/p/proxy", ""),
             ("/api/v1/namespaces/n/pods/p/proxy/", "/"),

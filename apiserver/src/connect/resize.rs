@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_come_in_any_pieces_until_one_is_none() {
+    fn resize_messages_are_parsed_in_any_pieces() {
         let mut sizes = Sizes::default();
         for (bytes, want) in [
             ("{\"Width\":10,\"Height\":20}", "{\"Width\":10,\"Height\":20}\n"),

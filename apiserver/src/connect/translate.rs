@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[actix_web::test]
-    async fn a_command_gets_its_input_and_its_end_is_told() {
+    async fn command_reads_stdin_and_reports_its_end() {
         let (client, ours) = tokio::io::duplex(64 << 10);
         let (kubelet, theirs) = tokio::io::duplex(64 << 10);
         let streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[actix_web::test]
-    async fn the_client_is_told_how_it_went() {
+    async fn client_receives_the_final_status() {
         let (lost, _) = tokio::io::duplex(1024);
         for (kubelet, says, want) in [
             (Ok(lost), &[][..], Some(r#"{"metadata":{},"status":"Success"}"#)),

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_the_client_and_us_stays_there() {
+    fn hop_by_hop_headers_are_not_forwarded() {
         let ours = [
             ("authorization", "Bearer a"),
             ("impersonate-user", "b"),

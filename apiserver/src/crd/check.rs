@@ -401,7 +401,7 @@ mod tests {
 
     /// Numbers and formats follow Go's types, as upstream's validator answered.
     #[test]
-    fn numbers_and_formats_as_go_has_them() {
+    fn numbers_and_formats_follow_gos_types() {
         let schema = Schema::compile(&json!({"type": "object", "properties": {
             "e": {"type": "number", "enum": [1, 2]},
             "h": {"type": "number", "maximum": 1.5, "minimum": -1.5},

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_webhook_may_change() {
+    fn webhook_may_change_labels_and_annotations_only() {
         let old = json!({"apiVersion": "ex.com/v1", "kind": "Foo", "spec": {"a": 1},
             "metadata": {"name": "n", "namespace": "s", "uid": "u", "generation": 3, "labels": {"a": "b"}, "annotations": {"c": "d"}}});
         let accepted = |change: Value| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn reviews_that_say_nothing() {
+    fn invalid_conversion_reviews_are_refused() {
         let answer = |version: &str, response: Value| {
             let version = format!("apiextensions.k8s.io/{version}");
             json!({"apiVersion": version, "kind": "ConversionReview", "response": response})

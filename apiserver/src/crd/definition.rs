@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_row_per_served_version() {
+    fn each_served_version_has_a_row() {
         let definition = json!({"metadata": {"name": "foos.ex.com"}, "spec": {"group": "ex.com", "scope": "Namespaced",
             "names": {"plural": "foos", "kind": "Foo"},
             "versions": [

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_or_dropped() {
+    fn malformed_metadata_is_refused_or_dropped() {
         let malformed =
             json!({"pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "n", "labels": {"a": 1}}}});
         let why = coerce(&mut malformed.clone(), &schema(), Malformed::Refused).expect_err("refused").to_string();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_they_say_they_are() {
+    fn embedded_objects_need_type_metadata() {
         let said = |pod: Value| {
             let mut out = Vec::new();
             check(&json!({"pod": pod}), &schema(), &mut out);

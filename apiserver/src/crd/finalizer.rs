@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_a_definition_that_goes() {
+    fn terminating_conditions() {
         let (soon, late) = (PATIENCE / 2, PATIENCE);
         for (outcome, waited, want) in [
             (None, soon, Some(("False", "NeverEstablished"))),

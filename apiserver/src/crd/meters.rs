@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comparing_is_counted_and_nothing_else() {
+    fn ratcheting_comparisons_are_measured() {
         let sum = || RATCHETED.get_sample_sum();
         let before = (RATCHETED.get_sample_count(), sum());
         let pause = Duration::from_millis(2);

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_version_2_cannot_say_is_left_out() {
+    fn keywords_outside_openapi_v2_are_dropped() {
         for (schema, wanted) in [
             (
                 json!({"type": "object", "required": ["a", "b"], "properties": {

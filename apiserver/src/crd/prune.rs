@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_go() {
+    fn unknown_fields_are_pruned() {
         let mut object = json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "n", "x": 1}, "zz": 1, "spec": {
             "a": "b", "q": 1, "free": {"k": {"y": 1, "no": 2}, "u": {"w": 1}}, "map": {"m": {"v": 1, "w": 2}},
             "list": [{"p": 1}, {"p": 2, "r": 3}], "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"x": 1}, "u": 1}}});
@@ -187,7 +187,7 @@ mod tests {
 
     /// Fields that `additionalProperties: false` forbids are refused, not pruned.
     #[test]
-    fn what_is_refused_stays() {
+    fn refused_fields_are_not_pruned() {
         let closed = json!({"type": "object", "additionalProperties": false, "properties": {"a": {"type": "string"}}});
         let schema = Schema::compile(&json!({"type": "object", "properties": {"spec": closed}}));
         let mut object = json!({"spec": {"a": "x", "b": 1}});
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_come_and_nulls_go() {
+    fn defaults_replace_nulls() {
         let mut object = json!({"spec": {"a": null, "n": null, "z": null, "map": {"m": {}}, "free": {"k": {}}}});
         default(&mut object, &schema());
         assert_eq!(object, json!({"spec": {"a": "x", "n": null, "map": {"m": {"v": 7}}, "free": {"k": {"y": 1}}}}));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn both_change_nothing_the_second_time() {
+    fn pruning_and_defaulting_are_idempotent() {
         let schema = schema();
         for mut seed in 0..5_000u64 {
             let mut once = tree(&mut seed, 0);

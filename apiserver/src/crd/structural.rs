@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_place() {
+    fn structural_errors_of_fields() {
         let without =
             "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
         let object = "must be object if x-kubernetes-embedded-resource is true";
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_objects() {
+    fn structural_errors_of_objects() {
         let metadata = "s.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified";
         for (text, want) in [
             (

@@ -35,7 +35,7 @@ fn networks_are_reached_as_configured() {
 }
 
 #[test]
-fn mistakes_are_told_as_upstream_tells_them() {
+fn errors_match_upstream() {
     const AT: &str = "failed to validate egress selector configuration: service.connection";
     for (connection, told) in [
         (
@@ -143,7 +143,7 @@ async fn a_proxy_that_says_something_else() {
 
 /// A configuration that names a network needs an egress for it; one that does not, connects directly.
 #[test]
-fn networks_that_are_demanded() {
+fn required_egress_networks() {
     let of = |named| Egress(std::sync::Arc::new(Transports { named, ..Transports::default() }));
     for (named, want) in [
         (None, Some("egress lookup required with egress selector type \"controlplane\"")),

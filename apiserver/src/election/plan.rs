@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_elected_of_those_who_answer() {
+    fn oldest_responding_candidate_is_elected() {
         let (fresh, held_by_a) = (held("a", 1), held("a", 1));
         for (what, rows, lease, want) in [
             ("nobody", &[][..], None, "wait"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_say_how_to_choose() {
+    fn newest_candidate_sets_the_strategy() {
         let mut all = objects(&[("a", "1.20.0", "1.20.0", 0, None), ("b", "1.20.0", "1.21.0", 0, None)]);
         all[1]["spec"]["strategy"] = json!("a.b/c");
         let chosen = |all: &[Value]| {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_told_and_a_free_lease_is_given() {
+    fn preferred_holder_is_set_and_free_lease_is_assigned() {
         let at = now();
         assert_eq!(given(&held("a", 1), OLDEST, Some("a"), at), None);
         let told = given(&held("a", 1), OLDEST, Some("b"), at).expect("told");

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_belongs_where_by_default() {
+    fn default_flow_schemas_classify_requests() {
         let config = defaults();
         let request = |verb: &str, group: &str, resource: &str, namespace: &str| RequestInfo {
             is_resource: true,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_there_is_made_up() {
+    fn mandatory_objects_are_added() {
         let config = Config::digest(&[], &[]);
         assert_eq!(config.levels.iter().map(|l| l.name.as_str()).collect::<Vec<_>>(), [CATCH_ALL, EXEMPT]);
         assert_eq!(config.schemas.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), [EXEMPT, CATCH_ALL]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_takes_a_part_of_a_level() {
+    fn request_width_is_limited_by_its_level() {
         let config = defaults();
         let widest: Vec<(String, u32)> =
             config.levels.iter().map(|l| (l.name.clone(), l.widest(l.bounds(600, 245).nominal))).collect();

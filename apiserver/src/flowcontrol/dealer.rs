@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_told_apart() {
+    fn flows_get_different_hands() {
         assert_eq!(flow_hash("a", "b"), flow_hash("a", "b"));
         assert_ne!(flow_hash("a", "bc"), flow_hash("ab", "c"));
     }

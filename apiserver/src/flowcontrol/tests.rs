@@ -50,7 +50,7 @@ async fn enter(flow: &Arc<FlowControl>, name: &str) -> Result<Seat, Rejected> {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_sent_away() {
+async fn overload_is_rejected() {
     let flow = flow(Value::Null);
     let first = enter(&flow, "a").await.expect("a seat");
     assert_eq!(first.classified(), Classified { schema_uid: "s-uid".into(), level_uid: "mine-uid".into() });
@@ -77,7 +77,7 @@ async fn a_queue_is_left_in_turn() {
 
 /// Flows are told apart only where there are several queues; every request that was queued is counted.
 #[tokio::test]
-async fn what_is_told_of_queues() {
+async fn queue_metrics_by_flow() {
     for (queues, told) in [(4, true), (1, false)] {
         let flow = flow(json!({"queues": queues, "handSize": 1, "queueLengthLimit": 10}));
         let state = flow.state.read().clone();
@@ -92,7 +92,7 @@ async fn what_is_told_of_queues() {
 }
 
 #[tokio::test]
-async fn nobody_waits_longer_than_a_quarter_of_his_time() {
+async fn queue_wait_is_limited_to_a_quarter_of_the_timeout() {
     let flow = flow(json!({"queues": 4, "handSize": 1, "queueLengthLimit": 10}));
     let _seats = (enter(&flow, "a").await.expect("a seat"), enter(&flow, "a").await.expect("a seat"));
     let begin = Instant::now();
@@ -104,7 +104,7 @@ async fn nobody_waits_longer_than_a_quarter_of_his_time() {
 }
 
 #[tokio::test]
-async fn whoever_goes_away_leaves_the_queue() {
+async fn cancelled_request_leaves_the_queue() {
     let flow = flow(json!({"queues": 4, "handSize": 1, "queueLengthLimit": 10}));
     let seats = (enter(&flow, "a").await.expect("a seat"), enter(&flow, "a").await.expect("a seat"));
     {
@@ -128,7 +128,7 @@ async fn masters_never_wait() {
 }
 
 #[tokio::test]
-async fn requests_stay_in_a_level_that_goes_away() {
+async fn requests_stay_in_a_deleted_level() {
     let flow = flow(json!({"queues": 4, "handSize": 1, "queueLengthLimit": 10}));
     let seats = (enter(&flow, "a").await.expect("a seat"), enter(&flow, "a").await.expect("a seat"));
     let waits = enter(&flow, "b");

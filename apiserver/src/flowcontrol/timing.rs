@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_counted_where_the_ratio_was() {
+    fn time_is_attributed_to_the_current_ratio() {
         let mut timing = Timing::new(&[0.0, 0.5, 1.0], Duration::ZERO);
         timing.set(Duration::from_nanos(10), 1.0, 2.0);
         timing.set(Duration::from_nanos(15), 4.0, 2.0);

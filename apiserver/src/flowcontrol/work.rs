@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_are_counted_where_they_look() {
+    fn watches_are_counted_by_scope() {
         let watchers = Watchers::default();
         let all = RequestInfo { namespace: String::new(), ..info("watch", "") };
         let keys = [all, info("watch", ""), info("watch", "p"), info("watch", "q")].map(|i| watchers.register(&i));

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn patched_objects_are_sorted_where_touched() {
+    fn patched_objects_are_sorted_in_touched_parts() {
         let schema = proto::schema::kind("", "v1", "ConfigMap").expect("kind");
         let tree = serde_json::json!({"data": {"b": "1", "a": 2}, "metadata": {"uid": "u", "name": "n"}, "zz": 1});
         for (patch, metadata) in [

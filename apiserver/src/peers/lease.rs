@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_and_understood() {
+    fn peer_addresses_round_trip() {
         for (host, want) in [("10.0.0.1", "10.0.0.1:6443"), ("fd00::1", "[fd00::1]:6443")] {
             let told = object("apiserver-a", host, 6443, 1);
             assert_eq!(address(&told).as_deref(), Some(want));

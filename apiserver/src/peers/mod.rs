@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_is_understood() {
+    fn discovery_of_peers_is_parsed() {
         let mut said = PeerResources::default();
         let resources = json!([{"resource": "pods"}, {"resource": "secrets"}]);
         said.take(&json!({"items": [{"metadata": {}, "versions": [{"version": "v1", "resources": resources}]}]}));

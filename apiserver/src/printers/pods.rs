@@ -151,7 +151,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn one_word() {
+    fn reason_of_a_pods_status_column() {
         let now: Timestamp = "2026-01-01T00:10:00Z".parse().expect("time");
         let spec = json!({"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]});
         let running = json!({"name": "a", "ready": true, "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": {"finishedAt": "2026-01-01T00:09:00Z"}}});

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_counted_once_and_with_what_was_wanted() {
+    fn issued_certificates_are_counted_once() {
         let pem = shared::cert::self_signed("a", &[], &[]).expect("a pair").certificate;
         let issued_one = json!({"certificate": STANDARD.encode(&pem)});
         let seconds = lifetime(issued_one["certificate"].as_str().expect("text")).expect("a certificate");

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grace_longer_than_time_ends_with_it() {
+    fn overlong_grace_period_is_clamped() {
         let mut o = json!({"metadata": {"name": "a"}});
         let forever = Some(i64::MAX);
         assert_eq!(mark_deleted(&mut o, forever, forever, Propagation::Unset, false), Deletion::Marked);

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_of_devices_goes_with_them() {
+    fn device_status_is_dropped_on_deallocation() {
         let device = |name: &str| json!({"driver": "d", "pool": "p", "device": name});
         let claim = |allocated: &[&str], told: &[&str]| {
             let results: Vec<Value> = allocated.iter().map(|name| device(name)).collect();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_by_default_is_on_where_version_and_gate_are() {
+    fn optional_resources_need_version_and_gate() {
         const GATE: &str = "--feature-gates=MutatingAdmissionPolicy=true";
         const BETA: &str = "--runtime-config=admissionregistration.k8s.io/v1beta1=true";
         let beta = ["v1beta1/mutatingadmissionpolicies", "v1beta1/mutatingadmissionpolicybindings"];
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn old_versions_of_what_is_served_need_no_gate_and_new_kinds_do() {
+    fn only_new_kinds_need_their_gate() {
         let [on, _] = choose(&["--runtime-config=api/all=true"]).expect("a choice");
         for plural in [
             "v1beta1/servicecidrs",
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_by_default_can_be_turned_off() {
+    fn default_resources_can_be_disabled() {
         let off = |config: &str| choose(&[&format!("--runtime-config={config}")]).map(|[_, off]| off);
         let jobs = ["v1/cronjobs", "v1/jobs"].map(str::to_owned);
         assert_eq!(off("batch/v1=false").as_deref(), Ok(&jobs[..]));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_later_is_not_served_unless_it_is_wanted() {
+    fn later_resources_are_hidden_in_emulation() {
         const OLD: &str = "--emulated-version=1.33";
         const ASKED: &str = "--runtime-config=resource.k8s.io/v1=true";
         const BETA: &str = "--runtime-config=resource.k8s.io/v1beta1=true";
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_as_upstream_tells_them() {
+    fn errors_match_upstream() {
         for (config, told) in [
             ("api/all=false", "invalid key with only api/all=false"),
             ("apiall=false", "runtime-config invalid key apiall"),

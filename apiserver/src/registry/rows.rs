@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_and_go() {
+    fn rows_are_added_and_removed() {
         let rows = Rows::default();
         let built_in = rows.all().len();
         rows.set("ex.com", "bars", &[row("ex.com", "v1", "bars"), row("ex.com", "v1beta1", "bars")]);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn all_versions_are_kept_in_one() {
+    fn each_resource_has_one_storage_version() {
         let rows = others(32);
         let claims: Vec<&Row> = rows.iter().filter(|row| row.plural == "resourceclaims").collect();
         for row in &claims {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_those_of_the_idl() {
+    fn storage_version_hashes_match_the_idl() {
         for row in every().filter(|row| row.is_stored()) {
             let hash = storage_hash(&row.storage.0, &row.storage.1, &row.storage_kind);
             assert_eq!(row.storage_version_hash, hash, "{}/{}", row.version, row.plural);

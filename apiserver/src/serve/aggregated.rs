@@ -170,7 +170,7 @@ mod tests {
     use crate::registry::Rows;
 
     #[test]
-    fn text_says_what_the_tree_says_and_follows_the_rows() {
+    fn document_text_equals_its_tree() {
         let (directory, aggregated) = (Directory::default(), Aggregated::default());
         let mut rows = Rows::default().all();
         for news in [[true, true], [false, true]] {

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_took_too_long_does_not_say_what_it_is() {
+    async fn timeout_response_has_no_content_type() {
         let late =
             timed_out(&Status::timeout("request did not complete within the allotted timeout", 0), &Shape::default());
         let body = actix_web::body::to_bytes(late.into_body()).await.expect("a body");

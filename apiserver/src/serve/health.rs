@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_yet_to_be_done_at_start() {
+    fn pending_post_start_hooks_fail_their_checks() {
         let hook = "poststarthook/start-system-namespaces-controller";
         for (flags, check, probe, want) in [
             (&[][..], hook, Probe::Livez, false),

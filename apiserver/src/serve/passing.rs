@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_breaks_off_is_counted() {
+    async fn only_aborted_responses_are_counted() {
         for (body, pieces, want) in [
             (streamed(false), 3, 0.0),
             (streamed(false), 1, 1.0),

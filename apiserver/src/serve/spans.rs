@@ -277,7 +277,7 @@ mod tests {
     use crate::verbs::query::Query;
 
     #[test]
-    fn names_say_nothing_of_names() {
+    fn span_names_have_no_object_names() {
         for (method, path, want) in [
             ("POST", "/api/v1/nodes", "POST /api/v1/nodes"),
             ("GET", "/api/v1/nodes/n1", "GET /api/v1/nodes/{:name}"),

@@ -103,7 +103,7 @@ mod tests {
     use crate::egress::Egress;
 
     #[tokio::test]
-    async fn a_panic_is_written_down_and_goes_on() {
+    async fn panic_is_audited_and_resumed() {
         let path = |what: &str| std::env::temp_dir().join(format!("{what}-{}", uuid::Uuid::new_v4()));
         let (policy, log) = (path("policy"), path("log"));
         let rules = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_serves_all_that_is_on_the_same_servers() {
+    fn overrides_on_the_same_servers_share_a_connection() {
         let list: Vec<_> =
             ["/events#http://a", "coordination.k8s.io/leases#http://b", "/pods#http://a"].map(str::to_owned).into();
         let overrides = overrides(&list).unwrap().into_iter().map(|o| (format!("/registry/{}", o.resource), o.servers));

@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn all_members_take_turns_when_none_is_healthy() {
+    fn unhealthy_members_are_tried_round_robin() {
         let members = members();
         (0..3).for_each(|at| members.mark_lost(at, "connection refused"));
         assert_eq!(picks(&members), [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
-    fn one_failed_probe_is_forgiven_and_two_in_a_row_are_not() {
+    fn two_failed_probes_make_a_member_unhealthy() {
         let members = members();
         let failed = || Err("deadline exceeded".to_owned());
         for outcome in [failed(), Ok(()), failed()] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_member_are_told_when_it_is_lost() {
+    fn requests_learn_of_a_lost_member() {
         let members = members();
         let mut before = Box::pin(members.lost(0));
         assert!((&mut before).now_or_never().is_none());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_lost_member_end_when_another_is_healthy() {
+    fn requests_of_a_lost_member_fail_over() {
         let members = members();
         (0..3).for_each(|at| members.mark_lost(at, "connection reset"));
         let mut asked = Box::pin(members.lost(0));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn another_member_is_picked_beside_one_that_is_slow() {
+    fn slow_member_is_not_picked_again() {
         let members = members();
         for _ in 0..6 {
             assert_ne!(members.pick_but(Some(1)), 1);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_where_the_flags_want_them() {
+    fn flags_select_watch_caches() {
         let row = |group, plural| crate::registry::builtin(group, plural).expect("a row");
         let pods = ("", "pods");
         let (events, deployments, leases) =

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn der_round_trips() {
         let long = vec![0xab; 300];
         let bytes = element(SEQUENCE, &[&unsigned(&[0x80, 1]), &element(OCTET_STRING, &[&long])]);
         let mut sequence = Der::new(&bytes).enter().expect("a sequence");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn somebody_else_signs() {
+    async fn external_signer_signs() {
         use crate::tokens::{Config, ServiceAccounts};
         let path = std::env::temp_dir().join(format!("signer-{}.sock", uuid::Uuid::new_v4()));
         serve(&path);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_say_how_and_nothing_else() {
+    fn signer_headers_are_validated() {
         let header = |v: Value| check_header(&URL_SAFE_NO_PAD.encode(v.to_string())).map_err(|e| e.0);
         assert_eq!(header(json!({"alg": "RS256", "kid": "k", "typ": "JWT"})), Ok(()));
         for bad in [

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_answer_names_the_account_and_says_what_was_cut() {
+    async fn token_request_status_has_the_capped_expiration() {
         let reader = cluster();
         let answer = ask(&reader, json!({})).await.expect("a token");
         assert_eq!(answer["metadata"]["uid"], "u-sa");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_believed_while_what_it_is_bound_to_lives() {
+    async fn bound_token_is_valid_while_its_object_exists() {
         let reader = cluster();
         let spec = json!({"expirationSeconds": 3607, "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-p"}});
         let answer = ask(&reader, spec).await.expect("a token");

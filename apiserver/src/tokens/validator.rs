@@ -344,7 +344,7 @@ mod tests {
     use crate::tokens::keys::tests::RSA_PEM;
 
     #[test]
-    fn tokens_live_by_what_they_are_bound_to() {
+    fn token_validity_follows_bound_objects() {
         let object = |uid: &str, deleted: i64| {
             let at = jiff::Timestamp::from_second(deleted).map(|at| at.to_string()).unwrap_or_default();
             let mut object = json!({"metadata": {"name": "n", "uid": uid}});

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_stay() {
+    fn definition_scope_is_immutable() {
         let old = crd("bars.ex.com", "ex.com", json!({"type": "object"}));
         let mut new = old.clone();
         new["spec"]["scope"] = json!("Cluster");

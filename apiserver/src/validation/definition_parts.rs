@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_is_judged_once() {
+    fn shared_parts_are_validated_once() {
         let scale = |from: &str| json!({"subresources": {"scale": {"specReplicasPath": from, "statusReplicasPath": ".status.n"}}});
         let under =
             |at: &str| format!("{at}.scale.specReplicasPath: Invalid value: \".x\": should be a json path under .spec");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn selectable_fields_stand_where_the_schema_does() {
+    fn selectable_fields_follow_the_schemas_path() {
         let other = json!({"openAPIV3Schema": {"description": "another"}});
         let host = json!([{"jsonPath": ".spec.host"}]);
         for (versions, want) in [

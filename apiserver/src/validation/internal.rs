@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_where_upstream_sees_them() {
+    fn diffs_match_upstream() {
         let mut new = spec();
         new["restartPolicy"] = json!("Never");
         let want = concat!(

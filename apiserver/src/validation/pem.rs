@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_block_is_passed_over() {
+    fn text_outside_pem_blocks_is_skipped() {
         let good = |label: &str| format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n");
         let labels = |text: &str| blocks(text).map(|b| b.label).collect::<Vec<_>>();
         for (text, want) in [

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_are_told_apart() {
+    fn different_keys_are_distinguished() {
         let x25519 = [&[0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x6e, 3, 0x21, 0][..], &[7; 32]].concat();
         assert_eq!(proven(&x25519, UID, &[]), Err(KeyError::Type));
         let request = include_str!("tests/requests/p224.pem");

@@ -111,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn servers_and_what_they_agree_on() {
+    fn common_encoding_version() {
         let server = |id: &str, version: &str| json!({"apiServerID": id, "encodingVersion": version, "decodableVersions": [version]});
         let judged = |status: Value| {
             let mut out = Vec::new();

@@ -148,7 +148,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn odd_spellings_are_refused_where_they_are_new() {
+    fn non_canonical_addresses_are_refused_when_new() {
         let service = |ip: &str, range: &str| json!({"spec": {"clusterIPs": ["None"], "externalIPs": ["1.2.3.4", ip], "loadBalancerSourceRanges": [range]}});
         let aliases =
             json!({"spec": {"hostAliases": [{"ip": "010.1.1.1"}], "dnsConfig": {"nameservers": ["FE80::1", "x"]}}});

@@ -52,7 +52,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn one_after_another() {
+    async fn watches_end_at_the_given_pace() {
         for (pace, want) in [(0, [0, 0, 0, 0]), (2, [0, 500, 1000, 1500]), (200, [0, 5, 10, 15])] {
             let (closing, began) = (WatchTermination::default(), Instant::now());
             closing.begin(pace);

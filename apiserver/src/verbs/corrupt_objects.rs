@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_what_it_cannot_read_up_to_a_number() {
+    fn corrupt_list_names_a_limited_number_of_objects() {
         let row = builtin("apps", "deployments").expect("a row");
         let one = ("/registry/deployments/n/a".to_owned(), untransformable(&"no matching prefix found"));
         let status = named(&row, std::slice::from_ref(&one));

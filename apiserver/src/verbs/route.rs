@@ -184,7 +184,7 @@ mod tests {
     /// Every resource, by every form of path and every method: what authorizers are asked about is what storage is
     /// asked for.
     #[test]
-    fn what_is_authorized_is_what_is_done() {
+    fn route_matches_request_info() {
         let rows = Rows::default();
         let forms = [
             "",

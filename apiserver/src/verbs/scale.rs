@@ -265,7 +265,7 @@ mod tests {
 
     /// The metadata beside the replicas is validated, though none of it is stored.
     #[test]
-    fn metadata_is_judged() {
+    fn scale_metadata_is_validated() {
         let row = proto::resources::find("", "v1", "replicationcontrollers").expect("row");
         let rc = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"replicas": 2}});
         let mut scale = scale_of(row, &rc);

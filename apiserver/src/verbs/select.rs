@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_name_twice() {
+    fn conflicting_names_select_nothing() {
         let row = proto::resources::find("", "v1", "pods").expect("row");
         for (query, wanted) in [
             ("", Some("a")),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object() {
+    fn field_selector_pins_one_object() {
         let row = proto::resources::find("", "v1", "pods").expect("row");
         let no = Err("fieldSelector metadata.name doesn't match requested name".to_owned());
         for (query, want) in [

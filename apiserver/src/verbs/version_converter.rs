@@ -150,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_not_known_is_asked_for_once() {
+    fn missing_conversions_are_requested_once() {
         let (conversions, old, new) = (Conversions::default(), json!({"a": 1}), json!({"b": 1}));
         assert_eq!(conversions.get(&old, "g/v2"), old);
         conversions.get(&old, "g/v2");

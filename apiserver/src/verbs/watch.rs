@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_told_how_far_a_watch_got_that_was_cut_off() {
+    fn cut_off_watch_sends_no_bookmark() {
         let (sender, mut receiver) = tokio::sync::mpsc::channel(2);
         for change in 1..=2 {
             sender.try_send(change).expect("room");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn bookmarks_come_every_minute_and_before_the_end() {
+    fn bookmarks_are_sent_every_minute_and_before_the_end() {
         let now = Instant::now();
         for (ends_in, due_in) in [(300, 60), (62, 60), (61, 59), (10, 8), (2, 60), (1, 60)] {
             let due = bookmark_due(now, now + Duration::from_secs(ends_in));

@@ -93,7 +93,7 @@ async fn service_accounts_use_their_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn denials_name_what_was_asked() {
+async fn denials_name_the_request() {
     let Some(server) = cluster().await else { return };
     let (alice, anonymous, admin) =
         (server.client(Identity::Alice), server.client(Identity::Anonymous), server.client(Identity::Admin));
@@ -214,7 +214,7 @@ async fn nodes_keep_to_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_impersonated_is_who_is_asked_about() {
+async fn reviews_are_about_the_impersonated_user() {
     let Some((c, _)) = workspace("impersonated").await else { return };
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).to_string();
     let headers = [

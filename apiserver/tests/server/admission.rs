@@ -86,7 +86,7 @@ async fn quotas_are_not_exceeded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_admission_refuses_takes_no_address() {
+async fn refused_services_release_their_addresses() {
     let Some((c, ns)) = workspace("refused").await else { return };
     let hard = json!({"services": "0"});
     c.post(&format!("{ns}/resourcequotas"), json!({"metadata": {"name": "none"}, "spec": {"hard": hard}})).await.ok();
@@ -147,7 +147,7 @@ fn hook(name: &str, config: Value, policy: &str, namespace: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn webhooks_are_asked() {
+async fn webhooks_are_called() {
     let Some((c, ns)) = workspace("hooked").await else { return };
     let Some(server) = cluster().await else { return };
     let webhook = Webhook::start(server.pki(), |path, request| {

@@ -79,7 +79,7 @@ async fn an_old_server_has_schemas_in_version_3() {
 
 /// Redirects of aggregated servers pass where they are allowed.
 #[tokio::test(flavor = "multi_thread")]
-async fn redirects_pass_where_they_are_allowed() {
+async fn redirects_pass_behind_their_flag() {
     if etcd_is_missing() {
         return;
     }
@@ -250,7 +250,7 @@ fn version(list: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_services_are_looked_after() {
+async fn local_api_services_are_reconciled() {
     if etcd_is_missing() {
         return;
     }
@@ -305,7 +305,7 @@ async fn our_own_services_are_looked_after() {
 
 /// The server restores the `Available` condition of an API service, whoever changes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn conditions_are_what_was_found() {
+async fn availability_condition_is_restored() {
     if etcd_is_missing() {
         return;
     }
@@ -354,7 +354,7 @@ async fn conditions_are_what_was_found() {
 
 /// A check accepts any server that responds; requests fail on the wrong certificate.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wrong_server_is_found_out_when_it_is_asked() {
+async fn wrong_server_certificate_fails_requests() {
     if etcd_is_missing() {
         return;
     }

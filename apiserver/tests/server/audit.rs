@@ -24,7 +24,7 @@ fn events(text: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_says_what_the_policy_wants() {
+async fn audit_log_follows_the_policy() {
     if etcd_is_missing() {
         return;
     }
@@ -110,7 +110,7 @@ async fn the_log_says_what_the_policy_wants() {
 
 /// The log has what the server made of a request, and nothing of what it could not read.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_says_what_was_understood() {
+async fn audit_log_has_decoded_content() {
     if etcd_is_missing() {
         return;
     }

@@ -22,7 +22,7 @@ async fn send(c: &Client, method: &str, path: &str, kind: &str, body: Option<Vec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_come_and_go_in_cbor() {
+async fn objects_round_trip_in_cbor() {
     if etcd_is_missing() {
         return;
     }
@@ -95,7 +95,7 @@ async fn custom_objects_are_stored_in_it(c: &Cluster) {
 
 /// A server without the gate reads what one with it has written, and speaks no CBOR.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_gate_it_is_read_from_etcd_alone() {
+async fn cbor_is_only_decoded_from_etcd_without_its_gate() {
     let Some((c, _)) = crate::workspace("no-cbor").await else { return };
     let cluster = crate::cluster().await.expect("it is there");
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

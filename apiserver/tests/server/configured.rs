@@ -235,7 +235,7 @@ async fn plugins_without_a_configuration() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_denies_everything_denies_it_by_name() {
+async fn always_deny_names_itself() {
     if etcd_is_missing() {
         return;
     }
@@ -251,7 +251,7 @@ async fn whoever_denies_everything_denies_it_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses_are_spelled_strictly_where_the_gate_asks_for_it() {
+async fn strict_addresses_behind_their_gate() {
     if etcd_is_missing() {
         return;
     }

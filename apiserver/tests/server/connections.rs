@@ -150,7 +150,7 @@ async fn told(c: &Cluster, command: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn how_a_session_went_is_told_in_it() {
+async fn session_ends_with_a_status() {
     if etcd_is_missing() {
         return;
     }

@@ -97,7 +97,7 @@ async fn check_defaults(c: &Client, group: &str, ns: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn defaults_are_those_of_the_stored_version() {
+async fn defaults_follow_the_storage_version() {
     let Some((c, _)) = workspace("conv-defaults").await else { return };
     define(&c, parrots("plain.conv.example.com", None)).await;
     check_defaults(&c, "plain.conv.example.com", "conv-defaults").await;
@@ -167,7 +167,7 @@ async fn refusals(c: &Client, group: &str, ns: &str) -> Vec<(&'static str, Answe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failing_conversions_are_told_of() {
+async fn failed_conversions_are_reported() {
     let Some((c, _)) = workspace("conv-failing").await else { return };
     let pki = cluster().await.expect("cluster").pki();
     let renaming = converter(|object| object["metadata"]["name"] = json!("other")).await;

@@ -358,7 +358,7 @@ async fn version_2_of_openapi_follows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_webhooks_add_is_pruned_and_completed() {
+async fn webhook_changes_are_pruned_and_defaulted() {
     let Some((c, ns)) = workspace("crd-mutated").await else { return };
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "parts": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer", "default": 3}}}}}}}});

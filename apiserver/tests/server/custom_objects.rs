@@ -24,7 +24,7 @@ fn messages(answer: &Answer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_embedded_is_an_object() {
+async fn embedded_resources_are_validated() {
     let Some((c, ns)) = workspace("crd-embedded").await else { return };
     let embedded = |properties: Value| {
         json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true,
@@ -152,7 +152,7 @@ async fn cells_are_of_their_columns_types() {
 
 /// Elements that were there twice before they had to be unique do not keep anybody from writing the object.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_there_twice_may_stay() {
+async fn stored_duplicates_are_kept() {
     let Some((c, ns)) = workspace("crd-twice").await else { return };
     let schema = |list: Value| {
         json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
@@ -184,7 +184,7 @@ async fn what_was_there_twice_may_stay() {
 
 /// Errors of custom resources' paths are upstream's, which differ from those of built-in resources.
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses_where_nothing_is() {
+async fn unknown_paths_of_custom_resources() {
     let Some((c, ns)) = workspace("crd-addresses").await else { return };
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]);
@@ -221,7 +221,7 @@ async fn addresses_where_nothing_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_in_yaml_and_applied() {
+async fn custom_objects_are_applied_as_yaml() {
     let Some((c, ns)) = workspace("crd-raw").await else { return };
     let schema = json!({"type": "object", "properties": {
         "m": {"type": "object", "additionalProperties": {"type": "integer"}},

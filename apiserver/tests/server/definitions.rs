@@ -78,7 +78,7 @@ async fn parts_that_make_no_sense() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_that_were_stored_stay() {
+async fn stored_versions_cannot_be_removed() {
     let Some((c, _)) = workspace("crd-stored").await else { return };
     let (group, name) = ("stored.example.com", "keeps.stored.example.com");
     define(&c, definition(group, "keeps", "Keep", json!([version("v1", true), version("v2", false)]))).await;
@@ -110,7 +110,7 @@ async fn versions_that_were_stored_stay() {
 
 /// Finalizers of the remaining objects of a definition in deletion can be removed, and nothing new is created.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_objects_can_be_let_go() {
+async fn finalizers_of_remaining_objects_can_be_removed() {
     let Some((c, ns)) = workspace("crd-last").await else { return };
     let name = "lasts.last.example.com";
     define(&c, definition("last.example.com", "lasts", "Last", json!([version("v1", true)]))).await;
@@ -146,7 +146,7 @@ async fn the_last_objects_can_be_let_go() {
 /// Objects that cannot be read, because what converts them does not answer, keep their definition; that is found out
 /// once and said once, not all the time, and holds up no other definition.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_converted_is_not_tried_all_the_time() {
+async fn failed_cleanup_backs_off() {
     let Some((c, ns)) = workspace("crd-deaf").await else { return };
     let name = "deafs.deaf.example.com";
     let with = |stored: &str| json!([version("v1", stored == "v1"), version("v2", stored == "v2")]);
@@ -185,7 +185,7 @@ async fn what_cannot_be_converted_is_not_tried_all_the_time() {
 
 /// Deleting a definition that shares its name with a built-in resource deletes no built-in objects.
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_objects_stay_when_a_definition_goes() {
+async fn deleting_an_overlapping_definition_keeps_built_in_objects() {
     let Some((c, ns)) = workspace("crd-ours").await else { return };
     let kept = [
         (

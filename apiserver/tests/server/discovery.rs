@@ -17,7 +17,7 @@ fn groups(document: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_kept_by_its_tag() {
+async fn discovery_is_cached_by_etag() {
     if etcd_is_missing() {
         return;
     }

@@ -147,7 +147,7 @@ fn authority(path: &str, body: &[u8]) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_and_those_who_are_asked_and_told_are_reached_as_selected() {
+async fn egress_selection_reaches_etcd_and_webhooks() {
     if etcd_is_missing() {
         return;
     }

@@ -102,7 +102,7 @@ async fn sealed_by(kms: &Kms, name: &str) -> Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_management_service_is_asked_once() {
+async fn kms_plugin_is_called_once_per_seed() {
     if etcd_is_missing() {
         return;
     }

@@ -198,7 +198,7 @@ async fn frozen_etcd_leader_fails_no_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watch_goes_on_when_its_etcd_member_freezes() {
+async fn watch_survives_a_frozen_etcd_member() {
     let Some((cluster, etcds)) = on_three_members().await else { return };
     let from = cluster.get(MAPS).await.ok()["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
     let path = format!("{MAPS}?watch=1&timeoutSeconds=60&resourceVersion={from}");

@@ -63,7 +63,7 @@ async fn objects_live_in_the_etcd_that_their_resource_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_come_back_find_everything() {
+async fn restarted_servers_read_overridden_resources() {
     if etcd_is_missing() {
         return;
     }

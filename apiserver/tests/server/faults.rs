@@ -35,7 +35,7 @@ async fn created(c: &Cluster, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn etcd_dies_and_comes_back() {
+async fn server_survives_an_etcd_restart() {
     if etcd_is_missing() {
         return;
     }
@@ -140,7 +140,7 @@ async fn etcd_is_full() {
 
 /// A short run of what `e2e/examples/histories` does at length.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_servers_tell_one_history() {
+async fn two_servers_show_one_history() {
     if etcd_is_missing() {
         return;
     }

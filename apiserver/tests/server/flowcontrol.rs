@@ -25,7 +25,7 @@ fn schema(name: &str, level: &str, user: &str, namespace: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_say_how_they_were_classified() {
+async fn responses_name_flow_schema_and_priority_level() {
     let Some(server) = cluster().await else { return };
     let uid = async |kind: &str, name: &str| {
         let object = server.get(&format!("{GROUP}/{kind}/{name}")).await.ok();
@@ -146,7 +146,7 @@ async fn a_level_without_room_sends_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_server_cannot_be_without_comes_back() {
+async fn mandatory_flow_control_objects_are_restored() {
     if etcd_is_missing() {
         return;
     }
@@ -164,7 +164,7 @@ async fn what_the_server_cannot_be_without_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_it_requests_are_counted() {
+async fn max_in_flight_applies_without_fairness() {
     if etcd_is_missing() {
         return;
     }

@@ -117,7 +117,7 @@ async fn all_forms_say_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_comes_in_the_form_of_what_is_asked() {
+async fn partial_metadata_has_the_negotiated_form() {
     let Some((c, ns)) = workspace("metadata-forms").await else { return };
     let maps = format!("{ns}/configmaps");
     c.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();
@@ -155,7 +155,7 @@ async fn metadata_comes_in_the_form_of_what_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_show_one_moment() {
+async fn pages_share_one_revision() {
     let Some((c, ns)) = workspace("pages").await else { return };
     let maps = format!("{ns}/configmaps");
     for i in 0..20 {
@@ -189,7 +189,7 @@ async fn pages_show_one_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_protobuf_bodies_are_taken_as_they_come() {
+async fn large_protobuf_bodies_are_accepted() {
     let Some((c, ns)) = workspace("bodies").await else { return };
     let schema = proto::schema::kind("", "v1", "ConfigMap").expect("schema");
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": {"k": "x".repeat(700_000)}});
@@ -230,7 +230,7 @@ async fn a_watch_over_websocket_sends_an_event_per_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_only_asked_has_no_table() {
+async fn reviews_have_no_table() {
     let Some((c, ns)) = workspace("no-table").await else { return };
     let review = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
     for (path, body) in [
@@ -253,7 +253,7 @@ async fn what_is_only_asked_has_no_table() {
 
 /// Strings are quoted as upstream's emitter quotes them; the table is in the crate that writes them.
 #[tokio::test(flavor = "multi_thread")]
-async fn yaml_is_written_as_upstream_writes_it() {
+async fn yaml_output_matches_upstream() {
     let Some((c, ns)) = workspace("yaml").await else { return };
     let data = json!({"a10": "yes", "a2": "x: y", "lines": "a\nb\n", "number": "0644", "plain": "a:b", "blank": ""});
     c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "m"}, "data": data})).await.ok();
@@ -288,7 +288,7 @@ async fn people_get_indented_json() {
 
 /// NEL ends a line of YAML, and characters that are none of YAML's are not written at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_yaml_cannot_say_is_said() {
+async fn yaml_write_errors_are_reported() {
     let Some((c, ns)) = workspace("odd-yaml").await else { return };
     let maps = format!("{ns}/configmaps");
     let map = |name: &str, text: &str| json!({"metadata": {"name": name}, "data": {"k": text}});

@@ -20,7 +20,7 @@ fn workload(spec: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gate_lets_pass_stays_without_it() {
+async fn stored_fields_survive_a_disabled_gate() {
     if etcd_is_missing() {
         return;
     }
@@ -99,7 +99,7 @@ async fn opened(c: &Cluster, pod: &str) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_on_can_be_turned_off() {
+async fn default_gates_can_be_disabled() {
     if etcd_is_missing() {
         return;
     }
@@ -206,7 +206,7 @@ async fn what_is_on_can_be_turned_off() {
 
 /// A kubelet that nobody vouches for: logs are read of it by those who say that they do not mind.
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_come_from_whom_they_may() {
+async fn logs_handler_follows_its_flag() {
     if etcd_is_missing() {
         return;
     }

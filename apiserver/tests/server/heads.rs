@@ -17,7 +17,7 @@ async fn answers(c: &Cluster, said: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heads_are_judged_as_go_does() {
+async fn request_heads_are_validated_like_gos() {
     if etcd_is_missing() {
         return;
     }
@@ -99,7 +99,7 @@ async fn hears(connection: &mut (impl tokio::io::AsyncRead + Unpin), words: &str
 
 /// `100 Continue` is sent when the body is read, and not before.
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_are_asked_for_when_they_are_read() {
+async fn continue_is_sent_when_the_body_is_read() {
     if etcd_is_missing() {
         return;
     }

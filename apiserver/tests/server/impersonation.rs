@@ -21,7 +21,7 @@ async fn as_user(client: &Client, user: &str, path: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_is_impersonated_for_some_requests() {
+async fn constrained_impersonation_is_limited_by_action() {
     if etcd_is_missing() {
         return;
     }

@@ -43,7 +43,7 @@ pub(crate) async fn stop_taking(c: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_goes_down_sends_clients_away() {
+async fn draining_server_rejects_requests() {
     if etcd_is_missing() {
         return;
     }
@@ -99,7 +99,7 @@ async fn watches_outlast_the_port() {
 
 /// Requests in flight are served to the end after the port is closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_outlast_the_port() {
+async fn requests_in_flight_outlast_the_closed_port() {
     if etcd_is_missing() {
         return;
     }
@@ -155,7 +155,7 @@ async fn ask_socket(path: &std::path::Path, line: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_flags_say_of_the_process() {
+async fn process_flags_are_honored() {
     if etcd_is_missing() {
         return;
     }
@@ -198,7 +198,7 @@ async fn what_the_flags_say_of_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_flags_say_of_objects() {
+async fn object_flags_are_honored() {
     if etcd_is_missing() {
         return;
     }

@@ -41,7 +41,7 @@ fn foo(group: &str, metadata: Value, spec: Value) -> Value {
 
 /// Patches that change the kind of a custom object are refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn custom_objects_stay_what_they_are() {
+async fn custom_objects_keep_their_kind() {
     let Some((c, ns)) = workspace("misfit-kinds").await else { return };
     let group = "misfits.example.com";
     let path = foos(&c, &ns, group).await + "/a";
@@ -208,7 +208,7 @@ async fn patches_that_are_none() {
 
 /// Rules show the value that does not fit, unless it is an object or a list; one that is there twice is not explained.
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_show_what_does_not_fit() {
+async fn rule_errors_show_the_value() {
     let Some((c, ns)) = workspace("misfit-rules").await else { return };
     let ruled = |kind: &str, rule: &str| json!({"type": kind, "x-kubernetes-validations": [{"rule": rule}]});
     let list =

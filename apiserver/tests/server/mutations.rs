@@ -54,7 +54,7 @@ async fn bind(c: &Client, policy: Value, binding: Value, counts: impl Fn(u16, &V
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn policies_change_objects_and_refuse_what_they_cannot_change() {
+async fn mutating_policies_change_objects_or_fail() {
     let Some(c) = start().await else { return };
     c.post(MAPS, json!({"metadata": {"name": "limits"}, "data": {"team": "blue"}})).await.ok();
     let spec = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
@@ -89,7 +89,7 @@ async fn policies_change_objects_and_refuse_what_they_cannot_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_versions_are_served_where_they_are_asked_for() {
+async fn both_versions_are_served_with_runtime_config() {
     let Some(c) = start().await else { return };
     let alpha = GROUP.replace("v1beta1", "v1alpha1");
     c.post(&format!("{GROUP}/mutatingadmissionpolicies"), policy("p", json!([merge("Object{}")]), json!({})))
@@ -131,7 +131,7 @@ async fn both_versions_are_served_where_they_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_policy_is_told() {
+async fn invalid_policies_are_refused() {
     let Some(c) = start().await else { return };
     let policies = format!("{GROUP}/mutatingadmissionpolicies");
     let fine = || json!([merge("Object{}")]);
@@ -179,7 +179,7 @@ async fn what_is_wrong_with_a_policy_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_has_read_for_him_what_he_may_not_read() {
+async fn policy_params_need_read_permission() {
     let Some(c) = start().await else { return };
     let rules = json!([{"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["*"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]);

@@ -358,7 +358,7 @@ async fn statuses_and_specs_are_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_end_with_what_is_in_them() {
+async fn namespace_deletion_waits_for_its_content() {
     let Some((c, ns)) = workspace("ending").await else { return };
     let maps = format!("{ns}/configmaps");
     c.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();

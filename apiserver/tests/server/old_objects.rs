@@ -96,7 +96,7 @@ async fn make(c: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_older_release_wrote_has_todays_defaults() {
+async fn old_objects_are_defaulted_on_read() {
     if etcd_is_missing() {
         return;
     }
@@ -137,7 +137,7 @@ async fn what_an_older_release_wrote_has_todays_defaults() {
 
 /// Definitions are JSON of a version that nobody serves: what all their versions have in common stands there once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_is_stored_as_upstream_stores_it() {
+async fn definitions_are_stored_as_upstream_stores_them() {
     if etcd_is_missing() {
         return;
     }

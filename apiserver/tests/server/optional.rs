@@ -87,7 +87,7 @@ fn authority() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_off_by_default_is_served_whole_where_it_is_on() {
+async fn optional_resources_are_fully_served() {
     if etcd_is_missing() {
         return;
     }
@@ -138,7 +138,7 @@ async fn what_is_off_by_default_is_served_whole_where_it_is_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bundles_and_requests_are_for_those_who_may() {
+async fn trust_bundles_need_signer_permission() {
     if etcd_is_missing() {
         return;
     }

@@ -175,7 +175,7 @@ async fn replicas_are_applied_through_their_scale() {
 
 /// Replicas that nobody owns are nobody's after they were scaled.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_without_an_owner_stay_without() {
+async fn unowned_replicas_stay_unowned() {
     let Some((c, _)) = workspace("own-nothing").await else { return };
     let path = "/apis/apps/v1/namespaces/own-nothing/deployments/d";
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -191,7 +191,7 @@ async fn replicas_without_an_owner_stay_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_gone_is_not_applied_anew() {
+async fn apply_with_uid_does_not_recreate() {
     let Some((c, ns)) = workspace("own-uid").await else { return };
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "old"}});
     c.patch(&format!("{ns}/configmaps/a?fieldManager=m"), "apply-patch+yaml", map).await.fails(
@@ -212,7 +212,7 @@ fn owned(object: &Value, manager: &str, subresource: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resizes_or_debugs_owns_no_more_than_that() {
+async fn subresource_writes_own_only_their_fields() {
     let Some((c, _)) = workspace("own-narrow").await else { return };
     let pods = "/api/v1/namespaces/own-narrow/pods";
     let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}}, "spec": spec});

@@ -61,7 +61,7 @@ fn names(document: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_others_serve_is_asked_of_them() {
+async fn requests_are_proxied_to_capable_peers() {
     if etcd_is_missing() {
         return;
     }

@@ -51,7 +51,7 @@ async fn namespaces_have_a_life() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_get_what_every_pod_has() {
+async fn default_plugins_complete_pods() {
     let Some((c, ns)) = workspace("equipped").await else { return };
     let pods = format!("{ns}/pods");
     let made = c.post(&pods, pod("p", json!({}))).await.ok();
@@ -86,7 +86,7 @@ async fn pods_get_what_every_pod_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn priorities_come_from_classes() {
+async fn priority_is_resolved_from_classes() {
     let Some((c, ns)) = workspace("prioritised").await else { return };
     let (pods, classes) = (format!("{ns}/pods"), "/apis/scheduling.k8s.io/v1/priorityclasses");
     c.post(classes, json!({"metadata": {"name": "high"}, "value": 1000, "preemptionPolicy": "Never"})).await.ok();
@@ -116,7 +116,7 @@ async fn priorities_come_from_classes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_nodes_take_no_pods_and_pods_learn_where_they_are() {
+async fn new_nodes_are_tainted_and_bindings_copy_topology_labels() {
     let Some((c, ns)) = workspace("placed").await else { return };
     let labels = json!({"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1", "other": "o"});
     let node = c.post("/api/v1/nodes", json!({"metadata": {"name": "placed", "labels": labels}})).await.ok();
@@ -136,7 +136,7 @@ async fn new_nodes_take_no_pods_and_pods_learn_where_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_get_a_class_and_grow_where_it_lets_them() {
+async fn claims_get_a_default_class_and_resize_if_allowed() {
     let Some((c, ns)) = workspace("claims").await else { return };
     let classes = format!("{STORAGE}/storageclasses");
     let default = json!({"storageclass.kubernetes.io/is-default-class": "true"});
@@ -180,7 +180,7 @@ async fn claims_get_a_class_and_grow_where_it_lets_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runtime_classes_say_what_they_cost() {
+async fn runtime_class_sets_overhead() {
     let Some((c, ns)) = workspace("runtimes").await else { return };
     let (pods, classes) = (format!("{ns}/pods"), "/apis/node.k8s.io/v1/runtimeclasses");
     let overhead = json!({"podFixed": {"cpu": "250m"}});
@@ -250,7 +250,7 @@ async fn grant(c: &Client, name: &str, rules: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_are_approved_and_signed_by_those_who_may() {
+async fn approving_and_signing_need_permission() {
     let Some((c, _)) = workspace("signers").await else { return };
     let Some(server) = cluster().await else { return };
     let alice = server.client(Identity::Alice);

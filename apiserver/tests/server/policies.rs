@@ -95,7 +95,7 @@ async fn policies_refuse_warn_and_take_parameters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn policies_are_checked_when_they_are_written() {
+async fn policies_are_type_checked_on_write() {
     let Some((c, _)) = workspace("unruled").await else { return };
     let policies = format!("{GROUP}/validatingadmissionpolicies");
     let invalid =

@@ -22,7 +22,7 @@ async fn names(c: &Client, path: &str) -> Vec<String> {
 
 /// A cache of what is not stored would be one of all of etcd.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_stored_is_not_cached() {
+async fn virtual_resources_are_not_cached() {
     let Some((c, path)) = workspace("not-cached").await else { return };
     c.get("/api/v1/componentstatuses").await.ok();
     assert_eq!(c.get(&format!("{path}/bindings")).await.code, 405);
@@ -34,7 +34,7 @@ async fn what_is_not_stored_is_not_cached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_is_read() {
+async fn reads_observe_writes() {
     let Some((c, ns)) = workspace("reads").await else { return };
     let maps = format!("{ns}/configmaps");
     for i in 0..30 {
@@ -71,7 +71,7 @@ async fn what_is_written_is_read() {
 
 /// A watch that says nothing begins with the state, and says where that ends to whoever asks for bookmarks.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_the_state_is_told() {
+async fn initial_events_end_with_a_bookmark() {
     let Some((c, ns)) = workspace("state-ends").await else { return };
     let maps = format!("{ns}/configmaps");
     c.post(&maps, json!({"metadata": {"name": "a"}})).await.ok();
@@ -86,7 +86,7 @@ async fn the_end_of_the_state_is_told() {
 
 /// Before it ends, a watch says how far it got.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_ends_says_where() {
+async fn ending_watch_sends_a_bookmark() {
     let Some((c, ns)) = workspace("watch-ends").await else { return };
     let (maps, elsewhere) = (format!("{ns}/configmaps"), "/api/v1/namespaces/default/configmaps");
     let from = revision(&c.get(&maps).await.ok());
@@ -128,7 +128,7 @@ async fn a_page_of_a_collection_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_writers_one_wins() {
+async fn concurrent_updates_conflict() {
     let Some((c, ns)) = workspace("writers").await else { return };
     let path = format!("{ns}/configmaps/a");
     let a = c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}})).await.ok();
@@ -159,7 +159,7 @@ async fn of_many_writers_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_miss_nothing_under_load() {
+async fn watches_miss_no_events_under_load() {
     let Some((c, ns)) = workspace("watched").await else { return };
     let Some(server) = cluster().await else { return };
     let maps = format!("{ns}/configmaps");
@@ -210,7 +210,7 @@ async fn watches_miss_nothing_under_load() {
 
 /// Pages end where upstream's do, and some lists are not paginated.
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_end_where_upstreams_do() {
+async fn page_boundaries_match_upstream() {
     let Some((c, ns)) = crate::workspace("pages-end").await else { return };
     let maps = format!("{ns}/configmaps");
     for name in ["a", "b", "c"] {

@@ -20,7 +20,7 @@ fn seen(frames: &[Value]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost() {
+async fn restart_keeps_everything() {
     if etcd_is_missing() {
         return;
     }
@@ -110,7 +110,7 @@ async fn compacted_history_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_does_not_outlive_the_history_it_is_of() {
+async fn continue_token_expires_with_compaction() {
     if etcd_is_missing() {
         return;
     }

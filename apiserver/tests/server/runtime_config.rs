@@ -10,7 +10,7 @@ fn names(list: &Value, field: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_turned_off_is_nowhere_to_be_seen() {
+async fn disabled_resources_are_hidden_everywhere() {
     if etcd_is_missing() {
         return;
     }

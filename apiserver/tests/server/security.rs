@@ -26,7 +26,7 @@ async fn grant(c: &crate::harness::Client, namespace: &str, rules: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_grants_more_than_he_holds() {
+async fn privilege_escalation_is_forbidden() {
     let Some((c, _)) = workspace("escalation").await else { return };
     let Some(server) = cluster().await else { return };
     let all = json!(["create", "update", "patch", "get", "list", "delete"]);
@@ -78,7 +78,7 @@ async fn nobody_grants_more_than_he_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_taken_for_another_by_asking() {
+async fn identity_headers_are_ignored() {
     let Some((_, ns)) = workspace("impersonation").await else { return };
     let Some(server) = cluster().await else { return };
     let alice = server.client(Identity::Alice);
@@ -130,7 +130,7 @@ async fn whoever_may_watch_opens_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_himself_for_asking_in_letters_of_his_own() {
+async fn non_ascii_impersonation_headers_are_rejected() {
     let Some((c, ns)) = workspace("letters").await else { return };
     let maps = format!("{ns}/configmaps");
     let message = "configmaps is forbidden: User \"m\u{fc}ller\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"letters\"";
@@ -169,7 +169,7 @@ async fn little_does_not_become_much() {
 
 /// Made-up resources create no metric series, because series are kept.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_strangers_make_up_is_not_counted() {
+async fn made_up_resources_create_no_series() {
     let Some((c, ns)) = workspace("counted").await else { return };
     let Some(server) = cluster().await else { return };
     let anybody = server.client(Identity::Anonymous);
@@ -256,7 +256,7 @@ async fn said(server: &Cluster, request: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_request_is_one_request() {
+async fn request_smuggling_is_rejected() {
     let Some(server) = cluster().await else { return };
     let answers = |text: &str| text.matches("HTTP/1.1 ").count();
     // Two lengths that disagree hide a second request from whoever believes the other.

@@ -23,7 +23,7 @@ async fn small() -> Option<Cluster> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_ranges_are_used_when_one_is_full() {
+async fn additional_service_cidrs_are_used_when_one_is_full() {
     let Some(c) = small().await else { return };
     let range = c.get(&format!("{RANGES}/kubernetes")).await.ok();
     assert_eq!(range["spec"]["cidrs"], json!(["192.168.0.0/29"]));
@@ -99,7 +99,7 @@ async fn dry_runs_show_values_of_their_own() {
 
 /// A port for the health of nodes is no port of the service.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_health_port_is_not_given_to_the_service_too() {
+async fn health_check_node_port_is_not_reused() {
     let Some((c, ns)) = crate::workspace("health-port").await else { return };
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"});
     let made = c.post(&format!("{ns}/services"), service("s", spec)).await.ok();
@@ -113,7 +113,7 @@ async fn a_health_port_is_not_given_to_the_service_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_lost_is_found_at_the_start() {
+async fn allocations_are_repaired_at_start() {
     let Some(mut c) = small().await else { return };
     let spec = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30007}]});
     let made = c.post(SERVICES, service("s", spec)).await.ok();
@@ -163,7 +163,7 @@ async fn what_was_lost_is_found_at_the_start() {
 
 /// Unreadable services keep their allocations: nothing is released while one cannot be read.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_given_back_while_a_service_cannot_be_read() {
+async fn unreadable_services_keep_their_allocations() {
     let Some(mut c) = small().await else { return };
     let spec = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30007}]});
     let made = c.post(SERVICES, service("s", spec)).await.ok();

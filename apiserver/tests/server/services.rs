@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::{Cluster, etcd_is_missing};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_family_is_given_back() {
+async fn second_family_is_released() {
     if etcd_is_missing() {
         return;
     }
@@ -51,7 +51,7 @@ async fn a_second_family_is_given_back() {
 
 /// Allocation errors precede other errors, and nothing stays allocated.
 #[tokio::test(flavor = "multi_thread")]
-async fn there_being_nothing_to_give_is_said_first() {
+async fn allocation_errors_precede_validation() {
     let Some((c, ns)) = crate::workspace("given-first").await else { return };
     let services = format!("{ns}/services");
     let service = |change: Value| {
@@ -116,7 +116,7 @@ async fn there_being_nothing_to_give_is_said_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ports_of_one_number_share_a_node_port() {
+async fn equal_ports_share_a_node_port() {
     let Some((c, ns)) = crate::workspace("shared-ports").await else { return };
     let services = format!("{ns}/services");
     let port = |name: &str, protocol: &str, port: u16| json!({"name": name, "port": port, "protocol": protocol});
@@ -136,7 +136,7 @@ async fn ports_of_one_number_share_a_node_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endpoints_go_with_their_service() {
+async fn endpoints_are_deleted_with_their_service() {
     let Some((c, ns)) = crate::workspace("endpoints-go").await else { return };
     let (services, endpoints) = (format!("{ns}/services"), format!("{ns}/endpoints"));
     for name in ["at-once", "held"] {
@@ -155,7 +155,7 @@ async fn endpoints_go_with_their_service() {
 
 /// A new server repairs what one left behind that died between two writes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_given_becomes_what_services_have() {
+async fn interrupted_allocations_are_repaired() {
     if etcd_is_missing() {
         return;
     }

@@ -19,7 +19,7 @@ async fn handshake(c: &Cluster, tls: rustls::ClientConfig, name: &str) -> std::i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_flags_say_of_serving() {
+async fn serving_flags_are_honored() {
     if etcd_is_missing() {
         return;
     }
@@ -172,7 +172,7 @@ fn addresses(endpoints: &Value) -> Vec<String> {
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints?watch=1&fieldSelector=metadata.name%3Dkubernetes";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_servers_own_service_comes_back() {
+async fn kubernetes_service_is_restored() {
     if etcd_is_missing() {
         return;
     }
@@ -268,7 +268,7 @@ async fn requests_are_measured() {
 
 /// A version 3 document says the same in protobuf, under the same tag.
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_come_in_protobuf() {
+async fn openapi_is_served_in_protobuf() {
     let Some(c) = crate::cluster().await else { return };
     let path = "/openapi/v3/apis/apps/v1";
     let plain = c.get(path).await;
@@ -291,7 +291,7 @@ async fn documents_come_in_protobuf() {
 
 /// CPU profiles are served, unless profiling is disabled.
 #[tokio::test(flavor = "multi_thread")]
-async fn profilers_are_told_of_the_processor() {
+async fn cpu_profiles_are_served() {
     let Some(server) = crate::cluster().await else { return };
     let c = server.client(Identity::Admin);
     let profile = c.get("/debug/pprof/profile?seconds=1").await;

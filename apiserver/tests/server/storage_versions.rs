@@ -7,7 +7,7 @@ use crate::harness::{Cluster, etcd_is_missing};
 const VERSIONS: &str = "/apis/internal.apiserver.k8s.io/v1alpha1/storageversions";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_says_what_it_stores_resources_as() {
+async fn server_publishes_storage_versions() {
     if etcd_is_missing() {
         return;
     }

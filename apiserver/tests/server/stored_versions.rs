@@ -45,7 +45,7 @@ const OLD: [&str; 3] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_server_can_read_what_is_stored() {
+async fn stored_objects_are_readable_by_older_releases() {
     if etcd_is_missing() {
         return;
     }
@@ -120,7 +120,7 @@ async fn an_older_server_can_read_what_is_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_stored_follows_the_oldest_release_alone() {
+async fn storage_version_follows_min_compatibility_version() {
     if etcd_is_missing() {
         return;
     }

@@ -162,7 +162,7 @@ async fn approvers_write_every_condition_and_signers_leave_decisions_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_is_brought_into_shape() {
+async fn strategies_normalize_objects() {
     let Some((c, ns)) = workspace("shapes").await else { return };
     let secrets = json!([{"name": "a", "namespace": "b", "kind": "Secret"}]);
     let account = json!({"metadata": {"name": "refers"}, "secrets": secrets});
@@ -200,7 +200,7 @@ async fn what_is_sent_is_brought_into_shape() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn old_ways_are_warned_of_where_they_are_written() {
+async fn deprecated_fields_are_warned_of() {
     let Some((c, ns)) = crate::workspace("warned").await else { return };
     let annotations = json!({"container.apparmor.security.beta.kubernetes.io/c": "unconfined"});
     let template = json!({"metadata": {"annotations": annotations, "labels": {"a": "b"}},
@@ -338,7 +338,7 @@ async fn finalize_writes_metadata_and_namespaces_keep_their_label() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_are_taken_and_exports_are_refused() {
+async fn duplicate_names_and_exports_are_refused() {
     let Some((c, ns)) = workspace("taken").await else { return };
     let map = json!({"metadata": {"name": "a", "generateName": "a"}});
     c.post(&format!("{ns}/configmaps"), map.clone()).await.ok();

@@ -12,7 +12,7 @@ async fn send(c: &Client, method: &str, path: &str, kind: &str, text: &str) -> A
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_yaml_has_twice_are_told_by_line() {
+async fn duplicate_yaml_keys_are_reported_by_line() {
     let Some((c, ns)) = workspace("strict-yaml").await else { return };
     let text =
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  name: b\n  zz: 1\ndata:\n  a: x\n  a: z\nbb: 1\n";
@@ -60,7 +60,7 @@ async fn applied_text_is_read_strictly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patches_tell_what_their_text_has_twice() {
+async fn duplicate_patch_fields_are_reported() {
     let Some((c, ns)) = workspace("strict-patch").await else { return };
     c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}})).await.ok();
     let schema = json!({"type": "object", "properties": {"data": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});

@@ -34,7 +34,7 @@ fn body(name: &str) -> Option<bytes::Bytes> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_told_of_from_end_to_end() {
+async fn request_trace_covers_all_steps() {
     if etcd_is_missing() {
         return;
     }

@@ -43,7 +43,7 @@ async fn pages(c: &Client, path: &str) -> (Vec<String>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_come_from_etcd() {
+async fn uncached_lists_read_etcd() {
     if etcd_is_missing() {
         return;
     }
@@ -92,7 +92,7 @@ async fn lists_come_from_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_are_those_of_etcd() {
+async fn uncached_watches_read_etcd() {
     if etcd_is_missing() {
         return;
     }

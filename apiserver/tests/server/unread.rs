@@ -32,7 +32,7 @@ async fn permit(c: &Cluster, verbs: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_deleted_by_who_may_say_so() {
+async fn corrupt_objects_are_deleted_with_permission() {
     if etcd_is_missing() {
         return;
     }

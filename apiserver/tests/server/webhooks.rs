@@ -83,7 +83,7 @@ fn written_down(c: &Cluster, name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_webhooks_do_is_written_down() {
+async fn webhook_calls_are_audited() {
     let Some((c, webhook, _)) = start().await else { return };
     let nobody = json!({"url": "https://127.0.0.1:1/x"});
     let hooks = json!([
@@ -189,7 +189,7 @@ async fn dry_runs_and_time_have_their_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn webhooks_see_what_they_asked_for() {
+async fn webhooks_receive_the_matched_version() {
     let Some((c, webhook, asked)) = start().await else { return };
     let taken = || std::mem::take(&mut *asked.lock());
     let rule = json!([{"apiGroups": ["autoscaling"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["horizontalpodautoscalers"]}]);
@@ -243,7 +243,7 @@ async fn webhooks_see_what_they_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn second_thoughts_are_asked_for() {
+async fn mutating_webhooks_are_reinvoked() {
     let Some((c, webhook, asked)) = start().await else { return };
     let again = |policy: &str| json!({"reinvocationPolicy": policy});
     set(
@@ -265,7 +265,7 @@ async fn second_thoughts_are_asked_for() {
 
 /// A client that does not wait for its answer leaves its trace all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_is_written_down() {
+async fn disconnected_clients_are_audited() {
     let Some((c, _, _)) = start().await else { return };
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}/x", silent.local_addr().expect("an address"));
@@ -331,7 +331,7 @@ async fn a_collection_is_deleted_object_by_object() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_asked_about_before_they_are_made() {
+async fn connect_requests_are_admitted() {
     let Some((c, webhook, asked)) = start().await else { return };
     let rule = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"],
         "resources": ["pods/attach", "pods/exec", "services/proxy"]}]);
@@ -366,7 +366,7 @@ async fn connections_are_asked_about_before_they_are_made() {
 
 /// A Scale is what webhooks are asked about, and what they change.
 #[tokio::test(flavor = "multi_thread")]
-async fn scales_are_asked_about_as_scales() {
+async fn scale_writes_are_admitted_as_scale() {
     let Some((c, webhook, asked)) = start().await else { return };
     let deployments = "/apis/apps/v1/namespaces/default/deployments";
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -407,7 +407,7 @@ async fn scales_are_asked_about_as_scales() {
 
 /// Deletes of objects that are already in deletion call no webhooks.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_asked_about_what_goes_anyway() {
+async fn deletions_in_progress_call_no_webhooks() {
     let Some((c, webhook, _)) = start().await else { return };
     let pods = "/api/v1/namespaces/default/pods";
     c.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;

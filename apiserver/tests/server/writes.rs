@@ -16,7 +16,7 @@ async fn by(c: &Client, user: &str, method: &str, path: &str, kind: &str, body: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_answered_is_not_done() {
+async fn unacceptable_requests_write_nothing() {
     let Some((c, ns)) = workspace("unanswerable").await else { return };
     let maps = format!("{ns}/configmaps");
     let html = async |method: &str, path: &str, kind: &str, body: &str| {
@@ -85,7 +85,7 @@ async fn changing_is_not_creating() {
 
 /// All who apply an object that is not there yet have their way, whoever is first.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_applies_is_never_too_late() {
+async fn apply_retries_conflicts() {
     let Some((c, ns)) = workspace("applied-at-once").await else { return };
     let maps = format!("{ns}/configmaps");
     for name in ["a", "b", "c", "d", "e", "f"] {
@@ -103,7 +103,7 @@ async fn who_applies_is_never_too_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patches_are_read_when_there_is_something_to_patch() {
+async fn patch_is_parsed_after_the_object_is_found() {
     let Some((c, ns)) = workspace("unreadable").await else { return };
     let maps = format!("{ns}/configmaps");
     c.post(&maps, json!({"metadata": {"name": "there"}})).await.ok();
@@ -145,7 +145,7 @@ async fn owners_make_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletes_say_what_they_did_not_find() {
+async fn delete_of_a_missing_object_is_not_found() {
     let Some((c, ns)) = workspace("preconditions").await else { return };
     let made = c.post(&format!("{ns}/configmaps"), json!({"metadata": {"name": "a"}})).await.ok();
     let space = c.get(&ns).await.ok();

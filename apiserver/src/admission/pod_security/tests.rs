@@ -82,7 +82,7 @@ fn baseline_table() {
 }
 
 #[test]
-fn restricted_as_upstream_says_it() {
+fn restricted_level_matches_upstream() {
     let bare = with(json!({"name": "c", "image": "i"}));
     assert_eq!(
         says(Level::Restricted, None, &bare),
@@ -145,7 +145,7 @@ async fn labels_without_sense_stand_for_the_strictest_and_are_noted() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_nobody_knows_lets_no_pod_through() {
+async fn unknown_namespace_rejects_pods() {
     let reader = Arc::new(Fixed::default());
     let plugin = PodSecurity::new(reader.clone(), reader.api(), &json!({})).expect("a plugin");
     let pod = || json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});

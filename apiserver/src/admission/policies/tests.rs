@@ -56,7 +56,7 @@ async fn refusals() {
 }
 
 #[tokio::test]
-async fn what_lets_a_request_through() {
+async fn requests_pass_matching_validations() {
     let strict = json!([{"expression": "false"}]);
     for (spec, binding) in [
         (json!({"validations": [{"expression": "size(object.data) == 3"}]}), json!({})),
@@ -93,7 +93,7 @@ async fn parameters() {
 }
 
 #[tokio::test]
-async fn a_failing_expression_refuses_unless_told_otherwise() {
+async fn failing_expression_follows_the_failure_policy() {
     let refused = create(json!({"validations": [{"expression": "object.nope.nope == 1"}]}), json!({}))
         .await
         .expect_err("refused");
@@ -121,7 +121,7 @@ async fn warnings_and_notes() {
 }
 
 #[tokio::test]
-async fn the_authorisers_can_be_asked() {
+async fn expressions_can_use_the_authorizer() {
     for (expression, allowed) in [
         ("authorizer.group('apps').resource('deployments').namespace('e').check('create').allowed()", true),
         ("authorizer.requestResource.check('delete').allowed()", true),

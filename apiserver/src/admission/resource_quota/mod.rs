@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn usage_is_raised_and_the_last_bit_goes_once() {
+    async fn last_unit_of_quota_is_granted_once() {
         let cluster = cluster(
             &json!({"pods": "2", "requests.cpu": "1"}),
             &json!({"pods": "0", "requests.cpu": "0"}),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dry_run_takes_nothing() {
+    async fn dry_run_uses_no_quota() {
         let cluster = cluster(&json!({"secrets": "5"}), &json!({"secrets": "0"}), &json!(null));
         let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
         let write = Write::create("", "secrets", "e", json!({"metadata": {"name": "x"}})).dry();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_limited_needs_a_quota() {
+    async fn limited_resources_need_a_quota() {
         let pod = json!({"metadata": {"name": "x"}, "spec": {"priorityClassName": "high", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
         let scope = json!({"scopeName": "PriorityClass", "operator": "In", "values": ["high"]});
         let configuration = |limit: Value| json!({"limitedResources": [limit]});
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_growth_is_asked_for_on_update() {
+    async fn update_is_charged_the_increase() {
         let cluster = cluster(&json!({"services.nodeports": "1"}), &json!({"services.nodeports": "0"}), &json!(null));
         let plugin = ResourceQuota::new(cluster.clone(), cluster.api(), &Value::Null).expect("no configuration");
         let service = |kind: &str| json!({"metadata": {"name": "s"}, "spec": {"type": kind, "ports": [{"port": 1}]}});
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_is_given_a_deadline_counts_elsewhere() {
+    async fn adding_a_deadline_moves_a_pod_between_scopes() {
         let scope = json!({"scopes": ["Terminating"]});
         let cluster = cluster(&json!({"pods": "1"}), &json!({"pods": "0"}), &scope);
         let ends = |deadline: Value| {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_volume_was_given_counts_even_past_the_limit() {
+    async fn allocated_storage_counts_even_above_the_limit() {
         let cluster = cluster(&json!({"requests.storage": "5"}), &json!({"requests.storage": "4"}), &json!(null));
         let claim = |given: &str| json!({"metadata": {"name": "x"}, "spec": {"resources": {"requests": {"storage": "4"}}}, "status": {"allocatedResources": {"storage": given}}});
         updates(

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_what() {
+    fn quota_names_match_resources() {
         for (plural, name, want) in [
             ("pods", "requests.cpu", true),
             ("pods", "limits.memory", true),

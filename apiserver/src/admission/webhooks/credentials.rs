@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_files_may_change() {
+    fn credentials_are_read_again_from_files() {
         let folder = std::env::temp_dir().join(format!("webhook-user-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let [first, second] = ["a", "b"].map(|name| shared::cert::self_signed(name, &[], &[]).expect("a pair"));

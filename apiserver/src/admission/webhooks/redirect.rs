@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_answers_lead() {
+    fn redirect_targets() {
         let first = Step::first(&Target::at("https://a:9443/x/y").expect("a target"), "/x/y?timeout=5s");
         for (code, location, want) in [
             (200, "/z", None),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_it() {
+    fn redirect_loops_end() {
         let mut step = Step::first(&Target::at("https://a/x").expect("a target"), "/x");
         step = step.next(303, Some("/y")).expect("well formed").expect("a step");
         for _ in 1..10 {

@@ -140,7 +140,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_are_those_of_upstreams_client() {
+    fn paths_match_upstreams_client() {
         for (url, want) in
             [("", "/"), ("/", "/"), ("//failing", "/failing"), ("/a/", "/a"), ("/a/./b/../c?q=1", "/a/c")]
         {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn where_webhooks_are() {
+    fn addresses_of_webhooks() {
         let cluster = Fixed::default();
         let service = json!({"metadata": {"name": "hook", "namespace": "n"}, "spec": {"clusterIP": "10.0.0.7", "ports": [{"name": "web", "port": 443}]}});
         cluster.put("", "services", service);

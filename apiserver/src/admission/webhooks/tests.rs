@@ -132,7 +132,7 @@ async fn a_patch_is_applied_and_the_question_is_complete() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_asks_for_it_is_asked_again() {
+async fn webhook_is_reinvoked_if_needed() {
     let add = |key: &str| patch(&json!([{"op": "add", "path": format!("/metadata/{key}"), "value": "1"}]));
     let server = serve(vec![add("one"), add("two"), add("three")]).await;
     let first = server.hook(json!({"reinvocationPolicy": "IfNeeded"}));
@@ -143,7 +143,7 @@ async fn a_webhook_that_asks_for_it_is_asked_again() {
 }
 
 #[tokio::test]
-async fn who_is_sent_elsewhere_asks_there() {
+async fn redirects_are_followed() {
     let server =
         serve(vec![json!("/there"), patch(&json!([{"op": "add", "path": "/data", "value": {"a": "b"}}]))]).await;
     let object = config_map().admit(&mutating(&[server.hook(json!({}))])).await.expect("admitted");
@@ -177,7 +177,7 @@ async fn refusals_are_worded_as_upstream_words_them() {
 }
 
 #[tokio::test]
-async fn who_is_asked() {
+async fn webhooks_match_rules_and_selectors() {
     let table = [
         (json!({}), 1),
         (
@@ -221,7 +221,7 @@ async fn failures_follow_the_policy() {
 }
 
 #[tokio::test]
-async fn each_webhook_is_chosen_by_what_those_before_it_left() {
+async fn webhooks_match_the_object_as_mutated_so_far() {
     let label = patch(&json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]));
     let server = serve(vec![label]).await;
     let selects = |name: &str, selector: Value| server.hook(json!({"name": name, "objectSelector": selector}));

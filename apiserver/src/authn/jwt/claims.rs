@@ -301,7 +301,7 @@ mod tests {
 
     /// Names that need escaping, one inside the other, do not make a token dear to read.
     #[test]
-    fn deep_claims_stay_small() {
+    fn nested_claims_are_escaped_to_a_limited_depth() {
         let deep = (0..100).fold(json!(1), |inner, _| json!({"a.b": inner}));
         let shown = seen(&deep, 0).to_string();
         assert!(shown.len() < 100 * deep.to_string().len(), "{} bytes", shown.len());

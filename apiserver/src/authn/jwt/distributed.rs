@@ -111,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn where_a_claim_is() {
+    fn source_of_a_distributed_claim() {
         let names = json!({"groups": "src"});
         let at = |source: Value| json!({"_claim_names": names, "_claim_sources": {"src": source}});
         let found = |url: &str, token: Option<&str>| {

@@ -357,7 +357,7 @@ mod tests {
     /// An issuer that takes requests and never answers keeps who waits for it no longer than whoever asked first, and
     /// all are told the same.
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_keys_does_not_ask_again() {
+    async fn concurrent_key_fetches_are_shared() {
         let keys = issuer(|| None);
         let began = Instant::now();
         let asked = (0..5).map(|_| keys.verify("RS256", "k", "a.b", "c"));

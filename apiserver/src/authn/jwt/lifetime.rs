@@ -53,7 +53,7 @@ mod tests {
     use http::HeaderName;
 
     #[test]
-    fn what_issuers_say() {
+    fn lifetime_follows_cache_headers() {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
         for (said, want) in [
             ("", 0),

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn where_answers_lead() {
+    fn redirect_targets() {
         for (code, location, want) in [
             (200, "/z", None),
             (304, "/z", None),

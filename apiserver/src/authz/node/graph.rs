@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_reaches_what_its_pods_use() {
+    fn node_reaches_the_objects_of_its_pods() {
         let graph = sample();
         for (kind, namespace, name) in [
             (Kind::Pod, "a", "p1"),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_pod_takes_its_relations_with_it() {
+    fn deleting_a_pod_removes_its_edges() {
         let mut graph = sample();
         graph.observe("pods", "a", "p1", None);
         assert!(!graph.related("n1", Kind::Secret, "a", "env"));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_pod_opens_nothing() {
+    fn mirror_pod_adds_no_edges() {
         let mut graph = Graph::default();
         let pod = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}},
             "spec": {"nodeName": "n1", "imagePullSecrets": [{"name": "pull"}]}});

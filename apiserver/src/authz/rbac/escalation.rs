@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_that_could_not_be_read_are_told_as_a_list_of_one_error() {
+    fn missing_roles_are_one_aggregated_error() {
         let told = |bindings: &[&str]| {
             let mut rbac = Index::default();
             for role in bindings {

@@ -347,7 +347,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn slots_are_used_again_when_nobody_points_to_them() {
+    fn unreferenced_slots_are_reused() {
         let mut index = Index::default();
         let role = json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
         let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},

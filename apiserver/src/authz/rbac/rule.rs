@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_allow_what_they_say() {
+    fn rules_match_requests() {
         let all = rule("*", "*", "*", "", "");
         let pods = rule("get list", "core", "pods", "", "");
         let named = rule("get", "core", "secrets", "a b", "");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_more_than_can_be_looked_at_are_looked_at_as_a_whole() {
+    fn oversized_rules_are_compared_as_a_whole() {
         let many = |what: &str| (0..100_000).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
         let large = Rule {
             verbs: many("v"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn covers_finds_what_is_missing() {
+    fn missing_permissions_are_found() {
         let held = [rule("get list watch", "core", "pods", "", ""), rule("*", "apps", "*", "", "")];
         let lacks =
             |wanted: Rule| -> Vec<String> { compact(missing(&held, &[wanted])).iter().map(Rule::describe).collect() };

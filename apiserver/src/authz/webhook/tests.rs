@@ -72,7 +72,7 @@ fn pods(user: &str, namespace: &str) -> Attributes {
 }
 
 #[tokio::test]
-async fn answers_are_taken_as_they_are() {
+async fn responses_of_the_webhook_are_parsed() {
     let (remote, _) = server().await;
     let webhook = Webhook::new(remote, options());
     for (user, want) in [
@@ -101,7 +101,7 @@ async fn answers_are_remembered() {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again_and_what_may_not_is_a_failure() {
+async fn temporary_failures_are_retried() {
     let (remote, asked) = server().await;
     let webhook = Webhook::new(remote, options());
     assert_eq!(webhook.decide(&pods("flaky", "n")).await.0.0, Decision::Allow);

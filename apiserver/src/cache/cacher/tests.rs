@@ -42,7 +42,7 @@ fn resumes_from_the_ring_in_order() {
 }
 
 #[test]
-fn one_revision_may_delete_many() {
+fn one_revision_can_delete_many_objects() {
     let c = cacher();
     c.delete("a/x", 7);
     c.delete("b/y", 7);
@@ -117,7 +117,7 @@ fn lists_by_scope_with_limit() {
 }
 
 #[test]
-fn the_past_is_what_it_was() {
+fn list_at_an_old_revision_is_exact() {
     let c = cacher();
     c.put(entry("a/m", 7, "1"));
     c.put(entry("a/x", 8, "2"));
@@ -142,7 +142,7 @@ fn the_past_is_what_it_was() {
 }
 
 #[test]
-fn history_is_added_before_what_is_known() {
+fn history_is_prepended() {
     let c = cacher();
     c.put(entry("a/x", 7, "2"));
     let (first, second) = (Arc::new(entry("a/x", 2, "0")), Arc::new(entry("a/x", 3, "1")));
@@ -174,7 +174,7 @@ fn history_that_leaves_a_gap_is_not_added() {
 }
 
 #[test]
-fn what_may_lack_changes_is_shown_to_nobody_who_asks_for_now() {
+fn stale_cache_is_not_served_to_consistent_reads() {
     let c = cacher();
     let mut open = watch(&c, Start::After(6), all()).expect("in the ring");
     c.invalidate();
@@ -192,7 +192,7 @@ fn what_may_lack_changes_is_shown_to_nobody_who_asks_for_now() {
 }
 
 #[test]
-fn lists_through_an_index_are_those_without() {
+fn indexed_lists_equal_full_scans() {
     let c = Cacher::default();
     let label = |i: usize| ["1", "2", "3"][i % 3];
     c.reset((0..300).map(|i| Arc::new(entry(&format!("n{}/{i:03}", i % 2), 1, label(i)))).collect(), 6, |_| {});
@@ -210,7 +210,7 @@ fn lists_through_an_index_are_those_without() {
 }
 
 #[test]
-fn followers_get_what_is_new() {
+fn followers_receive_changes() {
     let c = cacher();
     let seen = |since: u64| {
         let s = c.since(since);
@@ -235,7 +235,7 @@ fn followers_get_what_is_new() {
 }
 
 #[test]
-fn what_happened_while_a_list_was_read_is_there_with_it() {
+fn changes_during_the_initial_list_are_applied() {
     let c = cacher();
     let before = c.sequence();
     let waiting = c.ready.subscribe();

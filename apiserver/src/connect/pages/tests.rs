@@ -109,7 +109,7 @@ async fn only_pages_that_can_be_read_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_packed_stays_packed() {
+async fn compressed_pages_stay_compressed() {
     let page: String = (0..200_000).map(|i| format!("<a href=/{i}>\n")).collect();
     let want = page.replace("href=/", "href=\"/p/proxy/").replace('>', "\">");
     let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
@@ -143,7 +143,7 @@ async fn what_is_packed_stays_packed() {
 
 /// Streams pass without delay, and a missing body stays missing.
 #[tokio::test]
-async fn what_only_we_asked_to_be_packed() {
+async fn transport_compression_is_removed() {
     let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
     packer.write_all(b"one").and_then(|()| packer.flush()).expect("packed");
     let first_part = std::mem::take(packer.get_mut());

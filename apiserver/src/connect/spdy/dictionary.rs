@@ -91,7 +91,7 @@ pub(super) fn dictionary() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn it_is_the_one_in_the_specification() {
+    fn dictionary_matches_the_specification() {
         let bytes = super::dictionary();
         let (mut a, mut b) = (1_u32, 0_u32);
         for byte in &bytes {

@@ -5,7 +5,7 @@ use bytes::{BufMut as _, BytesMut};
 use super::{Codec, Frame, SpdyError, put_data, put_ping};
 
 #[test]
-fn what_one_side_says_the_other_hears() {
+fn frames_round_trip() {
     let (mut client, mut server) = (Codec::default(), Codec::default());
     let mut wire = BytesMut::new();
     client.open(&mut wire, 1, &[("streamType", "error")]).expect("headers");

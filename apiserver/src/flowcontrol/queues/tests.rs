@@ -26,7 +26,7 @@ fn granted(start: Start) -> Grant {
 }
 
 #[test]
-fn seats_are_given_and_come_back() {
+fn seats_are_granted_and_returned() {
     let mut s = set(FAIR, 2);
     let a = granted(come(&mut s, 0, 1, 1));
     let _b = granted(come(&mut s, 0, 2, 1));
@@ -41,7 +41,7 @@ fn seats_are_given_and_come_back() {
 }
 
 #[test]
-fn idle_levels_hold_nothing() {
+fn idle_levels_have_no_state() {
     let mut s = set(FAIR, 1);
     let grant = granted(come(&mut s, 0, 1, 1));
     assert_eq!(s.busy().count(), 1);
@@ -90,7 +90,7 @@ fn a_flow_uses_the_emptiest_queue_of_its_hand() {
 }
 
 #[test]
-fn those_who_leave_are_not_called() {
+fn cancelled_requests_are_not_dispatched() {
     let mut s = set(FAIR, 1);
     let grant = granted(come(&mut s, 0, 1, 1));
     let Start::Waits { queue, ticket, .. } = come(&mut s, 0, 2, 1) else { panic!("it waits") };
@@ -102,7 +102,7 @@ fn those_who_leave_are_not_called() {
 }
 
 #[test]
-fn wide_requests_are_not_overtaken_and_run_alone_when_they_must() {
+fn wide_requests_are_not_starved() {
     let mut s = set(FAIR, 4);
     let a = granted(come(&mut s, 0, 1, 3));
     assert!(matches!(come(&mut s, 1, 2, 4), Start::Waits { .. }));
@@ -302,7 +302,7 @@ proptest::proptest! {
     /// However wide and long the requests of a flood are and however many: who asks for little waits for one of them at
     /// most, those that began before it.
     #[test]
-    fn a_flood_delays_others_by_one_of_its_requests(
+    fn flood_delays_other_flows_by_one_request(
         limit in 1_u32..200,
         flood in 1_usize..400,
         seats in 1_u32..20,
@@ -316,7 +316,7 @@ proptest::proptest! {
     /// Flows that have requests waiting all the time, even while they use all seats, share them evenly, whatever their
     /// requests are like.
     #[test]
-    fn what_flows_get_does_not_depend_on_how_they_ask(
+    fn share_of_a_flow_is_independent_of_request_width(
         one in (17_usize..40, 5_u64..40, 1_u32..4),
         other in (17_usize..40, 5_u64..40, 1_u32..4),
     ) {

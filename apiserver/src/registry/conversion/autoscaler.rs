@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_version_1_lacks_is_noted_in_its_types() {
+    fn fields_missing_in_v1_become_annotations() {
         let mut object = v2();
         to_v1(&mut object);
         assert_eq!(object["spec"], json!({"maxReplicas": 3, "targetCPUUtilizationPercentage": 80}));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_that_say_nothing_are_gone() {
+    fn empty_annotations_are_removed() {
         for note in ["", "{}", "[1]", r#"[{"type": 1}]"#] {
             let mut object = json!({"metadata": {"annotations": {METRICS: note, BEHAVIOR: note}},
                 "spec": {"targetCPUUtilizationPercentage": 5}, "status": {"currentCPUUtilizationPercentage": 6}});

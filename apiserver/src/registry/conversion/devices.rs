@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_wants_exactly_what_its_own_fields_said() {
+    fn v1beta1_requests_become_exactly() {
         let old = json!([
             {"name": "one", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2, "adminAccess": false},
             {"name": "any", "deviceClassName": "", "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}]},
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_device_is_its_own() {
+    fn basic_devices_are_inlined() {
         let old = json!({"spec": {"devices": [{"name": "d", "basic": {"attributes": {"a": {"int": 1}}}}]}});
         let new = json!({"spec": {"devices": [{"name": "d", "attributes": {"a": {"int": 1}}}]}});
         both_ways("ResourceSlice", &old, &new);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_a_binding_does_is_up_to_gates() {
+    fn feature_gates_decide_effects_of_a_binding() {
         let none = BindingEffects { clears_nomination: false, labels: false };
         for (effects, nominated, label) in [(ALL, json!(null), "2"), (none, json!("n2"), "1")] {
             let mut pod = json!({"metadata": {"name": "p", "labels": {"l": "1"}}, "spec": {},

@@ -156,7 +156,7 @@ mod tests {
     use crate::api::Reader as _;
 
     #[tokio::test]
-    async fn it_is_made_widened_and_said_to_be_ready() {
+    async fn default_service_cidr_is_created_widened_and_ready() {
         let cluster = Arc::new(Fixed::default());
         let range = |ours: &[&str]| DefaultRange::new(cluster.api(), ours.iter().map(|r| (*r).to_owned()).collect());
         let shown = || {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_said_stays() {
+    fn conditions_of_others_are_kept() {
         let object = |status: &str, going: Option<&str>| {
             json!({"metadata": {"deletionTimestamp": going}, "spec": {"cidrs": ["10.0.0.0/24"]},
                 "status": {"conditions": [{"type": "Ready", "status": status, "reason": "R", "message": "m"}]}})

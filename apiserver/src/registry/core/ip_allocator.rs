@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_addresses_are_followed() {
+    fn allocated_addresses_are_tracked() {
         let entry = |name: &str| {
             let raw = crate::cache::Raw::Json(bytes::Bytes::new());
             std::sync::Arc::new(crate::cache::Entry::new(name, 1, raw, Vec::new(), std::iter::empty()))

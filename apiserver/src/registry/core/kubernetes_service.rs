@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_written_anew() {
+    fn endpoints_of_another_shape_are_rewritten() {
         let subset = |ip: &str| json!({"addresses": [{"ip": ip}]});
         assert_eq!(listed(&json!({"subsets": [subset("a")]})), ["a"]);
         assert!(listed(&json!({"subsets": [subset("a"), subset("b")]})).is_empty());

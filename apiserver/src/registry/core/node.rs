@@ -46,7 +46,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn configuration_from_config_maps_stays_only_where_it_is() {
+    fn config_source_is_kept_only_where_stored() {
         let with = || json!({"spec": {"configSource": {"configMap": {}}}, "status": {"config": {"error": "x"}}});
         let without = json!({"spec": {}, "status": {}});
 

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn picks_above_the_band_until_it_is_full() {
+    fn dynamic_ports_prefer_the_upper_band() {
         let (range, mut taken) = (PortRange { first: 100, last: 199 }, BTreeSet::new());
         for _ in 0..84 {
             let port = pick(&taken, range).expect("free");

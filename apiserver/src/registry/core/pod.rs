@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_old_kubelets_drop_stays() {
+    fn fields_that_old_kubelets_drop_are_kept() {
         let old = json!({"status": {"qosClass": "Burstable", "observedGeneration": 3,
             "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2}]}});
         for (sent, stored) in [
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn ephemeral_containers_come_and_the_rest_stays() {
+    fn ephemeral_containers_change_nothing_else() {
         let pod = |label: &str, all: Value| {
             let mut pod = json!({"metadata": {"name": "p", "labels": {"l": label}}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
             if !all.is_null() {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_follows_from_the_rest() {
+    fn missing_families_are_derived() {
         let both = ["IPv4", "IPv6"];
         let table: &[(Value, &[&'static str], &str, &[&str])] = &[
             (json!({}), ONE, SINGLE, &["IPv4"]),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn impossible_families_are_errors() {
         let policy = "spec.ipFamilyPolicy: Invalid value: ";
         type Row<'a> = (Value, Option<Value>, &'a [&'static str], &'a [String]);
         let table: &[Row<'_>] = &[
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_family_is_left_of_two() {
+    fn single_stack_update_releases_the_second_family() {
         let two =
             json!({"clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9", "fd00::9"], "ipFamilies": ["IPv4", "IPv6"]});
         let with = |policy: &str| {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn put_keeps_what_was_allocated() {
+    fn put_keeps_allocated_values() {
         let old = spec(
             json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"name": "a", "port": 80, "protocol": "TCP", "nodePort": 30001}]}),
         );
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_stay_with_the_names_of_their_ports() {
+    fn node_ports_follow_port_names() {
         let port = |name: &str, port: u16, node: u16| json!({"name": name, "port": port, "nodePort": node});
         let of = |kind: &str, ports: &[Value]| spec(json!({"type": kind, "ports": ports}));
         let old = of("NodePort", &[port("a", 80, 30001), port("b", 81, 30002)]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_type_has_no_use_for_goes_with_the_type() {
+    fn fields_of_the_old_type_are_dropped() {
         let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002,
             "allocateLoadBalancerNodePorts": true, "internalTrafficPolicy": "Cluster"});
         for (kind, want) in [

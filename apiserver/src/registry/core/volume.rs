@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_say_since_when() {
+    fn volume_phase_has_a_transition_time() {
         let volume = |phase: &str, since: Option<&str>| match since {
             Some(since) => json!({"status": {"phase": phase, "lastPhaseTransitionTime": since}}),
             None => json!({"status": {"phase": phase}}),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_go_by_both_names() {
+    fn data_source_is_mirrored() {
         let claim = json!({"apiGroup": null, "kind": "PersistentVolumeClaim", "name": "x"});
         let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "x"});
         let other = json!({"apiGroup": "foo.io", "kind": "Foo", "name": "x"});

@@ -6,7 +6,7 @@ use serde_json::json;
 use shared::flags::FlagSet;
 
 #[test]
-fn fields_go_with_their_gates() {
+fn disabled_fields_are_dropped() {
     let gated = FieldGates::new(&FeatureGates::default());
     let taint = json!([{"key": "a", "effect": "NoSchedule"}]);
     for (group, plural, object, old, want) in [
@@ -82,7 +82,7 @@ fn without(gates: &[&str]) -> FieldGates {
 
 /// Gates that are on by default and may be turned off: what goes, and that what is in use stays.
 #[test]
-fn fields_go_when_their_gates_are_turned_off() {
+fn fields_in_use_are_kept_when_a_gate_is_disabled() {
     let pod = |container: Value| json!({"spec": {"containers": [container]}});
     for (gate, group, plural, object, want) in [
         ("UserNamespacesSupport", "", "pods", json!({"spec": {"hostUsers": false}}), json!({"spec": {}})),
@@ -159,7 +159,7 @@ fn fields_go_when_their_gates_are_turned_off() {
 
 /// A claim's request counts as use of the gate for its status; tolerations do not.
 #[test]
-fn results_of_claims_go_unless_they_were_asked_for() {
+fn unrequested_claim_results_are_dropped() {
     let row = builtin("resource.k8s.io", "resourceclaims").expect("a row");
     let claim = |exactly: Value, result: Value| {
         json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
@@ -188,7 +188,7 @@ fn results_of_claims_go_unless_they_were_asked_for() {
 }
 
 #[test]
-fn what_is_used_alone_stays_alone() {
+fn fields_are_kept_independently() {
     let row = builtin("storage.k8s.io", "volumeattachments").expect("a row");
     let coded = || json!({"errorCode": 8, "message": "m"});
     let status = |attach: Value, detach: Value| json!({"status": {"attachError": attach, "detachError": detach}});
@@ -202,7 +202,7 @@ fn what_is_used_alone_stays_alone() {
 }
 
 #[test]
-fn sets_say_how_many_pods_may_be_down_where_that_counts() {
+fn max_unavailable_is_defaulted_behind_its_gate() {
     let row = builtin("apps", "statefulsets").expect("a row");
     let set = |update: Value| json!({"spec": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": update}}});
     let gate = |on: bool| {
@@ -223,7 +223,7 @@ fn sets_say_how_many_pods_may_be_down_where_that_counts() {
 }
 
 #[test]
-fn what_is_said_of_health_goes_also_where_it_was_said() {
+fn device_health_is_dropped_even_if_stored() {
     let row = builtin("", "pods").expect("a row");
     let said = json!({"status": {"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [{"name": "r"}]}]}});
     let mut object = said.clone();
@@ -232,7 +232,7 @@ fn what_is_said_of_health_goes_also_where_it_was_said() {
 }
 
 #[test]
-fn counts_of_volumes_stay_without_their_gate() {
+fn allocatable_count_is_immutable_without_its_gate() {
     let row = builtin("storage.k8s.io", "csinodes").expect("a row");
     let node =
         |count: i64| json!({"spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": count}}]}});
@@ -242,7 +242,7 @@ fn counts_of_volumes_stay_without_their_gate() {
 }
 
 #[test]
-fn volumes_of_images_go_with_their_mounts() {
+fn image_volumes_are_dropped_with_their_mounts() {
     let row = builtin("apps", "deployments").expect("a row");
     let of = |spec: Value| json!({"spec": {"template": {"spec": spec}}});
     let mut object = of(json!({

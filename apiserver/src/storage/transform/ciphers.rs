@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn all_open_what_they_seal_and_nothing_else() {
+    fn ciphers_round_trip_and_reject_foreign_data() {
         let key = [7; 32];
         for cipher in [
             Cipher::Cbc(Aes::new(&key).expect("key")),

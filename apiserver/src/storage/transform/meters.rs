@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_keys_are_told_apart() {
+    fn key_id_labels_are_bounded() {
         let known = Mutex::default();
         for i in 0..KEYS {
             assert_eq!(noted(&known, &["p", &i.to_string()]), None);

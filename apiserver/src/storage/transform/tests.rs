@@ -79,7 +79,7 @@ fn rules_cover_keys() {
 }
 
 #[test]
-fn bad_configurations_say_where() {
+fn invalid_configurations_name_the_field() {
     let long = "{aescbc: {keys: [{name: a, secret: MTEx}]}}";
     for (resources, providers, why) in [
         ("[]", "[{identity: {}}]", "resources[0].resources: "),

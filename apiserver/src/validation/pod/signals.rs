@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_those_of_the_operating_system() {
+    fn stop_signals_depend_on_the_os() {
         assert!(OF_LINUX.is_sorted());
         for (signal, os, want) in [
             ("SIGTERM", None, "p: Forbidden: may not be set for containers with empty `spec.os.name`"),

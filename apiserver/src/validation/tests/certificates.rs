@@ -142,7 +142,7 @@ fn certificates() {
 }
 
 #[test]
-fn old_verdicts_may_stay() {
+fn unknown_stored_conditions_are_kept() {
     let request = valid();
     let of = |kind: &str| json!({"type": kind, "status": "True", "lastUpdateTime": null});
     for odd in [json!([of("Approved"), of("Denied")]), json!([of("Failed"), of("Failed")]), json!([of("")])] {

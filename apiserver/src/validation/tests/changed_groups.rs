@@ -38,7 +38,7 @@ fn selectors_that_are_none() {
 }
 
 #[test]
-fn what_changed_objects_are_asked() {
+fn update_validation_of_groups() {
     let replicas = ("/spec/replicas", json!(-1));
     let negative = "spec.replicas: Invalid value: -1: must be greater than or equal to 0";
     let selector = r#"spec.selector: Invalid value: {"matchLabels":{"a":"b","c":"d"}}: field is immutable"#;

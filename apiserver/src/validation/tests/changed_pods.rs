@@ -36,7 +36,7 @@ fn other_containers() {
 }
 
 #[test]
-fn where_gated_pods_may_run() {
+fn gated_pods_may_narrow_node_selection() {
     let affinity = |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
     let preferred = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
         {"weight": 1, "preference": {"matchExpressions": [{"key": "k", "operator": "Exists"}]}}]}});

@@ -18,7 +18,7 @@ fn claim(spec: Value) -> Valid {
 
 /// Upstream's kinds look at the metadata of what changes as often as they please, and tell every time.
 #[test]
-fn metadata_is_judged_as_often_as_upstream_does() {
+fn metadata_is_validated_as_often_as_upstream_does() {
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": super::pod_spec()});
     let storage = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let volume = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}});
@@ -100,7 +100,7 @@ fn changed_volumes() {
 }
 
 #[test]
-fn where_changed_volumes_are() {
+fn node_affinity_of_updated_volumes() {
     let place = |key: &str, value: &str| {
         json!({"required": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}]}})
@@ -169,7 +169,7 @@ fn changed_claims() {
 
 /// A selector that v1 cannot express is kept in annotations.
 #[test]
-fn selectors_that_an_older_api_cannot_say() {
+fn inexpressible_selectors_are_immutable() {
     let template = json!({"metadata": {"labels": {"a": "b", "c": "d"}}, "spec": super::pod_spec()});
     let mut old = Valid::new(
         "/api/v1/namespaces/n/replicationcontrollers",
@@ -211,7 +211,7 @@ fn frozen_data() {
 }
 
 #[test]
-fn labels_of_nodes_that_nobody_should_use() {
+fn deprecated_node_labels() {
     let (row, namespace) = super::target("/api/v1/namespaces/n/pods");
     for (label, advice) in [
         ("app.kubernetes.io/created-by", "deprecated since v1.9"),

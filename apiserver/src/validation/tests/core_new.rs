@@ -32,7 +32,7 @@ fn events_are_judged_before_their_metadata() {
 
 /// An event of either API: when it is about what, and where it is.
 #[test]
-fn where_events_are() {
+fn namespaces_of_events() {
     let (row, _) = super::target("/api/v1/namespaces/n/events");
     let misplaced = r#"involvedObject.namespace: Invalid value: {}: does not match event.namespace"#;
     for (namespace, about, timed, fits) in [

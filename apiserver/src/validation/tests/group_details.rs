@@ -11,7 +11,7 @@ const NETWORKING: &str = "/apis/networking.k8s.io/v1/";
 
 /// Kinds of other groups check metadata on update as often as upstream's do.
 #[test]
-fn metadata_is_judged_as_often_as_upstream_does() {
+fn metadata_is_validated_as_often_as_upstream_does() {
     let attachment = json!({"attacher": "a.b", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
     let request = json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}});
     for (path, body, uids, labels) in [

@@ -212,7 +212,7 @@ fn pod_spec() -> Value {
 }
 
 #[test]
-fn what_may_not_change() {
+fn immutable_fields() {
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()});
     let workload = json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template, "serviceName": "s"}});
     let apps = "/apis/apps/v1/namespaces/n/";
@@ -331,7 +331,7 @@ fn what_may_not_change() {
 }
 
 #[test]
-fn what_may_change() {
+fn mutable_fields() {
     let pods = "/api/v1/namespaces/n/pods";
     let pod = json!({"spec": pod_spec()});
     for (path, body, patch) in [

@@ -18,7 +18,7 @@ fn swap_is_there_or_not() {
 }
 
 #[test]
-fn a_changed_node_is_judged_like_a_new_one_and_beside_what_it_was() {
+fn node_update_runs_create_and_update_validation() {
     let (ranges, taint) = (json!(["x"]), json!([{"key": "k"}]));
     node().update(&[
         (&[("/spec/podCIDRs", ranges)], &[

@@ -107,7 +107,7 @@ fn requests_of_pods_for_certificates() {
 }
 
 #[test]
-fn what_becomes_of_requests_of_pods() {
+fn pod_certificate_request_status() {
     let key = KeyPair::generate().unwrap();
     let request = request(&key);
     let condition = |kind: &str| json!([{"type": kind, "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);

@@ -254,7 +254,7 @@ fn volumes() {
 }
 
 #[test]
-fn health_of_what_was_given() {
+fn allocated_resources_status() {
     let resources = json!({"requests": {"x.io/gpu": "1"}, "limits": {"x.io/gpu": "1"},
         "claims": [{"name": "a", "request": "r"}, {"name": "b"}]});
     let claims = json!([{"name": "a", "resourceClaimName": "a"}, {"name": "b", "resourceClaimName": "b"}]);

@@ -49,7 +49,7 @@ fn restart_rules() {
 }
 
 #[test]
-fn containers_that_end_first_say_how_they_are_resized() {
+fn init_containers_resize_policy() {
     let policy = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
     pod().create(&[(&[("/spec/initContainers/0/resizePolicy", policy)], &[])]);
 }

@@ -30,7 +30,7 @@ fn deployment() -> Valid {
 }
 
 #[test]
-fn what_a_gate_allows_stays_in_use_without_it() {
+fn stored_use_of_a_gate_is_kept_without_it() {
     const POD: &str = "/spec/template/spec";
     let at = |path: &str| -> &'static str { Box::leak(format!("{POD}{path}").into_boxed_str()) };
     let rules = |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [1]}}]);
@@ -120,7 +120,7 @@ fn selectors_ask_whether_a_device_is_shared() {
 }
 
 #[test]
-fn constraints_name_one_attribute_or_the_other() {
+fn device_constraints_have_one_attribute() {
     let devices = json!({"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]});
     let claim = json!({"spec": {"devices": devices}});
     let claim = Valid::new("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims", claim);
@@ -159,7 +159,7 @@ fn gates_that_are_off_ask_less() {
 
 /// Users may not set the keys that the scheduler would add, where they are not merged.
 #[test]
-fn keys_that_are_not_merged() {
+fn unmerged_match_label_keys() {
     let without = |gates: &[&str]| {
         let off = gates.iter().map(|gate| ((*gate).to_owned(), false)).collect();
         ValidationOptions::new(&FeatureGates::default().with(&off).expect("gates"))

@@ -137,7 +137,7 @@ fn causes(valid: &Valid, new: &Value, old: &Value) -> Vec<String> {
 
 /// An update reports invalid fields that no gate and no earlier release allowed, whatever changes.
 #[test]
-fn pods_are_judged_as_a_whole_whatever_changes() {
+fn pods_are_validated_as_a_whole_on_update() {
     let pods = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": pod_spec()}));
     let stored = pods.with(&[("/spec/dnsPolicy", json!("No")), ("/spec/hostname", json!("No_Name"))]);
     let mut labelled = stored.clone();
@@ -148,7 +148,7 @@ fn pods_are_judged_as_a_whole_whatever_changes() {
 }
 
 #[test]
-fn conditions_of_webhooks_are_judged_again_when_one_changes() {
+fn match_conditions_are_revalidated_when_one_changes() {
     let hook = |name: &str, conditions: Value| {
         json!({"name": name, "sideEffects": "None", "admissionReviewVersions": ["v1"],
             "clientConfig": {"url": "https://a.b/c"}, "matchConditions": conditions})

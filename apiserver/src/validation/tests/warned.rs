@@ -38,7 +38,7 @@ fn pods_are_warned_about() {
 }
 
 #[test]
-fn terms_that_select_by_old_labels_or_select_nothing() {
+fn node_selector_term_warnings() {
     let old = json!({"matchExpressions": [{"key": "beta.kubernetes.io/arch", "operator": "Exists"}]});
     let spec = json!({"affinity": {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [old]}},
@@ -65,7 +65,7 @@ fn values_that_no_label_has_are_not_preferred() {
 }
 
 #[test]
-fn ports_of_one_pod() {
+fn duplicate_port_warnings() {
     let ports = |ports: Value| json!({"name": "c", "image": "i", "ports": ports});
     let table = [
         (
@@ -139,7 +139,7 @@ fn files_in_each_others_way() {
 }
 
 #[test]
-fn old_volumes_are_named_before_files_and_as_gates_have_it() {
+fn deprecated_volume_warnings() {
     let map = json!({"name": "v", "configMap": {"name": "m", "items": [{"key": "k", "path": "a"}, {"key": "l", "path": "a"}]}});
     let spec = json!({"volumes": [map, {"name": "w", "gitRepo": {"repository": "r"}}]});
     let files = "volume \"v\" (ConfigMap \"m\"): overlapping paths: \"a\" with \"a\"";
@@ -352,7 +352,7 @@ fn odd_spellings_are_warned_about() {
 }
 
 #[test]
-fn what_headless_services_ignore_is_said() {
+fn headless_service_warnings() {
     let spec = json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "loadBalancerIP": "1.1.1.1",
         "externalIPs": ["1.1.1.2"], "sessionAffinity": "ClientIP", "externalName": "x", "trafficDistribution": "PreferClose"});
     let want = [
@@ -366,7 +366,7 @@ fn what_headless_services_ignore_is_said() {
 }
 
 #[test]
-fn formats_that_nobody_checks_are_named_when_they_come() {
+fn unknown_format_warnings() {
     let (row, _) = target("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
     let definition = |formats: &[(&str, &str)]| {
         let properties: serde_json::Map<String, Value> = formats
@@ -386,7 +386,7 @@ fn formats_that_nobody_checks_are_named_when_they_come() {
 }
 
 #[test]
-fn templates_that_stay_are_not_warned_of_again() {
+fn unchanged_templates_do_not_warn() {
     let old_annotation = json!({"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "x"}}});
     for (collection, object) in [
         (

@@ -207,7 +207,7 @@ fn jobs_that_end() {
 }
 
 #[test]
-fn jobs_begin_again_when_they_are_resumed() {
+fn resumed_jobs_reset_their_start_time() {
     let later = ("/status/startTime", json!("2026-01-02T00:00:00Z"));
     let of =
         |kind: &str| json!({"startTime": "2026-01-01T00:00:00Z", "conditions": conditions(&[("Suspended", kind)])});

@@ -228,7 +228,7 @@ fn autoscalers() {
 }
 
 #[test]
-fn versions_of_what_is_scaled() {
+fn scale_target_api_versions() {
     const PATH: &str = "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers";
     let object = |version: &str| {
         json!({"type": "Object", "object": {"metric": {"name": "m"}, "target": {"type": "Value", "value": "1"},

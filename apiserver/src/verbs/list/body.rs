@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_the_list_without_what_cannot_be_encoded() {
+    fn chunks_skip_objects_that_cannot_be_encoded() {
         let mut chunks = Chunks::new(parts(6));
         let mut out = Vec::new();
         while !chunks.ended {

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_what_is_put() {
+    fn computed_sizes_match_written_bytes() {
         for length in [0, 1, 127, 128, 16_383, 16_384, 3_000_000] {
             let mut out = Vec::new();
             put(&mut out, 0x12, &vec![0; length]);

@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn what_can_have_happened() {
+    fn possible_histories_pass() {
         assert_eq!(violations(&good()), Vec::<String>::new());
     }
 
     #[test]
-    fn what_cannot() {
+    fn impossible_histories_fail() {
         let broken = |why: &str, change: &dyn Fn(&mut History)| {
             let mut history = good();
             change(&mut history);

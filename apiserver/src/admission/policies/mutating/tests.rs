@@ -48,7 +48,7 @@ async fn create(spec: Value, binding: Value) -> Result<Value, Status> {
 }
 
 #[tokio::test]
-async fn what_mutations_make_of_an_object() {
+async fn mutations_are_applied() {
     for (mutations, want) in [
         (json!([merge("Object{data: {'b': object.data.a + '2'}}")]), json!({"a": "1", "b": "12"})),
         (json!([merge("Object{}")]), json!({"a": "1"})),
@@ -81,7 +81,7 @@ async fn what_mutations_make_of_an_object() {
 }
 
 #[tokio::test]
-async fn what_is_added_is_completed_and_lists_are_merged_by_key() {
+async fn apply_configuration_is_defaulted_and_merges_lists_by_key() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "e"},
         "spec": {"containers": [{"name": "main", "image": "a"}]}});
     for mutation in [
@@ -146,7 +146,7 @@ async fn atomic_parts_cannot_be_set_by_configurations() {
 }
 
 #[tokio::test]
-async fn what_has_no_keys_of_its_own_cannot_be_merged_into() {
+async fn atomic_lists_cannot_be_merged() {
     let twice = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "e"},
         "spec": {"containers": [{"name": "main", "image": "a", "env": twice}]}});
@@ -158,7 +158,7 @@ async fn what_has_no_keys_of_its_own_cannot_be_merged_into() {
 }
 
 #[tokio::test]
-async fn a_patch_that_makes_nonsense_fails_the_request_whatever_the_policy_says() {
+async fn invalid_patched_object_fails_whatever_the_failure_policy() {
     let spec =
         json!({"mutations": [patch("[JSONPatch{op: 'add', path: '/nope', value: 1}]")], "failurePolicy": "Ignore"});
     let refused = create(spec, json!({})).await.expect_err("refused");
@@ -203,7 +203,7 @@ async fn parameters_conditions_and_variables() {
 }
 
 #[tokio::test]
-async fn policies_act_in_the_order_of_their_names_and_again_when_they_want() {
+async fn policies_run_in_name_order_and_are_reinvoked() {
     let copy = |to: &str, from: &str| {
         patch(&format!(
             "has(object.data.{from}) ? [JSONPatch{{op: 'add', path: '/data/{to}', value: object.data.{from}}}] : []"
@@ -220,7 +220,7 @@ async fn policies_act_in_the_order_of_their_names_and_again_when_they_want() {
 }
 
 #[tokio::test]
-async fn who_wants_to_see_more_is_asked_twice_even_alone() {
+async fn a_single_policy_is_reinvoked_if_needed() {
     for (again, want) in [("Never", "1!"), ("IfNeeded", "1!!")] {
         let spec =
             json!({"mutations": [merge("Object{data: {'a': object.data.a + '!'}}")], "reinvocationPolicy": again});

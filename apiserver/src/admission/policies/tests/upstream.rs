@@ -58,7 +58,7 @@ fn cluster_of(table: &Value, row: &Value, (policies, bindings): (&str, &str)) ->
 }
 
 #[tokio::test]
-async fn policies_say_what_upstreams_plugins_say() {
+async fn policies_match_upstreams_plugins() {
     let table: Value = serde_json::from_str(TABLE).expect("a table");
     for row in tree::list(&table, "/rows") {
         let mutating = row["mutating"] == true;

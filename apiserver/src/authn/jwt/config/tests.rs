@@ -94,7 +94,7 @@ fn files_are_checked() {
 }
 
 #[test]
-fn ways_to_issuers_are_named_where_the_gate_is_on() {
+fn egress_of_issuers_needs_its_feature_gate() {
     let text = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
     let said = |way: &str, egress| {
         let jwt = issuer(&format!("{GOOD}, egressSelectorType: {way}"), SUB);
@@ -118,7 +118,7 @@ fn flags(args: &[&str]) -> Result<Configured, String> {
 }
 
 #[test]
-fn flags_make_one_issuer() {
+fn oidc_flags_configure_one_issuer() {
     assert_eq!(flags(&[]), Ok(Configured::default()));
     let both = "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set";
     assert_eq!(flags(&["--oidc-issuer-url=https://i"]), Err(both.into()));

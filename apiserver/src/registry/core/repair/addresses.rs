@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn old_news_of_a_service_take_nothing() {
+    async fn stale_service_events_release_nothing() {
         let cluster = Arc::new(Fixed::default());
         cluster.put("", "services", service("a", &["10.0.1.1"]));
         cluster.put(GROUP, PLURAL, address("10.0.1.1", "a", "2020-01-01T00:00:00Z"));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_one_service() {
+    fn repair_of_one_services_ports() {
         for (ports, health, want) in [
             (&[(0, "TCP")][..], 0, &[][..]),
             (&[(111, "TCP"), (112, "TCP")], 0, &[111, 112]),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_that_services_have() {
+    fn repaired_ports_are_those_of_services() {
         let range = PortRange { first: 100, last: 200 };
         let services = [service(&[(111, "TCP"), (5, "TCP")], 0), service(&[(111, "TCP"), (112, "TCP")], 113)];
         let first = look(range, [111, 120].into(), &services, &[(113, 1)].into());
