@@ -34,6 +34,7 @@ pub mod sources;
 pub mod stats;
 pub mod status;
 pub mod volumes;
+pub mod watchdog;
 pub mod workers;
 
 pub use run::run;

@@ -68,6 +68,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let config = config::load(&flags)?;
     check_machine(&config)?;
     flags.warn_unread();
+    let watchdog = shared::run::systemd::watchdog()
+        .map_err(|e| anyhow::anyhow!("create health checker: configure watchdog: {e}"))?;
     let tasks = TaskGroup::new();
     let client = crate::certs::client(&config, &tasks, &shutdown).await?;
     if client.is_none() {
@@ -76,6 +78,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let mut kubelet = Kubelet::build(config, client, &tasks, &shutdown).await?;
     let result = kubelet.start(&tasks, &shutdown).await;
     if result.is_ok() {
+        shared::run::systemd::notify_ready();
+        if let Some(limit) = watchdog {
+            let (health, alive) = (Arc::clone(&kubelet.health), shared::run::systemd::notify_alive);
+            tasks.spawn(
+                "watchdog",
+                crate::watchdog::run(limit, move || health.is_stuck(), alive, shutdown.token().clone()),
+            );
+        }
         shutdown.wait().await;
     }
     shutdown.trigger();

@@ -277,8 +277,9 @@ impl Cgroups for FsCgroups {
         let mut problem = String::new();
         for _ in 0..KILL_ROUNDS {
             let found = self.found(pod_uid);
+            // All are removed, whichever fails.
             let failed = found.iter().filter_map(|(name, folder)| self.remove(name, folder).err());
-            match failed.last() {
+            match failed.collect::<Vec<_>>().pop() {
                 None => return Ok(()),
                 Some(error) => problem = error.to_string(),
             }

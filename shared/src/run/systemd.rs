@@ -2,6 +2,8 @@
 //!
 //! Answers for `github.com/coreos/go-systemd/daemon`. Without `NOTIFY_SOCKET` nothing is sent.
 
+use std::time::Duration;
+
 use sd_notify::NotifyState;
 
 /// Tells systemd that the process serves (`READY=1`).
@@ -11,10 +13,44 @@ pub fn notify_ready() {
     }
 }
 
+/// Tells systemd's watchdog that the process is well (`WATCHDOG=1`).
+///
+/// # Errors
+/// When there is a socket to tell and it does not take the message.
+pub fn notify_alive() -> std::io::Result<()> {
+    sd_notify::notify(&[NotifyState::Watchdog])
+}
+
+/// The time within which systemd wants to hear that this process is well: `WatchdogSec=` of its unit. Answers for
+/// `SdWatchdogEnabled`.
+///
+/// # Errors
+/// When the environment that systemd sets does not hold what it should, in upstream's words.
+pub fn watchdog() -> Result<Option<Duration>, String> {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    watchdog_of(&variable("WATCHDOG_USEC"), &variable("WATCHDOG_PID"), std::process::id())
+}
+
+/// Judges the variables of the watchdog for the process `own`; an empty one is not set.
+fn watchdog_of(microseconds: &str, pid: &str, own: u32) -> Result<Option<Duration>, String> {
+    if microseconds.is_empty() {
+        return Ok(None);
+    }
+    let number = |name: &str, text: &str| -> Result<i64, String> {
+        text.parse().map_err(|_| format!("error converting {name}: strconv.Atoi: parsing {text:?}: invalid syntax"))
+    };
+    let Ok(interval @ 1..) = u64::try_from(number("WATCHDOG_USEC", microseconds)?) else {
+        return Err("error WATCHDOG_USEC must be a positive number".to_owned());
+    };
+    let other = !pid.is_empty() && number("WATCHDOG_PID", pid)? != i64::from(own);
+    Ok((!other).then(|| Duration::from_micros(interval)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::process::Command;
+    use std::time::Duration;
 
     /// Runs this test binary again for one of the tests below, with a socket to tell.
     fn said_by(test: &str) -> String {
@@ -40,7 +76,32 @@ mod tests {
     }
 
     #[test]
+    fn alive_says_nothing_without_a_socket() {
+        super::notify_alive().unwrap();
+    }
+
+    #[test]
+    fn watchdog_is_asked_for_by_the_environment() {
+        let second = Ok(Some(Duration::from_secs(1)));
+        for (microseconds, pid, expected) in [
+            ("", "", Ok(None)),
+            ("", "x", Ok(None)),
+            ("1000000", "", second.clone()),
+            ("1000000", "7", second),
+            ("1000000", "8", Ok(None)),
+            ("0", "7", Err("error WATCHDOG_USEC must be a positive number")),
+            ("-1", "7", Err("error WATCHDOG_USEC must be a positive number")),
+            ("1s", "7", Err("error converting WATCHDOG_USEC: strconv.Atoi: parsing \"1s\": invalid syntax")),
+            ("1", "me", Err("error converting WATCHDOG_PID: strconv.Atoi: parsing \"me\": invalid syntax")),
+        ] {
+            let expected = expected.map_err(str::to_owned);
+            assert_eq!(super::watchdog_of(microseconds, pid, 7), expected, "{microseconds:?} {pid:?}");
+        }
+    }
+
+    #[test]
     fn states_are_sent_to_the_socket_of_the_unit() {
         assert_eq!(said_by("ready_says_nothing_without_a_socket").trim_end(), "READY=1");
+        assert_eq!(said_by("alive_says_nothing_without_a_socket").trim_end(), "WATCHDOG=1");
     }
 }
