@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::client::{Throttle, Transport};
+use shared::client::{Fence, Throttle, Transport};
 use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
@@ -69,7 +69,7 @@ pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: 
     let result = if elect {
         manager.elect(&election).await
     } else {
-        manager.clone().lead(Lock::Main, shutdown.clone()).await;
+        manager.clone().lead(Lock::Main, None, shutdown.clone()).await;
         Ok(())
     };
     shutdown.trigger();
@@ -170,7 +170,8 @@ impl Manager {
     }
 
     async fn lead_elected(&self, lock: Lock, election: leader::Config) -> anyhow::Result<()> {
-        let work = |token| self.clone().lead(lock, Shutdown::from(token));
+        let fence = election.fence();
+        let work = |token| self.clone().lead(lock, Some(fence), Shutdown::from(token));
         let client = self.leases.client();
         match leader::run(client, election, &self.events, self.shutdown.clone(), work).await {
             Outcome::Lost => Err(anyhow::anyhow!("leaderelection lost")),
@@ -179,9 +180,10 @@ impl Manager {
     }
 
     /// Runs one term of leadership: starts what is selected, waits for the end of the term and then until all of it has
-    /// ended. The lease is given back when this returns.
-    async fn lead(self, lock: Lock, term: Shutdown) {
+    /// ended. The lease is given back when this returns. Nothing is written while `fence` is closed.
+    async fn lead(self, lock: Lock, fence: Option<Fence>, term: Shutdown) {
         let Self { clients, settings, place, .. } = self.clone();
+        let clients = fence.iter().fold(clients, Clients::fenced);
         let tasks = TaskGroup::new();
         let cx = Context::new(clients, tasks.clone(), term.clone(), settings, place);
         if let Err(why) = self.start_all(&cx, lock).await {

@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use parking_lot::Mutex;
-use shared::client::{Throttle, Transport};
+use shared::client::{Fence, Throttle, Transport};
 use shared::events::Recorder;
 use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
@@ -82,6 +82,14 @@ pub struct Clients {
     pub limits: (f32, u32),
     /// The authority of the server's certificate as PEM; empty when it is one of the system's.
     pub authority: String,
+}
+
+impl Clients {
+    /// Returns the clients of one term of leadership.
+    #[must_use]
+    pub fn fenced(self, fence: &Fence) -> Self {
+        Self { main: self.main.fenced(fence), anonymous: self.anonymous.map(|a| a.fenced(fence)), ..self }
+    }
 }
 
 /// Where the process runs and can be asked.

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceExt as _};
 
+use super::fence::Fence;
 use super::http2::{Http2, Mark, Reader};
 
 /// Stream that a connection runs over.
@@ -71,7 +72,9 @@ impl<C: Connector> Peer<C> {
         lane: Arc<()>,
     ) -> impl Future<Output = Result<Response<Answer>, Broken>> + Send + use<C> {
         let begun = match self.known() {
-            Some(Speaks::Http2(connection)) => Ok((connection.begin(request), connection)),
+            Some(Speaks::Http2(connection)) => {
+                Ok((Fence::check(request).and_then(|()| connection.begin(request)), connection))
+            }
             _ => Err(Box::new(request.clone())),
         };
         async move {
@@ -85,7 +88,9 @@ impl<C: Connector> Peer<C> {
     }
 
     async fn open_and_send(&self, request: Request<Bytes>) -> Result<Response<Parts>, Broken> {
-        match self.open(request.uri()).await? {
+        let speaks = self.open(request.uri()).await?;
+        Fence::check(&request)?;
+        match speaks {
             Speaks::Http2(connection) => over_http2(connection.begin(&request), connection).await,
             Speaks::Http1 => {
                 let answer = self.http1.request(request.map(Full::new)).await;

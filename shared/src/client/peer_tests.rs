@@ -250,3 +250,29 @@ async fn servers_without_http2_are_spoken_to_in_http1() {
         assert_eq!(ask(&peer, b"x").await.expect("an answer"), "old");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn writes_are_not_sent_once_their_fence_is_closed() {
+    for (what, manners, warm) in [
+        ("over a connection that is open", &[Manner::Echoes][..], true),
+        ("while a connection is opened", &[Manner::Echoes], false),
+        ("in HTTP/1.1", &[Manner::Old], false),
+    ] {
+        let (peer, _) = peer(manners);
+        if warm {
+            assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x");
+        }
+        // A connection takes a second to be opened.
+        let closes = Instant::now() + Duration::from_millis(if warm { 0 } else { 500 });
+        let fence = Fence::new(move || Instant::now() < closes);
+        let send = async |method: &str| {
+            let mut request = Request::builder().method(method).uri("https://server/path").body(Bytes::new())?;
+            request.headers_mut().insert("content-length", 0.into());
+            fence.guard(&mut request);
+            Arc::clone(&peer).send(&request, Arc::default()).await.map_err(BoxError::from)
+        };
+        let refused = send("PUT").await.err().expect("it is held back").to_string();
+        assert_eq!(refused, "the request was not sent: the lease has expired", "{what}");
+        assert!(send("GET").await.is_ok(), "{what}: reads pass");
+    }
+}

@@ -16,6 +16,7 @@ use kube::core::Status;
 use proto::protobuf;
 use tower::{BoxError, service_fn};
 
+use super::fence::Fence;
 use super::throttle::Throttle;
 
 /// The longest answer that is collected; the longest page of a list is far shorter.
@@ -63,6 +64,16 @@ impl Transport {
                 throttle.turn().await;
                 send(request).await
             })
+        })
+    }
+
+    /// Returns the same connections for a leader: writes pass as long as `fence` is open.
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        let (send, fence) = (Arc::clone(&self.send), fence.clone());
+        Self::new(self.namespace.clone(), move |mut request| {
+            fence.guard(&mut request);
+            send(request)
         })
     }
 

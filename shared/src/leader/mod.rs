@@ -20,6 +20,7 @@ use rand::Rng;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::Fence;
 use crate::events::{Kind, Recorder};
 use crate::run::Shutdown;
 use crate::types::object_reference;
@@ -77,6 +78,15 @@ impl Config {
             Some(at) if late(&at) => Err(format!("failed election to renew leadership on lease {}", self.lease_name)),
             _ => Ok(()),
         }
+    }
+
+    /// Lets writes pass while this process holds the lease and has renewed it within the renew deadline, by a clock that
+    /// goes on while the process is stopped. Who is frozen beyond that and thawed writes nothing more, however soon it
+    /// learns that it has lost the lease.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        let (renewed, deadline) = (self.renewed.clone(), self.renew_deadline);
+        Fence::new(move || renewed.0.lock().is_some_and(|at| at.elapsed() < deadline))
     }
 
     /// Time for one request for the lease: a hung one leaves time for another before the renew deadline. Answers for

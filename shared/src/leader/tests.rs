@@ -1,8 +1,9 @@
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
@@ -10,8 +11,10 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::{Config, Elector, Lease, Leases, Outcome, Renewed, Step, decide, refused, run, run_over};
+use crate::client::Fence;
 use crate::events::Recorder;
 use crate::run::{Shutdown, TaskGroup};
 
@@ -208,65 +211,154 @@ impl Leases for Remote {
     }
 }
 
-/// Counts those that work, and how often somebody began to.
+/// Writes of leaders as the server gets them.
 #[derive(Clone, Default)]
-struct Working(Arc<(AtomicUsize, AtomicUsize)>);
+struct Written(Arc<Mutex<Terms>>);
 
-impl Working {
-    fn begin(&self, seed: u64) -> impl Drop + use<> {
-        struct Ends(Working);
-        impl Drop for Ends {
-            fn drop(&mut self) {
-                self.0.0.0.fetch_sub(1, Ordering::SeqCst);
-            }
+#[derive(Default)]
+struct Terms {
+    /// Terms whose writes were followed by another's.
+    over: HashSet<String>,
+    last: String,
+    begun: usize,
+    written: usize,
+}
+
+impl Written {
+    fn by(&self, term: &str, seed: u64) {
+        let mut terms = self.0.lock();
+        terms.written += 1;
+        if terms.last == term {
+            return;
         }
-        assert_eq!(self.0.0.fetch_add(1, Ordering::SeqCst), 0, "two work at one time, seed {seed}");
-        self.0.1.fetch_add(1, Ordering::SeqCst);
-        Ends(self.clone())
+        assert!(!terms.over.contains(term), "{term} writes although {} has written since, seed {seed}", terms.last);
+        let before = std::mem::replace(&mut terms.last, term.to_owned());
+        terms.over.insert(before);
+        terms.begun += 1;
+    }
+}
+
+/// A clock on a wall that is set now and then, by hours: what is stamped by it decides nothing.
+#[derive(Clone)]
+struct Stamped {
+    remote: Remote,
+    ahead: Arc<Mutex<SignedDuration>>,
+}
+
+impl Stamped {
+    fn stamp(&self, lease: &Lease) -> Lease {
+        let mut lease = lease.clone();
+        let ahead = {
+            let (mut dice, mut ahead) = (self.remote.dice.lock(), self.ahead.lock());
+            if dice.random_range(0..10) == 0 {
+                *ahead = SignedDuration::from_secs(dice.random_range(-7200..7200));
+            }
+            *ahead
+        };
+        let at = |time: &mut Option<MicroTime>| time.iter_mut().for_each(|time| time.0 += ahead);
+        if let Some(spec) = &mut lease.spec {
+            at(&mut spec.renew_time);
+            at(&mut spec.acquire_time);
+        }
+        lease
+    }
+}
+
+impl Leases for Stamped {
+    type Error = String;
+
+    async fn get(&self, namespace: &str, name: &str) -> Result<Option<Lease>, String> {
+        self.remote.get(namespace, name).await
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<Lease, String> {
+        self.remote.create(&self.stamp(lease)).await
+    }
+
+    async fn replace(&self, lease: &Lease) -> Result<Lease, String> {
+        self.remote.replace(&self.stamp(lease)).await
+    }
+}
+
+/// Runs a process that is stopped now and then, as by SIGSTOP, and does not notice: what it sent is under way all the same.
+async fn with_stops<F: Future>(process: F, remote: &Remote) -> F::Output {
+    let mut process = std::pin::pin!(process);
+    loop {
+        let (runs, stopped) = {
+            let mut dice = remote.dice.lock();
+            (
+                Duration::from_millis(dice.random_range(1_000..90_000)),
+                Duration::from_millis(dice.random_range(0..40_000)),
+            )
+        };
+        if let Ok(outcome) = tokio::time::timeout(runs, &mut process).await {
+            return outcome;
+        }
+        sleep(stopped).await;
+    }
+}
+
+/// Time for the answer to a write.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Writes until the end, and while it drains, as the fence lets it.
+async fn writes(remote: Remote, written: Written, fence: Fence, term: String, seed: u64, end: CancellationToken) {
+    let drain = Duration::from_secs(remote.dice.lock().random_range(0..20));
+    let last = async {
+        end.cancelled().await;
+        sleep(drain).await;
+    };
+    let mut last = std::pin::pin!(last);
+    loop {
+        tokio::select! {
+            () = &mut last => return,
+            () = sleep(Duration::from_millis(200)) => {}
+        }
+        if !fence.is_open() {
+            continue;
+        }
+        let (written, term) = (written.clone(), term.clone());
+        let write = remote.send(move |_| written.by(&term, seed));
+        drop(tokio::time::timeout(ANSWER, write).await);
     }
 }
 
 /// Runs a machine: a process leads until it is asked to end, which takes its work a while, or has lost the lease; then
 /// the next one is started.
-async fn machine(name: String, remote: Remote, working: Working, seed: u64) {
+async fn machine(name: String, remote: Remote, written: Written, seed: u64) {
     loop {
-        let (life, drain) = {
-            let mut dice = remote.dice.lock();
-            (Duration::from_secs(dice.random_range(5..120)), Duration::from_secs(dice.random_range(0..20)))
-        };
+        let life = Duration::from_secs(remote.dice.lock().random_range(5..120));
         let (end, shutdown) = (Shutdown::new(), Shutdown::new());
         let trigger = shutdown.clone();
         let life = tokio::spawn(async move {
             tokio::select! { () = sleep(life) => trigger.trigger(), () = end.wait() => {} }
         });
-        let working = working.clone();
-        let work = move |token: tokio_util::sync::CancellationToken| async move {
-            let _working = working.begin(seed);
-            token.cancelled().await;
-            sleep(drain).await;
-        };
-        let config = Config { identity: super::identity(&name), ..config() };
-        run_over(remote.clone(), Config { renewed: Renewed::default(), ..config }, None, shutdown, work).await;
+        let config = Config { identity: super::identity(&name), renewed: Renewed::default(), ..config() };
+        let (fence, term, sent) = (config.fence(), config.identity.clone(), written.clone());
+        let (to, leases) = (remote.clone(), Stamped { remote: remote.clone(), ahead: Arc::default() });
+        let work = move |token| writes(to, sent, fence, term, seed, token);
+        with_stops(run_over(leases, config, None, shutdown, work), &remote).await;
         life.abort();
         sleep(Duration::from_secs(1)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_two_lead_at_one_time_behind_any_network() {
+async fn no_two_write_at_one_time_behind_any_network() {
     const REGIMES: [(u32, u64); 4] = [(0, 10), (2, 1_000), (20, 3_000), (5, 4_000)];
-    let mut begun = [0; REGIMES.len()];
+    let mut begun = [(0, 0); REGIMES.len()];
     for seed in 0..40 {
         let at = usize::try_from(seed).expect("small") % REGIMES.len();
         let (lost, longest) = REGIMES[at];
-        let (remote, working) = (Remote::new(seed, lost, Duration::from_millis(longest)), Working::default());
+        let (remote, written) = (Remote::new(seed, lost, Duration::from_millis(longest)), Written::default());
         let machines = futures::future::join_all(
-            ["a", "b", "c"].map(|name| machine(name.to_owned(), remote.clone(), working.clone(), seed)),
+            ["a", "b", "c"].map(|name| machine(name.to_owned(), remote.clone(), written.clone(), seed)),
         );
         drop(tokio::time::timeout(Duration::from_secs(1800), machines).await);
-        begun[at] += working.0.1.load(Ordering::SeqCst);
+        let terms = written.0.lock();
+        begun[at] = (begun[at].0 + terms.begun, begun[at].1 + terms.written);
     }
-    assert!(begun.iter().all(|n| *n > 10), "the lease was handed on in each regime: {begun:?}");
+    assert!(begun.iter().all(|(terms, writes)| *terms > 10 && *writes > 100), "handed on in each regime: {begun:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +371,7 @@ async fn lease_is_renewed_until_the_work_has_returned() {
     };
     let (seen, at_end) = (holder.clone(), Arc::new(Mutex::new(None)));
     let noted = Arc::clone(&at_end);
-    let work = |token: tokio_util::sync::CancellationToken| async move {
+    let work = |token: CancellationToken| async move {
         token.cancelled().await;
         let before = seen();
         sleep(Duration::from_secs(30)).await;
@@ -332,4 +424,20 @@ async fn leader_whose_lease_has_long_expired_is_unhealthy() {
     sleep(Duration::from_millis(1)).await;
     let text = "failed election to renew leadership on lease kube-scheduler";
     assert_eq!(config.check_health(), Err(text.to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fence_is_open_while_the_lease_is_held_and_renewed() {
+    let config = config();
+    let fence = config.fence();
+    assert!(!fence.is_open(), "a candidate");
+    *config.renewed.0.lock() = Some(tokio::time::Instant::now());
+    sleep(Duration::from_millis(9_999)).await;
+    assert!(fence.is_open(), "within the renew deadline");
+    sleep(Duration::from_millis(1)).await;
+    assert!(!fence.is_open(), "past the renew deadline");
+    *config.renewed.0.lock() = Some(tokio::time::Instant::now());
+    assert!(fence.is_open(), "renewed");
+    *config.renewed.0.lock() = None;
+    assert!(!fence.is_open(), "given back");
 }
