@@ -1,11 +1,66 @@
 //! A watch over how long a task holds its thread: what is not awaited delays every other task there.
+//!
+//! What holds it for a second is told of always, what holds it for a tenth from verbosity 2 on. Tests ask for [`Polls`],
+//! which count processor time, so that a busy machine fails none of them.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::log::verbosity;
+
 /// Time that a task may hold its thread before that is told.
 const LIMIT: Duration = Duration::from_secs(1);
+/// A shorter time, told of from this verbosity on.
+const CLOSE_LIMIT: Duration = Duration::from_millis(100);
+const CLOSE: u32 = 2;
+
+/// Polls of the tasks of a thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Polls {
+    /// Number of polls.
+    pub count: u64,
+    /// The longest of them, in processor time.
+    pub longest: Duration,
+    /// Name of the task that it belonged to.
+    pub task: &'static str,
+}
+
+thread_local! {
+    static MEASURED: Cell<Option<Polls>> = const { Cell::new(None) };
+}
+
+/// Measures the polls of tasks on this thread from now on, anew.
+pub fn measure_polls() {
+    MEASURED.set(Some(Polls::default()));
+}
+
+/// Ends what [`measure_polls`] began; what was measured.
+pub fn measured_polls() -> Polls {
+    MEASURED.take().unwrap_or_default()
+}
+
+/// Processor time that this thread has used; nothing where no one measures.
+#[allow(unsafe_code)]
+fn processor_time() -> Option<Duration> {
+    MEASURED.get()?;
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to the value that it is given, which lives here.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
+    let seconds = u64::try_from(used.tv_sec).ok().filter(|_| failed == 0)?;
+    Some(Duration::new(seconds, u32::try_from(used.tv_nsec).unwrap_or(0)))
+}
+
+fn measure(task: &'static str, begun: Option<Duration>) {
+    let (Some(mut polls), Some(now), Some(begun)) = (MEASURED.get(), processor_time(), begun) else { return };
+    let held = now.saturating_sub(begun);
+    polls.count += 1;
+    if held > polls.longest {
+        (polls.longest, polls.task) = (held, task);
+    }
+    MEASURED.set(Some(polls));
+}
 
 /// A task of which each poll is timed.
 pub(super) struct Watched {
@@ -16,7 +71,7 @@ pub(super) struct Watched {
 
 impl Watched {
     pub(super) fn new(task: &'static str, future: Pin<Box<dyn Future<Output = ()> + Send>>) -> Self {
-        Self { task, future, report: warn }
+        Self { task, future, report: tell }
     }
 }
 
@@ -24,16 +79,19 @@ impl Future for Watched {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let begun = Instant::now();
+        let (begun, used) = (Instant::now(), processor_time());
         let polled = self.future.as_mut().poll(cx);
         (self.report)(self.task, begun.elapsed());
+        measure(self.task, used);
         polled
     }
 }
 
-fn warn(task: &'static str, held: Duration) {
+fn tell(task: &'static str, held: Duration) {
     if held > LIMIT {
         tracing::warn!(task, held = ?held, "Task blocked its thread");
+    } else if held > CLOSE_LIMIT && verbosity() >= CLOSE {
+        tracing::info!(task, held = ?held, "Task blocked its thread");
     }
 }
 
@@ -42,6 +100,31 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+
+    #[tokio::test]
+    async fn polls_are_measured_in_processor_time() {
+        let poll = async |work: fn()| {
+            measure_polls();
+            let work = async move {
+                work();
+                tokio::task::yield_now().await;
+            };
+            Watched { task: "busy", future: Box::pin(work), report: tell }.await;
+            measured_polls()
+        };
+        let idle = poll(|| std::thread::sleep(Duration::from_millis(50))).await;
+        assert!(idle.longest < Duration::from_millis(40), "{idle:?}");
+        let busy = poll(|| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(200) {
+                std::hint::spin_loop();
+            }
+        });
+        let busy = busy.await;
+        assert!(busy.longest > Duration::from_millis(5) && busy.longest > idle.longest, "{busy:?}");
+        assert_eq!((busy.task, busy.count), ("busy", 2));
+        assert_eq!(measured_polls().count, 0, "once it is over nothing is measured");
+    }
 
     static LONGEST: AtomicU64 = AtomicU64::new(0);
 
