@@ -23,6 +23,7 @@ pub mod object;
 pub mod owned;
 pub mod packed;
 pub mod packed_of;
+pub mod paged;
 pub mod pod;
 pub mod pod_reader;
 pub mod pods;

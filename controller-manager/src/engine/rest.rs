@@ -26,7 +26,8 @@ const TOKEN_SECONDS: i64 = 3600;
 /// Where controllers' service accounts live.
 const NAMESPACE: &str = "kube-system";
 
-const JSON: &str = "application/json";
+/// Whole objects as text.
+pub const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// What was written comes back without most of it.
 pub const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";

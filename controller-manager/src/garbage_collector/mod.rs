@@ -473,8 +473,8 @@ impl Collector {
     }
 
     async fn attempt_to_orphan(&self, uid: &Uid) -> Synced {
-        if !self.ready() {
-            return Ok(Some(Duration::from_millis(200)));
+        if !self.wait_ready().await {
+            return Ok(Some(LOOK_AGAIN));
         }
         let (identity, dependents) = {
             let graph = self.graph.lock();

@@ -27,6 +27,7 @@ use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
 use crate::engine::metadata::Change;
 use crate::engine::object::{self, Key};
+use crate::engine::paged::Pages;
 use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF_LIST, Rest, RestError};
 use crate::engine::worker::{self, Synced};
@@ -35,24 +36,6 @@ use crate::engine::worker::{self, Synced};
 const GRACE: Duration = Duration::from_millis(500);
 /// Resources deleted before all others: what runs must stop before what it depends on goes.
 const FIRST: [(&str, &str); 1] = [("", "pods")];
-
-/// Objects in one page of a list.
-const PAGE: usize = 500;
-
-/// What is left of a resource.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Left {
-    items: Option<Vec<Item>>,
-    metadata: More,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct More {
-    #[serde(rename = "continue")]
-    next: Option<String>,
-}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -270,19 +253,10 @@ impl Namespaces {
         if !served.can("list") {
             return Ok(None);
         }
-        let (mut items, mut next) = (Vec::new(), String::new());
-        loop {
-            match self.rest.get_as::<Left>(&format!("{path}?limit={PAGE}{next}"), BRIEF_LIST).await {
-                Ok(page) => {
-                    items.extend(page.items.unwrap_or_default());
-                    match page.metadata.next.filter(|token| !token.is_empty()) {
-                        Some(token) => next = format!("&continue={token}"),
-                        None => return Ok(Some(items)),
-                    }
-                }
-                Err(e) if e.not_found() || e.unsupported() => return Ok(None),
-                Err(e) => return Err(e),
-            }
+        match Pages::of(&self.rest, path, BRIEF_LIST).all().await {
+            Ok(items) => Ok(Some(items)),
+            Err(e) if e.not_found() || e.unsupported() => Ok(None),
+            Err(e) => Err(e),
         }
     }
 }

@@ -21,10 +21,11 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
+use crate::engine::paged::Pages;
 use crate::engine::pod::{Pod, Volume};
 use crate::engine::pods;
 use crate::engine::registry::Started;
-use crate::engine::rest::RestError;
+use crate::engine::rest::{JSON, Rest, RestError};
 use crate::engine::worker::{self, Synced};
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
@@ -81,6 +82,7 @@ struct Claims {
 }
 
 /// Users of the claims of one namespace, as the server has them.
+#[derive(Default)]
 struct LivePods {
     pods: Vec<Pod>,
     /// Pods that cannot be read: what their volumes name counts as used.
@@ -88,15 +90,18 @@ struct LivePods {
 }
 
 impl LivePods {
-    fn of(mut list: Value) -> Self {
-        let mut live = Self { pods: Vec::new(), unreadable: Vec::new() };
-        for item in list["items"].as_array_mut().map(std::mem::take).unwrap_or_default() {
-            match from_tree(&item) {
-                Ok(pod) => live.pods.push(pod),
-                Err(_) => live.unreadable.push(item),
+    async fn of(rest: &Rest, namespace: &str) -> Result<Self, RestError> {
+        let path = Pod::collection_path(Some(namespace));
+        let (mut live, mut pages) = (Self::default(), Pages::of(rest, &path, JSON));
+        while let Some(page) = pages.next::<Value>().await? {
+            for item in page.items {
+                match from_tree(&item) {
+                    Ok(pod) => live.pods.push(pod),
+                    Err(_) => live.unreadable.push(item),
+                }
             }
         }
-        live
+        Ok(live)
     }
 
     fn use_claim(&self, claim: &PersistentVolumeClaim) -> bool {
@@ -164,7 +169,7 @@ impl Claims {
             return Ok(None);
         }
         // The last word before something is lost is the server's. One list serves all claims that are ready to go.
-        let live = LivePods::of(self.executor.rest.get(&Pod::collection_path(Some(&key.namespace))).await?);
+        let live = LivePods::of(&self.executor.rest, &key.namespace).await?;
         let mut going = self.claims.list_namespace(&key.namespace);
         going.retain(|c| object::deleting(&c.metadata));
         for action in going.iter().filter(|c| !live.use_claim(c)).filter_map(|c| self.release(c)) {

@@ -15,6 +15,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::{Format, Quantity};
+use serde::de::IgnoredAny;
 use shared::informer::{Event, Informer, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
@@ -27,12 +28,12 @@ use crate::engine::discovery::Served;
 use crate::engine::executor::Executor;
 use crate::engine::metadata::{Change, Hub};
 use crate::engine::object::{self, Key};
+use crate::engine::paged::Pages;
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF_LIST, RestError};
 use crate::engine::worker::{self, Synced};
 
-const PAGE: usize = 500;
 /// Resources of the core group that quotas name without `count/`.
 const PLAIN: [&str; 4] = ["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
 
@@ -78,10 +79,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let replenish = replenisher(quotas.store(), queue.clone());
         watch_pods(&pods, replenish.clone());
         watch_others(&services, &claims, devices.as_ref(), &replenish);
+        let with_devices = devices.is_some();
         cx.hub().listen(move |served: &Served, change: &Change<'_>| {
             if let Change::Deleted(meta) = change
                 && !meta.namespace.is_empty()
-                && !is_counted_elsewhere(served)
+                && !is_counted_elsewhere(&served.group, &served.plural, with_devices)
             {
                 replenish(&meta.namespace, Counted::Objects(served));
             }
@@ -197,11 +199,11 @@ impl Counted<'_> {
     }
 }
 
-/// Reports whether informers of their own tell of a resource.
-fn is_counted_elsewhere(served: &Served) -> bool {
-    match &*served.group {
-        "" => matches!(&*served.plural, "pods" | "services" | "persistentvolumeclaims"),
-        group => (group, &*served.plural) == ("resource.k8s.io", "resourceclaims"),
+/// Reports whether informers of their own tell of a resource; of claims for devices where those are followed.
+fn is_counted_elsewhere(group: &str, plural: &str, devices: bool) -> bool {
+    match group {
+        "" => matches!(plural, "pods" | "services" | "persistentvolumeclaims"),
+        _ => devices && (group, plural) == ("resource.k8s.io", "resourceclaims"),
     }
 }
 
@@ -308,11 +310,7 @@ impl Quotas {
             None if PLAIN.contains(&name) => (name, ""),
             None => return Ok(None),
         };
-        let elsewhere = match group {
-            "" => matches!(plural, "pods" | "services" | "persistentvolumeclaims"),
-            _ => self.devices.is_some() && (group, plural) == ("resource.k8s.io", "resourceclaims"),
-        };
-        if elsewhere {
+        if is_counted_elsewhere(group, plural, self.devices.is_some()) {
             return Ok(None);
         }
         let catalogue = self.hub.catalogue();
@@ -324,18 +322,12 @@ impl Quotas {
             return Ok(Some(0));
         }
         let path = served.path(Some(namespace));
-        let (mut total, mut next) = (0, String::new());
-        loop {
-            let page: serde_json::Value =
-                self.executor.rest.get_as(&format!("{path}?limit={PAGE}{next}"), BRIEF_LIST).await?;
-            total += page["items"].as_array().map_or(0, Vec::len);
-            if let Some(left) = page["metadata"]["remainingItemCount"].as_u64() {
+        let (mut pages, mut total) = (Pages::of(&self.executor.rest, &path, BRIEF_LIST), 0);
+        while let Some(page) = pages.next::<IgnoredAny>().await? {
+            total += page.items.len();
+            if let Some(left) = page.remaining() {
                 total += usize::try_from(left).unwrap_or(0);
                 break;
-            }
-            match page["metadata"]["continue"].as_str().filter(|c| !c.is_empty()) {
-                Some(token) => next = format!("&continue={token}"),
-                None => break,
             }
         }
         Ok(i64::try_from(total).ok())
