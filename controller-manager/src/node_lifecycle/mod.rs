@@ -13,11 +13,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::SignedDuration;
 use parking_lot::Mutex;
+use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::metrics::Passage;
+use shared::types::from_tree;
 use tokio::sync::Notify;
 
-use self::plan::{Moment, Monitor, World};
+use self::plan::{Moment, Monitor, Outcome, Outcomes, World};
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
@@ -116,6 +118,15 @@ const ONE: &str = "node_collector_update_node_health_duration_seconds";
 const NODES: &str = "/api/v1/nodes/";
 /// Nodes that are written at a time; upstream's `UpdateWorkerSize`.
 const WORKERS: usize = 8;
+/// Tries for a status, and the pause between two; upstream's `NodeHealthUpdateRetry` and `retrySleepTime`.
+const TRIES: u32 = 5;
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// The cluster at the time of a look.
+struct Seen {
+    nodes: Vec<Arc<Node>>,
+    placed: Vec<Arc<Pod>>,
+}
 
 type HealthView<'a> = (Vec<(&'a str, &'a str)>, bool, Vec<(&'a str, &'a str)>);
 
@@ -130,32 +141,58 @@ fn health_view(node: &Node) -> HealthView<'_> {
 }
 
 impl Watcher {
-    /// What to write, and how long it took to decide on each node, in seconds.
-    fn decide(&self, monitor: &mut Monitor) -> (Vec<Action>, f64) {
-        let mut nodes = self.nodes.list();
-        nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let placed = self.placed.lock().replace(BTreeSet::new()).unwrap_or_default();
-        let placed: Vec<Arc<Pod>> = placed.iter().filter_map(|k| self.pods.get(&k.namespace, &k.name)).collect();
+    /// Looks at the world of now; `look` says what it takes from it.
+    fn in_world<'a, T>(&self, seen: &'a Seen, look: impl FnOnce(&World<'a, '_>, Moment) -> T) -> T {
         let world = World {
-            nodes: &nodes,
+            nodes: &seen.nodes,
             renewed: &|name| {
                 self.leases.get(LEASES, name).and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0))
             },
             pods_on: &|name| self.pods.by_index(BY_NODE, name),
-            placed: &placed,
+            placed: &seen.placed,
         };
-        let began = clock::instant();
-        let steady =
-            SignedDuration::try_from(began.saturating_duration_since(self.began)).unwrap_or(SignedDuration::MAX);
-        let actions = monitor.tick(&world, Moment { wall: clock::now(), steady });
+        let steady = SignedDuration::try_from(clock::instant().saturating_duration_since(self.began));
+        look(&world, Moment { wall: clock::now(), steady: steady.unwrap_or(SignedDuration::MAX) })
+    }
+
+    fn see(&self) -> Seen {
+        let mut nodes = self.nodes.list();
+        nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let placed = self.placed.lock().replace(BTreeSet::new()).unwrap_or_default();
+        Seen { nodes, placed: placed.iter().filter_map(|k| self.pods.get(&k.namespace, &k.name)).collect() }
+    }
+
+    /// One look at all nodes. What follows from a status is decided when it is known whether that was written.
+    async fn look(&self, monitor: &mut Monitor) {
+        let (seen, began) = (self.see(), clock::instant());
+        let (findings, actions) = self.in_world(&seen, |world, moment| monitor.observe(world, moment));
+        let share = self.took(began, seen.nodes.len(), actions.len());
+        let outcomes = self.write(monitor, actions, share).await;
+        let actions = self.in_world(&seen, |world, moment| monitor.follow(world, &findings, &outcomes, moment));
+        report(monitor, &seen.nodes, &actions);
+        self.write(monitor, actions, 0.0).await;
+    }
+
+    /// Counts how long it took to decide; what that is for each node, in seconds.
+    #[allow(clippy::unused_self, reason = "beside what is counted of writes")]
+    fn took(&self, began: Instant, nodes: usize, written: usize) -> f64 {
         let took = clock::instant().saturating_duration_since(began).as_secs_f64();
         metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);
-        report(monitor, &nodes, &actions);
-        let share = took / metrics::float(nodes.len().max(1));
-        for _ in actions.len()..nodes.len() {
+        let share = took / metrics::float(nodes.max(1));
+        for _ in written..nodes {
             metrics::observe(ONE, &[], share);
         }
-        (actions, share)
+        share
+    }
+
+    /// Carries actions out, some nodes at a time; what became of statuses that were not written.
+    async fn write(&self, monitor: &Monitor, actions: Vec<Action>, share: f64) -> Outcomes {
+        let work = self.by_node(actions).into_iter();
+        let work = work.map(|(node, actions)| async move {
+            let outcome = self.carry_out(monitor, &node, actions, share).await?;
+            Some((node, outcome))
+        });
+        futures::stream::iter(work).buffer_unordered(WORKERS).filter_map(std::future::ready).collect().await
     }
 
     /// The pod whose status is written.
@@ -165,20 +202,13 @@ impl Watcher {
         self.pods.get(namespace, rest.strip_suffix("/status")?)
     }
 
-    async fn look(&self, monitor: &mut Monitor) {
-        let (actions, share) = self.decide(monitor);
-        let nodes = self.by_node(actions).into_iter();
-        let work = nodes.map(|actions| self.carry_out(actions, share));
-        futures::stream::iter(work).buffer_unordered(WORKERS).for_each(async |()| {}).await;
-    }
-
     /// The actions of each node, in their order: what is done about one waits for no other.
-    fn by_node(&self, actions: Vec<Action>) -> Vec<Vec<Action>> {
+    fn by_node(&self, actions: Vec<Action>) -> BTreeMap<String, Vec<Action>> {
         let mut groups: BTreeMap<String, Vec<Action>> = BTreeMap::new();
         for action in actions {
             groups.entry(self.node_of(&action)).or_default().push(action);
         }
-        groups.into_values().collect()
+        groups
     }
 
     /// Name of the node that an action is about; empty for one that is about none.
@@ -199,9 +229,8 @@ impl Watcher {
         pod.map(|pod| pods::node(&pod).to_owned()).unwrap_or_default()
     }
 
-    /// Carries out what is to be done about one node, until a write to the node itself fails: the rest follows from it, and
-    /// the next look decides anew.
-    async fn carry_out(&self, actions: Vec<Action>, share: f64) {
+    /// Carries out what is to be done about one node, until a write to the node itself fails: the rest follows from it.
+    async fn carry_out(&self, monitor: &Monitor, node: &str, actions: Vec<Action>, share: f64) -> Option<Outcome> {
         // Of a pod that was not marked nothing is told.
         let mut unmarked: Option<String> = None;
         for action in actions {
@@ -210,21 +239,45 @@ impl Watcher {
             }
             let (began, pod) = (clock::instant(), self.pod_of(&action));
             let of_node = matches!(&action, Action::Patch { path, .. } if path.starts_with(NODES));
-            if let Err(error) = self.executor.one(action).await {
-                tracing::debug!(%error, "node update failed");
+            if of_node {
+                let outcome = self.write_node(monitor, node, action).await;
+                if outcome.is_some() {
+                    return outcome;
+                }
+            } else if let Err(error) = self.executor.one(action).await {
+                tracing::debug!(%error, "Failed to mark pod not ready");
                 if let Some(pod) = pod {
                     if !error.not_found() && !error.conflict() {
                         self.placed.lock().get_or_insert_default().insert(Key::of(&pod.metadata));
                     }
                     unmarked = pod.metadata.uid.as_deref().map(str::to_owned);
                 }
-                if of_node {
-                    return;
-                }
             }
             let took = clock::instant().saturating_duration_since(began);
             metrics::observe(ONE, &[], share + took.as_secs_f64());
         }
+        None
+    }
+
+    /// Writes to a node. A status that the server does not take is decided on again, about the node as the server has it.
+    async fn write_node(&self, monitor: &Monitor, node: &str, mut action: Action) -> Option<Outcome> {
+        for _ in 0..TRIES {
+            let of_status = matches!(&action, Action::Patch { path, .. } if path.ends_with("/status"));
+            let Err(error) = self.executor.one(action).await else { return None };
+            tracing::debug!(node, %error, "Failed to update node");
+            if !of_status {
+                break;
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+            let live = self.executor.rest.get(&path::join(NODES.trim_end_matches('/'), node)).await;
+            let Some(live) = live.ok().and_then(|live| from_tree::<Node>(&live).ok()) else { break };
+            match monitor.decide_again(&live, clock::now()) {
+                Some(newer) => action = newer,
+                None => return Some(Outcome::Reported(plan::ready_status(&live).map(str::to_owned))),
+            }
+        }
+        tracing::warn!(node, "Failed to update health of node, its pods are not evicted");
+        Some(Outcome::Failed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Node health: who stopped reporting, what taints follow from conditions, and how fast nodes may be emptied.
 //!
-//! The monitor is a pure state machine: the driver calls [`Monitor::tick`] with what it sees and the time.
+//! The monitor is a pure state machine: the driver calls [`Monitor::observe`] with what it sees and the time, writes, and
+//! calls [`Monitor::follow`] with what came of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -40,13 +41,13 @@ pub struct Config {
 }
 
 /// What the monitor looks at.
-pub struct World<'a> {
+pub struct World<'a, 'f> {
     /// Every node.
     pub nodes: &'a [Arc<Node>],
     /// When each node's Lease was last renewed.
-    pub renewed: &'a dyn Fn(&str) -> Option<Timestamp>,
+    pub renewed: &'f dyn Fn(&str) -> Option<Timestamp>,
     /// The pods bound to a node.
-    pub pods_on: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
+    pub pods_on: &'f dyn Fn(&str) -> Vec<Arc<Pod>>,
     /// Pods that came to a node since the last look, and those that could not be marked then.
     pub placed: &'a [Arc<Pod>],
 }
@@ -58,6 +59,46 @@ pub struct Moment {
     pub wall: Timestamp,
     /// Since some beginning, by a clock that nobody sets: what nodes are given time by, as upstream's does.
     pub steady: SignedDuration,
+}
+
+/// Nodes as one look found them.
+#[derive(Debug, Default)]
+pub struct Findings<'a> {
+    /// The status of `Ready` as it shall be, in the order of the nodes.
+    readiness: Vec<Option<&'a str>>,
+    /// Nodes whose status is written.
+    written: HashSet<&'a str>,
+}
+
+/// Outcome of a write of a node's status that was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The node has reported meanwhile, with this readiness.
+    Reported(Option<String>),
+    /// The server did not take it.
+    Failed,
+}
+
+/// Outcomes by the names of nodes; a node without one was written.
+pub type Outcomes = HashMap<String, Outcome>;
+
+/// The readiness of a node as the server has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness<'a> {
+    Known(Option<&'a str>),
+    /// A readiness that had to be written and could not be: the node counts for nothing, and nothing is done about it.
+    Unwritten,
+}
+
+impl<'a> Findings<'a> {
+    fn after(&self, nodes: &[Arc<Node>], outcomes: &'a Outcomes) -> Vec<Readiness<'a>> {
+        let of = |(node, status): (&Arc<Node>, &Option<&'a str>)| match outcomes.get(object::name(&node.metadata)) {
+            Some(Outcome::Failed) => Readiness::Unwritten,
+            Some(Outcome::Reported(live)) => Readiness::Known(live.as_deref()),
+            None => Readiness::Known(*status),
+        };
+        nodes.iter().zip(&self.readiness).map(of).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -140,12 +181,10 @@ impl Monitor {
         new.map(|n| zone_of(n)).collect()
     }
 
-    /// Look at every node once.
-    pub fn tick(&mut self, world: &World<'_>, moment: Moment) -> Vec<Action> {
+    /// Looks at every node: who is silent, and what is to be written of it.
+    pub fn observe<'a>(&mut self, world: &World<'a, '_>, moment: Moment) -> (Findings<'a>, Vec<Action>) {
         let (mut actions, now) = (self.arrivals_and_departures(world, moment), moment.wall);
-        let zones: Vec<String> = world.nodes.iter().map(|n| zone_of(n)).collect();
-        let mut readiness: Vec<Option<&str>> = Vec::with_capacity(world.nodes.len());
-        let mut written: HashSet<&str> = HashSet::new();
+        let mut findings = Findings::default();
         for node in world.nodes {
             let name = object::name(&node.metadata);
             let silent = self.silent_for(node, (world.renewed)(name), moment.steady);
@@ -155,26 +194,51 @@ impl Monitor {
             }
             if let Some(patch) = silent.then(|| unknown_conditions(node, now)).flatten() {
                 actions.push(patch);
-                written.insert(name);
+                findings.written.insert(name);
                 if status == Some("True") {
                     actions.extend(lost(node, world, now));
                 }
                 status = Some("Unknown");
             }
-            readiness.push(status);
+            findings.readiness.push(status);
         }
+        (findings, actions)
+    }
+
+    /// The write that a live node still calls for after one failed that was decided about an older version; nothing where
+    /// the node has reported meanwhile. Answers for the retries of upstream's `monitorNodeHealth`.
+    #[must_use]
+    pub fn decide_again(&self, live: &Node, now: Timestamp) -> Option<Action> {
+        let (_, health) = self.health.get(object::name(&live.metadata))?;
+        let silent = heartbeat(live) == health.heartbeat;
+        silent.then(|| unknown_conditions(live, now)).flatten()
+    }
+
+    /// Decides what follows for zones, taints and labels, when it is known which statuses were written.
+    pub fn follow(
+        &mut self,
+        world: &World<'_, '_>,
+        findings: &Findings<'_>,
+        outcomes: &Outcomes,
+        moment: Moment,
+    ) -> Vec<Action> {
+        let (mut actions, now) = (Vec::new(), moment.wall);
+        let zones: Vec<String> = world.nodes.iter().map(|n| zone_of(n)).collect();
+        let readiness = findings.after(world.nodes, outcomes);
         let states = self.zone_states(world.nodes, &zones, &readiness);
-        let all_down = !states.is_empty() && states.values().all(|(s, _)| *s == ZoneState::FullDisruption);
+        let in_the_dark = states.is_empty() && readiness.contains(&Readiness::Unwritten);
+        let all_down =
+            in_the_dark || !states.is_empty() && states.values().all(|(s, _)| *s == ZoneState::FullDisruption);
         if std::mem::replace(&mut self.all_down, all_down) && !all_down {
             // Nobody was heard of: everybody gets time to be heard of again.
             self.health.values_mut().for_each(|(_, health)| health.probed = moment.steady);
         }
         for ((node, status), zone) in world.nodes.iter().zip(&readiness).zip(&zones) {
-            let (name, status) = (object::name(&node.metadata), *status);
+            let Readiness::Known(status) = *status else { continue };
             let evict = self.may_evict(node, zone, status, all_down);
             if let Some(taints) = desired_taints(node, status, evict, now) {
-                // The status patch above moved the resourceVersion; its watch event brings the node back here.
-                if !written.contains(name) {
+                // A status that was written moved the resourceVersion; its watch event brings the node back here.
+                if !findings.written.contains(object::name(&node.metadata)) {
                     actions.push(taint_patch(node, &taints));
                 }
             }
@@ -182,7 +246,7 @@ impl Monitor {
                 actions.push(labels);
             }
         }
-        self.drain_zones(world, &states, all_down, &readiness, &written, moment, &mut actions);
+        self.drain_zones(world, &states, all_down, &readiness, findings, moment, &mut actions);
         actions
     }
 
@@ -194,7 +258,7 @@ impl Monitor {
         Some(Duration::try_from_secs_f64(soonest).unwrap_or(Duration::MAX).max(SOONEST))
     }
 
-    fn arrivals_and_departures(&mut self, world: &World<'_>, now: Moment) -> Vec<Action> {
+    fn arrivals_and_departures(&mut self, world: &World<'_, '_>, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         let present: HashSet<&str> = world.nodes.iter().map(|n| object::name(&n.metadata)).collect();
         let gone: Vec<String> = self.health.keys().filter(|n| !present.contains(n.as_str())).cloned().collect();
@@ -245,12 +309,13 @@ impl Monitor {
         &self,
         nodes: &[Arc<Node>],
         zones: &'z [String],
-        readiness: &[Option<&str>],
+        readiness: &[Readiness<'_>],
     ) -> HashMap<&'z str, (ZoneState, usize)> {
         let mut zoned: HashMap<&str, (usize, usize)> = HashMap::new();
         for ((_, zone), status) in nodes.iter().zip(zones).zip(readiness).filter(|((node, _), _)| counts(node)) {
+            let Readiness::Known(status) = *status else { continue };
             let (ready, not_ready) = zoned.entry(zone).or_default();
-            if *status == Some("True") { *ready += 1 } else { *not_ready += 1 }
+            if status == Some("True") { *ready += 1 } else { *not_ready += 1 }
         }
         let state = |(zone, (ready, not_ready))| (zone, (self.zone_state(ready, not_ready), ready + not_ready));
         zoned.into_iter().map(state).collect()
@@ -290,11 +355,11 @@ impl Monitor {
     #[allow(clippy::too_many_arguments, reason = "one step of the tick")]
     fn drain_zones(
         &mut self,
-        world: &World<'_>,
+        world: &World<'_, '_>,
         states: &HashMap<&str, (ZoneState, usize)>,
         all_down: bool,
-        readiness: &[Option<&str>],
-        written: &HashSet<&str>,
+        readiness: &[Readiness<'_>],
+        findings: &Findings<'_>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -311,10 +376,14 @@ impl Monitor {
             zone.tokens = (zone.tokens + elapsed * rate).min(1.0);
             (zone.filled, zone.rate) = (now.steady, rate);
             while rate > 0.0 && zone.tokens >= 1.0 {
-                let Some(next) = zone.waiting.iter().find(|n| !written.contains(n.as_str())).cloned() else { break };
+                let Some(next) = zone.waiting.iter().find(|n| !findings.written.contains(n.as_str())).cloned() else {
+                    break;
+                };
                 zone.waiting.remove(&next);
                 let at = world.nodes.iter().position(|n| object::name(&n.metadata) == next);
-                let Some((node, status)) = at.and_then(|at| Some((world.nodes.get(at)?, *readiness.get(at)?))) else {
+                let Some((node, Readiness::Known(status))) =
+                    at.and_then(|at| Some((world.nodes.get(at)?, *readiness.get(at)?)))
+                else {
                     continue;
                 };
                 zone.tokens -= 1.0;
@@ -344,7 +413,9 @@ fn node_reference(name: &str, uid: &str) -> ObjectReference {
     }
 }
 
-fn ready_status(node: &Node) -> Option<&str> {
+/// The status of a node's condition `Ready`.
+#[must_use]
+pub fn ready_status(node: &Node) -> Option<&str> {
     nodes::condition(node, "Ready").map(|c| c.status.as_str())
 }
 
@@ -401,7 +472,7 @@ fn unknown_conditions(node: &Node, now: Timestamp) -> Option<Action> {
 
 /// Say that a ready node fell silent, and mark its pods. A kubelet that reports itself that it is not ready looks after
 /// its pods.
-fn lost(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+fn lost(node: &Node, world: &World<'_, '_>, now: Timestamp) -> Vec<Action> {
     let (name, uid) = (object::name(&node.metadata), object::uid(&node.metadata));
     let text = format!("Node {name} status is now: NodeNotReady");
     let mut actions = vec![Action::normal(&node_reference(name, uid), "NodeNotReady", text)];
@@ -409,7 +480,7 @@ fn lost(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
     actions
 }
 
-fn mark_pods(node: &Node, world: &World<'_>, now: Timestamp) -> Vec<Action> {
+fn mark_pods(node: &Node, world: &World<'_, '_>, now: Timestamp) -> Vec<Action> {
     mark((world.pods_on)(object::name(&node.metadata)).iter(), now)
 }
 

@@ -1,6 +1,15 @@
 use super::*;
 use serde_json::Value;
 
+impl Monitor {
+    /// A look whose writes all succeed.
+    fn tick(&mut self, world: &World<'_, '_>, moment: Moment) -> Vec<Action> {
+        let (findings, mut actions) = self.observe(world, moment);
+        actions.extend(self.follow(world, &findings, &Outcomes::new(), moment));
+        actions
+    }
+}
+
 const CONFIG: Config = Config {
     grace: Duration::from_secs(50),
     startup_grace: Duration::from_secs(60),
@@ -46,7 +55,7 @@ fn tick_with(m: &mut Monitor, nodes: &[Arc<Node>], placed: &[Arc<Pod>], renewed:
 }
 
 /// When the clock on the wall says something else than the one that nobody sets.
-fn tick_at(m: &mut Monitor, world: &World<'_>, wall: i64, steady: i64) -> Vec<String> {
+fn tick_at(m: &mut Monitor, world: &World<'_, '_>, wall: i64, steady: i64) -> Vec<String> {
     m.tick(world, Moment { wall: at(wall), steady: SignedDuration::from_secs(steady) })
         .into_iter()
         .map(|a| match a {
@@ -309,5 +318,59 @@ fn how_fast_zones_are_emptied() {
         let told = tick(&mut m, &nodes, None, 0);
         assert_eq!(told.iter().filter(|t| t.contains("NoExecute")).count(), emptied, "{why}: {told:?}");
         assert_eq!(m.due().map(|d| d.as_secs_f64()), next, "{why}");
+    }
+}
+
+#[test]
+fn nodes_whose_status_was_not_written_are_not_counted() {
+    let reported = |status: &str| Outcome::Reported(Some(status.to_owned()));
+    for (why, outcome, emptied) in [
+        ("four of six are lost: a small zone is not emptied", None, 0),
+        ("one of three is lost, three are not known", Some(Outcome::Failed), 1),
+        ("three are back", Some(reported("True")), 1),
+        ("three say themselves that they are not ready", Some(reported("False")), 0),
+    ] {
+        let mut m = Monitor::new(CONFIG);
+        let silent = ["s1", "s2", "s3"];
+        let at_first: Vec<Arc<Node>> = silent.map(|name| node(name, Some("True"), 0, json!([]))).to_vec();
+        tick(&mut m, &at_first, None, 0);
+        let others = [("down", "False"), ("up1", "True"), ("up2", "True")];
+        let nodes: Vec<Arc<Node>> =
+            at_first.into_iter().chain(others.map(|(name, ready)| node(name, Some(ready), 51, json!([])))).collect();
+        let world = World { nodes: &nodes, renewed: &|_| None, pods_on: &|_| Vec::new(), placed: &[] };
+        let moment = Moment { wall: at(51), steady: SignedDuration::from_secs(51) };
+        let (findings, actions) = m.observe(&world, moment);
+        assert_eq!(actions.iter().filter(|a| matches!(a, Action::Patch { .. })).count(), 3, "{why}");
+        let outcomes = outcome.iter().flat_map(|o| silent.map(|name| (name.to_owned(), o.clone()))).collect();
+        let followed = m.follow(&world, &findings, &outcomes, moment);
+        let text: Vec<String> = followed.iter().map(|a| format!("{a:?}")).collect();
+        assert_eq!(text.iter().filter(|t| t.contains("NoExecute")).count(), emptied, "{why}: {text:?}");
+        assert!(!text.iter().any(|t| t.contains("nodes/s")), "{why}: taints wait for the status: {text:?}");
+    }
+}
+
+#[test]
+fn nothing_is_emptied_when_no_status_could_be_written() {
+    let mut m = Monitor::new(CONFIG);
+    let nodes = [node("a", Some("True"), 0, json!([]))];
+    tick(&mut m, &nodes, None, 0);
+    let world = World { nodes: &nodes, renewed: &|_| None, pods_on: &|_| Vec::new(), placed: &[] };
+    let moment = Moment { wall: at(51), steady: SignedDuration::from_secs(51) };
+    let (findings, _) = m.observe(&world, moment);
+    assert!(m.follow(&world, &findings, &Outcomes::from([("a".to_owned(), Outcome::Failed)]), moment).is_empty());
+    assert!(m.all_down);
+}
+
+#[test]
+fn failed_write_is_decided_again_about_the_live_node() {
+    let mut m = Monitor::new(CONFIG);
+    tick(&mut m, &[node("a", Some("True"), 0, json!([]))], None, 0);
+    for (why, live, again) in [
+        ("somebody else wrote to it", node("a", Some("True"), 0, json!([])), true),
+        ("its kubelet did", node("a", Some("True"), 51, json!([])), false),
+        ("it is marked already", node("a", Some("Unknown"), 0, json!([])), false),
+        ("nobody knows it", node("b", Some("True"), 0, json!([])), false),
+    ] {
+        assert_eq!(m.decide_again(&live, at(51)).is_some(), again, "{why}");
     }
 }
