@@ -71,7 +71,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Plan {
         hash_label: history::REVISION_LABEL,
         labels: spec.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default(),
         annotations: set.metadata.annotations.as_ref(),
-        collisions: old.collision_count,
+        // Not told is none, or the first status would give the revision another name.
+        collisions: Some(old.collision_count.unwrap_or(0)),
     };
     let update = history::current(&author, &spec.template, &s.revisions);
     let current = old

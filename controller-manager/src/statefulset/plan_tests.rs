@@ -456,3 +456,16 @@ fn pods_that_are_missing_do_not_make_a_rollout_longer() {
     w.learn();
     assert_eq!(w.log(pods), Vec::<String>::new(), "it waits for the first");
 }
+
+#[test]
+fn revision_has_one_name_whether_or_not_collisions_were_told() {
+    let name_with = |status: Value| {
+        let mut w = World { set: set("v1", json!({})), revisions: Vec::new(), several_at_once: false };
+        w.set["status"] = status;
+        w.learn();
+        w.revision().to_owned()
+    };
+    let none = name_with(json!({"replicas": 0}));
+    assert_eq!(none, name_with(json!({"replicas": 0, "collisionCount": 0})));
+    assert_ne!(none, name_with(json!({"replicas": 0, "collisionCount": 1})));
+}
