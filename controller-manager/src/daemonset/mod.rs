@@ -130,6 +130,8 @@ impl DaemonSets {
             return Ok(None);
         };
         let uid = object::uid(&set.metadata);
+        // Before the pods are looked up: what is seen from then on counts the next time.
+        let unmet = self.expectations.of(key, uid).unmet(clock::instant());
         let rest = &self.executor.rest;
         let revisions = owned::candidates(&self.revisions, &key.namespace, uid);
         let revisions =
@@ -140,7 +142,6 @@ impl DaemonSets {
             owned::settle(rest, &*set, |p: &Pod| selects(&set, p.metadata.labels.as_deref()), candidates).await?;
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let unmet = self.expectations.of(key, object::uid(&set.metadata)).unmet(clock::instant());
         let (held, again) = self.held(&set, &pods);
         let snapshot =
             Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled: unmet.is_none(), held };
@@ -184,6 +185,52 @@ impl DaemonSets {
             if let Some(pod) = failed {
                 self.failures.lock().next(&Self::item(&s.set, pods::node(pod)), now);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(labels: Value, taints: Value) -> Arc<Node> {
+        let node = json!({"metadata": {"name": "n", "labels": labels}, "spec": {"taints": taints}});
+        Arc::new(serde_json::from_value(node).expect("a node"))
+    }
+
+    #[test]
+    fn set_is_looked_at_when_its_answer_for_a_node_changes() {
+        let set: DaemonSet = serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": {"selector": {},
+            "template": {"spec": {"containers": [], "nodeSelector": {"disk": "ssd"},
+                "tolerations": [{"key": "own", "operator": "Exists"}]}}}}))
+        .expect("a set");
+        let (ssd, hdd) = (|| json!({"disk": "ssd"}), || json!({"disk": "hdd"}));
+        let taint = |key: &str, effect: &str| json!([{"key": key, "effect": effect}]);
+        let fits = || node(ssd(), json!([]));
+        let changes = |old, new| Event::Updated { old, new };
+        for (why, event, expected) in [
+            ("a node that suits comes", Event::Added(fits()), true),
+            ("a node that does not suit comes", Event::Added(node(hdd(), json!([]))), false),
+            ("a node that suits goes", Event::Deleted(fits()), true),
+            ("a node that did not suit goes", Event::Deleted(node(hdd(), json!([]))), false),
+            ("it suits now", changes(node(hdd(), json!([])), fits()), true),
+            ("it suits no more", changes(fits(), node(hdd(), json!([]))), true),
+            ("another label", changes(fits(), node(json!({"disk": "ssd", "zone": "a"}), json!([]))), false),
+            ("a taint that is tolerated", changes(fits(), node(ssd(), taint("own", "NoExecute"))), false),
+            ("a taint that is not", changes(fits(), node(ssd(), taint("other", "NoSchedule"))), true),
+            (
+                "one that lets nobody stay",
+                changes(node(ssd(), taint("other", "NoSchedule")), node(ssd(), taint("other", "NoExecute"))),
+                true,
+            ),
+            (
+                "a taint of a node that does not suit",
+                changes(node(hdd(), json!([])), node(hdd(), taint("other", "NoExecute"))),
+                false,
+            ),
+        ] {
+            assert_eq!(concerns(&set, &event), expected, "{why}");
         }
     }
 }
