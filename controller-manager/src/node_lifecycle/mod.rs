@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::jiff::SignedDuration;
 use parking_lot::Mutex;
 use shared::client::path;
@@ -214,7 +214,7 @@ impl Watcher {
     /// Name of the node that an action is about; empty for one that is about none.
     fn node_of(&self, action: &Action) -> String {
         let pod = match action {
-            Action::Event { about, .. } if about.kind.as_deref() == Some("Node") => {
+            Action::Event { about, .. } if is_node(about) => {
                 return about.name.clone().unwrap_or_default();
             }
             Action::Event { about, .. } => {
@@ -233,16 +233,23 @@ impl Watcher {
     async fn carry_out(&self, monitor: &Monitor, node: &str, actions: Vec<Action>, share: f64) -> Option<Outcome> {
         // Of a pod that was not marked nothing is told.
         let mut unmarked: Option<String> = None;
+        let mut outcome = None;
         for action in actions {
             if matches!(&action, Action::Event { about, .. } if about.uid.is_some() && about.uid == unmarked) {
+                continue;
+            }
+            // That it fell silent was told when it was written.
+            if outcome.is_some() && matches!(&action, Action::Event { about, .. } if is_node(about)) {
                 continue;
             }
             let (began, pod) = (clock::instant(), self.pod_of(&action));
             let of_node = matches!(&action, Action::Patch { path, .. } if path.starts_with(NODES));
             if of_node {
-                let outcome = self.write_node(monitor, node, action).await;
-                if outcome.is_some() {
-                    return outcome;
+                match self.write_node(monitor, node, action).await {
+                    // The cache is behind what was written before: pods may wait for their marks.
+                    Some(known) if known == unknown() => outcome = Some(known),
+                    None => {}
+                    failed => return failed,
                 }
             } else if let Err(error) = self.executor.one(action).await {
                 tracing::debug!(%error, "Failed to mark pod not ready");
@@ -256,7 +263,7 @@ impl Watcher {
             let took = clock::instant().saturating_duration_since(began);
             metrics::observe(ONE, &[], share + took.as_secs_f64());
         }
-        None
+        outcome
     }
 
     /// Writes to a node. A status that the server does not take is decided on again, about the node as the server has it.
@@ -279,6 +286,15 @@ impl Watcher {
         tracing::warn!(node, "Failed to update health of node, its pods are not evicted");
         Some(Outcome::Failed)
     }
+}
+
+fn is_node(about: &ObjectReference) -> bool {
+    about.kind.as_deref() == Some("Node")
+}
+
+/// The outcome for a node that is marked as silent already.
+fn unknown() -> Outcome {
+    Outcome::Reported(Some("Unknown".to_owned()))
 }
 
 /// How the zones fare.
