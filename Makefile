@@ -12,7 +12,7 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build install deb test test-vm fuzz bench images dns-image lint deps
+.PHONY: help up down load build install deb test test-vm fuzz chaos bench images dns-image lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -58,6 +58,11 @@ FUZZ_SECONDS ?= 600
 fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FUZZ_SECONDS (600) each
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
 		cargo test --locked -p ironclad-apiserver --test fuzz -- --nocapture
+
+CHAOS_SECONDS ?= 600
+chaos: ## Play the scenarios of the controllers under lags, unlistable kinds and frozen leaders from seeds, CHAOS_SECONDS (600) each
+	@CHAOS_SECONDS=$(CHAOS_SECONDS) CHAOS_SEED=$${CHAOS_SEED:-$$(date +%s)} \
+		cargo test --locked -p ironclad-controller-manager --lib -- sim::tests::seeded --nocapture
 
 bench: deps build ## Print one JSON line for each figure
 	@hack/bench.sh $(CACHE) $(TRIPLE)

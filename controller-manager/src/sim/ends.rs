@@ -38,7 +38,7 @@ fn at_the_end(given: &[Value], act: impl Fn(&mut StdRng) -> Vec<Step>, wrong: im
                     run.server.cut(true);
                 }
             }
-            let lost = matches!(fault, Fault::Gaps | Fault::Restarts | Fault::Failing);
+            let lost = matches!(fault, Fault::Gaps | Fault::Restarts | Fault::Failing | Fault::Away | Fault::Frozen);
             run.calm(if lost { LATE } else { SOON }).await;
             if let Some(wrong) = wrong(&run) {
                 panic!("{fault:?}, seed {seed}: {wrong}");

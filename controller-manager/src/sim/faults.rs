@@ -1,4 +1,4 @@
-//! What may go wrong underneath a scenario. Everything is counted, nothing is random, so that a failure repeats.
+//! Faults underneath a scenario. Everything is counted or comes from a seed, so that a failure repeats.
 
 use std::time::Duration;
 
@@ -19,12 +19,57 @@ pub(super) enum Fault {
     Restarts,
     /// The leader dies and another takes over.
     Failover,
+    /// Watches tell of everything seconds late.
+    Lag,
+    /// One kind cannot be listed.
+    Unlistable,
+    /// The server is away for five minutes.
+    Away,
+    /// The leader is frozen, another takes over, and the first thaws: what it had begun to say is said after all.
+    Frozen,
 }
 
 impl Fault {
     /// All of them.
-    pub(super) const ALL: [Self; 7] =
-        [Self::None, Self::Conflicts, Self::Failing, Self::Slow, Self::Gaps, Self::Restarts, Self::Failover];
+    pub(super) const ALL: [Self; 11] = [
+        Self::None,
+        Self::Conflicts,
+        Self::Failing,
+        Self::Slow,
+        Self::Gaps,
+        Self::Restarts,
+        Self::Failover,
+        Self::Lag,
+        Self::Unlistable,
+        Self::Away,
+        Self::Frozen,
+    ];
+}
+
+impl Fault {
+    /// The names that exceptions have for it: one by design under a lesser fault is one under the greater, too.
+    pub(super) fn names(self) -> impl Iterator<Item = String> {
+        let lesser = match self {
+            Self::Away => Some(Self::Restarts),
+            Self::Frozen => Some(Self::Failover),
+            // More time passes between two steps.
+            Self::Lag | Self::Unlistable => Some(Self::Slow),
+            _ => None,
+        };
+        [Some(self), lesser].into_iter().flatten().map(|fault| format!("{fault:?}").to_lowercase())
+    }
+}
+
+/// The kind that cannot be listed under a seed: of each, informers or the metadata of everything want to know, and no
+/// scenario is about it unless it says so.
+pub(super) fn unlistable(seed: u64) -> &'static str {
+    const KINDS: [&str; 4] = ["limitranges", "csinodes", "ingressclasses", "podtemplates"];
+    KINDS[usize::try_from(mixed(seed) % 4).unwrap_or(0)]
+}
+
+/// Delay until a watch tells of the `n`th news: up to four seconds.
+pub(super) fn lag(seed: u64, n: u64) -> Duration {
+    Duration::from_millis(mixed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n) % 4000)
 }
 
 /// What becomes of one write.

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 use shared::client::{Transport, erased};
 use tokio_util::sync::CancellationToken;
 
-use super::faults::{Fate, Fault, of_write};
+use super::faults::{Fate, Fault, lag, of_write, unlistable};
 use super::measured;
 use super::store::{Change, Name, Store, key};
 use super::verbs::{self, Refusal, refuse};
@@ -39,6 +40,24 @@ pub(super) struct Server {
     pub(super) measured: Mutex<BTreeMap<String, Value>>,
     /// Every write of the controllers, as `VERB path`.
     pub(super) log: Mutex<Vec<String>>,
+    /// Every read that is no watch, as a path with its query.
+    pub(super) reads: Mutex<Vec<String>>,
+    /// Time that each write takes.
+    pub(super) delay: Mutex<Duration>,
+    /// Somebody else writes to the object of the next write like `PATCH nodes` just before it.
+    pub(super) meddling: Mutex<Option<String>>,
+    /// A resource whose lists and watches fail.
+    pub(super) unlistable: Mutex<String>,
+    /// Source of lags, and how many there were.
+    seed: u64,
+    lags: AtomicU64,
+}
+
+/// The way of one manager to the server. Requests of one that is frozen are on the way until it thaws.
+#[derive(Clone, Default)]
+pub(super) struct Way {
+    pub(super) dead: CancellationToken,
+    pub(super) frozen: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
 /// A request path taken apart.
@@ -143,6 +162,12 @@ fn partial(object: &Value) -> Value {
 
 impl Server {
     pub(super) fn new(fault: Fault) -> Arc<Self> {
+        Self::seeded(fault, 0)
+    }
+
+    /// With what the seed makes of the fault.
+    pub(super) fn seeded(fault: Fault, seed: u64) -> Arc<Self> {
+        let unlistable = if fault == Fault::Unlistable { unlistable(seed) } else { "" };
         Arc::new(Self {
             store: Mutex::default(),
             fault,
@@ -152,19 +177,28 @@ impl Server {
             refusing: Mutex::default(),
             measured: Mutex::default(),
             log: Mutex::default(),
+            reads: Mutex::default(),
+            delay: Mutex::default(),
+            meddling: Mutex::default(),
+            unlistable: Mutex::new(unlistable.to_owned()),
+            seed,
+            lags: AtomicU64::new(0),
         })
     }
 
-    /// The way to it, which is open until `dead`.
-    pub(super) fn transport(self: &Arc<Self>, dead: CancellationToken) -> Transport {
-        let server = Arc::clone(self);
+    /// The way to it, which is open until it is dead.
+    pub(super) fn transport(self: &Arc<Self>, way: &Way) -> Transport {
+        let (server, way) = (Arc::clone(self), way.clone());
         Transport::new("default", move |request: Request<Bytes>| {
-            let (server, dead) = (Arc::clone(&server), dead.clone());
+            let (server, way) = (Arc::clone(&server), way.clone());
             Box::pin(async move {
-                if dead.is_cancelled() {
+                if way.dead.is_cancelled() {
                     return Err(std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the client is dead").into());
                 }
-                Ok(erased(server.answer(request).await?))
+                // Who is frozen has said it, and does not hear the answer.
+                drop(way.frozen.subscribe().wait_for(|frozen| !frozen).await);
+                // In a task of its own: what a server does takes no time of its clients.
+                Ok(erased(tokio::spawn(server.answer(request)).await??))
             })
         })
     }
@@ -190,6 +224,9 @@ impl Server {
             return Err(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused"));
         }
         let path = request.uri().path().to_owned();
+        if request.method() == http::Method::GET && query(&request, "watch").is_none() {
+            self.reads.lock().push(request.uri().to_string());
+        }
         if request.method() == http::Method::GET && (path == "/api" || path == "/apis") {
             return Ok(text(200, discovery(path == "/api")));
         }
@@ -210,6 +247,10 @@ impl Server {
             ));
         };
         if request.method() == http::Method::GET {
+            if target.name.is_none() && *self.unlistable.lock() == *target.row.plural {
+                let message = "Internal error occurred: unable to transform key".to_owned();
+                return Ok(refusal(&Refusal { code: 500, reason: "InternalError", message, cause: "" }));
+            }
             return Ok(self.read(&target, &request));
         }
         let verb = request.method().as_str().to_owned();
@@ -227,6 +268,10 @@ impl Server {
             self.log.lock().push(format!("{verb} {path}"));
             of_write(self.fault, self.writes.fetch_add(1, Ordering::SeqCst))
         };
+        let delay = *self.delay.lock();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         match fate {
             Fate::Refused => {
                 return Ok(refusal(&Refusal {
@@ -239,6 +284,9 @@ impl Server {
             Fate::Later(delay) => tokio::time::sleep(delay).await,
             Fate::Second => self.meddle(&target),
             Fate::Done | Fate::Unheard => {}
+        }
+        if self.meddling.lock().take_if(|write| **write == format!("{verb} {}", target.row.plural)).is_some() {
+            self.meddle(&target);
         }
         let done = self.write(&target, &verb, &content_type, body);
         if fate == Fate::Unheard && done.is_ok() {
@@ -316,11 +364,19 @@ impl Server {
         let fields = query(request, "fieldSelector").unwrap_or_default();
         let mut items: Vec<Value> = store.list(&key(t.row), &t.namespace);
         items.retain(|o| selected(o, fields));
-        let items: Vec<Value> = if only_meta { items.iter().map(partial).collect() } else { items };
+        let mut meta = json!({"resourceVersion": store.revision.to_string()});
+        let begin: usize = query(request, "continue").and_then(|token| token.parse().ok()).unwrap_or(0);
+        let limit: usize =
+            query(request, "limit").and_then(|n| n.parse().ok()).filter(|n| *n > 0).unwrap_or(usize::MAX);
+        let end = begin.saturating_add(limit);
+        if items.len() > end {
+            (meta["continue"], meta["remainingItemCount"]) = (json!(end.to_string()), json!(items.len() - end));
+        }
+        let items = items.into_iter().skip(begin).take(limit);
+        let items: Vec<Value> = if only_meta { items.map(|o| partial(&o)).collect() } else { items.collect() };
         whole(
             200,
-            &json!({"kind": t.row.list_kind, "apiVersion": t.row.api_version(),
-            "metadata": {"resourceVersion": store.revision.to_string()}, "items": items}),
+            &json!({"kind": t.row.list_kind, "apiVersion": t.row.api_version(), "metadata": meta, "items": items}),
         )
     }
 
@@ -369,9 +425,14 @@ impl Server {
                 if !lines.is_empty() {
                     return Some((lines, (news, cut)));
                 }
+                let more = async {
+                    news.changed().await.ok()?;
+                    server.late().await;
+                    Some(())
+                };
                 tokio::select! {
                     () = cut.cancelled() => None,
-                    changed = news.changed() => changed.ok().map(|()| (String::new(), (news, cut))),
+                    more = more => more.map(|()| (String::new(), (news, cut))),
                 }
             }
         });
@@ -379,6 +440,13 @@ impl Server {
         let frames =
             all.filter(|l| std::future::ready(!l.is_empty())).map(|l| Ok(http_body::Frame::data(Bytes::from(l))));
         Response::new(StreamBody::new(frames).boxed_unsync())
+    }
+
+    /// Waits as long as watches are behind.
+    async fn late(&self) {
+        if self.fault == Fault::Lag {
+            tokio::time::sleep(lag(self.seed, self.lags.fetch_add(1, Ordering::SeqCst))).await;
+        }
     }
 
     fn since(&self, from: u64, resource: &(String, String), namespace: &str) -> Vec<Change> {

@@ -16,6 +16,9 @@ mod store;
 mod strategy;
 mod verbs;
 
+mod cost;
 mod ends;
+mod held;
 mod properties;
+mod silence;
 mod tests;

@@ -45,17 +45,41 @@ fn scenarios() -> Vec<(&'static str, Scenario)> {
     all
 }
 
-/// Play every scenario under one fault; all that fail are reported together.
+/// Plays every scenario under one fault; all that fail are reported together.
 fn under(fault: Fault) {
+    under_seed(fault, 0, 1);
+}
+
+/// Of so many scenarios one is played under each of the faults that come from seeds where there is but a moment.
+const SHARE: usize = 4;
+
+/// Plays scenarios under a fault that comes from a seed: every one under the one that `CHAOS_SEED` names and those after
+/// it, for as long as `CHAOS_SECONDS` says; without that some of them, under the first.
+fn under_seeds(fault: Fault) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (begun, first) = (std::time::Instant::now(), number("CHAOS_SEED").unwrap_or(0));
+    let Some(seconds) = number("CHAOS_SECONDS") else { return under_seed(fault, first, SHARE) };
+    for seed in first.. {
+        under_seed(fault, seed, 1);
+        if begun.elapsed().as_secs() >= seconds {
+            eprintln!("{fault:?}: seeds {first} to {seed} in {:?}", begun.elapsed());
+            return;
+        }
+    }
+}
+
+/// Plays one of each `share` scenarios, or those that `SCENARIO` is a part of the name of.
+fn under_seed(fault: Fault, seed: u64, share: usize) {
     let only = std::env::var("SCENARIO").unwrap_or_default();
+    let share = if only.is_empty() { share } else { 1 };
     let mut failed = Vec::new();
-    for (file, scenario) in scenarios() {
+    for (file, scenario) in scenarios().into_iter().step_by(share) {
         let label = format!("{file}: {}", scenario.name);
-        if !label.contains(&only) || scenario.except.contains_key(&format!("{fault:?}").to_lowercase()) {
+        if !label.contains(&only) || fault.names().any(|name| scenario.except.contains_key(&name)) {
             continue;
         }
         let started = std::time::Instant::now();
-        let caught = std::panic::catch_unwind(|| play(&scenario, fault));
+        let caught = std::panic::catch_unwind(|| play(&scenario, fault, seed));
         let errors = caught
             .unwrap_or_else(|p| vec![p.downcast_ref::<String>().cloned().unwrap_or_else(|| "it panicked".to_owned())]);
         if !only.is_empty() {
@@ -65,7 +89,12 @@ fn under(fault: Fault) {
             failed.push(format!("{label}\n    {}", errors.join("\n    ")));
         }
     }
-    assert!(failed.is_empty(), "{} scenarios failed under {fault:?}:\n{}", failed.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} scenarios failed under {fault:?}, seed {seed}:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
 }
 
 #[test]
@@ -101,6 +130,25 @@ fn with_server_restarts() {
 #[test]
 fn with_failover() {
     under(Fault::Failover);
+}
+
+mod seeded {
+    use super::*;
+
+    #[test]
+    fn with_informers_that_lag() {
+        under_seeds(Fault::Lag);
+    }
+
+    #[test]
+    fn with_a_kind_that_cannot_be_listed() {
+        under_seeds(Fault::Unlistable);
+    }
+
+    #[test]
+    fn with_a_frozen_leader() {
+        under_seeds(Fault::Frozen);
+    }
 }
 
 #[test]
