@@ -170,19 +170,30 @@ impl World {
     /// The administrator's kubeconfig, as a file.
     #[allow(dead_code, reason = "one of two benchmarks starts another component")]
     pub fn kubeconfig(&self) -> anyhow::Result<PathBuf> {
-        let (certificate, key) = self.pki.pair(&Identity::Admin).context("the administrator has a certificate")?;
-        let path = |name: &str| self.dir.join(name);
-        fs::write(path("admin.crt"), certificate)?;
-        fs::write(path("admin.key"), key)?;
+        self.kubeconfig_of("admin", &Identity::Admin)
+    }
+
+    /// The kubeconfig of somebody with a certificate, as a file under a name.
+    #[allow(dead_code, reason = "one of two benchmarks starts another component")]
+    pub fn kubeconfig_of(&self, name: &str, identity: &Identity) -> anyhow::Result<PathBuf> {
+        let (certificate, key) = self.pki.pair(identity).context("an identity with a certificate")?;
+        let path = |end: &str| self.dir.join(format!("{name}.{end}"));
+        fs::write(path("crt"), certificate)?;
+        fs::write(path("key"), key)?;
         let config = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "bench",
             "clusters": [{"name": "bench", "cluster": {
-                "server": format!("https://127.0.0.1:{}", self.port), "certificate-authority": path("ca.crt")}}],
-            "users": [{"name": "admin", "user": {
-                "client-certificate": path("admin.crt"), "client-key": path("admin.key")}}],
-            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "admin"}}]});
-        fs::write(path("admin.conf"), config.to_string())?;
-        Ok(path("admin.conf"))
+                "server": format!("https://127.0.0.1:{}", self.port), "certificate-authority": self.dir.join("ca.crt")}}],
+            "users": [{"name": name, "user": {"client-certificate": path("crt"), "client-key": path("key")}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": name}}]});
+        fs::write(path("conf"), config.to_string())?;
+        Ok(path("conf"))
+    }
+
+    /// The server as a process.
+    #[allow(dead_code, reason = "not every server is hurt")]
+    pub fn server(&self) -> &Process {
+        &self.server
     }
 
     /// A connection of its own, as nobody.

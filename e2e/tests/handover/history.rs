@@ -1,0 +1,166 @@
+//! Checks of the history of etcd and of the audit log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use etcd_client::{EventType, WatchOptions};
+use proto::protobuf;
+use serde_json::Value;
+
+use crate::workload::{OF_ROUND, REPLICAS, SURGE, of_round};
+use crate::world::World;
+
+/// After this long without another event a history has been read.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// A write as the audit log has it.
+struct Write<'a> {
+    user: String,
+    received: String,
+    done: String,
+    line: &'a str,
+}
+
+/// Checks that nobody wrote once another had taken the lease; how often the holder changed, and how many writes there were.
+pub fn one_writes_at_a_time(audit: &str) -> Result<(usize, usize), String> {
+    let (mut leases, mut writes) = (Vec::new(), Vec::new());
+    for line in audit.lines() {
+        let event: Value = serde_json::from_str(line).map_err(|error| format!("{error}: {line}"))?;
+        let text = |at: &str| event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+        if !text("/userAgent").starts_with("kube-controller-manager/") {
+            continue;
+        }
+        let write = Write {
+            user: text("/user/username"),
+            received: text("/requestReceivedTimestamp"),
+            done: text("/stageTimestamp"),
+            line,
+        };
+        match (text("/objectRef/resource").as_str(), text("/objectRef/name").as_str()) {
+            ("leases", "kube-controller-manager" | "") => {
+                if event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300) {
+                    leases.push(write);
+                }
+            }
+            ("events", _) => {}
+            _ => writes.push(write),
+        }
+    }
+    leases.sort_by(|a, b| a.done.cmp(&b.done));
+    for write in &writes {
+        let last = |before: &dyn Fn(&Write) -> bool| leases.iter().rev().find(|lease| before(lease)).map(|l| &l.user);
+        let by_done = last(&|lease| lease.done <= write.received);
+        // One that has just taken the lease may write before the log says so.
+        let by_received = last(&|lease| lease.received <= write.received);
+        if by_done != Some(&write.user) && by_received != Some(&write.user) {
+            return Err(format!("{by_done:?} held the lease when {} wrote:\n{}", write.user, write.line));
+        }
+    }
+    Ok((leases.windows(2).filter(|pair| pair[0].user != pair[1].user).count(), writes.len()))
+}
+
+/// A change of a key.
+struct Change {
+    revision: i64,
+    key: String,
+    /// The object, unless it is gone.
+    object: Option<Value>,
+    created: bool,
+}
+
+async fn changes(world: &World, prefix: &str) -> anyhow::Result<Vec<Change>> {
+    let mut client = world.etcd().await?;
+    let mut stream = client.watch(prefix, Some(WatchOptions::new().with_prefix().with_start_revision(1))).await?;
+    let mut all = Vec::new();
+    while let Ok(message) = tokio::time::timeout(SILENCE, stream.message()).await {
+        let Some(message) = message? else { break };
+        anyhow::ensure!(!message.canceled(), "the history was compacted");
+        for event in message.events() {
+            let Some(pair) = event.kv() else { continue };
+            let deleted = event.event_type() == EventType::Delete;
+            let object = if deleted {
+                None
+            } else {
+                Some(protobuf::decode_envelope(pair.value()).map_err(|e| anyhow::anyhow!("{e:?}"))?)
+            };
+            all.push(Change {
+                revision: pair.mod_revision(),
+                key: String::from_utf8_lossy(pair.key()).into_owned(),
+                created: !deleted && pair.create_revision() == pair.mod_revision(),
+                object,
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// Counts of one set.
+#[derive(Default)]
+struct Set {
+    /// Replicas that it is asked for now, and the most ever.
+    wanted: u64,
+    most: u64,
+    pods: BTreeSet<String>,
+    made: usize,
+}
+
+/// Checks that the set of a round made exactly its pods, that no set of the Deployment ever had more than it was asked
+/// for, and that those together were never asked for more than replicas and surge; how many pods were made.
+pub async fn no_pod_too_many(world: &World, rounds: u64) -> Result<usize, String> {
+    let failed = |error: anyhow::Error| format!("{error:#}");
+    let mut all = changes(world, "/registry/pods/default/").await.map_err(failed)?;
+    all.extend(changes(world, "/registry/replicasets/default/").await.map_err(failed)?);
+    all.sort_by_key(|change| change.revision);
+    let (mut sets, mut owners): (BTreeMap<String, Set>, BTreeMap<String, String>) = Default::default();
+    for change in &all {
+        if change.key.starts_with("/registry/replicasets/") {
+            let name = change.key.rsplit('/').next().unwrap_or_default();
+            of_set(&mut sets, name, change.object.as_ref())?;
+        } else {
+            of_pod(&mut sets, &mut owners, change)?;
+        }
+    }
+    for round in 0..rounds {
+        let made = sets.get(&of_round(round)).map_or(0, |set| set.made);
+        if made != OF_ROUND {
+            return Err(format!("{made} pods were made for {}, which has {OF_ROUND}", of_round(round)));
+        }
+    }
+    Ok(sets.values().map(|set| set.made).sum())
+}
+
+fn of_set(sets: &mut BTreeMap<String, Set>, name: &str, object: Option<&Value>) -> Result<(), String> {
+    let set = sets.entry(name.to_owned()).or_default();
+    set.wanted = object.and_then(|object| object["spec"]["replicas"].as_u64()).unwrap_or(0);
+    set.most = set.most.max(set.wanted);
+    let asked: u64 = sets.iter().filter(|(name, _)| name.starts_with("web-")).map(|(_, set)| set.wanted).sum();
+    if asked > u64::try_from(REPLICAS + SURGE).unwrap_or(0) {
+        return Err(format!("{asked} pods are asked for, which is more than {REPLICAS} and {SURGE} of surge"));
+    }
+    Ok(())
+}
+
+fn of_pod(
+    sets: &mut BTreeMap<String, Set>,
+    owners: &mut BTreeMap<String, String>,
+    change: &Change,
+) -> Result<(), String> {
+    let Some(object) = &change.object else {
+        if let Some(set) = owners.get(&change.key).and_then(|owner| sets.get_mut(owner)) {
+            set.pods.remove(&change.key);
+        }
+        return Ok(());
+    };
+    if !change.created {
+        return Ok(());
+    }
+    let owner = object["metadata"]["ownerReferences"][0]["name"].as_str().unwrap_or_default().to_owned();
+    owners.insert(change.key.clone(), owner.clone());
+    let set = sets.entry(owner.clone()).or_default();
+    set.pods.insert(change.key.clone());
+    set.made += 1;
+    if u64::try_from(set.pods.len()).unwrap_or(u64::MAX) > set.most {
+        return Err(format!("{owner} has {} pods and was never asked for more than {}", set.pods.len(), set.most));
+    }
+    Ok(())
+}

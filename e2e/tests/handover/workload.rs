@@ -1,0 +1,136 @@
+//! The workload of all rounds: a Deployment whose template changes in every round, and a ReplicaSet for each.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, JSON};
+use crate::cluster::{patch, post};
+use crate::world::World;
+
+/// Replicas of the Deployment, and pods that may be beyond.
+pub const REPLICAS: usize = 20;
+pub const SURGE: usize = 5;
+/// Replicas of the ReplicaSet of a round.
+pub const OF_ROUND: usize = 150;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const GIVE_UP: Duration = Duration::from_mins(3);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Numbers from a seed (splitmix64).
+pub struct Dice(u64);
+
+impl Dice {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number of a range.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let n = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        from + (n ^ (n >> 31)) % (to - from).max(1)
+    }
+}
+
+/// See the module.
+pub struct Workload {
+    client: Client,
+    kubelet: tokio::task::JoinHandle<()>,
+}
+
+/// Name of the ReplicaSet of a round.
+pub fn of_round(round: u64) -> String {
+    format!("round-{round:04}")
+}
+
+fn template(app: &str, version: u64) -> Value {
+    json!({"metadata": {"labels": {"app": app}}, "spec": {"automountServiceAccountToken": false,
+        "containers": [{"name": "c", "image": "i", "env": [{"name": "VERSION", "value": version.to_string()}]}]}})
+}
+
+impl Workload {
+    /// With a Deployment whose pods somebody runs.
+    pub async fn begin(world: &World) -> Self {
+        let mut client = world.client().await.expect("a connection");
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+        // A controller may have been faster.
+        post(&mut client, "/api/v1/namespaces/default/serviceaccounts", &account).await.ok();
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {"replicas": REPLICAS, "selector": {"matchLabels": {"app": "web"}}, "template": template("web", 0),
+                "strategy": {"rollingUpdate": {"maxSurge": SURGE, "maxUnavailable": 3}}}});
+        post(&mut client, DEPLOYMENTS, &deployment).await.expect("a deployment");
+        let kubelet = tokio::spawn(run_pods(world.client().await.expect("a connection")));
+        Self { client, kubelet }
+    }
+
+    /// Begins a round: a new template, and a new set.
+    pub async fn roll_out(&mut self, round: u64) {
+        let change = json!({"spec": {"template": template("web", round + 1)}});
+        patch(&mut self.client, &format!("{DEPLOYMENTS}/web"), &change).await.expect("a new template");
+        let app = of_round(round);
+        let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": app},
+            "spec": {"replicas": OF_ROUND, "selector": {"matchLabels": {"app": app}}, "template": template(&app, 0)}});
+        post(&mut self.client, SETS, &set).await.expect("a replica set");
+    }
+
+    /// Ends a round when its set is complete.
+    pub async fn await_replicas(&mut self, round: u64) {
+        let path = format!("{SETS}/{}", of_round(round));
+        self.until(&path, |set| set["status"]["replicas"] == OF_ROUND).await;
+        self.client.call("DELETE", &path, &[], bytes::Bytes::new()).await.expect("deleted");
+    }
+
+    /// Waits until the last template has been rolled out.
+    pub async fn await_rollout(&mut self) {
+        let done = |d: &Value| {
+            let (want, status) = (json!(REPLICAS), &d["status"]);
+            status["observedGeneration"] == d["metadata"]["generation"]
+                && [&status["replicas"], &status["updatedReplicas"], &status["availableReplicas"]]
+                    .iter()
+                    .all(|n| **n == want)
+        };
+        self.until(&format!("{DEPLOYMENTS}/web"), done).await;
+    }
+
+    async fn until(&mut self, path: &str, is: impl Fn(&Value) -> bool) {
+        let began = Instant::now();
+        loop {
+            let bytes = self.client.get(path, JSON).await.expect("an answer");
+            let object: Value = serde_json::from_slice(&bytes).expect("JSON");
+            if is(&object) {
+                return;
+            }
+            assert!(began.elapsed() < GIVE_UP, "{path} does not become what it shall be: {object:#}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        self.kubelet.abort();
+    }
+}
+
+/// Says of every pod of the Deployment that it is ready.
+async fn run_pods(mut client: Client) {
+    loop {
+        let listed = client.get(&format!("{PODS}?labelSelector=app%3Dweb"), JSON).await;
+        let list: Value = listed.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        for pod in list["items"].as_array().into_iter().flatten().filter(|p| p["status"]["phase"] != "Running") {
+            let at = "2026-01-01T00:00:00Z";
+            let status = json!({"phase": "Running", "startTime": at,
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at}]});
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            // It may have gone meanwhile.
+            patch(&mut client, &format!("{PODS}/{name}/status"), &json!({"status": status})).await.ok();
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
