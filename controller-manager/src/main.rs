@@ -6,5 +6,5 @@ use std::process::ExitCode;
 static ALLOCATOR: shared::run::Blocks = shared::run::Blocks;
 
 fn main() -> ExitCode {
-    shared::run::main("kube-controller-manager", 1, controller_manager::run)
+    shared::run::main("kube-controller-manager", shared::run::worker_threads(1), controller_manager::run)
 }

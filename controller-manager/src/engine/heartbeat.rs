@@ -1,4 +1,5 @@
-//! Heartbeat of the thread that controllers run on, for the checks of health.
+//! Heartbeat of the threads that controllers run on, for the checks of health. It stops when none of them comes to its
+//! tasks any more.
 
 use std::sync::Arc;
 use std::time::Duration;
