@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p ironclad-e2e --example controllers -- APISERVER MANAGER [PART…]` starts an etcd and the two
 //! binaries (ours or upstream's: both take the same flags) for each part. PART: `replicas`, `garbage`, `large`,
-//! `services` (all by default). Large clusters are written to etcd as a server would have written them.
+//! `services`, `tables` (all by default). Large clusters are written to etcd as a server would have written them.
 
 #[path = "../apiserver/client.rs"]
 #[allow(dead_code, reason = "shared with the benchmark of the server")]
@@ -19,6 +19,7 @@ mod pki;
 mod process;
 mod replicas;
 mod services;
+mod tables;
 #[path = "../apiserver/world.rs"]
 #[allow(dead_code, reason = "shared with the benchmark of the server")]
 mod world;
@@ -60,6 +61,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted("services") {
         services::all(server, binary).await?;
+    }
+    if wanted("tables") {
+        tables::all(server, binary).await?;
     }
     Ok(())
 }

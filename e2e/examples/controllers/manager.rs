@@ -1,6 +1,7 @@
 //! The controller manager as a process, with what can be said about it from outside.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ const GIVE_UP: Duration = Duration::from_mins(10);
 /// See the module. Ends with it.
 pub struct Manager {
     child: Child,
+    log: PathBuf,
     /// When it was started.
     pub since: Instant,
 }
@@ -31,7 +33,8 @@ impl Manager {
     /// With more flags.
     pub fn start_with(world: &World, binary: &str, more: &[&str]) -> anyhow::Result<Self> {
         let config = world.kubeconfig()?;
-        let log = fs::File::create(config.with_file_name("manager.log"))?;
+        let path = config.with_file_name("manager.log");
+        let log = fs::File::create(&path)?;
         let since = Instant::now();
         let mut command = Command::new(binary);
         command
@@ -42,7 +45,7 @@ impl Manager {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        Ok(Self { child: command.spawn().context("the controller manager does not start")?, since })
+        Ok(Self { child: command.spawn().context("the controller manager does not start")?, log: path, since })
     }
 
     /// CPU time used so far.
@@ -59,6 +62,22 @@ impl Manager {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or("");
         line.trim().trim_end_matches(" kB").trim().parse::<f64>().unwrap_or(f64::NAN) * 1024.0 / 1e6
+    }
+
+    /// The longest time for which a task has held its thread, in milliseconds; 0 where none was long enough to be told of,
+    /// which takes `--v=2` and 100 ms.
+    #[allow(dead_code, reason = "not every program asks")]
+    pub fn longest_hold_ms(&self) -> anyhow::Result<f64> {
+        let text = fs::read_to_string(&self.log)?;
+        let held = text.lines().filter_map(|line| {
+            let rest = line.split("held=").nth(1)?.trim_start_matches('"');
+            let value = rest.split(['"', ' ']).next()?;
+            match value.strip_suffix("ms") {
+                Some(milliseconds) => milliseconds.parse::<f64>().ok(),
+                None => value.strip_suffix('s')?.parse::<f64>().ok().map(|seconds| seconds * 1e3),
+            }
+        });
+        Ok(held.fold(0.0, f64::max))
     }
 
     /// Waits until it has nothing to do.
