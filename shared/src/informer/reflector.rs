@@ -14,6 +14,7 @@ use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use super::Scope;
@@ -188,6 +189,8 @@ impl Reflector {
         self.cache.begin_list();
         let mut seen = HashSet::default();
         loop {
+            // So many frames may be there at once that others would wait for long.
+            consume_budget().await;
             let frame = frames.next().await.map_err(|why| refusal(why, true))?;
             match frame.change() {
                 Change::Put => drop(self.put(frame.object(), (!fresh).then_some(&mut seen))),
@@ -210,6 +213,7 @@ impl Reflector {
     async fn follow(&mut self, frames: &mut Frames) -> End {
         let (begun, mut received) = (Instant::now(), false);
         loop {
+            consume_budget().await;
             let frame = match frames.next().await {
                 Ok(frame) => frame,
                 // A server that ends every watch at once must not be asked again at once, for ever.
@@ -280,6 +284,7 @@ impl Reflector {
                 Err(error) => return Err(End::Failed(error.to_string())),
             };
             for object in page.items {
+                consume_budget().await;
                 self.put(Raw::Json(object.get()), Some(&mut seen));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {

@@ -394,3 +394,42 @@ async fn panics_on_an_object_belong_to_that_object() {
     assert_eq!(store.by_index("own", "red").len(), 1);
     assert!(store.unreadable().contains("ns", "bad"), "what cannot be transformed counts as unreadable");
 }
+
+/// Counts how often another task of the thread has a turn while 2,000 objects are handled that came at once.
+async fn turns_of_others(answers: Vec<Answer>) -> usize {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let (counted, seen) = (Arc::clone(&turns), Arc::new(Mutex::new(std::collections::BTreeSet::new())));
+    let noted = Arc::clone(&seen);
+    let answers = answers.into_iter().map(|(code, body)| (code, "application/json", body.into_bytes())).collect();
+    let server = start_with(answers, |informer| {
+        informer.add_handler(move |_| {
+            noted.lock().insert(turns.load(Ordering::SeqCst));
+        });
+    });
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    server.informer.synced().await;
+    other.abort();
+    let store = server.informer.store();
+    assert_eq!(store.list().len(), 2000);
+    seen.lock().len()
+}
+
+#[tokio::test]
+async fn long_list_gives_other_tasks_turns() {
+    let all: Vec<Value> = (0..2000).map(|n| map(&format!("m{n}"), n + 1, "red")).collect();
+    let streamed = all.iter().map(|map| line("ADDED", map)).collect::<String>() + &bookmark(5000, true);
+    let page =
+        json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "5000"}, "items": all});
+    for (how, answers) in [
+        ("streamed", vec![(200, streamed)]),
+        ("in a page", vec![(400, failure(400, "BadRequest").to_string()), (200, page.to_string())]),
+    ] {
+        let turns = turns_of_others(answers).await;
+        assert!(turns > 4, "{how}: {turns}");
+    }
+}
