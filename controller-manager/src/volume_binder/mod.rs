@@ -69,7 +69,7 @@ impl Queues {
     }
 }
 
-/// Index of volumes by their class.
+/// Index of volumes that are reserved for no claim, by their class.
 const BY_CLASS: &str = "class";
 /// Index of volumes by the claim that they are reserved for.
 const BY_CLAIM: &str = "claim";
@@ -135,7 +135,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             operations: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         });
-        volumes.add_index(BY_CLASS, |volume: &PersistentVolume| vec![volume_class(volume).to_owned()]);
+        volumes.add_index(BY_CLASS, |volume: &PersistentVolume| match claim_of(volume) {
+            None => vec![volume_class(volume).to_owned()],
+            Some(_) => Vec::new(),
+        });
         volumes.add_index(BY_CLAIM, |volume: &PersistentVolume| {
             claim_of(volume).map(|key| key.to_string()).into_iter().collect()
         });
