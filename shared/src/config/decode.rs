@@ -169,6 +169,7 @@ impl Checker<'_> {
             Type::Int { bits, signed } => only(fits(value, bits, signed), value, type_text),
             Type::Float => only(value.is_number(), value, type_text),
             Type::Duration => duration(value),
+            Type::TimeOrDuration => time_or_duration(value),
             Type::List(item) => {
                 let Value::Array(items) = value else { return Err(mismatch(value, at, type_text)) };
                 for (i, one) in items.iter_mut().enumerate() {
@@ -251,6 +252,17 @@ fn duration(value: &mut Value) -> Result<(), ConfigError> {
         return Err(ConfigError::Type(format!("json: cannot unmarshal {what} into Go value of type string")));
     };
     let nanos = parse_nanos(text).map_err(|e| ConfigError::Type(e.to_string()))?;
+    *value = Value::String(format_nanos(nanos));
+    Ok(())
+}
+
+/// Numbers are nanoseconds; kubeadm writes them so. They are kept as durations.
+fn time_or_duration(value: &mut Value) -> Result<(), ConfigError> {
+    let Value::Number(number) = &*value else { return duration(value) };
+    let Some(nanos) = number.as_i64() else {
+        let why = format!("json: cannot unmarshal number {number} into Go value of type time.Duration");
+        return Err(ConfigError::Type(why));
+    };
     *value = Value::String(format_nanos(nanos));
     Ok(())
 }

@@ -10,9 +10,14 @@ pub(super) enum Type {
     Text,
     Bytes,
     Bool,
-    Int { bits: u32, signed: bool },
+    Int {
+        bits: u32,
+        signed: bool,
+    },
     Float,
     Duration,
+    /// A duration, or a number of nanoseconds: `TimeOrMetaDuration`.
+    TimeOrDuration,
     Time,
     Quantity,
     Any,
@@ -62,6 +67,7 @@ pub(super) fn parse_type(text: &'static str) -> Type {
         "uint64" => Type::Int { bits: 64, signed: false },
         "float32" | "float64" => Type::Float,
         "Duration" => Type::Duration,
+        "TimeOrDuration" => Type::TimeOrDuration,
         "Time" => Type::Time,
         "Quantity" => Type::Quantity,
         "any" => Type::Any,

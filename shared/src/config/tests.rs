@@ -217,3 +217,34 @@ fn ignored_fields_are_named() {
     let read = json!({"maxPods": 0, "evictionHard": {}, "authentication": {"webhook": {"cacheTTL": 0}}});
     assert_eq!(settings.ignored(&read), ["authentication.x509", "cpuManagerPolicy"]);
 }
+
+/// kubeadm writes the flush frequency as a number, and every zero that its own defaults leave.
+#[test]
+fn files_that_kubeadm_writes_are_taken() {
+    let logging = "logging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n    text:\n      \
+        infoBufferSize: \"0\"\n  verbosity: 0\n";
+    let rest = "cgroupDriver: systemd\ncpuManagerReconcilePeriod: 0s\ncrashLoopBackOff: {}\nmemorySwap: {}\n\
+        rotateCertificates: true\nshutdownGracePeriod: 0s\nstaticPodPath: /etc/kubernetes/manifests\nsyncFrequency: 0s\n";
+    let kubelet = kubelet_text(&format!("{rest}{logging}")).expect("settings");
+    assert_eq!(kubelet.duration("logging.flushFrequency"), Duration::from_secs(5));
+    assert_eq!(kubelet.duration("syncFrequency"), Duration::from_secs(60));
+    let proxy =
+        format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: \"\"\n{logging}");
+    let proxy = decode(proxy.as_bytes(), "KubeProxyConfiguration", Unknown::Refuse).map(Settings).expect("settings");
+    assert_eq!(proxy.duration("logging.flushFrequency"), Duration::from_secs(5));
+}
+
+#[test]
+fn the_flush_frequency_is_a_duration_or_nanoseconds() {
+    for (text, want) in [
+        ("1500000000", "1.5s"),
+        ("2s", "2s"),
+        ("1.5", "json: cannot unmarshal number 1.5 into Go value of type time.Duration"),
+        ("true", "json: cannot unmarshal bool into Go value of type string"),
+    ] {
+        let got = kubelet_text(&format!("logging:\n  flushFrequency: {text}\n"));
+        let got =
+            got.map_or_else(|error| error.to_string(), |settings| settings.string("logging.flushFrequency").to_owned());
+        assert!(got.ends_with(want), "{text}: {got}");
+    }
+}
