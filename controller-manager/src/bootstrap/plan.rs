@@ -56,12 +56,12 @@ fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(block.map(|b| b ^ 0x5c)).chain_update(inner).finalize().into()
 }
 
-/// A signature detached from what it signs.
+/// A signature detached from what it signs: HS256 with the token's secret, without its id (`ComputeDetachedSignature`).
 #[must_use]
 pub fn detached(content: &str, id: &str, key: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
     let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
-    let signature = hmac(format!("{id}.{key}").as_bytes(), text.as_bytes());
+    let signature = hmac(key.as_bytes(), text.as_bytes());
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
@@ -97,6 +97,13 @@ mod tests {
         let hex: String =
             hmac(b"key", b"The quick brown fox jumps over the lazy dog").iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8");
+    }
+
+    /// As `k8s.io/cluster-bootstrap/token/jws` computes it.
+    #[test]
+    fn signatures_are_those_that_kubeadm_expects() {
+        let want = "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..1aSmWQ8qI2kvFNOp1y4ORVTgvutw0Y5Y93MxMR3Qf2o";
+        assert_eq!(detached("kubeconfig", "abcdef", "0123456789abcdef"), want);
     }
 
     #[test]
