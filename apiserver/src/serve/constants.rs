@@ -42,7 +42,7 @@ pub(super) fn publish(emulation: shared::flags::Emulation) {
     let release = |major: &str, minor: &str| {
         format!("{}.{}", info[major].as_str().unwrap_or_default(), info[minor].as_str().unwrap_or_default())
     };
-    let binary = shared::version::GIT_VERSION.trim_start_matches('v');
+    let binary = shared::version::git_version().trim_start_matches('v');
     let emulated = release("emulationMajor", "emulationMinor");
     let least = release("minCompatibilityMajor", "minCompatibilityMinor");
     metrics::gauge(

@@ -174,7 +174,7 @@ pub fn status(identity: &Identity, runtime: &Runtime, conditions: Vec<NodeCondit
 
 /// The version that the kubelet reports.
 pub fn version() -> String {
-    format!("v{}", env!("CARGO_PKG_VERSION"))
+    shared::version::git_version().to_owned()
 }
 
 fn handlers(handlers: &[v1::RuntimeHandler]) -> Option<Vec<NodeRuntimeHandler>> {

@@ -6,7 +6,7 @@ use super::table::{Kind, Row};
 
 /// `--version`
 pub(super) fn version() -> String {
-    format!("Kubernetes {}\n", crate::version::GIT_VERSION)
+    format!("Kubernetes {}\n", crate::version::git_version())
 }
 
 /// `--version=raw`, in Go's syntax.

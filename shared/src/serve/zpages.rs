@@ -183,7 +183,7 @@ pub fn statusz(
         start_time: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         uptime_seconds: seconds,
         go_version: crate::version::GO_VERSION,
-        binary_version: crate::version::GIT_VERSION.trim_start_matches('v'),
+        binary_version: crate::version::git_version().trim_start_matches('v'),
         emulation_version: format!("{}.{}", crate::version::MAJOR, emulation.minor()),
         paths: folders(paths),
     };
