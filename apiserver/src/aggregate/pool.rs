@@ -16,13 +16,13 @@ pub(super) struct Pool<C> {
 
 impl<C: Clone> Pool<C> {
     pub(super) fn new(pair: Option<Arc<ReloadingKey>>, open: impl Fn() -> C + Send + Sync + 'static) -> Self {
-        let shown = pair.as_ref().map(|pair| pair.current());
+        let shown = pair.as_ref().and_then(|pair| pair.current());
         Self { now: Mutex::new((open(), shown)), pair, open: Box::new(open) }
     }
 
     /// The client to ask with now.
     pub(super) fn client(&self) -> C {
-        let shown = self.pair.as_ref().map(|pair| pair.current());
+        let shown = self.pair.as_ref().and_then(|pair| pair.current());
         let mut now = self.now.lock();
         let same = match (&now.1, &shown) {
             (Some(before), Some(shown)) => Arc::ptr_eq(before, shown),

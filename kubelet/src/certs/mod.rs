@@ -9,8 +9,9 @@ mod store;
 mod tests;
 
 use crate::config::Config;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use shared::authn::X509;
@@ -25,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 /// How often the client CA file is looked at.
 const CA_PERIOD: Duration = Duration::from_secs(60);
 
-/// A client for the API server, if the kubelet is to have one. Its certificate is renewed where that is wanted and the
-/// kubeconfig leads to it; the client takes it over by itself.
+/// A client for the API server, if the kubelet is to have one. Where certificates are rotated nobody waits for the first:
+/// static pods run without, and the API server that is to issue it may be one of them.
 ///
 /// # Errors
 /// The kubeconfig is not usable.
@@ -36,42 +37,68 @@ pub async fn client(config: &Config, tasks: &TaskGroup, shutdown: &Shutdown) -> 
         return Ok(None);
     }
     let store = Store::new(&flags.cert_dir, "kubelet-client");
+    if config.kubelet.rotate_certificates {
+        return rotated(config, store, tasks, shutdown).await.map(Some);
+    }
     if !flags.bootstrap_kubeconfig.is_empty() {
         bootstrap::ensure(config, &store, shutdown).await?;
     }
-    let text = std::fs::read_to_string(&flags.kubeconfig);
-    let text =
-        text.map_err(|_| anyhow::anyhow!("invalid kubeconfig: stat {}: no such file or directory", flags.kubeconfig))?;
-    let client = connect(config, &flags.kubeconfig).await.context("invalid kubeconfig")?;
-    let own = text.contains(&store.current().display().to_string());
-    if config.kubelet.rotate_certificates && own {
-        tracing::info!("Client rotation is on, will bootstrap in background");
-        let wanted = request::Wanted::client(&config.node_name());
-        tasks.spawn(
-            "client-certificate",
-            rotation::keep(store, wanted, client.clone(), || {}, shutdown.token().clone()),
-        );
-    } else if config.kubelet.rotate_certificates {
-        tracing::warn!(
-            kubeconfig = flags.kubeconfig,
-            certificate = %store.current().display(),
-            "The kubeconfig names another client certificate, which is not rotated"
-        );
-    }
-    Ok(Some(client))
+    require(&flags.kubeconfig)?;
+    connect(config, &flags.kubeconfig).await.context("invalid kubeconfig").map(Some)
 }
 
-async fn connect(config: &Config, kubeconfig: &str) -> anyhow::Result<kube::Client> {
+fn require(kubeconfig: &str) -> anyhow::Result<()> {
+    if std::path::Path::new(kubeconfig).exists() {
+        return Ok(());
+    }
+    bail!("invalid kubeconfig: stat {kubeconfig}: no such file or directory")
+}
+
+/// A client that shows the newest certificate of `store`, whatever user the kubeconfig has: that one only asks for the
+/// first certificate, unless there is a bootstrap kubeconfig to do so and the kubeconfig's own certificate has ended.
+async fn rotated(
+    config: &Config,
+    store: Store,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> anyhow::Result<kube::Client> {
+    let flags = &config.command_line;
+    tracing::info!("Client rotation is on, will bootstrap in background");
+    let mut initial = &flags.kubeconfig;
+    if !flags.bootstrap_kubeconfig.is_empty() && !bootstrap::is_valid(&flags.kubeconfig, Timestamp::now()).await {
+        initial = &flags.bootstrap_kubeconfig;
+        bootstrap::write(initial, &flags.kubeconfig, &store)?;
+    }
+    require(&flags.kubeconfig)?;
+    let initial = connect(config, initial).await.context("invalid kubeconfig")?;
+    let options = options(config, &flags.kubeconfig);
+    let target = shared::client::config(&options).await.context("invalid kubeconfig")?;
+    let adopted = bootstrap::adopt(&target.auth_info, &store, Timestamp::now());
+    let pair = Arc::new(ReloadingKey::awaited(store.current(), store.current()));
+    let throttle = shared::client::Throttle::new(options.qps, options.burst);
+    let client = shared::client::connect_with(&target, &throttle, pair).context("invalid kubeconfig")?;
+    let own = client.clone();
+    let clients = move |valid: bool| if valid { own.clone() } else { initial.clone() };
+    let wanted = request::Wanted::client(&config.node_name());
+    let rotation = rotation::Rotation { store, wanted, at_once: adopted };
+    tasks.spawn("client-certificate", rotation.keep(clients, || {}, shutdown.token().clone()));
+    Ok(client)
+}
+
+fn options(config: &Config, kubeconfig: &str) -> shared::client::Options {
     let (qps, burst) = (config.kubelet.kube_api_qps, config.kubelet.kube_api_burst);
-    let options = shared::client::Options {
+    shared::client::Options {
         kubeconfig: kubeconfig.to_owned(),
         #[allow(clippy::cast_precision_loss)]
         qps: qps.max(0) as f32,
         burst: u32::try_from(burst).unwrap_or(0),
         user_agent: shared::client::user_agent("kubelet"),
         ..shared::client::Options::default()
-    };
-    shared::client::new(&options).await
+    }
+}
+
+async fn connect(config: &Config, kubeconfig: &str) -> anyhow::Result<kube::Client> {
+    shared::client::new(&options(config, kubeconfig)).await
 }
 
 /// A serving pair that there may not be yet; nobody is served until there is.
@@ -127,7 +154,9 @@ pub fn serving_key(
             Some(wanted) => {
                 let (seen, pairs) = (Arc::clone(&issued), store.clone());
                 let renewed = move || seen.load(&pairs);
-                let keep = rotation::keep(store, wanted, client.clone(), renewed, shutdown.token().clone());
+                let client = client.clone();
+                let rotation = rotation::Rotation { store, wanted, at_once: false };
+                let keep = rotation.keep(move |_| client.clone(), renewed, shutdown.token().clone());
                 tasks.spawn("serving-certificate", keep);
             }
             None => tracing::error!("The node has no address, so no serving certificate is asked for"),

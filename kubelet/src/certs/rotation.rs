@@ -9,7 +9,8 @@ use super::request::Wanted;
 use super::store::{Leaf, Store};
 use crate::metrics;
 
-/// The pause after a failure, and its largest; it doubles.
+/// The pause after a failure, and its largest; it doubles, unless there is no certificate at all: the API server that is
+/// to issue it may just be starting on this node.
 const PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 /// The least time between two certificates: a signer whose certificates are never good enough is not asked without end.
@@ -25,57 +26,73 @@ fn due(leaf: Option<&Leaf>, wanted: &Wanted, dice: f64) -> i64 {
     leaf.not_before + used
 }
 
-/// Renews the certificate in `store` until shutdown; `renewed` is told of each new one.
-pub(super) async fn keep(
-    store: Store,
-    wanted: Wanted,
-    client: kube::Client,
-    renewed: impl Fn() + Send,
-    shutdown: CancellationToken,
-) {
-    let (mut pause, role) = (PAUSE, wanted.role());
-    loop {
-        let leaf = store.load();
-        metrics::certificate(role, leaf.as_ref().map(|leaf| leaf.not_after));
-        let due = due(leaf.as_ref(), &wanted, rand::random());
-        let wait = Duration::from_secs(u64::try_from(due - Timestamp::now().as_second()).unwrap_or(0));
-        tracing::debug!(file = %store.current().display(), seconds = wait.as_secs(), "Waiting for the certificate rotation");
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(wait) => {}
-        }
-        tracing::info!(file = %store.current().display(), "Rotating certificates");
-        let obtained = tokio::select! {
-            () = shutdown.cancelled() => return,
-            obtained = wanted.obtain(&client) => obtained,
-        };
-        let stored = obtained.and_then(|(certificate, key)| store.update(&certificate, &key, Timestamp::now()));
-        match stored {
-            Ok(()) => {
-                if let Some(leaf) = leaf {
-                    metrics::certificate_replaced(role, Timestamp::now().as_second() - leaf.not_before);
-                }
-                pause = PAUSE;
-                renewed();
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(REST) => {}
-                }
+/// The certificate that is kept.
+pub(super) struct Rotation {
+    pub(super) store: Store,
+    pub(super) wanted: Wanted,
+    /// Replaces the one there is now before its time, as upstream does with one out of a kubeconfig.
+    pub(super) at_once: bool,
+}
+
+impl Rotation {
+    /// Renews the certificate until shutdown; `renewed` is told of each new one. Requests go through the client that
+    /// `clients` gives for whether there is a certificate that has not ended.
+    pub(super) async fn keep(
+        self,
+        clients: impl Fn(bool) -> kube::Client + Send,
+        renewed: impl Fn() + Send,
+        shutdown: CancellationToken,
+    ) {
+        let Self { store, wanted, mut at_once } = self;
+        let (mut pause, role) = (PAUSE, wanted.role());
+        loop {
+            let leaf = store.load();
+            metrics::certificate(role, leaf.as_ref().map(|leaf| leaf.not_after));
+            let due = if at_once { 0 } else { due(leaf.as_ref(), &wanted, rand::random()) };
+            let wait = Duration::from_secs(u64::try_from(due - Timestamp::now().as_second()).unwrap_or(0));
+            tracing::debug!(file = %store.current().display(), seconds = wait.as_secs(), "Waiting for the certificate rotation");
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
             }
-            Err(error) => {
-                metrics::certificate_failed(role);
-                tracing::error!(
-                    error = format!("{error:#}"),
-                    "Failed while requesting a signed certificate from the control plane"
-                );
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
+            tracing::info!(file = %store.current().display(), "Rotating certificates");
+            let client = clients(is_valid(leaf.as_ref()));
+            let obtained = tokio::select! {
+                () = shutdown.cancelled() => return,
+                obtained = wanted.obtain(&client) => obtained,
+            };
+            let stored = obtained.and_then(|(certificate, key)| store.update(&certificate, &key, Timestamp::now()));
+            match stored {
+                Ok(()) => {
+                    if let Some(leaf) = leaf {
+                        metrics::certificate_replaced(role, Timestamp::now().as_second() - leaf.not_before);
+                    }
+                    (pause, at_once) = (PAUSE, false);
+                    renewed();
+                    tokio::select! {
+                        () = shutdown.cancelled() => return,
+                        () = tokio::time::sleep(REST) => {}
+                    }
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                Err(error) => {
+                    metrics::certificate_failed(role);
+                    tracing::error!(
+                        error = format!("{error:#}"),
+                        "Failed while requesting a signed certificate from the control plane"
+                    );
+                    tokio::select! {
+                        () = shutdown.cancelled() => return,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                    pause = if leaf.is_none() { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+                }
             }
         }
     }
+}
+
+fn is_valid(leaf: Option<&Leaf>) -> bool {
+    leaf.is_some_and(|leaf| leaf.not_after > Timestamp::now().as_second())
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::bootstrap;
 use super::request::Wanted;
-use super::rotation;
+use super::rotation::Rotation;
 use super::store::Store;
 
 /// What was asked for: the object, as it came.
@@ -111,7 +112,8 @@ async fn a_certificate_is_renewed_before_it_ends() {
         // The test may have seen enough.
         tell.send(()).ok();
     };
-    let keep = rotation::keep(store.clone(), Wanted::client("n1"), client, renewed, ended.clone());
+    let rotation = Rotation { store: store.clone(), wanted: Wanted::client("n1"), at_once: false };
+    let keep = rotation.keep(move |_| client.clone(), renewed, ended.clone());
     let seen = async {
         let mut leaves = Vec::new();
         for _ in 0..2 {
@@ -126,4 +128,101 @@ async fn a_certificate_is_renewed_before_it_ends() {
     assert!(leaves[1].not_before < leaves[0].not_after, "in time: {leaves:?}");
     assert_eq!(asked.lock().requests.len(), 3, "one was refused");
     std::fs::remove_dir_all(folder).expect("clean");
+}
+
+/// A kubeconfig of this user.
+fn kubeconfig(user: &Value) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.1:6443"}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    })
+    .to_string()
+}
+
+fn embedded(pair: &shared::cert::PemPair) -> Value {
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    json!({"client-certificate-data": encode(&pair.certificate), "client-key-data": encode(&pair.key)})
+}
+
+#[tokio::test]
+async fn a_kubeconfig_without_a_living_certificate_is_bootstrapped_anew() {
+    let folder = folder();
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let pair = shared::cert::self_signed("n1", &[], &[]).expect("a pair");
+    let (pem, gone) = (folder.join("pair.pem"), folder.join("gone.pem"));
+    std::fs::write(&pem, format!("{}{}", pair.certificate, pair.key)).expect("written");
+    let file = |path: &std::path::Path| json!({"client-certificate": path, "client-key": path});
+    let now = jiff::Timestamp::now();
+    let later = now + jiff::SignedDuration::from_hours(24 * 365 * 100);
+    let kubeconfig_file = folder.join("kubelet.conf").display().to_string();
+    assert!(!bootstrap::is_valid(&kubeconfig_file, now).await, "it is not there");
+    for (user, at, valid) in [
+        (embedded(&pair), now, true),
+        (embedded(&pair), later, false),
+        (file(&pem), now, true),
+        (file(&gone), now, false),
+        (json!({"token": "abcdef.0123456789abcdef"}), now, false),
+        (json!({"client-certificate-data": "!", "client-key-data": "!"}), now, false),
+    ] {
+        std::fs::write(&kubeconfig_file, kubeconfig(&user)).expect("written");
+        assert_eq!(bootstrap::is_valid(&kubeconfig_file, at).await, valid, "{user} at {at}");
+    }
+    std::fs::remove_dir_all(folder).expect("clean");
+}
+
+/// The pair that kubeadm embeds in the first control plane's kubeconfig becomes the pair that is rotated.
+#[tokio::test]
+async fn an_embedded_pair_is_adopted_once() {
+    let folder = folder();
+    let store = Store::new(&folder, "kubelet-client");
+    let user = |value: &Value| serde_json::from_value::<kube::config::AuthInfo>(value.clone()).expect("a user");
+    let now: jiff::Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
+    let pair = shared::cert::self_signed("n1", &[], &[]).expect("a pair");
+    let other = shared::cert::self_signed("n2", &[], &[]).expect("a pair");
+    let halved = shared::cert::PemPair { certificate: pair.certificate.clone(), key: "nonsense".to_owned() };
+    assert!(!bootstrap::adopt(&user(&json!({"token": "t"})), &store, now));
+    assert!(!bootstrap::adopt(&user(&embedded(&halved)), &store, now), "no pair");
+    assert!(!store.current().exists());
+    assert!(bootstrap::adopt(&user(&embedded(&pair)), &store, now));
+    let held = std::fs::read_to_string(store.current()).expect("a pair");
+    assert_eq!(held, format!("{}{}", pair.certificate, pair.key));
+    assert!(!bootstrap::adopt(&user(&embedded(&other)), &store, now), "there is one");
+    assert_eq!(std::fs::read_to_string(store.current()).expect("a pair"), held);
+    std::fs::remove_dir_all(folder).expect("clean");
+}
+
+/// The first certificate is asked for with the bootstrap credential, those that follow with the certificate itself; one
+/// out of a kubeconfig is replaced before its time, also when that is refused at first.
+#[tokio::test]
+async fn certificates_are_asked_for_with_what_is_valid() {
+    for (adopted, want) in [(false, [false, true]), (true, [true, true])] {
+        let (asked, folder) = (Arc::<Mutex<Asked>>::default(), folder());
+        let client = server(Arc::clone(&asked), Duration::from_secs(4), usize::from(adopted));
+        let store = Store::new(&folder, "kubelet-client");
+        if adopted {
+            let pair = shared::cert::self_signed("n1", &[], &[]).expect("a pair");
+            store.update(&pair.certificate, &pair.key, jiff::Timestamp::now()).expect("stored");
+        }
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let ended = CancellationToken::new();
+        let rotation = Rotation { store: store.clone(), wanted: Wanted::client("n1"), at_once: adopted };
+        let clients = move |valid| {
+            // The test may have seen enough.
+            tell.send(valid).ok();
+            client.clone()
+        };
+        let keep = rotation.keep(clients, || {}, ended.clone());
+        let seen = async {
+            let seen = [told.recv().await.expect("it asks"), told.recv().await.expect("it goes on")];
+            ended.cancel();
+            seen
+        };
+        let (seen, ()) = tokio::join!(seen, keep);
+        assert_eq!(seen, want);
+        std::fs::remove_dir_all(folder).expect("clean");
+    }
 }

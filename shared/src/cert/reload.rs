@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
@@ -26,7 +26,7 @@ struct Files {
 
 /// Presents the current pair; looks at the files on a handshake, at most every ten seconds unless made otherwise.
 pub struct ReloadingKey {
-    current: ArcSwap<CertifiedKey>,
+    current: ArcSwapOption<CertifiedKey>,
     files: Option<Mutex<Files>>,
 }
 
@@ -43,7 +43,7 @@ impl ReloadingKey {
         let current = certified_key(&read(&certificate)?, &read(&key)?)?;
         let mut files = Files { certificate, key, stamp: None, looked: Instant::now(), every: LOOK_EVERY };
         files.stamp = files.stamps();
-        Ok(Self { current: ArcSwap::from_pointee(current), files: Some(Mutex::new(files)) })
+        Ok(Self { current: ArcSwapOption::from_pointee(current), files: Some(Mutex::new(files)) })
     }
 
     /// Reads the files at every handshake: for a client with few handshakes.
@@ -58,20 +58,27 @@ impl ReloadingKey {
         Ok(made)
     }
 
+    /// From files that may not be there yet, or not be good; nobody is shown anything until they are.
+    pub fn awaited(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        let (certificate, key) = (certificate.into(), key.into());
+        let files = Files { certificate, key, stamp: None, looked: Instant::now(), every: LOOK_EVERY };
+        Self { current: ArcSwapOption::empty(), files: Some(Mutex::new(files)) }
+    }
+
     /// From memory.
     pub fn from_pem(pair: &PemPair) -> Result<Self, CertError> {
         let current = certified_key(pair.certificate.as_bytes(), pair.key.as_bytes())?;
-        Ok(Self { current: ArcSwap::from_pointee(current), files: None })
+        Ok(Self { current: ArcSwapOption::from_pointee(current), files: None })
     }
 
     /// Puts another pair in place, as certificate rotation does.
     pub fn replace(&self, pair: &PemPair) -> Result<(), CertError> {
-        self.current.store(Arc::new(certified_key(pair.certificate.as_bytes(), pair.key.as_bytes())?));
+        self.current.store(Some(Arc::new(certified_key(pair.certificate.as_bytes(), pair.key.as_bytes())?)));
         Ok(())
     }
 
-    /// The pair as it is now; another one after a change.
-    pub fn current(&self) -> Arc<CertifiedKey> {
+    /// The pair as it is now; another one after a change. None only before the files that are awaited are there.
+    pub fn current(&self) -> Option<Arc<CertifiedKey>> {
         self.look();
         self.current.load_full()
     }
@@ -79,7 +86,7 @@ impl ReloadingKey {
     fn look(&self) {
         let Some(files) = &self.files else { return };
         let Some(mut files) = files.try_lock() else { return };
-        if files.looked.elapsed() < files.every {
+        if files.stamp.is_some() && files.looked.elapsed() < files.every {
             return;
         }
         files.looked = Instant::now();
@@ -91,9 +98,9 @@ impl ReloadingKey {
         match fresh {
             Ok(key) => {
                 files.stamp = stamp;
-                self.current.store(Arc::new(key));
+                self.current.store(Some(Arc::new(key)));
             }
-            Err(e) => tracing::warn!("Keeping the previous serving certificate: {e}"),
+            Err(e) => tracing::warn!("Keeping the previous certificate: {e}"),
         }
     }
 }
@@ -107,13 +114,13 @@ impl Files {
 
 impl ResolvesServerCert for ReloadingKey {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
+        self.current()
     }
 }
 
 impl ResolvesClientCert for ReloadingKey {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
+        self.current()
     }
 
     fn has_certs(&self) -> bool {
@@ -143,7 +150,7 @@ mod tests {
         };
         put(&self_signed("a", &[], &[]).expect("pair"));
         let reloading = ReloadingKey::from_files(&certificate, &key).expect("loads");
-        let leaf = || reloading.current.load().cert.first().cloned();
+        let leaf = || reloading.current.load().as_ref().and_then(|pair| pair.cert.first().cloned());
         let first = leaf();
         put(&self_signed("b", &[], &[]).expect("pair"));
         reloading.look();
@@ -157,5 +164,19 @@ mod tests {
         reloading.look();
         assert_eq!(leaf(), second, "the good pair stays");
         std::fs::remove_dir_all(folder).expect("clean");
+    }
+
+    #[test]
+    fn awaited_files_are_shown_as_soon_as_they_are_there() {
+        let file = std::env::temp_dir().join(format!("awaited-{}.pem", uuid::Uuid::new_v4()));
+        let awaited = ReloadingKey::awaited(&file, &file);
+        assert!(awaited.current().is_none());
+        let pair = self_signed("a", &[], &[]).expect("pair");
+        std::fs::write(&file, &pair.certificate).expect("write");
+        assert!(awaited.current().is_none(), "the key is not there yet");
+        std::fs::write(&file, format!("{}{}", pair.certificate, pair.key)).expect("write");
+        assert!(awaited.current().is_some());
+        std::fs::remove_file(&file).expect("clean");
+        assert!(awaited.current().is_some(), "the good pair stays");
     }
 }

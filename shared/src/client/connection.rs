@@ -22,7 +22,7 @@ use rustls::sign::CertifiedKey;
 use tokio::time::Instant;
 use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
 
-use super::credentials::{self, Credentials};
+use super::credentials::{self, Credentials, User};
 use super::families::{self, Resolver};
 use super::measured::Measures;
 use super::patience::{Measured, Patience};
@@ -61,17 +61,24 @@ fn pick<H: Clone>(lanes: &mut Vec<Lane<H>>, open: impl FnOnce() -> H) -> (H, Arc
     (lanes[at].http.clone(), lanes[at].token.clone())
 }
 
+fn same(one: Option<&Arc<CertifiedKey>>, other: Option<&Arc<CertifiedKey>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
 /// The lanes there are. Those of a client certificate that has been replaced take nothing more.
 struct Lanes<H> {
     open: Vec<Lane<H>>,
-    pair: Option<(Arc<ReloadingKey>, Arc<CertifiedKey>)>,
+    pair: Option<(Arc<ReloadingKey>, Option<Arc<CertifiedKey>>)>,
 }
 
 impl<H: Clone> Lanes<H> {
     fn pick(&mut self, open: impl FnOnce() -> H) -> (H, Arc<()>) {
         if let Some((files, seen)) = &mut self.pair {
             let now = files.current();
-            if !Arc::ptr_eq(&now, seen) {
+            if !same(now.as_ref(), seen.as_ref()) {
                 tracing::info!("Certificate rotation detected, using new connections");
                 *seen = now;
                 self.open.clear();
@@ -89,16 +96,29 @@ pub fn connect(config: &Config, throttle: &Throttle) -> anyhow::Result<Client> {
     transport(config, throttle).map(|transport| transport.client())
 }
 
+/// A client for the server that `config` names which shows `pair` and nothing else that `config` proves a user with.
+///
+/// # Errors
+/// Unusable authorities.
+pub fn connect_with(config: &Config, throttle: &Throttle, pair: Arc<ReloadingKey>) -> anyhow::Result<Client> {
+    let user = credentials::of_pair(config, pair)?;
+    as_user(connector(), config, throttle, user).map(|transport| transport.client())
+}
+
 /// The way to the server that `config` names. Servers without HTTP/2 are spoken to in HTTP/1.1.
 ///
 /// # Errors
 /// Unusable certificates or credentials.
 pub fn transport(config: &Config, throttle: &Throttle) -> anyhow::Result<Transport> {
+    through(connector(), config, throttle)
+}
+
+fn connector() -> HttpConnector<Resolver> {
     let mut tcp = HttpConnector::new_with_resolver(Resolver(GaiResolver::new()));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT));
-    through(tcp, config, throttle)
+    tcp
 }
 
 /// [`transport`] over connections that `connector` opens.
@@ -106,7 +126,14 @@ pub(super) fn through<C>(connector: C, config: &Config, throttle: &Throttle) -> 
 where
     C: Service<Uri, Response: Io, Future: Send + 'static, Error: Into<BoxError> + Send> + Clone + Send + Sync + 'static,
 {
-    let (credentials, tls, pair) = credentials::resolve(config)?;
+    as_user(connector, config, throttle, credentials::resolve(config)?)
+}
+
+fn as_user<C>(connector: C, config: &Config, throttle: &Throttle, user: User) -> anyhow::Result<Transport>
+where
+    C: Service<Uri, Response: Io, Future: Send + 'static, Error: Into<BoxError> + Send> + Clone + Send + Sync + 'static,
+{
+    let (credentials, tls, pair) = user;
     families::transport();
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let https = match config.tls_server_name.clone().map(rustls_pki_types::ServerName::try_from) {

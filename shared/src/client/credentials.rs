@@ -31,13 +31,22 @@ pub(super) enum Credentials {
     Plugin(Box<Plugin>),
 }
 
-/// The credentials of `config`, the TLS configuration that goes with them, and the client certificate in it.
+/// Credentials, the TLS configuration that goes with them, and the client certificate in it.
+pub(super) type User = (Credentials, rustls::ClientConfig, Option<Arc<ReloadingKey>>);
+
+/// A user who is known by `pair` alone; of `config` are the authorities.
+///
+/// # Errors
+/// Authorities that cannot be read.
+pub(super) fn of_pair(config: &Config, pair: Arc<ReloadingKey>) -> anyhow::Result<User> {
+    Ok((Credentials::Connection, tls(config, Some(Arc::clone(&pair)))?, Some(pair)))
+}
+
+/// The user of `config`.
 ///
 /// # Errors
 /// Files that cannot be read, values that are no certificates or no header, a plugin that fails.
-pub(super) fn resolve(
-    config: &Config,
-) -> anyhow::Result<(Credentials, rustls::ClientConfig, Option<Arc<ReloadingKey>>)> {
+pub(super) fn resolve(config: &Config) -> anyhow::Result<User> {
     let user = &config.auth_info;
     let mut pair = certificate(user)?;
     let source = if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {

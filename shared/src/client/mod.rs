@@ -27,7 +27,7 @@ use http::{HeaderValue, Uri};
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
-pub use connection::{connect, transport};
+pub use connection::{connect, connect_with, transport};
 pub use credentials::TokenFile;
 pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use fence::Fence;
@@ -53,7 +53,7 @@ pub struct Options {
 
 /// The user agent of a component in client-go's form.
 pub fn user_agent(component: &str) -> String {
-    format!("{component}/v{} (linux/{}) kubernetes/ironclad", env!("CARGO_PKG_VERSION"), crate::version::ARCH)
+    format!("{component}/{} (linux/{}) kubernetes/ironclad", crate::version::git_version(), crate::version::ARCH)
 }
 
 /// Reads the configuration; token files in it are re-read by the client as they rotate.

@@ -198,7 +198,7 @@ echo "{kind: ExecCredential, status: {token: t$n, expirationTimestamp: '2020-01-
         let plugin = Plugin::start(&serde_json::from_value(exec).expect("a plugin")).expect("credentials");
         let shown = async || {
             let header = plugin.header().await.expect("credentials").expect("a token");
-            (header, plugin.pair().expect("a pair").current())
+            (header, plugin.pair().expect("a pair").current().expect("it is there"))
         };
         let first = shown().await;
         says("two");

@@ -41,7 +41,7 @@ impl Identity {
 
     /// Names the certificate that is shown now; connections are kept for that one.
     pub(super) fn shown(&self) -> Vec<u8> {
-        let pair = self.pair.as_ref().map(|pair| pair.current());
+        let pair = self.pair.as_ref().and_then(|pair| pair.current());
         pair.and_then(|pair| pair.cert.first().map(|leaf| Sha256::digest(leaf).to_vec())).unwrap_or_default()
     }
 }
