@@ -85,6 +85,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let elects = settings.boolean("leaderElection.leaderElect");
     if !(elects && settings.boolean("delayCacheUntilActive")) {
         factory.start();
+        // One that waits for the lease is ready as well: kubeadm and rollouts wait for that.
+        synced.store(factory.wait_synced().await, Ordering::Release);
     }
     let lead = async move |term: Shutdown| {
         factory.start();
