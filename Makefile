@@ -12,9 +12,9 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER := $(BIN)/cluster --run .run
 
-.PHONY: help up down load build install deb test test-vm fuzz chaos bench images dns-image lint deps
+.PHONY: help up down load build install deb test test-vm test-kubeadm fuzz chaos bench images dns-image release lint deps
 help: ## This list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 ifeq ($(DNS),coredns)
 up: dns-image
@@ -54,6 +54,9 @@ test: deps ## Run every test: unit, integration against etcd, end to end
 test-vm: deps build ## Boot a machine with systemd and cgroups v2, install the packages there, and look at its node
 	@hack/machine/test.sh $(CACHE) $(BIN)
 
+test-kubeadm: deps ## Run upstream's kubeadm with our images: init, join, upgrade, reset
+	@hack/kubeadm.sh $(CACHE)
+
 FUZZ_SECONDS ?= 600
 fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FUZZ_SECONDS (600) each
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
@@ -72,6 +75,9 @@ images: deps build ## Build the images of the example offline from Debian packag
 
 dns-image: deps build ## Build the image of CoreDNS from its Go module
 	@e2e/images/coredns.sh $(CACHE)/images $(BIN)/cluster
+
+release: deps ## Make images, tarballs, sums and an SBOM of VERSION in DIST (dist)
+	@hack/release.sh $(CACHE) $(TRIPLE)
 
 lint: ## rustfmt, checks of the tree (xtask) and clippy, warnings are errors
 	@cargo fmt --all --check

@@ -91,6 +91,7 @@ pub fn machine(layout: &Layout) -> Result<Machine> {
         name: CONTROL_PLANE.into(),
         folder: layout.machine(CONTROL_PLANE),
         netns: None,
+        hostname: None,
         binds: Vec::new(),
         processes: PARTS.iter().map(|part| part.process(layout)).collect::<Result<_>>()?,
     })

@@ -21,8 +21,20 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// When something resists: its name is in the error.
 pub fn down(layout: &Layout) -> Result<()> {
     let nodes = layout.all_nodes();
-    let namespaces = mount_namespaces(layout);
-    // The workers first, while there is somebody to tell.
+    stop_nodes(layout, &nodes)?;
+    if layout.root.exists() {
+        eprintln!("==> stopping the control plane");
+    }
+    stop_machine(&layout.machine(CONTROL_PLANE))?;
+    forget_nodes(layout, &nodes)
+}
+
+/// Stops the machines of these nodes and what they left running. The last are the first, while there is somebody to tell.
+///
+/// # Errors
+/// When one does not stop.
+pub fn stop_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
+    let namespaces = mount_namespaces(layout, nodes);
     for node in nodes.iter().rev() {
         eprintln!("==> stopping {}", node.name);
         stop_machine(&layout.machine(&node.name))?;
@@ -31,12 +43,16 @@ pub fn down(layout: &Layout) -> Result<()> {
     for namespace in &namespaces {
         kill_namespace(namespace);
     }
-    if layout.root.exists() {
-        eprintln!("==> stopping the control plane");
-    }
-    stop_machine(&layout.machine(CONTROL_PLANE))?;
-    network::remove(&nodes);
-    remove_cgroups(&nodes);
+    Ok(())
+}
+
+/// Removes what stopped nodes have beside processes, and the run directory.
+///
+/// # Errors
+/// When the run directory cannot be removed.
+pub fn forget_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
+    network::remove(layout, nodes);
+    remove_cgroups(nodes);
     for path in node::mount_points() {
         // Only made by us when empty; `remove_dir` refuses any other.
         fs::remove_dir(path).ok();
@@ -48,13 +64,13 @@ pub fn down(layout: &Layout) -> Result<()> {
 }
 
 /// The mount namespaces of running supervisors, as `mnt:[…]` links.
-fn mount_namespaces(layout: &Layout) -> BTreeSet<PathBuf> {
+fn mount_namespaces(layout: &Layout, nodes: &[Node]) -> BTreeSet<PathBuf> {
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let of = |node: &Node| {
         let pid = machine::running(&layout.machine(&node.name))?;
         fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
     };
-    layout.all_nodes().iter().filter_map(of).filter(|link| Some(link) != own.as_ref()).collect()
+    nodes.iter().filter_map(of).filter(|link| Some(link) != own.as_ref()).collect()
 }
 
 fn stop_machine(folder: &Path) -> Result<()> {

@@ -47,6 +47,23 @@ pub struct Layout {
     pub binaries: PathBuf,
     /// Whether pods, nodes and services have IPv6 addresses beside those of IPv4.
     pub dual_stack: bool,
+    /// The network between its nodes.
+    pub network: Network,
+}
+
+/// A network between nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// The bridge that stands for it.
+    pub bridge: &'static str,
+    /// This machine's address there.
+    pub host: &'static str,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { bridge: BRIDGE, host: HOST_ADDRESS }
+    }
 }
 
 /// One node: its name and addresses.
@@ -116,7 +133,7 @@ impl Layout {
     /// When the current directory or program path cannot be read.
     pub fn new(root: &Path) -> std::io::Result<Self> {
         let binaries = std::env::current_exe()?.parent().unwrap_or(Path::new("/")).to_path_buf();
-        Ok(Self { root: std::path::absolute(root)?, binaries, dual_stack: false })
+        Ok(Self { root: std::path::absolute(root)?, binaries, dual_stack: false, network: Network::default() })
     }
 
     /// The value of a flag that takes an address or a range of each family.

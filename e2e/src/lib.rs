@@ -24,6 +24,7 @@ pub mod network;
 pub mod node;
 pub mod pki;
 pub mod preflight;
+pub mod release;
 pub mod shell;
 pub mod supervisor;
 pub mod up;

@@ -22,6 +22,9 @@ pub struct Machine {
     pub folder: PathBuf,
     /// Network namespace to enter; none stays on the host's network.
     pub netns: Option<PathBuf>,
+    /// Host name in a UTS namespace of its own; none keeps this machine's.
+    #[serde(default)]
+    pub hostname: Option<String>,
     /// Bind mounts (source, target) in a mount namespace of the machine's own.
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Processes, started in this order and stopped in the opposite one.

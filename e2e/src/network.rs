@@ -6,9 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::layout::{
-    BRIDGE, HOST_ADDRESS, HOST_ADDRESS_6, Layout, NODE_PREFIX, NODE_PREFIX_6, Node, SERVICE_CIDR, SERVICE_CIDR_6,
-};
+use crate::layout::{HOST_ADDRESS_6, Layout, NODE_PREFIX, NODE_PREFIX_6, Node, SERVICE_CIDR, SERVICE_CIDR_6};
 use crate::shell::run;
 
 /// Makes the bridge; does nothing when it is there.
@@ -16,14 +14,15 @@ use crate::shell::run;
 /// # Errors
 /// When `ip` fails.
 pub fn bridge(layout: &Layout) -> Result<()> {
-    if !Path::new("/sys/class/net").join(BRIDGE).exists() {
-        run("ip", &["link", "add", BRIDGE, "type", "bridge"])?;
+    let bridge = layout.network.bridge;
+    if !Path::new("/sys/class/net").join(bridge).exists() {
+        run("ip", &["link", "add", bridge, "type", "bridge"])?;
     }
-    run("ip", &["address", "replace", &format!("{HOST_ADDRESS}/{NODE_PREFIX}"), "dev", BRIDGE])?;
+    run("ip", &["address", "replace", &format!("{}/{NODE_PREFIX}", layout.network.host), "dev", bridge])?;
     if layout.dual_stack {
-        run("ip", &["address", "replace", &format!("{HOST_ADDRESS_6}/{NODE_PREFIX_6}"), "dev", BRIDGE, "nodad"])?;
+        run("ip", &["address", "replace", &format!("{HOST_ADDRESS_6}/{NODE_PREFIX_6}"), "dev", bridge, "nodad"])?;
     }
-    run("ip", &["link", "set", BRIDGE, "up"])?;
+    run("ip", &["link", "set", bridge, "up"])?;
     Ok(())
 }
 
@@ -39,12 +38,12 @@ pub fn namespace(layout: &Layout, node: &Node) -> Result<()> {
     run("ip", &["netns", "add", &netns])?;
     let outside = format!("ic-{}", node.name);
     run("ip", &["link", "add", &outside, "type", "veth", "peer", "name", "eth0", "netns", &netns])?;
-    run("ip", &["link", "set", &outside, "master", BRIDGE, "up"])?;
+    run("ip", &["link", "set", &outside, "master", layout.network.bridge, "up"])?;
     let inside = |args: &[&str]| run("ip", &[&["-n", netns.as_str()], args].concat());
     inside(&["link", "set", "lo", "up"])?;
     inside(&["address", "add", &format!("{}/{NODE_PREFIX}", node.address), "dev", "eth0"])?;
     inside(&["link", "set", "eth0", "up"])?;
-    inside(&["route", "add", "default", "via", HOST_ADDRESS])?;
+    inside(&["route", "add", "default", "via", layout.network.host])?;
     run("ip", &["netns", "exec", &netns, "sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
     if layout.dual_stack {
         inside(&["address", "add", &format!("{}/{NODE_PREFIX_6}", node.address_6), "dev", "eth0", "nodad"])?;
@@ -80,7 +79,7 @@ pub fn route_services(layout: &Layout, node: &Node) -> Result<()> {
 }
 
 /// Takes the namespaces and the bridge away.
-pub fn remove(nodes: &[Node]) {
+pub fn remove(layout: &Layout, nodes: &[Node]) {
     for node in nodes {
         if Path::new("/run/netns").join(node.netns()).exists() {
             run("ip", &["netns", "delete", &node.netns()]).ok();
@@ -89,7 +88,8 @@ pub fn remove(nodes: &[Node]) {
             run("ip", &["link", "delete", &format!("ic-{}", node.name)]).ok();
         }
     }
-    if Path::new("/sys/class/net").join(BRIDGE).exists() {
-        run("ip", &["link", "delete", BRIDGE]).ok();
+    let bridge = layout.network.bridge;
+    if Path::new("/sys/class/net").join(bridge).exists() {
+        run("ip", &["link", "delete", bridge]).ok();
     }
 }

@@ -13,7 +13,7 @@ use crate::{dns, shell};
 
 const SOCKET: &str = "/run/containerd/containerd.sock";
 /// Folders of a node that are its own: (name on its disk, standard path).
-const FOLDERS: [(&str, &str); 11] = [
+pub const FOLDERS: [(&str, &str); 11] = [
     ("var-lib-kubelet", "/var/lib/kubelet"),
     ("var-lib-containerd", "/var/lib/containerd"),
     ("var-lib-cni", "/var/lib/cni"),
@@ -60,6 +60,7 @@ pub fn host(layout: &Layout, node: &Node, images: &[PathBuf], dns: bool) -> Resu
         name: node.name.clone(),
         folder: layout.machine(&node.name),
         netns: None,
+        hostname: None,
         binds,
         processes: vec![
             Process::new("containerd", "containerd".into(), vec!["--config".into(), containerd]),
@@ -96,7 +97,10 @@ pub fn cgroup_mounts() -> Vec<std::path::PathBuf> {
 
 /// The kubelet refuses a `cgroupRoot` that does not exist, so it is made here, with the
 /// CPUs and memory nodes that v1's cpuset wants before it takes a process.
-fn make_cgroup(node: &Node) -> Result<()> {
+///
+/// # Errors
+/// When a folder cannot be made.
+pub fn make_cgroup(node: &Node) -> Result<()> {
     for mount in cgroup_mounts() {
         let mut path = mount.clone();
         for part in node.cgroup().trim_start_matches('/').split('/') {
@@ -143,7 +147,8 @@ pub fn import_command(archive: &Path) -> Vec<String> {
 
 /// A point-to-point link a pod: traffic between pods of a node is routed, not bridged, so
 /// that kube-proxy's rules see it without br_netfilter.
-fn cni_template(dual_stack: bool) -> String {
+#[must_use]
+pub fn cni_template(dual_stack: bool) -> String {
     let routes = if dual_stack { r#"{"dst": "0.0.0.0/0"}, {"dst": "::/0"}"# } else { r#"{"dst": "0.0.0.0/0"}"# };
     let ranges = "[{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{\"subnet\": \"{{$range}}\"}]{{end}}]";
     format!(
@@ -159,7 +164,9 @@ fn cni_template(dual_stack: bool) -> String {
     )
 }
 
-fn containerd_toml(cni_template: &str) -> String {
+/// containerd's configuration, with a template of the CNI configuration at this path.
+#[must_use]
+pub fn containerd_toml(cni_template: &str) -> String {
     // Without CAP_SYS_RESOURCE no process may lower an oom_score_adj, and every sandbox
     // would fail; containerd can be told to stay at what it has.
     let restrict = !may_lower_oom_score();

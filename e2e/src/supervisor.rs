@@ -70,6 +70,10 @@ fn enter(machine: &Machine) -> Result<()> {
         let file = File::open(netns).with_context(|| format!("cannot open {}", netns.display()))?;
         setns(file, CloneFlags::CLONE_NEWNET).context("cannot enter the network namespace")?;
     }
+    if let Some(name) = &machine.hostname {
+        unshare(CloneFlags::CLONE_NEWUTS).context("cannot make a namespace for the host name")?;
+        nix::unistd::sethostname(name).context("cannot set the host name")?;
+    }
     if machine.binds.is_empty() {
         return Ok(());
     }
@@ -87,8 +91,11 @@ fn enter(machine: &Machine) -> Result<()> {
 }
 
 fn bind(source: &Path, target: &Path) -> Result<()> {
-    fs::create_dir_all(source).with_context(|| format!("cannot make {}", source.display()))?;
-    fs::create_dir_all(target).with_context(|| format!("cannot make {}", target.display()))?;
+    // A file is bound over one that is there.
+    if !source.is_file() {
+        fs::create_dir_all(source).with_context(|| format!("cannot make {}", source.display()))?;
+        fs::create_dir_all(target).with_context(|| format!("cannot make {}", target.display()))?;
+    }
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .with_context(|| format!("cannot bind {} to {}", source.display(), target.display()))
 }

@@ -136,6 +136,7 @@ fn wrap(given: &ArgMatches) -> Result<()> {
         entrypoint: many("entrypoint"),
         command: many("cmd"),
         environment: many("env"),
+        ..image::Config::default()
     };
     image::wrap(path(given, "layer")?, &config, path(given, "archive")?)
 }

@@ -104,7 +104,12 @@ impl Cluster {
 
     /// Where its files are.
     pub fn layout(&self) -> e2e::layout::Layout {
-        e2e::layout::Layout { root: self.run.clone(), binaries: self.binaries.clone(), dual_stack: false }
+        e2e::layout::Layout {
+            root: self.run.clone(),
+            binaries: self.binaries.clone(),
+            dual_stack: false,
+            network: e2e::layout::Network::default(),
+        }
     }
 
     fn program(&self, arguments: &[&str]) -> Said {

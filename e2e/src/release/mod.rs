@@ -1,0 +1,246 @@
+//! Releases: images under the names that `kubeadm config images list` asks for, upstream's tarballs, their
+//! sums and a list of all that is in them.
+
+mod bundle;
+mod identity;
+mod sbom;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+pub use bundle::bundle;
+pub use identity::Identity;
+pub use sbom::sbom;
+
+use crate::image::{self, Config, Layer};
+
+/// Upstream's registry.
+pub const REGISTRY: &str = "registry.k8s.io";
+/// The five.
+pub const BINARIES: [&str; 5] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
+/// The versions of what comes beside them, as `kubeadm config images list` of this release names them.
+const ETCD: &str = "3.6.6-0";
+const COREDNS: &str = "v1.13.1";
+const PAUSE: &str = "3.10.1";
+/// The user that upstream's CoreDNS runs as: `nonroot` of its base image.
+const COREDNS_USER: &str = "65532:65532";
+const PATHS: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const IPTABLES_MODE: &str = include_str!("../../images/iptables/mode.c");
+
+/// The parts that a release is made from.
+#[derive(Debug)]
+pub struct Sources {
+    /// The folder of the five binaries.
+    pub binaries: PathBuf,
+    /// The folder that `e2e/images/go.sh` and `e2e/images/debian.sh` filled.
+    pub cache: PathBuf,
+    /// The registry that images are named under.
+    pub repository: String,
+    /// The version, commit and date that the binaries tell.
+    pub identity: Identity,
+}
+
+impl Sources {
+    fn go(&self, program: &str) -> PathBuf {
+        self.cache.join("go").join(program)
+    }
+
+    fn debian(&self) -> PathBuf {
+        self.cache.join("debian")
+    }
+
+    /// The image of a part. CoreDNS has a folder of its own in upstream's registry, and nowhere else.
+    fn reference(&self, name: &str, tag: &str) -> String {
+        let folder = if name == "coredns" && self.repository == REGISTRY { "coredns/" } else { "" };
+        format!("{}/{folder}{name}:{tag}", self.repository)
+    }
+
+    /// Configuration of an image that is not ours: the same in every release, as its tag is.
+    fn foreign(&self, name: &str, tag: &str) -> Config {
+        Config { reference: self.reference(name, tag), environment: vec![PATHS.into()], ..Config::default() }
+    }
+
+    fn config(&self, name: &str, tag: &str) -> Config {
+        let labels = [
+            ("org.opencontainers.image.source", "https://github.com/ironclad-k8s/ironclad"),
+            ("org.opencontainers.image.revision", self.identity.commit.as_str()),
+            ("org.opencontainers.image.version", self.identity.version.as_str()),
+            ("org.opencontainers.image.created", self.identity.date.as_str()),
+        ];
+        Config {
+            labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            created: Some(self.identity.date.clone()),
+            ..self.foreign(name, tag)
+        }
+    }
+}
+
+/// Copies the five binaries into `folder` with the identity of the release.
+///
+/// # Errors
+/// When a binary is missing or has no place for an identity.
+pub fn stamp(sources: &Sources, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    BINARIES.iter().try_for_each(|name| sources.identity.stamp(&sources.binaries.join(name), &folder.join(name)))
+}
+
+/// Removes debug information from the binaries in `folder`: half of those of a debug build.
+///
+/// # Errors
+/// When `strip` fails.
+pub fn strip(folder: &Path) -> Result<()> {
+    let files: Vec<String> = BINARIES.iter().map(|name| folder.join(name).display().to_string()).collect();
+    let arguments: Vec<&str> = ["--strip-debug"].into_iter().chain(files.iter().map(String::as_str)).collect();
+    crate::shell::run("strip", &arguments).map(|_| ())
+}
+
+/// Writes every image into `folder`, each an archive `NAME.tar`; `sources.binaries` are stamped already.
+///
+/// # Errors
+/// When a part is missing or cannot be written.
+pub fn images(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
+    let work = folder.join(".work");
+    fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+    let made = images_with(sources, folder, &work);
+    fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    made
+}
+
+fn images_with(sources: &Sources, folder: &Path, work: &Path) -> Result<Vec<PathBuf>> {
+    let base = base(sources)?;
+    let tag = sources.identity.tag();
+    let mut made = BTreeMap::new();
+    let mut write = |name: &str, config: &Config, layers: &[&Layer]| -> Result<()> {
+        let archive = folder.join(format!("{name}.tar"));
+        image::write(config, layers, &archive).with_context(|| format!("image {}", config.reference))?;
+        made.insert(name.to_owned(), archive);
+        Ok(())
+    };
+    for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        write(name, &sources.config(name, &tag), &[&base, &program(sources, name)?])?;
+    }
+    let rules = rules(sources, work)?;
+    write("kube-proxy", &sources.config("kube-proxy", &tag), &[&base, &rules, &program(sources, "kube-proxy")?])?;
+    let mut etcd = Layer::default();
+    for name in ["etcd", "etcdctl", "etcdutl"] {
+        etcd.program(&format!("/usr/local/bin/{name}"), &sources.go(name));
+    }
+    write("etcd", &sources.foreign("etcd", ETCD), &[&base, &etcd])?;
+    let mut coredns = Layer::default();
+    coredns.binding_program("/coredns", &sources.go("coredns"));
+    let entrypoint = vec!["/coredns".into()];
+    let config = Config { entrypoint, user: COREDNS_USER.into(), ..sources.foreign("coredns", COREDNS) };
+    write("coredns", &config, &[&base, &coredns])?;
+    let mut pause = Layer::default();
+    pause.program("/pause", &image::pause_program(work)?);
+    let entrypoint = vec!["/pause".into()];
+    let config = Config { entrypoint, user: image::PAUSE_USER.into(), ..sources.foreign("pause", PAUSE) };
+    write("pause", &config, &[&pause])?;
+    Ok(made.into_values().collect())
+}
+
+fn program(sources: &Sources, name: &str) -> Result<Layer> {
+    let mut layer = Layer::default();
+    layer.linked_program(&format!("/usr/local/bin/{name}"), &sources.binaries.join(name))?;
+    Ok(layer)
+}
+
+/// The layer below every program: authorities, time zones, names of users and of the order to look up hosts in.
+fn base(sources: &Sources) -> Result<Layer> {
+    let debian = sources.debian();
+    let mut layer = Layer::default();
+    layer.text("/etc/ssl/certs/ca-certificates.crt", authorities(&debian.join("usr/share/ca-certificates/mozilla"))?);
+    let zones = "usr/share/zoneinfo";
+    for zone in fs::read_dir(debian.join(zones)).context("no Debian packages; run e2e/images/debian.sh")? {
+        let name = zone?.file_name();
+        let name = name.to_string_lossy();
+        // The same again, with and without leap seconds.
+        if !["posix", "right"].contains(&&*name) {
+            layer.copy(&debian, &format!("{zones}/{name}"))?;
+        }
+    }
+    let users = "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\n\
+        nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
+    let groups = "root:x:0:\nnobody:x:65534:\ntty:x:5:\nstaff:x:50:\nnonroot:x:65532:\n";
+    layer.text("/etc/passwd", users.into()).text("/etc/group", groups.into());
+    layer.text("/etc/nsswitch.conf", "hosts: files dns\n".into());
+    layer.folder("/tmp", 0o1777).folder("/root", 0o700).folder("/var/run", 0o755).folder("/run", 0o755);
+    Ok(layer)
+}
+
+/// Every authority that Debian trusts, one after the other.
+fn authorities(folder: &Path) -> Result<String> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.sort();
+    files
+        .iter()
+        .map(|file| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display())))
+        .collect()
+}
+
+/// The programs that kube-proxy speaks to the kernel with, and their libraries.
+fn rules(sources: &Sources, work: &Path) -> Result<Layer> {
+    let debian = sources.debian();
+    let mut layer = Layer::default();
+    let libraries = format!("{}-linux-gnu", std::env::consts::ARCH);
+    for path in ["bin", "sbin", "lib", "etc/protocols", "etc/services", "etc/ethertypes"] {
+        layer.copy(&debian, path)?;
+    }
+    if debian.join("lib64").exists() {
+        layer.copy(&debian, "lib64")?;
+    }
+    let shared = format!("usr/lib/{libraries}");
+    for entry in fs::read_dir(debian.join(&shared)).with_context(|| format!("cannot read {shared}"))? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if name == "xtables" || name.contains(".so") {
+            layer.copy(&debian, &format!("{shared}/{name}"))?;
+        }
+    }
+    for name in ["conntrack", "ipset", "nft", "xtables-legacy-multi", "xtables-nft-multi"] {
+        layer.copy(&debian, &format!("usr/sbin/{name}"))?;
+    }
+    let mode = image::static_program(work, "iptables-mode", IPTABLES_MODE)?;
+    layer.program("/usr/sbin/iptables-mode", &mode);
+    for family in ["iptables", "ip6tables"] {
+        for what in ["", "-save", "-restore"] {
+            layer.link(&format!("/usr/sbin/{family}{what}"), "iptables-mode");
+        }
+    }
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(repository: &str) -> Sources {
+        Sources {
+            binaries: PathBuf::new(),
+            cache: PathBuf::new(),
+            repository: repository.into(),
+            identity: Identity {
+                version: "v1.35.4+ironclad.1".into(),
+                commit: "0".repeat(40),
+                date: "1970-01-01T00:00:00Z".into(),
+            },
+        }
+    }
+
+    /// As `kubeadm config images list` has it.
+    #[test]
+    fn images_have_the_names_that_kubeadm_asks_for() {
+        let upstream = sources(REGISTRY);
+        assert_eq!(upstream.reference("coredns", COREDNS), "registry.k8s.io/coredns/coredns:v1.13.1");
+        assert_eq!(upstream.reference("etcd", ETCD), "registry.k8s.io/etcd:3.6.6-0");
+        let own = sources("registry.example/k8s");
+        assert_eq!(own.reference("coredns", COREDNS), "registry.example/k8s/coredns:v1.13.1");
+        let tag = own.identity.tag();
+        assert_eq!(own.reference("kube-proxy", &tag), "registry.example/k8s/kube-proxy:v1.35.4_ironclad.1");
+    }
+}
