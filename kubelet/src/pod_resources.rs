@@ -3,6 +3,7 @@
 
 use crate::cpus::CpuSet;
 use crate::devices::{Devices, Granted};
+use crate::memory::Block;
 use crate::plugins;
 use crate::pods;
 use crate::resource_claims;
@@ -57,12 +58,18 @@ fn dynamic(pod: &Pod, granted: resource_claims::Granted) -> v1::DynamicResource 
     }
 }
 
+fn memory_of(block: Block) -> v1::ContainerMemory {
+    let nodes = block.numa_affinity.into_iter().map(|id| v1::NumaNode { id: i64::from(id) }).collect();
+    v1::ContainerMemory { memory_type: block.kind, size: block.size, topology: Some(v1::TopologyInfo { nodes }) }
+}
+
 /// Resources of a pod, by the containers that hold them as long as it runs.
 fn resources(
     pod: &Pod,
     of_container: impl Fn(&str) -> Vec<Granted>,
     claimed: impl Fn(&Container) -> Vec<resource_claims::Granted>,
     cpus: impl Fn(&str) -> Vec<i64>,
+    memory: impl Fn(&str) -> Vec<Block>,
 ) -> v1::PodResources {
     let spec = pod.spec.iter();
     let lasting = spec.flat_map(|spec| {
@@ -73,8 +80,8 @@ fn resources(
         name: container.name.clone(),
         devices: of_container(&container.name).into_iter().map(device).collect(),
         cpu_ids: cpus(&container.name),
+        memory: memory(&container.name).into_iter().map(memory_of).collect(),
         dynamic_resources: claimed(container).into_iter().map(|granted| dynamic(pod, granted)).collect(),
-        ..v1::ContainerResources::default()
     });
     v1::PodResources {
         name: pods::name(pod).to_owned(),
@@ -95,7 +102,8 @@ impl Service {
         let cx = self.manager.context();
         let (claims, cpus) = (&cx.claims, |container: &str| cx.cpus.ids(pod, container));
         // A claim that is not prepared has no devices yet.
-        resources(pod, of_container, |container| claims.of_container(pod, container).unwrap_or_default(), cpus)
+        let memory = |container: &str| cx.memory.of_container(pods::uid(pod), container);
+        resources(pod, of_container, |container| claims.of_container(pod, container).unwrap_or_default(), cpus, memory)
     }
 }
 
@@ -118,7 +126,8 @@ impl PodResourcesLister for Service {
         let devices = self.devices.healthy().into_iter().map(device).collect();
         let cpus = self.manager.context().cpus.allocatable();
         let cpu_ids = cpus.iter().flat_map(CpuSet::ids).map(i64::from).collect();
-        counted("get_allocatable", Ok(v1::AllocatableResourcesResponse { devices, cpu_ids, ..Default::default() }))
+        let memory = self.manager.context().memory.allocatable().into_iter().map(memory_of).collect();
+        counted("get_allocatable", Ok(v1::AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
     async fn get(
@@ -161,8 +170,13 @@ mod tests {
             let (claim, driver) = ("c".to_owned(), "driver.test".to_owned());
             if container.name == "side" { vec![resource_claims::Granted { claim, driver, device }] } else { Vec::new() }
         };
-        let told =
-            resources(&pod, granted, claimed, |container| if container == "main" { vec![2, 3] } else { Vec::new() });
+        let told = resources(
+            &pod,
+            granted,
+            claimed,
+            |container| if container == "main" { vec![2, 3] } else { Vec::new() },
+            |_| Vec::new(),
+        );
         assert_eq!((told.containers[0].cpu_ids.len(), told.containers[1].cpu_ids.as_slice()), (0, &[2, 3][..]));
         let dynamic = &told.containers[0].dynamic_resources;
         assert_eq!((dynamic[0].claim_name.as_str(), dynamic[0].claim_namespace.as_str()), ("c", "n"));

@@ -3,12 +3,12 @@
 
 use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
 use crate::config::{self, Config, KubeletConfiguration};
-use crate::cpus::Cpus;
 use crate::cri;
 use crate::csi::{self, Drivers};
 use crate::devices::{self, DeviceHandler, Devices};
 use crate::events::{EventSink, EventType, LogSink};
 use crate::eviction;
+use crate::exclusive::Exclusive;
 use crate::facts::PodFacts;
 use crate::hooks;
 use crate::images::Images;
@@ -196,8 +196,7 @@ impl Kubelet {
         let version = if resources::cgroup_version() == CgroupVersion::V1 { 1.0 } else { 2.0 };
         crate::metrics::set("kubelet_cgroup_version", "[ALPHA] Version of the host's control groups", &[], version);
 
-        let cpus = Cpus::new(&settings.root_dir, Path::new("/sys/devices/system"), &kubelet.cpus())
-            .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: start cpu manager error: {e}"))?;
+        let own = Exclusive::new(&config, &settings, &machine)?;
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
         let events = events(client.as_ref(), tasks, shutdown, &node_name);
         let objects: Arc<dyn ObjectSource> = match &client {
@@ -225,9 +224,11 @@ impl Kubelet {
         let cx = Arc::new(Context {
             images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
             volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
-            cpus,
+            cpus: own.cpus,
+            memory: own.memory,
+            topology: own.topology,
             claims: ResourceClaims::new((&settings.root_dir, &node_name), Arc::clone(&objects), client.clone()),
-            devices: Devices::new(&settings.root_dir),
+            devices: Devices::new(&settings.root_dir, own.nodes),
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
             runtime: Arc::new(runtime),

@@ -7,11 +7,14 @@ mod duration;
 
 use crate::cpus::{CpuConfig, CpuSet};
 use crate::images::pulled::Verification;
+use crate::memory::{self, MemoryConfig, MemoryReservation};
 use crate::resources::ResourceConfig;
 use crate::settings::Settings;
+use crate::topology::TopologyConfig;
 use anyhow::bail;
 use duration::GoDuration;
 use k8s_openapi::api::core::v1::Taint;
+use proto::quantity::Quantity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::cert::{OptionError, TlsOptions};
@@ -94,6 +97,11 @@ pub struct KubeletConfiguration {
     pub cpu_manager_reconcile_period: GoDuration,
     #[serde(rename = "reservedSystemCPUs")]
     pub reserved_system_cpus: String,
+    pub memory_manager_policy: String,
+    pub reserved_memory: Vec<MemoryReservation>,
+    pub topology_manager_policy: String,
+    pub topology_manager_policy_options: BTreeMap<String, String>,
+    pub topology_manager_scope: String,
     pub runtime_request_timeout: GoDuration,
     pub max_pods: i64,
     #[serde(rename = "podCIDR")]
@@ -335,6 +343,8 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
             kubelet.cgroup_driver
         ));
     }
+    problems.extend(placement_problems(kubelet));
+    problems.extend(memory::validate(&kubelet.reserved_memory));
     problems.extend(kubelet.tls_options().err().map(|error| format!("invalid configuration: {error}")));
     problems.extend(kubelet.image_verification().err());
     let wrong =
@@ -351,6 +361,26 @@ fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
     );
 }
 
+/// Values of the topology manager's settings that there are not.
+fn placement_problems(kubelet: &KubeletConfiguration) -> Vec<String> {
+    let mut problems = Vec::new();
+    let policy = &kubelet.topology_manager_policy;
+    if !matches!(policy.as_str(), "none" | "best-effort" | "restricted" | "single-numa-node") {
+        let known = r#"["none" "best-effort" "restricted" "single-numa-node"]"#;
+        problems.push(format!(
+            "invalid configuration: topologyManagerPolicy (--topology-manager-policy) {policy:?} must be one of: {known}"
+        ));
+    }
+    let scope = &kubelet.topology_manager_scope;
+    if !matches!(scope.as_str(), "container" | "pod") {
+        problems.push(format!(
+            "invalid configuration: topologyManagerScope (--topology-manager-scope) {scope:?} must be one of: \"container\", \
+             or \"pod\""
+        ));
+    }
+    problems
+}
+
 impl KubeletConfiguration {
     /// Versions and suites of the secure port.
     ///
@@ -361,14 +391,42 @@ impl KubeletConfiguration {
     }
 
     /// Settings of processors.
-    pub fn cpus(&self) -> CpuConfig {
+    pub fn cpus(&self, gates: &FeatureGates) -> CpuConfig {
         CpuConfig {
             policy: self.cpu_manager_policy.clone(),
             options: self.cpu_manager_policy_options.clone(),
             reserved: self.reserved_system_cpus.clone(),
             amounts: [self.kube_reserved.clone(), self.system_reserved.clone()],
             period: self.cpu_manager_reconcile_period.0.max(Duration::from_secs(1)),
+            gates: gates.clone(),
         }
+    }
+
+    /// Settings of memory, on a node that keeps some amounts from pods.
+    pub fn memory(&self, kept: BTreeMap<String, Quantity>) -> MemoryConfig {
+        let (policy, reservations) = (self.memory_manager_policy.clone(), self.reserved_memory.clone());
+        MemoryConfig { policy, reservations, kept }
+    }
+
+    /// Settings of the topology manager.
+    ///
+    /// # Errors
+    /// Options are set that a feature gate forbids; upstream's text.
+    pub fn topology(&self, gates: &FeatureGates) -> Result<TopologyConfig, String> {
+        let gate = "TopologyManagerPolicyOptions";
+        let options = &self.topology_manager_policy_options;
+        if !gates.enabled(gate) && !options.is_empty() {
+            let options: Vec<String> = options.iter().map(|(name, value)| format!("{name}:{value}")).collect();
+            return Err(format!(
+                "topology manager policy options map[{}] require feature gates \"{gate}\" enabled",
+                options.join(" ")
+            ));
+        }
+        Ok(TopologyConfig {
+            policy: self.topology_manager_policy.clone(),
+            scope: self.topology_manager_scope.clone(),
+            options: options.clone(),
+        })
     }
 
     /// Policy for images that are there.

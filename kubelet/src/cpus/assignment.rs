@@ -1,13 +1,14 @@
 //! Choice of processors: as few places as possible, the fullest first. Pure; upstream's `cpu_assignment.go`, packed.
 
+use super::machine::{Place, Topology};
 use super::set::CpuSet;
-use super::topology::{Place, Topology};
 use std::collections::BTreeMap;
 
 /// A level of places.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Core,
+    Cache,
     Socket,
     Node,
 }
@@ -16,10 +17,23 @@ impl Level {
     pub(super) fn of(self, place: &Place) -> u32 {
         match self {
             Self::Core => place.core,
+            Self::Cache => place.cache,
             Self::Socket => place.socket,
             Self::Node => place.node,
         }
     }
+}
+
+/// Manner of choice within nodes and sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Packing {
+    /// Whole cores first.
+    #[default]
+    Cores,
+    /// Whole caches first, then whole cores.
+    Caches,
+    /// Processors one by one, those of one core as late as possible.
+    Spread,
 }
 
 struct Search<'a> {
@@ -30,23 +44,30 @@ struct Search<'a> {
     needed: usize,
 }
 
-/// Takes processors out of those that are available.
+/// The error for too few processors; upstream's text.
+pub(super) fn shortage(number: usize, available: usize) -> String {
+    format!("not enough cpus available to satisfy request: requested={number}, available={available}")
+}
+
+/// Takes processors out of those that are available. Upstream's `takeByTopologyNUMAPacked`.
 ///
 /// # Errors
 /// There are not enough; upstream's text.
-pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize) -> Result<CpuSet, String> {
+pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize, packing: Packing) -> Result<CpuSet, String> {
     if available.len() < number {
-        return Err(format!(
-            "not enough cpus available to satisfy request: requested={number}, available={}",
-            available.len()
-        ));
+        return Err(shortage(number, available.len()));
     }
     let mut search = Search { topology, free: available.clone(), taken: CpuSet::default(), needed: number };
     for level in search.levels() {
         search.take_whole(level);
     }
-    search.take_whole(Level::Core);
-    for cpu in search.in_order() {
+    if packing == Packing::Caches {
+        search.take_caches();
+    }
+    if packing != Packing::Spread {
+        search.take_whole(Level::Core);
+    }
+    for cpu in if packing == Packing::Spread { search.by_socket() } else { search.by_core() } {
         if search.needed == 0 {
             break;
         }
@@ -78,6 +99,42 @@ impl Search<'_> {
         }
     }
 
+    /// Takes whole caches as long as that much is needed, and the rest of one cache if one has it. Upstream's
+    /// `takeUncoreCache`.
+    fn take_caches(&mut self) {
+        let per_cache = self.topology.per(Level::Cache);
+        for cache in self.order(Level::Cache) {
+            if self.needed >= per_cache {
+                self.take_whole(Level::Cache);
+            }
+            if self.needed == 0 {
+                return;
+            }
+            self.take_of_cache(cache);
+        }
+    }
+
+    /// Takes all that is needed of a cache, if it has it. Upstream's `takePartialUncore`.
+    fn take_of_cache(&mut self, cache: u32) {
+        let per_core = self.topology.per(Level::Core).max(1);
+        let free = self.free.intersection(&self.topology.at(Level::Cache, cache));
+        let cores = free.ids().filter_map(|cpu| self.topology.0.get(&cpu)).map(|place| place.core);
+        let cores: std::collections::BTreeSet<u32> = cores.collect();
+        let first = cores.into_iter().take(self.needed.div_ceil(per_core));
+        let mut cpus: Vec<u32> = first.flat_map(|core| self.free_of_core(core)).collect();
+        cpus.sort_unstable();
+        if !self.needed.is_multiple_of(2) && per_core > 1 && cpus.len() > self.needed {
+            cpus.pop();
+        }
+        if cpus.len() == self.needed {
+            self.take(&cpus.into_iter().collect());
+        }
+    }
+
+    fn free_of_core(&self, core: u32) -> Vec<u32> {
+        self.free.intersection(&self.topology.at(Level::Core, core)).ids().collect()
+    }
+
     /// Places within some processors, those with the fewest free ones first.
     fn within(&self, level: Level, cpus: &CpuSet) -> Vec<u32> {
         let mut free: BTreeMap<u32, usize> = BTreeMap::new();
@@ -101,25 +158,35 @@ impl Search<'_> {
         if level == outer {
             return outers;
         }
+        if level == Level::Cache {
+            return in_places(level, self.order(Level::Node), Level::Node);
+        }
         let inners = in_places(inner, outers, outer);
         if level == inner { inners } else { in_places(level, inners, inner) }
     }
 
     /// Free processors, core by core.
-    fn in_order(&self) -> Vec<u32> {
-        let cores = self.order(Level::Core);
-        cores.into_iter().flat_map(|core| self.free.intersection(&self.topology.at(Level::Core, core)).0).collect()
+    fn by_core(&self) -> Vec<u32> {
+        self.order(Level::Core).into_iter().flat_map(|core| self.free_of_core(core)).collect()
+    }
+
+    /// Free processors by number, socket by socket.
+    fn by_socket(&self) -> Vec<u32> {
+        let sockets = self.order(Level::Socket);
+        let free = |socket| self.free.intersection(&self.topology.at(Level::Socket, socket)).0;
+        sockets.into_iter().flat_map(free).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::topology::tests::machine;
+    use super::super::distribution;
+    use super::super::machine::tests::{machine, shape};
     use super::*;
     use proptest::prelude::*;
 
     fn taken(topology: &Topology, available: &str, number: usize) -> Result<String, String> {
-        take(topology, &available.parse().expect("a set"), number).map(|set| set.to_string())
+        take(topology, &available.parse().expect("a set"), number, Packing::Cores).map(|set| set.to_string())
     }
 
     #[test]
@@ -149,16 +216,52 @@ mod tests {
         }
     }
 
+    /// Choices of upstream's functions, one a line: sockets/nodes/cores/threads/caches, manner, free processors, number,
+    /// chosen ones.
+    const ASSIGNMENTS: &str = include_str!("testdata/assignments.txt");
+
+    #[test]
+    fn processors_are_chosen_as_upstream_chooses_them() {
+        for line in ASSIGNMENTS.lines() {
+            let fields: Vec<&str> = line.split('|').collect();
+            let [machine, manner, free, number, expected] = fields[..] else { panic!("five fields: {line}") };
+            let numbers: Vec<u32> = machine.split('/').map(|number| number.parse().expect("a number")).collect();
+            let topology = shape(numbers.try_into().expect("five numbers"));
+            let (free, number) = (free.parse().expect("a set"), number.parse().expect("a number"));
+            let per_core = topology.per(Level::Core);
+            let found = match manner {
+                "packed" => take(&topology, &free, number, Packing::Cores),
+                "spread" => take(&topology, &free, number, Packing::Spread),
+                "uncore" => take(&topology, &free, number, Packing::Caches),
+                "across-1" => distribution::take(&topology, &free, number, 1),
+                "across-threads" => distribution::take(&topology, &free, number, per_core),
+                other => panic!("unknown manner {other}"),
+            };
+            let found = found.map_or_else(|error| format!("error: {error}"), |cpus| cpus.to_string());
+            assert_eq!(found, expected, "{line}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_taken_was_free_and_is_as_much_as_asked_for(
             free in proptest::collection::btree_set(0_u32..32, 0..32),
             number in 0_usize..33,
-            shape in 0_usize..3,
+            numbers in prop_oneof![
+                Just([2, 4, 16, 2, 8]), Just([4, 4, 16, 2, 0]), Just([1, 1, 32, 1, 4]), Just([4, 2, 32, 1, 0])
+            ],
+            manner in 0_usize..5,
         ) {
-            let topology = [machine(2, 2, 4, 2), machine(4, 1, 4, 2), machine(1, 1, 32, 1)][shape].clone();
+            let topology = shape(numbers);
             let free = CpuSet(free);
-            match take(&topology, &free, number) {
+            let found = match manner {
+                0 => take(&topology, &free, number, Packing::Cores),
+                1 => take(&topology, &free, number, Packing::Caches),
+                2 => take(&topology, &free, number, Packing::Spread),
+                3 => distribution::take(&topology, &free, number, 1),
+                _ => distribution::take(&topology, &free, number, 2),
+            };
+            match found {
                 Ok(taken) => prop_assert!(taken.len() == number && free.is_superset(&taken)),
                 Err(_) => prop_assert!(free.len() < number),
             }

@@ -5,27 +5,33 @@
 //! containers, the checkpoint. Without a policy it only says so in the checkpoint.
 
 mod assignment;
+mod distribution;
+mod machine;
+mod options;
 mod policy;
 mod set;
 mod state;
-mod topology;
 
-pub use policy::Refusal;
 pub use set::CpuSet;
 
 use crate::cri::{Runtime, labels, v1};
 use crate::pods;
-use k8s_openapi::api::core::v1::Pod;
+use crate::topology::{self, Hint, HintProvider, Hints, Refusal, metrics};
+use assignment::Level;
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use machine::Topology;
+use options::Options;
 use parking_lot::Mutex;
-use policy::{Options, Policy};
+use policy::Policy;
 use proto::quantity::Quantity;
+use shared::flags::FeatureGates;
 use state::State;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-use topology::Topology;
 
 /// The checkpoint, below the root directory.
 const FILE: &str = "cpu_manager_state";
@@ -45,6 +51,8 @@ pub struct CpuConfig {
     pub amounts: [BTreeMap<String, String>; 2],
     /// `cpuManagerReconcilePeriod`.
     pub period: Duration,
+    /// Feature gates, which guard options.
+    pub gates: FeatureGates,
 }
 
 /// Processors of one node.
@@ -63,22 +71,37 @@ fn reserved_number(amounts: &[BTreeMap<String, String>]) -> usize {
     usize::try_from(millis.saturating_add(999) / 1000).unwrap_or(usize::MAX)
 }
 
-fn static_policy(config: &CpuConfig, topology: Topology) -> Result<Policy, String> {
-    let options = Options::parse(&config.options)?;
+fn static_policy(
+    config: &CpuConfig,
+    topology: Topology,
+    placement: topology::TopologyPolicy,
+) -> Result<Policy, String> {
+    let options = Options::parse(&config.options, &config.gates)?;
+    options.suit(&topology, placement)?;
+    let mut policy = Policy { topology, reserved: CpuSet::default(), options };
+    let all = policy.topology.all();
     let number = reserved_number(&config.amounts);
-    let reserved: CpuSet = match config.reserved.as_str() {
+    policy.reserved = match config.reserved.as_str() {
         "" if number == 0 => {
             let text = "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero";
             return Err(format!("[cpumanager] {text}"));
         }
-        "" => assignment::take(&topology, &topology.all(), number)?,
+        "" => policy.take(&all, number).unwrap_or_default(),
         named => named.parse()?,
     };
-    if !topology.all().is_superset(&reserved) {
-        let all = topology.all();
-        return Err(format!("[cpumanager] unable to reserve the required CPUs ({reserved} are not all among {all})"));
+    let (reserved, size) = (&policy.reserved, policy.reserved.len());
+    if size == 0 || config.reserved.is_empty() && size != number {
+        return Err(format!(
+            "[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {number})"
+        ));
     }
-    Ok(Policy { topology, reserved, options })
+    let unknown = reserved.difference(&all).ids().next();
+    if let Some(cpu) = unknown {
+        return Err(format!(
+            "[cpumanager] unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: {cpu}"
+        ));
+    }
+    Ok(policy)
 }
 
 impl Cpus {
@@ -86,14 +109,19 @@ impl Cpus {
     ///
     /// # Errors
     /// The policy is not usable here, or another one left its state: pods would keep what they have.
-    pub fn new(root: &Path, system: &Path, config: &CpuConfig) -> Result<Arc<Self>, String> {
+    pub fn new(
+        root: &Path,
+        system: &Path,
+        config: &CpuConfig,
+        placement: topology::TopologyPolicy,
+    ) -> Result<Arc<Self>, String> {
         let file = root.join(FILE);
         let policy = match config.policy.as_str() {
             "" | NONE => None,
             STATIC => {
                 let topology =
                     Topology::read(system).map_err(|error| format!("failed to detect the topology: {error}"))?;
-                Some(static_policy(config, topology)?)
+                Some(static_policy(config, topology, placement)?)
             }
             other => return Err(format!("unknown policy: {other:?}")),
         };
@@ -111,6 +139,11 @@ impl Cpus {
         };
         let cpus = Self { policy, state: Mutex::new(state), file, period: config.period };
         cpus.save();
+        if cpus.policy.is_some() {
+            metrics::show_alignment("container", "physical_cpu");
+            metrics::show_alignment("container", "uncore_cache");
+        }
+        cpus.show();
         Ok(Arc::new(cpus))
     }
 
@@ -122,30 +155,23 @@ impl Cpus {
         }
     }
 
-    /// Gives a pod's containers their processors; those that have some keep them.
-    ///
-    /// # Errors
-    /// The pod cannot run here.
-    pub fn allocate(&self, pod: &Pod) -> Result<(), Refusal> {
-        let Some(policy) = &self.policy else { return Ok(()) };
-        let mut state = self.state.lock();
-        let mut wanted = state.clone();
-        policy.allocate(&mut wanted, pod)?;
-        let is_changed = *state != wanted;
-        *state = wanted;
-        drop(state);
-        if is_changed {
-            self.save();
-        }
-        Ok(())
-    }
-
     /// Gives back what pods have that are not there any more.
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let is_changed = self.state.lock().retain(is_there);
         if is_changed {
+            self.show();
             self.save();
         }
+    }
+
+    /// Shows in metrics who has processors.
+    fn show(&self) {
+        let Some(policy) = &self.policy else { return };
+        let state = self.state.lock();
+        let given = state.exclusive.values().fold(CpuSet::default(), |all, cpus| all.union(cpus));
+        let node = |node| (node, given.intersection(&policy.topology.at(Level::Node, node)).len());
+        let by_node = policy.topology.ids(Level::Node).into_iter().map(node);
+        metrics::processors_given(policy.available(&state).len(), given.len(), by_node);
     }
 
     /// Processors of a container; none where it runs on any.
@@ -214,6 +240,36 @@ impl Cpus {
     }
 }
 
+#[async_trait]
+impl HintProvider for Cpus {
+    fn hints(&self, pod: &Pod, container: &Container) -> Hints {
+        let policy = self.policy.as_ref();
+        policy.map(|policy| policy.hints(&self.state.lock(), pod, container)).unwrap_or_default()
+    }
+
+    fn pod_hints(&self, pod: &Pod) -> Hints {
+        self.policy.as_ref().map(|policy| policy.pod_hints(&self.state.lock(), pod)).unwrap_or_default()
+    }
+
+    async fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<(), Refusal> {
+        let Some(policy) = &self.policy else { return Ok(()) };
+        let mut state = self.state.lock();
+        let before = state.exclusive.len();
+        policy.allocate(&mut state, pod, container, hint)?;
+        let is_changed = state.exclusive.len() != before;
+        drop(state);
+        if is_changed {
+            self.show();
+            self.save();
+        }
+        Ok(())
+    }
+
+    fn release(&self, uid: &str) {
+        self.retain(|other| other != uid);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,21 +287,30 @@ mod tests {
     fn policies_are_known_and_usable() {
         let root = tempfile::tempdir().expect("a folder");
         let config = |policy: &str| CpuConfig { policy: policy.to_owned(), ..CpuConfig::default() };
-        let failure = |policy: &str| Cpus::new(root.path(), Path::new("/nonexistent"), &config(policy)).err();
+        let new = |root: &Path, config: &CpuConfig| {
+            Cpus::new(root, Path::new("/nonexistent"), config, topology::TopologyPolicy::None)
+        };
+        let failure = |policy: &str| new(root.path(), &config(policy)).err();
         assert_eq!(failure("magic").as_deref(), Some("unknown policy: \"magic\""));
         assert!(failure("static").is_some_and(|error| error.starts_with("failed to detect the topology")));
-        let none = Cpus::new(root.path(), Path::new("/nonexistent"), &config("none")).expect("no policy");
+        let none = new(root.path(), &config("none")).expect("no policy");
         assert_eq!(none.of_container("u", "c"), None);
         let written = std::fs::read_to_string(root.path().join(FILE)).expect("a checkpoint");
         assert_eq!(written, "{\"policyName\":\"none\",\"defaultCpuSet\":\"\",\"checksum\":1353318690}");
-        let topology = topology::tests::machine(1, 1, 2, 2);
-        let needs = static_policy(&config("static"), topology.clone()).expect_err("nothing is reserved");
+        let policy = |config: &CpuConfig| {
+            static_policy(config, machine::tests::machine(1, 1, 2, 2), topology::TopologyPolicy::None)
+        };
+        let needs = policy(&config("static")).expect_err("nothing is reserved");
         let text =
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero";
         assert_eq!(needs, text);
-        let named = CpuConfig { reserved: "0-9".to_owned(), ..config("static") };
-        static_policy(&named, topology.clone()).expect_err("there are four");
-        let named = CpuConfig { reserved: "2".to_owned(), ..config("static") };
-        assert_eq!(static_policy(&named, topology).expect("a policy").reserved.to_string(), "2");
+        let named = |reserved: &str| policy(&CpuConfig { reserved: reserved.to_owned(), ..config("static") });
+        let unknown = "unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: 4";
+        assert_eq!(named("0-9").expect_err("there are four"), format!("[cpumanager] {unknown}"));
+        assert_eq!(named("2").expect("a policy").reserved.to_string(), "2");
+        let amounts = [BTreeMap::from([("cpu".to_owned(), "5".to_owned())]), BTreeMap::new()];
+        let many = policy(&CpuConfig { amounts, ..config("static") }).expect_err("there are four");
+        let text = "unable to reserve the required amount of CPUs (size of  did not equal 5)";
+        assert_eq!(many, format!("[cpumanager] {text}"));
     }
 }

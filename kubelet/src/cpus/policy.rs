@@ -1,61 +1,18 @@
 //! The static policy: containers of guaranteed pods that ask for whole processors have them to themselves. Pure; upstream's
 //! `policy_static.go`.
 
-use super::assignment::take;
+use super::assignment::{self, Level, Packing};
+use super::distribution;
+use super::machine::Topology;
+use super::options::Options;
 use super::set::CpuSet;
 use super::state::{Owner, State};
-use super::topology::Topology;
 use crate::pods;
-use crate::resources::{QosClass, qos_class};
+use crate::resources::{QosClass, at_peak, qos_class};
+use crate::topology::{Hint, Hints, NodeMask, Refusal, metrics, prefer};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::quantity::Quantity;
-use shared::flags::parse_bool;
 use std::collections::BTreeMap;
-
-/// Options of the policy that this kubelet has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
-    /// `full-pcpus-only`: nobody shares a core with a container that has processors of its own.
-    pub(super) whole_cores: bool,
-    /// `strict-cpu-reservation`: no container runs on the reserved ones.
-    pub(super) strict_reservation: bool,
-}
-
-impl Options {
-    /// Reads `cpuManagerPolicyOptions`.
-    ///
-    /// # Errors
-    /// An option that there is not, or a value that is none.
-    pub(super) fn parse(options: &BTreeMap<String, String>) -> Result<Self, String> {
-        let mut found = Self::default();
-        for (name, value) in options {
-            let is_on = parse_bool(value).map_err(|error| format!("bad value for option {name:?}: {error}"))?;
-            match name.as_str() {
-                "full-pcpus-only" => found.whole_cores = is_on,
-                "strict-cpu-reservation" => found.strict_reservation = is_on,
-                "distribute-cpus-across-numa"
-                | "align-by-socket"
-                | "distribute-cpus-across-cores"
-                | "prefer-align-cpus-by-uncorecache" => {
-                    if is_on {
-                        return Err(format!("CPU Manager policy option {name:?} is not supported by this kubelet"));
-                    }
-                }
-                _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Why a pod cannot run here: the status' reason and message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Reason.
-    pub reason: &'static str,
-    /// Message.
-    pub message: String,
-}
 
 /// The policy on one machine.
 #[derive(Clone, Debug)]
@@ -125,70 +82,213 @@ impl Policy {
         Ok(left)
     }
 
-    /// Gives a pod's containers their processors. Those of init containers that have ended by then are used again.
+    /// Processors of init containers that have ended when a container starts. Upstream's `cpusToReuse`.
+    fn reusable(state: &State, pod: &Pod, container: Option<&str>) -> CpuSet {
+        let mut reusable = CpuSet::default();
+        for (other, is_passed_on) in pods::by_start(pod) {
+            if container == Some(other.name.as_str()) {
+                break;
+            }
+            let Some(own) = state.exclusive.get(&owner(pod, other)) else { continue };
+            reusable = if is_passed_on { reusable.union(own) } else { reusable.difference(own) };
+        }
+        reusable
+    }
+
+    /// Processors that containers can be given to themselves and that nobody has.
+    pub(super) fn available(&self, state: &State) -> CpuSet {
+        state.shared.difference(&self.reserved)
+    }
+
+    /// Gives a container its processors; those of init containers that have ended by then are used again. One that has some
+    /// keeps them.
     ///
     /// # Errors
     /// There are not enough, or they are not whole cores.
-    pub(super) fn allocate(&self, state: &mut State, pod: &Pod) -> Result<(), Refusal> {
-        let uid = pods::uid(pod);
-        let mut reusable = CpuSet::default();
-        for (container, is_passed_on) in pods::by_start(pod) {
-            let owner: Owner = (uid.to_owned(), container.name.clone());
-            let Some(number) = exclusive(pod, container) else { continue };
-            if !state.exclusive.contains_key(&owner) {
-                let cpus = self.choose(state, &reusable, number)?;
-                state.give(owner.clone(), cpus);
-            }
-            let own = state.exclusive[&owner].clone();
-            reusable = if is_passed_on { reusable.union(&own) } else { reusable.difference(&own) };
+    pub(super) fn allocate(
+        &self,
+        state: &mut State,
+        pod: &Pod,
+        container: &Container,
+        hint: Hint,
+    ) -> Result<(), Refusal> {
+        let Some(number) = exclusive(pod, container) else { return Ok(()) };
+        let owner = owner(pod, container);
+        if state.exclusive.contains_key(&owner) {
+            return Ok(());
+        }
+        let reusable = Self::reusable(state, pod, Some(&container.name));
+        let chosen = self.choose(state, &reusable, number, hint);
+        metrics::processors(chosen.is_err());
+        if self.options.whole_cores {
+            metrics::aligned("container", "physical_cpu", chosen.is_ok());
+        }
+        let cpus = chosen?;
+        if self.is_within_cache(&cpus) {
+            metrics::aligned("container", "uncore_cache", true);
+        }
+        state.give(owner, cpus);
+        Ok(())
+    }
+
+    fn is_within_cache(&self, cpus: &CpuSet) -> bool {
+        let mut caches = cpus.ids().filter_map(|cpu| self.topology.0.get(&cpu)).map(|place| place.cache);
+        let first = caches.next();
+        caches.all(|cache| Some(cache) == first)
+    }
+
+    /// Checks that whole cores can be had. What init containers pass on counts as free, which upstream forgets.
+    fn check_cores(&self, state: &State, reusable: &CpuSet, number: usize) -> Result<(), Refusal> {
+        let per_core = self.topology.per(Level::Core);
+        let refused = |message| Err(Refusal { reason: "SMTAlignmentError", message });
+        if !number.is_multiple_of(per_core.max(1)) {
+            return refused(format!(
+                "SMT Alignment Error: requested {number} cpus not multiple cpus per core = {per_core}"
+            ));
+        }
+        let whole = state.shared.difference(&self.reserved_cores()).union(reusable).len();
+        if number > whole {
+            return refused(format!(
+                "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {whole}, requested CPUs \
+                 = {number}, CPUs per core = {per_core}"
+            ));
         }
         Ok(())
     }
 
-    fn choose(&self, state: &State, reusable: &CpuSet, number: usize) -> Result<CpuSet, Refusal> {
-        let free = state.shared.difference(&self.reserved).union(reusable);
-        let per_core = self.topology.per_core();
-        if self.options.whole_cores {
-            let refused = |message| Err(Refusal { reason: "SMTAlignmentError", message });
-            if !number.is_multiple_of(per_core) {
-                return refused(format!(
-                    "SMT Alignment Error: requested {number} cpus not multiple cpus per core = {per_core}"
-                ));
-            }
-            let whole = self.whole_cores(&free).len();
-            if number > whole {
-                return refused(format!(
-                    "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {whole}, requested CPUs \
-                     = {number}, CPUs per core = {per_core}"
-                ));
-            }
-        }
-        let refused = |error| Refusal {
-            reason: "UnexpectedAdmissionError",
-            message: format!("Allocate failed due to {error}, which is unexpected"),
-        };
-        // What the pod has already is taken first.
-        let own = take(&self.topology, reusable, number.min(reusable.len())).map_err(refused)?;
-        let more = take(&self.topology, &free.difference(&own), number - own.len()).map_err(|_| {
-            let available = free.len();
-            refused(format!("not enough cpus available to satisfy request: requested={number}, available={available}"))
-        })?;
-        Ok(own.union(&more))
+    /// Reserved processors with those that share their cores.
+    fn reserved_cores(&self) -> CpuSet {
+        let core = |cpu: u32| self.topology.0.get(&cpu).map(|place| self.topology.at(Level::Core, place.core));
+        self.reserved.ids().filter_map(core).fold(CpuSet::default(), |all, core| all.union(&core))
     }
 
-    /// Filters processors whose cores are free as a whole.
-    fn whole_cores(&self, free: &CpuSet) -> CpuSet {
-        let is_whole = |cpu: &u32| {
-            let Some(place) = self.topology.0.get(cpu) else { return false };
-            free.is_superset(&self.topology.at(super::assignment::Level::Core, place.core))
-        };
-        free.ids().filter(is_whole).collect()
+    fn choose(&self, state: &State, reusable: &CpuSet, number: usize, hint: Hint) -> Result<CpuSet, Refusal> {
+        if self.options.whole_cores {
+            self.check_cores(state, reusable, number)?;
+        }
+        let free = self.available(state).union(reusable);
+        let near = hint.affinity.map(|nodes| self.near(nodes).intersection(&free)).unwrap_or_default();
+        let first = self.take(&near, number.min(near.len())).map_err(Refusal::unexpected)?;
+        let more = self.take(&free.difference(&first), number - first.len()).map_err(Refusal::unexpected)?;
+        Ok(first.union(&more))
     }
+
+    /// Processors of NUMA nodes, or of the sockets that the nodes are in where that is asked for. Upstream's
+    /// `getAlignedCPUs`.
+    fn near(&self, nodes: NodeMask) -> CpuSet {
+        let places = || self.topology.0.values().filter(|place| nodes.contains(place.node));
+        if self.options.align_by_socket {
+            let sockets: Vec<u32> = places().map(|place| place.socket).collect();
+            let is_near = |socket: u32| sockets.contains(&socket);
+            return self.topology.0.iter().filter(|(_, place)| is_near(place.socket)).map(|(cpu, _)| *cpu).collect();
+        }
+        self.topology.0.iter().filter(|(_, place)| nodes.contains(place.node)).map(|(cpu, _)| *cpu).collect()
+    }
+
+    /// Takes processors in the manner that the options ask for. Upstream's `takeByTopology`.
+    ///
+    /// # Errors
+    /// There are not enough; upstream's text.
+    pub(super) fn take(&self, available: &CpuSet, number: usize) -> Result<CpuSet, String> {
+        let options = self.options;
+        if options.across_nodes {
+            let group = if options.whole_cores { self.topology.per(Level::Core) } else { 1 };
+            return distribution::take(&self.topology, available, number, group);
+        }
+        let packing = match options {
+            Options { across_cores: true, .. } => Packing::Spread,
+            Options { by_cache: true, .. } => Packing::Caches,
+            _ => Packing::Cores,
+        };
+        assignment::take(&self.topology, available, number, packing)
+    }
+
+    /// Possible placements of a container's processors. Upstream's `GetTopologyHints`.
+    pub(super) fn hints(&self, state: &State, pod: &Pod, container: &Container) -> Hints {
+        let Some(number) = exclusive(pod, container) else { return Hints::new() };
+        let list = match state.exclusive.get(&owner(pod, container)) {
+            Some(own) if own.len() != number => Vec::new(),
+            Some(own) => self.placements(own, &CpuSet::default(), number),
+            None => {
+                let reusable = Self::reusable(state, pod, Some(&container.name));
+                self.placements(&self.available(state), &reusable, number)
+            }
+        };
+        Hints::from([("cpu".to_owned(), Some(list))])
+    }
+
+    /// Possible placements of the processors of all of a pod's containers. Upstream's `GetPodTopologyHints`.
+    pub(super) fn pod_hints(&self, state: &State, pod: &Pod) -> Hints {
+        let of = |container: &Container| exclusive(pod, container).unwrap_or(0);
+        let number = pod.spec.as_ref().map_or(0, |spec| at_peak(spec, of, usize::saturating_add, usize::max));
+        if number == 0 {
+            return Hints::new();
+        }
+        let mut own = CpuSet::default();
+        for (container, _) in pods::by_start(pod) {
+            let Some(cpus) = state.exclusive.get(&owner(pod, container)) else { continue };
+            if cpus.len() != of(container) {
+                return Hints::from([("cpu".to_owned(), Some(Vec::new()))]);
+            }
+            own = own.union(cpus);
+        }
+        let list = if own.len() == number {
+            self.placements(&own, &CpuSet::default(), number)
+        } else {
+            self.placements(&self.available(state), &Self::reusable(state, pod, None).union(&own), number)
+        };
+        Hints::from([("cpu".to_owned(), Some(list))])
+    }
+
+    /// Sets of nodes that have enough processors. Upstream's `generateCPUTopologyHints`.
+    fn placements(&self, available: &CpuSet, reusable: &CpuSet, number: usize) -> Vec<Hint> {
+        let by_node = |cpus: &CpuSet| {
+            let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+            for place in cpus.ids().filter_map(|cpu| self.topology.0.get(&cpu)) {
+                *counts.entry(place.node).or_default() += 1;
+            }
+            counts
+        };
+        let (all, free, kept) = (by_node(&self.topology.all()), by_node(available), by_node(reusable));
+        let nodes: Vec<u32> = all.keys().copied().collect();
+        let within = |counts: &BTreeMap<u32, usize>, mask: NodeMask| -> usize {
+            counts.iter().filter(|(node, _)| mask.contains(**node)).map(|(_, count)| count).sum()
+        };
+        let mut least = nodes.len();
+        let mut masks = Vec::new();
+        for mask in NodeMask::combinations(&nodes) {
+            if within(&all, mask) >= number {
+                least = least.min(mask.nodes().count());
+            }
+            let keeps_all = kept.keys().all(|node| mask.contains(*node));
+            if keeps_all && within(&free, mask) + within(&kept, mask) >= number {
+                masks.push(mask);
+            }
+        }
+        prefer(masks, |mask| {
+            mask.nodes().count() == least || self.options.align_by_socket && self.is_within_sockets(mask, least)
+        })
+    }
+
+    /// Reports whether nodes are in as few sockets as are necessary. Upstream's `isHintSocketAligned`.
+    fn is_within_sockets(&self, mask: NodeMask, least: usize) -> bool {
+        let per_socket = self.topology.count(Level::Node) / self.topology.count(Level::Socket).max(1);
+        if per_socket == 0 {
+            return false;
+        }
+        let places = self.topology.0.values().filter(|place| mask.contains(place.node));
+        let sockets: std::collections::BTreeSet<u32> = places.map(|place| place.socket).collect();
+        sockets.len() == least.div_ceil(per_socket)
+    }
+}
+
+fn owner(pod: &Pod, container: &Container) -> Owner {
+    (pods::uid(pod).to_owned(), container.name.clone())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::topology::tests::machine;
+    use super::super::machine::tests::machine;
     use super::*;
     use serde_json::{Value, json};
 
@@ -206,6 +306,11 @@ mod tests {
         json!({"name": name, "resources": {"requests": amounts, "limits": amounts}})
     }
 
+    /// Gives every container of a pod its processors, wherever they are.
+    fn allocate(policy: &Policy, state: &mut State, pod: &Pod) -> Result<(), Refusal> {
+        pods::by_start(pod).try_for_each(|(container, _)| policy.allocate(state, pod, container, Hint::default()))
+    }
+
     fn of(state: &State, uid: &str, container: &str) -> String {
         state.of(&(uid.to_owned(), container.to_owned())).to_string()
     }
@@ -215,14 +320,14 @@ mod tests {
         let policy = policy(Options::default());
         let mut state = policy.start(None).expect("a state");
         let both = pod("u", json!({"containers": [container("own", "2"), container("shares", "500m")]}));
-        policy.allocate(&mut state, &both).expect("allocated");
-        policy.allocate(&mut state, &both).expect("it has them");
+        allocate(&policy, &mut state, &both).expect("allocated");
+        allocate(&policy, &mut state, &both).expect("it has them");
         assert_eq!((of(&state, "u", "own"), of(&state, "u", "shares")), ("1,5".into(), "0,2-4,6-7".into()));
         let burstable = json!({"name": "c", "resources": {"requests": {"cpu": "1"}}});
-        policy.allocate(&mut state, &pod("v", json!({"containers": [burstable]}))).expect("it shares");
+        allocate(&policy, &mut state, &pod("v", json!({"containers": [burstable]}))).expect("it shares");
         assert_eq!(of(&state, "v", "c"), "0,2-4,6-7");
         let large = pod("w", json!({"containers": [container("c", "5")]}));
-        let refusal = policy.allocate(&mut state, &large).expect_err("the reserved ones are not for it");
+        let refusal = allocate(&policy, &mut state, &large).expect_err("the reserved ones are not for it");
         let message = "Allocate failed due to not enough cpus available to satisfy request: requested=5, available=4, which \
                        is unexpected";
         assert_eq!((refusal.reason, refusal.message.as_str()), ("UnexpectedAdmissionError", message));
@@ -234,7 +339,7 @@ mod tests {
         let mut state = policy.start(None).expect("a state");
         let spec = json!({"initContainers": [container("init", "2")],
             "containers": [container("one", "2"), container("two", "1")]});
-        policy.allocate(&mut state, &pod("u", spec)).expect("allocated");
+        allocate(&policy, &mut state, &pod("u", spec)).expect("allocated");
         assert_eq!(of(&state, "u", "init"), of(&state, "u", "one"));
         assert_eq!(of(&state, "u", "two"), "2");
         assert!(state.retain(|_| false));
@@ -243,12 +348,12 @@ mod tests {
 
     #[test]
     fn cores_are_not_shared_where_that_is_asked_for() {
-        let policy = policy(Options { whole_cores: true, strict_reservation: true });
+        let policy = policy(Options { whole_cores: true, strict_reservation: true, ..Options::default() });
         let mut state = policy.start(None).expect("a state");
         assert_eq!(state.shared.to_string(), "1-3,5-7", "nobody runs on the reserved ones");
         let ask = |state: &mut State, uid: &str, cpu: &str| {
             let pod = pod(uid, json!({"containers": [container("c", cpu)]}));
-            policy.allocate(state, &pod).map_err(|refusal| (refusal.reason, refusal.message))
+            allocate(&policy, state, &pod).map_err(|refusal| (refusal.reason, refusal.message))
         };
         let odd = "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2".to_owned();
         assert_eq!(ask(&mut state, "u", "3"), Err(("SMTAlignmentError", odd)));
@@ -296,25 +401,71 @@ mod tests {
         }
     }
 
+    fn nodes(ids: &[u32]) -> Option<NodeMask> {
+        Some(ids.iter().copied().collect())
+    }
+
+    fn told(hints: &Hints) -> String {
+        let list = |hint: &Hint| {
+            let nodes: Vec<String> =
+                hint.affinity.iter().flat_map(|mask| mask.nodes()).map(|id| id.to_string()).collect();
+            format!("{}{}", nodes.join("+"), if hint.preferred { "!" } else { "" })
+        };
+        hints["cpu"].iter().flatten().map(list).collect::<Vec<String>>().join(" ")
+    }
+
     #[test]
-    fn options_are_known_or_refused() {
-        let parse = |name: &str, value: &str| Options::parse(&[(name.to_owned(), value.to_owned())].into());
-        assert_eq!(parse("full-pcpus-only", "true"), Ok(Options { whole_cores: true, ..Options::default() }));
-        assert_eq!(parse("align-by-socket", "false"), Ok(Options::default()));
-        for (name, value, expected) in [
-            ("magic", "true", "unknown CPU Manager Policy option: \"magic\""),
-            (
-                "align-by-socket",
-                "true",
-                "CPU Manager policy option \"align-by-socket\" is not supported by this kubelet",
-            ),
-            (
-                "full-pcpus-only",
-                "maybe",
-                "bad value for option \"full-pcpus-only\": strconv.ParseBool: parsing \"maybe\": invalid syntax",
-            ),
-        ] {
-            assert_eq!(parse(name, value), Err(expected.to_owned()));
+    fn placements_are_told_and_followed() {
+        let policy = Policy {
+            topology: machine(2, 1, 4, 1),
+            reserved: "0".parse().expect("a set"),
+            options: Options::default(),
+        };
+        let mut state = policy.start(None).expect("a state");
+        let ask = |uid: &str, cpu: &str| pod(uid, json!({"containers": [container("c", cpu)]}));
+        let of = |pod: &Pod| pod.spec.as_ref().expect("a spec").containers[0].clone();
+        for (cpu, expected) in [("3", "0! 1! 0+1"), ("4", "1! 0+1"), ("5", "0+1!"), ("8", ""), ("500m", "")] {
+            let pod = ask("u", cpu);
+            let hints = policy.hints(&state, &pod, &of(&pod));
+            if cpu == "500m" {
+                assert_eq!(hints, Hints::new(), "it shares");
+                continue;
+            }
+            assert_eq!(told(&hints), expected, "{cpu}");
+            assert_eq!(policy.pod_hints(&state, &pod), hints, "{cpu}");
         }
+        let two = ask("u", "2");
+        let hint = Hint { affinity: nodes(&[1]), preferred: true };
+        policy.allocate(&mut state, &two, &of(&two), hint).expect("allocated");
+        assert_eq!(state.of(&("u".into(), "c".into())).to_string(), "4-5");
+        assert_eq!(told(&policy.hints(&state, &two, &of(&two))), "1! 0+1", "it has them");
+        let four = ask("v", "4");
+        policy.allocate(&mut state, &four, &of(&four), hint).expect("the rest is elsewhere");
+        assert_eq!(state.of(&("v".into(), "c".into())).to_string(), "1-2,6-7");
+    }
+
+    #[test]
+    fn sockets_are_as_good_as_nodes_where_that_is_asked_for() {
+        let options = Options { align_by_socket: true, ..Options::default() };
+        let policy = Policy { topology: machine(2, 2, 2, 1), reserved: CpuSet::default(), options };
+        let mut state = policy.start(None).expect("a state");
+        let pod = pod("u", json!({"containers": [container("c", "2")]}));
+        let container = pod.spec.as_ref().expect("a spec").containers[0].clone();
+        let hints = policy.hints(&state, &pod, &container);
+        assert_eq!(told(&hints), "0! 1! 2! 3! 0+1! 0+2 0+3 1+2 1+3 2+3! 0+1+2 0+1+3 0+2+3 1+2+3 0+1+2+3");
+        state.give(("v".into(), "c".into()), "4".parse().expect("a set"));
+        policy
+            .allocate(&mut state, &pod, &container, Hint { affinity: nodes(&[2]), preferred: true })
+            .expect("allocated");
+        assert_eq!(state.of(&("u".into(), "c".into())).to_string(), "6-7", "of the same socket");
+    }
+
+    #[test]
+    fn cores_that_init_containers_pass_on_are_free_for_the_others() {
+        let policy = policy(Options { whole_cores: true, ..Options::default() });
+        let mut state = policy.start(None).expect("a state");
+        let spec = json!({"initContainers": [container("init", "6")], "containers": [container("app", "6")]});
+        allocate(&policy, &mut state, &pod("u", spec)).expect("the same ones");
+        assert_eq!(of(&state, "u", "init"), of(&state, "u", "app"));
     }
 }

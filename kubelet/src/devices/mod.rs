@@ -14,8 +14,9 @@ pub use state::Count;
 
 use crate::plugins::{Handler, Plugin, metrics};
 use crate::pods;
+use crate::topology::{Hint, HintProvider, Hints, Refusal};
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use plugin::Endpoint;
 use shared::types::is_extended_resource;
@@ -60,14 +61,16 @@ pub struct Devices {
     state: Mutex<State>,
     endpoints: Mutex<HashMap<String, Endpoint>>,
     changed: Notify,
+    /// NUMA nodes of the machine.
+    nodes: Vec<u32>,
 }
 
 impl Devices {
     /// The node's devices as an earlier kubelet left them, below its root directory.
-    pub fn new(root: &Path) -> Arc<Self> {
+    pub fn new(root: &Path, nodes: Vec<u32>) -> Arc<Self> {
         let folder = root.join(FOLDER);
         let state = Mutex::new(checkpoint::read(&folder));
-        Arc::new(Self { folder, state, endpoints: Mutex::default(), changed: Notify::new() })
+        Arc::new(Self { folder, state, endpoints: Mutex::default(), changed: Notify::new(), nodes })
     }
 
     /// Numbers of devices by resource; none of a resource that is gone.
@@ -149,34 +152,11 @@ impl Devices {
         }
     }
 
-    /// Gives a pod's containers the devices that they want and do not have.
-    ///
-    /// # Errors
-    /// There are not enough, or a plugin refused: the pod cannot run here.
-    pub async fn allocate(&self, pod: &Pod) -> Result<(), String> {
-        let wanted = self.state.lock().wanted(pod);
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let mut taken = Vec::new();
-        for (container, resource, number) in wanted {
-            let owner: Owner = (pods::uid(pod).to_owned(), container, resource);
-            taken.push(owner.clone());
-            if let Err(error) = self.allocate_one(pod, &owner, number).await {
-                let mut state = self.state.lock();
-                taken.iter().for_each(|owner| drop(state.allocations.remove(owner)));
-                return Err(error);
-            }
-        }
-        self.save();
-        Ok(())
-    }
-
-    async fn allocate_one(&self, pod: &Pod, owner: &Owner, number: usize) -> Result<(), String> {
+    async fn allocate_one(&self, pod: &Pod, owner: &Owner, number: usize, hint: Hint) -> Result<(), String> {
         let (_, container, resource) = owner;
         let endpoint = self.endpoint(resource);
         let wanted = (container.as_str(), resource.as_str(), number);
-        let choices = self.state.lock().choices(pod, wanted)?;
+        let choices = self.state.lock().choices(pod, wanted, hint.affinity)?;
         let preferred = match &endpoint {
             Some(endpoint) if choices.needed > 0 => endpoint.preferred(&choices).await,
             _ => Vec::new(),
@@ -184,7 +164,7 @@ impl Devices {
         let ids = {
             let mut state = self.state.lock();
             // Another pod may have taken some while the plugin was asked.
-            let ids = state.choices(pod, wanted)?.pick(&preferred);
+            let ids = state.choices(pod, wanted, hint.affinity)?.pick(&preferred);
             state.take(owner, &ids);
             ids
         };
@@ -261,6 +241,40 @@ impl Devices {
             })
         });
         all.collect()
+    }
+}
+
+#[async_trait]
+impl HintProvider for Devices {
+    fn hints(&self, pod: &Pod, container: &Container) -> Hints {
+        self.state.lock().hints(&self.nodes, pod, container)
+    }
+
+    fn pod_hints(&self, pod: &Pod) -> Hints {
+        self.state.lock().pod_hints(&self.nodes, pod)
+    }
+
+    async fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<(), Refusal> {
+        let wanted = self.state.lock().wanted(pod, container);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut taken = Vec::new();
+        for (resource, number) in wanted {
+            let owner: Owner = (pods::uid(pod).to_owned(), container.name.clone(), resource);
+            taken.push(owner.clone());
+            if let Err(error) = self.allocate_one(pod, &owner, number, hint).await {
+                let mut state = self.state.lock();
+                taken.iter().for_each(|owner| drop(state.allocations.remove(owner)));
+                return Err(Refusal::unexpected(error));
+            }
+        }
+        self.save();
+        Ok(())
+    }
+
+    fn release(&self, uid: &str) {
+        self.retain(|other| other != uid);
     }
 }
 

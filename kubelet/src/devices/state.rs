@@ -2,6 +2,8 @@
 
 use super::v1beta1::{self as api, ContainerAllocateResponse};
 use crate::pods;
+use crate::resources::at_peak;
+use crate::topology::{Hint, Hints, NodeMask, prefer};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::quantity::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +18,12 @@ pub(super) struct Device {
     pub(super) is_healthy: bool,
     /// NUMA nodes that it is near.
     pub(super) nodes: Vec<i64>,
+}
+
+impl Device {
+    fn is_near(&self, mask: NodeMask) -> bool {
+        self.nodes.iter().any(|node| u32::try_from(*node).is_ok_and(|node| mask.contains(node)))
+    }
 }
 
 impl From<&api::Device> for Device {
@@ -98,23 +106,30 @@ impl State {
         self.allocations.len() != before
     }
 
-    /// Devices that a pod's containers need and do not have, in order.
-    pub(super) fn wanted(&self, pod: &Pod) -> Vec<(String, String, usize)> {
-        let uid = pods::uid(pod);
-        let mut wanted = Vec::new();
-        for (container, _) in pods::by_start(pod) {
-            for (resource, number) in limits(container).filter(|(name, _)| self.devices.contains_key(*name)) {
-                let owner = (uid.to_owned(), container.name.clone(), resource.clone());
-                if number > 0 && !self.allocations.contains_key(&owner) {
-                    wanted.push((
-                        container.name.clone(),
-                        resource.clone(),
-                        usize::try_from(number).unwrap_or(usize::MAX),
-                    ));
-                }
-            }
-        }
-        wanted
+    /// Devices that a container asks for, by resource.
+    fn asked<'a>(&'a self, container: &'a Container) -> impl Iterator<Item = (&'a String, usize)> {
+        let known = limits(container).filter(|(name, number)| self.devices.contains_key(*name) && *number > 0);
+        known.map(|(resource, number)| (resource, usize::try_from(number).unwrap_or(usize::MAX)))
+    }
+
+    /// Devices that a container needs and does not have, by resource.
+    pub(super) fn wanted(&self, pod: &Pod, container: &Container) -> Vec<(String, usize)> {
+        let owner = |resource: &String| (pods::uid(pod).to_owned(), container.name.clone(), resource.clone());
+        let missing = self.asked(container).filter(|(resource, _)| !self.allocations.contains_key(&owner(resource)));
+        missing.map(|(resource, number)| (resource.clone(), number)).collect()
+    }
+
+    /// Ids of a resource that somebody has.
+    fn taken(&self, resource: &str) -> BTreeSet<&String> {
+        let taken = self.allocations.iter().filter(|((_, _, of), _)| of == resource);
+        taken.flat_map(|(_, allocation)| allocation.ids()).collect()
+    }
+
+    /// Ids that can be given away.
+    fn free(&self, resource: &str) -> Vec<String> {
+        let taken = self.taken(resource);
+        let devices = self.devices.get(resource).into_iter().flatten();
+        devices.filter(|(id, device)| device.is_healthy && !taken.contains(id)).map(|(id, _)| id.clone()).collect()
     }
 
     /// Devices of a resource that a container may take over from the pod's init containers. Upstream's `devicesToReuse`.
@@ -136,7 +151,8 @@ impl State {
         reusable
     }
 
-    /// Devices that a container can be given: those that it should take over, and those that nobody has.
+    /// Devices that a container can be given: those that it gets anyhow, as it takes them over or they are all that is near, and
+    /// those that are chosen from. Upstream's `devicesToAllocate`.
     ///
     /// # Errors
     /// There are not enough; upstream's texts.
@@ -144,6 +160,7 @@ impl State {
         &self,
         pod: &Pod,
         (container, resource, number): (&str, &str, usize),
+        near: Option<NodeMask>,
     ) -> Result<Choices, String> {
         let Some(devices) = self.devices.get(resource).filter(|devices| !devices.is_empty()) else {
             return Err(format!("cannot allocate unregistered device {resource}"));
@@ -155,9 +172,7 @@ impl State {
         }
         let reusable = self.reusable(pod, container, resource);
         let own: Vec<String> = reusable.intersection(&healthy).take(number).cloned().collect();
-        let taken = self.allocations.iter().filter(|((_, _, of), _)| of == resource);
-        let taken: BTreeSet<&String> = taken.flat_map(|(_, allocation)| allocation.ids()).collect();
-        let free: Vec<String> = healthy.iter().filter(|id| !taken.contains(id)).cloned().collect();
+        let free = self.free(resource);
         let needed = number - own.len();
         if free.len() < needed {
             let free = free.len();
@@ -165,7 +180,87 @@ impl State {
                 "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {free}"
             ));
         }
-        Ok(Choices { own, free, needed })
+        Ok(Choices { own, free, needed }.keep_near(near, devices))
+    }
+
+    /// Reports whether the plugin says of a device where it is.
+    fn is_placed(&self, resource: &str) -> bool {
+        self.devices.get(resource).into_iter().flatten().any(|(_, device)| !device.nodes.is_empty())
+    }
+
+    /// Possible placements of a container's devices, on a machine of NUMA nodes. Upstream's `GetTopologyHints`.
+    pub(super) fn hints(&self, nodes: &[u32], pod: &Pod, container: &Container) -> Hints {
+        let list = |(resource, number): (&String, usize)| {
+            if !self.is_placed(resource) {
+                return (resource.clone(), None);
+            }
+            let owner = (pods::uid(pod).to_owned(), container.name.clone(), resource.clone());
+            let own = self.allocations.get(&owner).map(Allocation::ids);
+            let reusable = self.reusable(pod, &container.name, resource);
+            (resource.clone(), Some(self.placements(nodes, resource, number, own, &reusable)))
+        };
+        self.asked(container).map(list).collect()
+    }
+
+    /// Possible placements of the devices of all of a pod's containers. Upstream's `GetPodTopologyHints`.
+    pub(super) fn pod_hints(&self, nodes: &[u32], pod: &Pod) -> Hints {
+        let Some(spec) = &pod.spec else { return Hints::new() };
+        let resources: BTreeSet<&String> = pods::by_start(pod)
+            .flat_map(|(container, _)| self.asked(container))
+            .map(|(resource, _)| resource)
+            .collect();
+        let list = |resource: &String| {
+            if !self.is_placed(resource) {
+                return (resource.clone(), None);
+            }
+            let of = |container: &Container| {
+                self.asked(container).find(|(name, _)| *name == resource).map_or(0, |(_, number)| number)
+            };
+            let number = at_peak(spec, of, usize::saturating_add, usize::max);
+            let is_own = |owner: &Owner| owner.0 == pods::uid(pod) && owner.2 == *resource;
+            let own = self.allocations.iter().filter(|(owner, _)| is_own(owner));
+            let own: BTreeSet<&String> = own.flat_map(|(_, allocation)| allocation.ids()).collect();
+            let own = Some(own).filter(|own| !own.is_empty());
+            (resource.clone(), Some(self.placements(nodes, resource, number, own, &BTreeSet::new())))
+        };
+        resources.into_iter().map(list).collect()
+    }
+
+    /// Sets of nodes that have enough devices: of those that the owner has, or of those that can be given away. Upstream's
+    /// `generateDeviceTopologyHints`.
+    fn placements(
+        &self,
+        nodes: &[u32],
+        resource: &str,
+        number: usize,
+        own: Option<BTreeSet<&String>>,
+        reusable: &BTreeSet<String>,
+    ) -> Vec<Hint> {
+        let nothing = BTreeSet::new();
+        let (available, kept) = match own {
+            Some(own) if own.len() != number => return Vec::new(),
+            Some(own) => (own.into_iter().cloned().collect(), &nothing),
+            None => (self.free(resource), reusable),
+        };
+        if available.iter().chain(kept).collect::<BTreeSet<&String>>().len() < number {
+            return Vec::new();
+        }
+        let Some(devices) = self.devices.get(resource) else { return Vec::new() };
+        let is_within = |id: &String, mask: NodeMask| devices.get(id).is_some_and(|device| device.is_near(mask));
+        let is_placed = |id: &&String| devices.get(*id).is_some_and(|device| !device.nodes.is_empty());
+        let mut least = nodes.len();
+        let mut masks = Vec::new();
+        for mask in NodeMask::combinations(nodes) {
+            if devices.keys().filter(|id| is_within(id, mask)).count() >= number {
+                least = least.min(mask.nodes().count());
+            }
+            let mut kept = kept.iter().filter(is_placed);
+            let (number_kept, all_within) = (kept.clone().count(), kept.all(|id| is_within(id, mask)));
+            if all_within && number_kept + available.iter().filter(|id| is_within(id, mask)).count() >= number {
+                masks.push(mask);
+            }
+        }
+        prefer(masks, |mask| mask.nodes().count() == least)
     }
 
     /// Writes down who has devices, before their plugin is asked.
@@ -195,7 +290,7 @@ impl State {
 /// Devices among which a choice is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choices {
-    /// Devices that the container takes over: they are not chosen from.
+    /// Devices that the container gets in any case: they are not chosen from.
     pub(super) own: Vec<String>,
     pub(super) free: Vec<String>,
     /// Number of free devices that are needed.
@@ -203,6 +298,22 @@ pub(super) struct Choices {
 }
 
 impl Choices {
+    /// Keeps to devices near NUMA nodes as far as there are enough of them. Upstream's `filterByAffinity`.
+    fn keep_near(self, near: Option<NodeMask>, devices: &BTreeMap<String, Device>) -> Self {
+        let Some(near) = near.filter(|_| devices.values().any(|device| !device.nodes.is_empty())) else { return self };
+        let Self { mut own, free, needed } = self;
+        let is_near = |id: &String| devices.get(id).is_some_and(|device| device.is_near(near));
+        let (aligned, mut other): (Vec<String>, Vec<String>) = free.into_iter().partition(is_near);
+        if needed < aligned.len() {
+            return Self { own, free: aligned, needed };
+        }
+        // Devices that are near no node come last.
+        other.sort_by_key(|id| devices.get(id).is_none_or(|device| device.nodes.is_empty()));
+        let needed = needed - aligned.len();
+        own.extend(aligned);
+        Self { own, free: other, needed }
+    }
+
     /// The devices: the plugin's choice as far as it is one, then whichever come first.
     pub(super) fn pick(self, preferred: &[String]) -> Vec<String> {
         let Self { own, free, needed } = self;
@@ -244,10 +355,12 @@ mod tests {
     /// Gives every container of a pod what it wants; the devices that each has, or the first error.
     fn allocate(state: &mut State, pod: &Pod) -> Result<Vec<(String, Vec<String>)>, String> {
         let mut given = Vec::new();
-        for (container, resource, number) in state.wanted(pod) {
-            let ids = state.choices(pod, (&container, &resource, number))?.pick(&[]);
-            state.take(&(pods::uid(pod).to_owned(), container.clone(), resource), &ids);
-            given.push((container, ids));
+        for (container, _) in pods::by_start(pod) {
+            for (resource, number) in state.wanted(pod, container) {
+                let ids = state.choices(pod, (&container.name, &resource, number), None)?.pick(&[]);
+                state.take(&(pods::uid(pod).to_owned(), container.name.clone(), resource), &ids);
+                given.push((container.name.clone(), ids));
+            }
         }
         Ok(given)
     }
@@ -258,7 +371,7 @@ mod tests {
         let two = |uid: &str| pod(uid, json!({"containers": [container("c", 2)]}));
         let given = allocate(&mut state, &two("u")).expect("devices");
         assert_eq!(given, [("c".to_owned(), vec!["a".to_owned(), "b".to_owned()])]);
-        assert_eq!(state.wanted(&two("u")), [], "it has them");
+        assert_eq!(allocate(&mut state, &two("u")), Ok(Vec::new()), "it has them");
         let short = format!("requested number of devices unavailable for {GPU}. Requested: 2, Available: 1");
         assert_eq!(allocate(&mut state, &two("v")), Err(short));
         assert!(state.retain(|uid| uid != "u") && !state.retain(|_| true));
@@ -325,5 +438,60 @@ mod tests {
             by_node.iter().map(|(node, ids)| (*node, ids.iter().map(String::as_str).collect())).collect();
         assert_eq!(found, expected);
         assert_eq!(state.allocations[&owner].ids().len(), 3);
+    }
+
+    /// Devices with the NUMA nodes that they are near.
+    fn placed(devices: &[(&str, &[i64])]) -> State {
+        let devices =
+            devices.iter().map(|(id, nodes)| ((*id).to_owned(), Device { is_healthy: true, nodes: nodes.to_vec() }));
+        let mut state = State::default();
+        state.update(GPU, devices.collect());
+        state
+    }
+
+    fn told(hints: &Hints) -> String {
+        let list = |hint: &Hint| {
+            let nodes: Vec<String> =
+                hint.affinity.iter().flat_map(|mask| mask.nodes()).map(|id| id.to_string()).collect();
+            format!("{}{}", nodes.join("+"), if hint.preferred { "!" } else { "" })
+        };
+        hints[GPU]
+            .as_ref()
+            .map_or_else(|| "anywhere".to_owned(), |all| all.iter().map(list).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn placements_of_devices_are_told() {
+        let hints = |state: &State, uid: &str, number: u32| {
+            let pod = pod(uid, json!({"containers": [container("c", number)]}));
+            let container = &pod.spec.as_ref().expect("a spec").containers[0];
+            let hints = state.hints(&[0, 1], &pod, container);
+            assert_eq!(state.pod_hints(&[0, 1], &pod), hints);
+            told(&hints)
+        };
+        let state = placed(&[("a", &[0]), ("b", &[0]), ("c", &[1]), ("d", &[0, 1])]);
+        for (number, expected) in [(1, "0! 1! 0+1"), (3, "0! 0+1"), (4, "0+1!"), (5, "")] {
+            assert_eq!(hints(&state, "u", number), expected, "{number}");
+        }
+        assert_eq!(hints(&placed(&[("a", &[]), ("b", &[])]), "u", 1), "anywhere");
+        let mut used = state.clone();
+        used.take(&("u".into(), "c".into(), GPU.into()), &["a".into(), "b".into()]);
+        assert_eq!(hints(&used, "u", 2), "0! 0+1", "it has them");
+        assert_eq!(hints(&used, "u", 1), "", "it has others");
+        assert_eq!(hints(&used, "v", 2), "1! 0+1");
+        assert_eq!(hints(&used, "v", 3), "", "two are left");
+    }
+
+    #[test]
+    fn devices_near_the_placement_come_first() {
+        let state = placed(&[("a", &[1]), ("b", &[0]), ("c", &[]), ("d", &[1]), ("e", &[0, 1])]);
+        let pod = pod("u", json!({"containers": [container("c", 1)]}));
+        let near = Some([1].into_iter().collect());
+        let choices = |number, near| state.choices(&pod, ("c", GPU, number), near).expect("enough");
+        let ids = |list: &[&str]| list.iter().map(|id| (*id).to_owned()).collect::<Vec<String>>();
+        assert_eq!(choices(2, near), Choices { own: vec![], free: ids(&["a", "d", "e"]), needed: 2 });
+        assert_eq!(choices(4, near), Choices { own: ids(&["a", "d", "e"]), free: ids(&["b", "c"]), needed: 1 });
+        assert_eq!(choices(4, near).pick(&ids(&["c"])), ["a", "d", "e", "c"], "the plugin chooses the rest");
+        assert_eq!(choices(1, None).free.len(), 5);
     }
 }

@@ -23,6 +23,16 @@ struct Fake {
     is_refusing: Arc<Mutex<bool>>,
 }
 
+/// Gives a pod's container its devices, wherever they are; the message of a refusal.
+async fn allocate(devices: &Devices, pod: &Pod) -> Result<(), String> {
+    let container = &pod.spec.as_ref().expect("a spec").containers[0];
+    let outcome = devices.allocate(pod, container, Hint::default()).await;
+    outcome.map_err(|refusal| {
+        let cause = refusal.message.strip_prefix("Allocate failed due to ");
+        cause.and_then(|cause| cause.strip_suffix(", which is unexpected")).expect("upstream's frame").to_owned()
+    })
+}
+
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
@@ -151,7 +161,7 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     let root = tempfile::tempdir().expect("a folder");
     let folder = root.path().join(FOLDER);
     let shutdown = CancellationToken::new();
-    let devices = Devices::new(root.path());
+    let devices = Devices::new(root.path(), vec![0, 1]);
     let serving = tokio::spawn(Arc::clone(&devices).run(shutdown.clone()));
     let fake = Fake::new(&[("a", "Healthy"), ("b", "Healthy"), ("c", "Unhealthy")]);
     let refused = register(root.path(), GPU, "v1alpha", "gpu.sock").await.expect_err("an old version");
@@ -166,8 +176,8 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     register(root.path(), GPU, "v1beta1", "gpu.sock").await.expect("registered");
     until_counts(&devices, 3, 2).await;
 
-    devices.allocate(&pod("u", 1)).await.expect("a device");
-    devices.allocate(&pod("u", 1)).await.expect("it has it");
+    allocate(&devices, &pod("u", 1)).await.expect("a device");
+    allocate(&devices, &pod("u", 1)).await.expect("it has it");
     let answers = devices.options(&pod("u", 1), "c").await.expect("options");
     assert_eq!(answers[0].envs["GPUS"], "b", "the plugin's choice");
     assert_eq!(std::mem::take(&mut *fake.calls.lock()), ["allocate b", "prepare b"]);
@@ -176,12 +186,12 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     assert_eq!(devices.healthy().len(), 2);
 
     *fake.is_refusing.lock() = true;
-    let failure = devices.allocate(&pod("v", 1)).await.expect_err("refused");
+    let failure = allocate(&devices, &pod("v", 1)).await.expect_err("refused");
     assert_eq!(failure, "rpc error: code = Internal desc = no");
     *fake.is_refusing.lock() = false;
-    let failure = devices.allocate(&pod("v", 2)).await.expect_err("one is left");
+    let failure = allocate(&devices, &pod("v", 2)).await.expect_err("one is left");
     assert_eq!(failure, format!("requested number of devices unavailable for {GPU}. Requested: 2, Available: 1"));
-    devices.allocate(&pod("v", 1)).await.expect("what was refused is free");
+    allocate(&devices, &pod("v", 1)).await.expect("what was refused is free");
 
     fake.list.send_replace(vec![("a", "Healthy"), ("b", "Unhealthy")]);
     until_counts(&devices, 2, 1).await;
@@ -189,7 +199,7 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     // Another kubelet knows who has what, and that the plugin has yet to come.
     shutdown.cancel();
     serving.await.expect("ended");
-    let next = Devices::new(root.path());
+    let next = Devices::new(root.path(), vec![0, 1]);
     assert_eq!(next.of_container("u", "c")[0].id, "b");
     assert_eq!(next.counts()[GPU], Count { capacity: 1, allocatable: 0 });
     let failure = next.options(&pod("u", 1), "c").await.expect_err("the plugin is away");
@@ -219,7 +229,7 @@ async fn devices_are_listed_given_prepared_and_remembered() {
 async fn a_plugin_that_stays_away_has_no_devices() {
     let root = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(root.path().join(FOLDER)).expect("a folder");
-    let devices = Devices::new(root.path());
+    let devices = Devices::new(root.path(), vec![0, 1]);
     // Nobody serves the socket.
     devices.add(GPU, &root.path().join("none.sock"), Some(api::DevicePluginOptions::default()));
     let id = devices.endpoint(GPU).expect("an endpoint").id;
@@ -228,7 +238,7 @@ async fn a_plugin_that_stays_away_has_no_devices() {
     let before = tokio::time::Instant::now();
     until_counts_paused(&devices).await;
     assert!(before.elapsed() >= GRACE, "{:?}", before.elapsed());
-    let failure = devices.allocate(&pod("u", 1)).await.expect_err("gone");
+    let failure = allocate(&devices, &pod("u", 1)).await.expect_err("gone");
     assert_eq!(failure, format!("cannot allocate unregistered device {GPU}"));
 }
 
@@ -241,7 +251,7 @@ async fn until_counts_paused(devices: &Devices) {
 
 #[test]
 fn names_are_those_of_extended_resources() {
-    let handler = DeviceHandler(Devices::new(Path::new("/nonexistent")));
+    let handler = DeviceHandler(Devices::new(Path::new("/nonexistent"), Vec::new()));
     let plugin = |name: &str, version: &str| Plugin {
         name: name.to_owned(),
         endpoint: "/s".into(),

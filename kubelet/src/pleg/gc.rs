@@ -141,6 +141,7 @@ async fn leftovers(
     let gone = |uid: &String| !manager.uids().contains(uid) && !in_runtime.contains(uid) && !present(uid);
     cx.devices.retain(|uid| !gone(&uid.to_owned()));
     cx.cpus.retain(|uid| !gone(&uid.to_owned()));
+    cx.memory.retain(|uid| !gone(&uid.to_owned()));
     let folders: Vec<String> = folders.into_iter().filter(gone).collect();
     if volumes.as_ref().is_none_or(JoinHandle::is_finished) {
         let claims = cx.claims.pods().into_iter().filter(gone).collect();

@@ -2,8 +2,9 @@
 
 use super::{CgroupVersion, MachineInfo, ResourceConfig};
 use crate::cpus::CpuSet;
+use crate::topology::machine::hugepages;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use proto::quantity::Quantity as Amount;
+use proto::quantity::{Format, Quantity as Amount};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -58,17 +59,6 @@ fn first_of(paths: &[&str]) -> String {
 fn meminfo_bytes(meminfo: &str, name: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() * 1024
-}
-
-fn hugepages(folder: &Path) -> BTreeMap<u64, u64> {
-    let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
-    let parse = |entry: fs::DirEntry| {
-        let name = entry.file_name().into_string().ok()?;
-        let size: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let pages = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
-        Some((size * 1024, pages))
-    };
-    entries.flatten().filter_map(parse).collect()
 }
 
 /// Size of the file system of the nearest folder that exists.
@@ -131,6 +121,20 @@ pub fn enforced(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<Stri
     amounts
 }
 
+/// Memory that the node keeps from pods, by kind: for the system, the kubelet and evictions. Answers for upstream's
+/// `GetNodeAllocatableReservation`.
+pub fn kept_memory(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<String, Amount> {
+    let huge = machine.hugepages.keys().map(|size| format!("hugepages-{}", page_size(*size)));
+    let mut kept: BTreeMap<String, Amount> = huge.map(|kind| (kind.clone(), reserved(config, &kind))).collect();
+    let threshold =
+        config.eviction_hard.get("memory.available").map_or(0, |text| threshold_bytes(text, machine.memory));
+    let mut memory = reserved(config, "memory");
+    memory.add(&Amount::from_int(i64::try_from(threshold).unwrap_or(i64::MAX), Format::BinarySI));
+    kept.insert("memory".to_owned(), memory);
+    kept.retain(|_, amount| !amount.is_zero());
+    kept
+}
+
 /// Sum of the reservations for the kubelet and for the system.
 fn reserved(config: &ResourceConfig, name: &str) -> Amount {
     let of = |map: &BTreeMap<String, String>| map.get(name).and_then(|text| text.parse::<Amount>().ok());
@@ -159,7 +163,7 @@ fn hugepage_text(bytes: u64) -> String {
 }
 
 /// `2Mi`, `1Gi`: the largest binary unit that divides the size.
-pub(super) fn page_size(bytes: u64) -> String {
+pub fn page_size(bytes: u64) -> String {
     [(30, "Gi"), (20, "Mi"), (10, "Ki")]
         .iter()
         .find(|(shift, _)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift))

@@ -7,11 +7,13 @@ use crate::events::EventSink;
 use crate::facts::PodFacts;
 use crate::hooks::Hooks;
 use crate::images::Images;
+use crate::memory::MemoryManager;
 use crate::objects::ObjectSource;
 use crate::probes::Probes;
 use crate::resource_claims::ResourceClaims;
 use crate::resources::{Cgroups, MachineInfo};
 use crate::settings::Settings;
+use crate::topology::TopologyManager;
 use crate::volumes::Volumes;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
@@ -81,6 +83,10 @@ pub struct Context {
     pub volumes: Arc<dyn Volumes>,
     /// Processors.
     pub cpus: Arc<Cpus>,
+    /// Memory of NUMA nodes.
+    pub memory: Arc<MemoryManager>,
+    /// Placement of what containers have to themselves.
+    pub topology: TopologyManager,
     /// Claims of dynamic resources.
     pub claims: Arc<ResourceClaims>,
     /// Devices of plugins.

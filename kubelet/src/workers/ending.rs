@@ -74,6 +74,7 @@ impl Worker {
         }
         self.cx.devices.retain(|uid| uid != self.uid);
         self.cx.cpus.retain(|uid| uid != self.uid);
+        self.cx.memory.retain(|uid| uid != self.uid);
         let pod = self.mailbox.pod();
         if let Some(status) = self.published.clone() {
             self.cx.statuses.reclaimed(&pod, &status);

@@ -143,6 +143,9 @@ impl Start<'_> {
             let is_exclusive = cx.cpus.exclusive(pods::uid(pod), name).is_some();
             container::pin(linux.resources.get_or_insert_default(), &cpus, is_exclusive);
         }
+        if let Some(linux) = config.linux.as_mut() {
+            linux.resources.get_or_insert_default().cpuset_mems = cx.memory.nodes(pods::uid(pod), name);
+        }
         if let Some(target) = target {
             look_into(&mut config, &target.id);
         }

@@ -15,6 +15,7 @@ use crate::metrics;
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
 use crate::status::generate::{Inputs, pod_status, rejected};
+use crate::topology::{HintProvider, Refusal};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use shared::flags::format_duration;
@@ -557,16 +558,12 @@ impl Worker {
         }
     }
 
-    /// Gets the pod its devices and processors; none when it has to stop: also because there are not enough, for which it fails.
+    /// Gets the pod its devices, processors and memory; none when it has to stop: also because there are not enough, for which it fails.
     async fn allocate_devices(&mut self, pod: &Arc<Pod>) -> Option<()> {
         let cx = Arc::clone(&self.cx);
-        let refusal = match self.watch_start(pod, cx.devices.allocate(pod)).await? {
-            Ok(()) => cx.cpus.allocate(pod).err().map(|refusal| (refusal.reason, refusal.message)),
-            Err(error) => {
-                Some(("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected")))
-            }
-        };
-        let Some((reason, text)) = refusal else { return Some(()) };
+        let providers: [&dyn HintProvider; 3] = [cx.devices.as_ref(), cx.cpus.as_ref(), cx.memory.as_ref()];
+        let outcome = self.watch_start(pod, cx.topology.admit(pod, &providers)).await?;
+        let Err(Refusal { reason, message: text }) = outcome else { return Some(()) };
         self.cx.events.pod(pod, "", EventType::Warning, reason, &text);
         self.mailbox.fail(reason, &format!("Pod was rejected: {text}"), None);
         None
