@@ -2,21 +2,23 @@
 
 use crate::env;
 use crate::events::{EventSink, EventType};
-use crate::objects::{ObjectError, ObjectSource};
+use crate::objects::{NO_TRUST_BUNDLES, ObjectError, ObjectSource};
 use crate::pods;
 use crate::workers::context::ServiceLister;
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus};
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{
     ConfigMap, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::Value;
 use shared::events::{Kind, Recorder};
+use shared::flags::FeatureGates;
 use shared::informer::Informer;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -136,13 +138,16 @@ pub struct ApiObjects {
     secrets: Kept<Secret>,
     runtime_classes: Kept<RuntimeClass>,
     csi_drivers: Kept<CSIDriver>,
+    /// All of them under one key; none where the feature gate is off.
+    trust_bundles: Option<Kept<Vec<ClusterTrustBundle>>>,
 }
 
 impl ApiObjects {
-    /// Through a client.
-    pub fn new(client: kube::Client) -> Self {
+    /// Through a client; `ClusterTrustBundleProjection` lets pods have trust bundles.
+    pub fn new(client: kube::Client, gates: &FeatureGates) -> Self {
         Self {
             client,
+            trust_bundles: gates.enabled("ClusterTrustBundleProjection").then(Kept::default),
             config_maps: Kept::default(),
             secrets: Kept::default(),
             runtime_classes: Kept::default(),
@@ -215,6 +220,25 @@ impl ObjectSource for ApiObjects {
 
     async fn resource_claim(&self, namespace: &str, name: &str) -> Result<Arc<ResourceClaim>, ObjectError> {
         once(Api::namespaced(self.client.clone(), namespace), "resourceclaims.resource.k8s.io", name).await
+    }
+
+    async fn trust_bundles(&self) -> Result<Arc<Vec<ClusterTrustBundle>>, ObjectError> {
+        let missing = || ObjectError::Other(NO_TRUST_BUNDLES.to_owned());
+        let kept = self.trust_bundles.as_ref().ok_or_else(missing)?;
+        let ask = async {
+            let api: Api<ClusterTrustBundle> = Api::all(self.client.clone());
+            let listed = api.list(&ListParams::default()).await;
+            match listed {
+                Ok(list) => Ok(Some(list.items)),
+                // The API is not served.
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        match kept.get("clustertrustbundle", ("", ""), timely(ask)).await {
+            Err(ObjectError::NotFound { .. }) => Err(missing()),
+            other => other,
+        }
     }
 
     async fn volume_attachment(&self, name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {

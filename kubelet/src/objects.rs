@@ -6,12 +6,16 @@
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::Value;
 use std::sync::Arc;
+
+/// Upstream's text where there are no bundles: without an API server, without the feature gate, or without the API.
+pub const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 
 /// Why an object could not be had.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -68,6 +72,10 @@ pub trait ObjectSource: Send + Sync {
     /// The volume attachment of this name, as it is now.
     async fn volume_attachment(&self, _name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
         Err(ObjectError::NoApiServer)
+    }
+    /// All bundles of trust anchors.
+    async fn trust_bundles(&self) -> Result<Arc<Vec<ClusterTrustBundle>>, ObjectError> {
+        Err(ObjectError::Other(NO_TRUST_BUNDLES.to_owned()))
     }
     /// The resource claim `namespace/name`, as it is now.
     async fn resource_claim(&self, _namespace: &str, _name: &str) -> Result<Arc<ResourceClaim>, ObjectError> {

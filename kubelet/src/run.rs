@@ -200,7 +200,7 @@ impl Kubelet {
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
         let events = events(client.as_ref(), tasks, shutdown, &node_name);
         let objects: Arc<dyn ObjectSource> = match &client {
-            Some(client) => Arc::new(ApiObjects::new(client.clone())),
+            Some(client) => Arc::new(ApiObjects::new(client.clone(), &config.gates)),
             None => Arc::new(Standalone),
         };
         let drivers = Arc::new(Drivers::new(client.clone(), &node_name));

@@ -2,6 +2,7 @@
 //! objects come from an [`ObjectSource`]; everything else is computed.
 
 use super::tokens::Tokens;
+use super::trust;
 use super::writer::{Payload, Projection};
 use crate::env::fields;
 use crate::facts::PodFacts;
@@ -64,19 +65,26 @@ impl Context<'_> {
         if let Some(token) = &source.service_account_token {
             let wanted = (token.audience.as_deref().unwrap_or_default(), token.expiration_seconds);
             let text = self.tokens.get(self.objects, self.pod, wanted).await?.text;
-            let owner = self.pod.spec.as_ref().and_then(common_user);
-            let grouped = self.fs_group().is_some();
-            let mode = if owner.is_some() || grouped { 0o600 } else { mode };
-            let file = Projection { data: text.into_bytes(), mode: bits(mode), uid: owner };
-            payload.insert(token.path.clone(), file);
+            let (mode, uid) = self.private(mode);
+            payload.insert(token.path.clone(), Projection { data: text.into_bytes(), mode, uid });
         }
-        if source.cluster_trust_bundle.is_some() {
-            return Err("ClusterTrustBundle projections are not supported by this kubelet".into());
+        if let Some(source) = &source.cluster_trust_bundle {
+            let bundles = self.objects.trust_bundles().await.map_err(|error| error.to_string())?;
+            let data = trust::anchors(&bundles, source)?;
+            let (mode, uid) = self.private(mode);
+            payload.insert(source.path.clone(), Projection { data, mode, uid });
         }
         if source.pod_certificate.is_some() {
             return Err("PodCertificate projections are not supported by this kubelet".into());
         }
         Ok(())
+    }
+
+    /// Mode and owner of a file that is for the pod's user alone, where it has one, or a group.
+    fn private(&self, mode: i32) -> (u32, Option<u32>) {
+        let owner = self.pod.spec.as_ref().and_then(common_user);
+        let is_private = owner.is_some() || self.fs_group().is_some();
+        (bits(if is_private { 0o600 } else { mode }), owner)
     }
 
     fn fs_group(&self) -> Option<i64> {

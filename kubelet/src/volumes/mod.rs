@@ -13,6 +13,7 @@ mod hostpath;
 mod manager;
 pub(crate) mod mounts;
 pub(crate) mod tokens;
+mod trust;
 mod usage;
 mod writer;
 
