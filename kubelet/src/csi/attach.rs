@@ -1,6 +1,7 @@
 //! Volumes that have to be attached to the node before they are mounted: the controller manager attaches them, and detaches
 //! what the node does not report in use. Upstream's `VerifyControllerAttachedVolume` and `csi_attacher.go`.
 
+use super::operations::Csi;
 use super::volume::Volume;
 use crate::objects::{ObjectError, ObjectSource};
 use k8s_openapi::api::core::v1::Node;
@@ -142,17 +143,29 @@ impl Attachments {
         waited.unwrap_or_else(|_| Err("timed out waiting for the condition".to_owned()))
     }
 
+    /// Waits until the node's status tells that a volume in use is attached, where the controller manager attaches volumes.
+    pub(super) async fn wait_for_controller(&self, unique: &str) -> Result<(), String> {
+        let waited = tokio::time::timeout(TIMEOUT, self.reported(unique)).await;
+        waited.unwrap_or_else(|_| Err("timed out waiting for the condition".to_owned()))
+    }
+
+    async fn reported(&self, unique: &str) -> Result<(), String> {
+        if !self.is_managed {
+            return Ok(());
+        }
+        let mut nodes = self.node.subscribe();
+        let attached = nodes.wait_for(|node| step(node.as_deref(), unique) == Step::Attached).await;
+        attached.map(drop).map_err(|error| error.to_string())
+    }
+
     async fn attached(
         &self,
         objects: &dyn ObjectSource,
         volume: &Volume,
         node_name: &str,
     ) -> Result<BTreeMap<String, String>, String> {
-        let (unique, name) = (volume.unique_name(), volume.attachment(node_name));
-        if self.is_managed {
-            let mut nodes = self.node.subscribe();
-            nodes.wait_for(|node| step(node.as_deref(), &unique) == Step::Attached).await.map_err(|e| e.to_string())?;
-        }
+        let name = volume.attachment(node_name);
+        self.reported(&volume.unique_name()).await?;
         loop {
             match objects.volume_attachment(&name).await {
                 Ok(attachment) => {
@@ -168,6 +181,25 @@ impl Attachments {
             }
             tokio::time::sleep(PERIOD).await;
         }
+    }
+}
+
+/// Volumes of other plugins that wait for the controller manager as those of drivers do.
+impl Csi {
+    /// Waits until another plugin's volume is attached to the node for a pod. May be given up at any time.
+    pub(crate) async fn wait_for_controller(&self, uid: &str, unique: &str) -> Result<(), String> {
+        self.attachments.use_by(unique, uid);
+        self.attachments.wait_for_controller(unique).await
+    }
+
+    /// Another plugin's volume is about to be used on the node, by whichever pod.
+    pub(crate) fn hold(&self, unique: &str) {
+        self.attachments.stage(unique);
+    }
+
+    /// Another plugin's volume is not on the node any more.
+    pub(crate) fn let_go(&self, unique: &str) {
+        self.attachments.unstage(unique);
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Csi {
     objects: Arc<dyn ObjectSource>,
     drivers: Arc<Drivers>,
     tokens: Arc<Tokens>,
-    attachments: Attachments,
+    pub(super) attachments: Attachments,
     locks: KeyedLocks<Key>,
     done: Mutex<Done>,
 }

@@ -1,5 +1,6 @@
 //! Persistent volumes: which one a pod's claim stands for, and what is behind it.
 
+use super::disks::{Chap, Disk, DiskTarget, FcTarget, IscsiTarget, of_persistent};
 use crate::csi;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -36,6 +37,8 @@ pub(super) enum Source {
     Nfs(NFSVolumeSource),
     /// A block device of the node.
     Device(PathBuf),
+    /// A disk that the node reaches over a network.
+    Disk(Box<Disk>),
     /// A driver's volume.
     Csi(Box<csi::Volume>),
 }
@@ -145,12 +148,51 @@ fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_onl
     if let Some(nfs) = spec.nfs.as_ref().filter(|_| !is_block) {
         return Ok(Source::Nfs(nfs.clone()));
     }
+    if let Some(disk) = disk(persistent, read_only)? {
+        return if is_block {
+            Err(format!("block volumes of {} are not supported by this kubelet", disk.target.plugin()))
+        } else {
+            Ok(Source::Disk(Box::new(disk)))
+        };
+    }
     match (&spec.host_path, &spec.local) {
         (None, Some(local)) if is_block => Ok(Source::Device(local.path.clone().into())),
         (None, Some(local)) => Ok(Source::Local(local.path.clone().into())),
         (Some(source), _) if !is_block => Ok(Source::Path(source.clone())),
         _ => Err(format!("no volume plugin matched for PV {pv}")),
     }
+}
+
+/// The disk of a persistent volume, if it is one.
+fn disk(persistent: &PersistentVolume, read_only: bool) -> Result<Option<Disk>, String> {
+    let Some(spec) = &persistent.spec else { return Ok(None) };
+    let name = persistent.metadata.name.as_deref().unwrap_or_default();
+    let options = spec.mount_options.clone().unwrap_or_default();
+    if let Some(source) = &spec.iscsi {
+        let (source, chap) = of_persistent(source);
+        let target = DiskTarget::Iscsi(Box::new((IscsiTarget::new(name, &source), chap)));
+        let kind = source.fs_type.unwrap_or_default();
+        return Ok(Some(Disk { target, kind, read_only, options }));
+    }
+    let Some(source) = &spec.fc else { return Ok(None) };
+    let kind = source.fs_type.clone().unwrap_or_default();
+    Ok(Some(Disk { target: DiskTarget::Fc(FcTarget::new(source)?), kind, read_only, options }))
+}
+
+/// The disk of a pod's volume, if it is one.
+pub(super) fn inline_disk(volume: &Volume) -> Result<Option<Disk>, String> {
+    let disk = |target, kind: &Option<String>, read_only: Option<bool>| Disk {
+        target,
+        kind: kind.clone().unwrap_or_default(),
+        read_only: read_only.unwrap_or(false),
+        options: Vec::new(),
+    };
+    if let Some(source) = &volume.iscsi {
+        let target = DiskTarget::Iscsi(Box::new((IscsiTarget::new(&volume.name, source), Chap::from(source))));
+        return Ok(Some(disk(target, &source.fs_type, source.read_only)));
+    }
+    let Some(source) = &volume.fc else { return Ok(None) };
+    Ok(Some(disk(DiskTarget::Fc(FcTarget::new(source)?), &source.fs_type, source.read_only)))
 }
 
 #[cfg(test)]
@@ -208,6 +250,13 @@ mod tests {
         assert_eq!(path(pv("d", "hostPath", host_path)), Err(other));
         let nfs = source(&pv("c", "nfs", json!({"path": "/", "server": "s"})), &claim(json!({})), false);
         assert!(matches!(nfs, Ok(Source::Nfs(_))), "{nfs:?}");
+        let disk = json!({"targetPortal": "192.0.2.1", "iqn": "iqn.x", "lun": 0});
+        let found = source(&pv("c", "iscsi", disk.clone()), &claim(json!({})), true);
+        assert!(matches!(&found, Ok(Source::Disk(disk)) if disk.read_only), "{found:?}");
+        let mut block = pv("c", "iscsi", disk);
+        block.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
+        let text = "block volumes of iscsi are not supported by this kubelet";
+        assert_eq!(source(&block, &claim(json!({})), false), Err(text.to_owned()));
         let none = pv("c", "flexVolume", json!({"driver": "d"}));
         assert_eq!(path(none), Err("no volume plugin matched for PV pv".to_owned()));
         let mut device = pv("c", "local", json!({"path": "/dev/x"}));

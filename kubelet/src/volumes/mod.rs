@@ -8,10 +8,13 @@
 
 mod claims;
 mod content;
+mod disks;
+mod empty_dir;
 mod helper;
 mod hostpath;
 mod manager;
 pub(crate) mod mounts;
+mod setup;
 pub(crate) mod tokens;
 mod trust;
 mod usage;

@@ -77,6 +77,22 @@ pub(crate) fn memory(target: &Path, kind: &str, options: &str) -> io::Result<()>
     }
 }
 
+/// Number of mount points below a folder of the file system that is mounted at another place; none where nothing is.
+pub(crate) fn mounts_of_the_same(place: &Path, folder: &Path) -> io::Result<usize> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let resolved = |path: &Path| match fs::canonicalize(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    };
+    let (Some(place), Some(folder)) = (resolved(place)?, resolved(folder)?) else { return Ok(0) };
+    let device = |line: &str| line.split(' ').nth(2).map(str::to_owned);
+    let mounted = |line: &&str| mount_point(line).is_some_and(|point| point == place);
+    let Some(wanted) = table.lines().filter(mounted).next_back().and_then(device) else { return Ok(0) };
+    let is_same = |line: &&str| device(line).as_ref() == Some(&wanted);
+    let points = table.lines().filter(is_same).filter_map(mount_point);
+    Ok(points.filter(|point| point.starts_with(&folder)).count())
+}
+
 /// Unmounts everything at and below `folder`.
 pub(crate) fn unmount_all(folder: &Path) -> io::Result<()> {
     for point in below(folder)? {

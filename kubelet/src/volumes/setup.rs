@@ -1,0 +1,453 @@
+//! Setting up and refreshing the volumes of one pod.
+
+use super::claims::{self, Claimed, Source, Use};
+use super::content::{Context, payload};
+use super::disks::{Disk, DiskTarget, Disks};
+use super::empty_dir::{empty_dir, make_folder, memory_size};
+use super::helper::{self, Request};
+use super::tokens::Tokens;
+use super::usage::{Known, Usage, VolumeUsage};
+use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
+use crate::blocking::blocking;
+use crate::csi::{self, Csi, Failure, Group, Ready};
+use crate::facts::PodFacts;
+use crate::objects::ObjectSource;
+use crate::pods;
+use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod, Volume};
+use parking_lot::Mutex;
+use shared::placement;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// State and sources that volumes are made with.
+pub(super) struct Inner {
+    pub(super) pods: PathBuf,
+    pub(super) objects: Arc<dyn ObjectSource>,
+    pub(super) tokens: Arc<Tokens>,
+    pub(super) csi: Csi,
+    pub(super) disks: Disks,
+    /// Claims of pods as they were last made ready, by uid and volume.
+    pub(super) claims: Mutex<HashMap<(String, String), (String, Source)>>,
+    /// Names of the persistent volumes of those claims.
+    pub(super) names: Mutex<HashMap<(String, String), String>>,
+    pub(super) usage: Mutex<Known>,
+    /// The node as the API server has it.
+    pub(super) node: ArcSwapOption<Node>,
+}
+
+/// Steps of making volumes ready, as upstream's events name them.
+const SET_UP: &str = "MountVolume.SetUp";
+
+fn failed_step(failure: &Failure, is_block: bool) -> (&'static str, String) {
+    let (step, error) = match failure {
+        Failure::Attach(error) => (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error),
+        Failure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error),
+        Failure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error),
+        Failure::Expand(error) => (["MountVolume.NodeExpandVolume", "MapVolume.NodeExpandVolume"], error),
+    };
+    (step[usize::from(is_block)], error.clone())
+}
+
+impl Inner {
+    /// Folder of the sub-paths that a pod's containers have.
+    pub(super) fn sub_paths(&self, uid: &str) -> PathBuf {
+        self.pods.join(uid).join("volume-subpaths")
+    }
+
+    fn folder(&self, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.pods.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(volume)
+    }
+
+    /// A volume of the pod, or the persistent one that it claims; none for one of a driver that no container uses.
+    async fn make_ready(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        volume: &Volume,
+        gone: &CancellationToken,
+    ) -> Result<Option<MountedVolume>, VolumeError> {
+        let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
+        let Some(claimed) = self.claimed(pod, volume).await? else {
+            // The runtime mounts images itself.
+            if volume.image.is_some() || (volume.csi.is_some() && Use::of(pod, &volume.name).is_none()) {
+                return Ok(None);
+            }
+            if let Some(inline) = csi::Volume::inline(pod, volume) {
+                return self.publish(pod, &inline, gone).await.map(Some);
+            }
+            let disk = claims::inline_disk(volume).map_err(|message| set_up(&volume.name, message))?;
+            if let Some(disk) = disk {
+                return self.mount_disk((pod, &volume.name), disk, gone).await.map(Some);
+            }
+            let ready = self.set_up(pod, facts, volume).await;
+            return ready.map(Some).map_err(|message| set_up(&volume.name, message));
+        };
+        let ready = match claimed.source {
+            Source::Csi(_) if Use::of(pod, &volume.name).is_none() => return Ok(None),
+            Source::Csi(volume) => {
+                let ready = self.publish(pod, &volume, gone).await?;
+                let grown = self.csi.expand(pod, &volume, &claimed.claim).await;
+                grown.map_err(|failure| driver_error(&failure, &volume))?;
+                ready
+            }
+            Source::Device(path) => device(path).map_err(|message| set_up(&claimed.name, message))?,
+            Source::Local(path) => {
+                let bound = self.bind(pod, &claimed.name, path, (claimed.read_only, &claimed.options)).await;
+                bound.map_err(|message| set_up(&claimed.name, message))?
+            }
+            Source::Disk(disk) => {
+                let at = (pod, claimed.name.as_str());
+                self.mount_disk(at, *disk, gone).await?
+            }
+            Source::Nfs(source) => {
+                let request = Request::nfs(&source, claimed.read_only, &claimed.options);
+                let mounted = self.help(pod, "nfs", &claimed.name, &request).await;
+                mounted.map_err(|message| set_up(&claimed.name, message))?.0
+            }
+            Source::Path(source) => {
+                let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
+                let checked = blocking(move || hostpath::check(&path, &kind)).await;
+                checked.map_err(|message| set_up(&claimed.name, message))?
+            }
+        };
+        Ok(Some(MountedVolume { read_only: ready.read_only || claimed.read_only, ..ready }))
+    }
+
+    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, VolumeError> {
+        let claimed = claims::resolve(&*self.objects, pod, volume, Use::of(pod, &volume.name)).await;
+        let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
+        if let Some(claimed) = &claimed {
+            self.check_node(claimed)?;
+            let key = (pods::uid(pod).to_owned(), volume.name.clone());
+            let name = claimed.claim.metadata.name.clone().unwrap_or_default();
+            self.names.lock().insert(key.clone(), claimed.name.clone());
+            self.claims.lock().insert(key, (name, claimed.source.clone()));
+        }
+        Ok(claimed)
+    }
+
+    /// Refuses a volume that cannot be used on this node, if the node is known. Upstream's `checkNodeAffinity`.
+    fn check_node(&self, claimed: &Claimed) -> Result<(), VolumeError> {
+        let node = self.node.load();
+        let (Some(affinity), Some(node)) = (&claimed.affinity, node.as_ref()) else { return Ok(()) };
+        if placement::volume_allows(affinity, node) {
+            return Ok(());
+        }
+        let (volume, message) = (claimed.name.clone(), "no matching NodeSelectorTerms".to_owned());
+        Err(VolumeError::SetUp { step: "MountVolume.NodeAffinity check", volume, message })
+    }
+
+    /// Mounts something by the distribution's helpers. Reports whether it was mounted now.
+    async fn help(
+        &self,
+        pod: &Pod,
+        plugin: &str,
+        name: &str,
+        request: &Request,
+    ) -> Result<(MountedVolume, bool), String> {
+        let folder = self.folder(pod, plugin, name);
+        let is_new = request.mount(helper::MOUNT, &folder).await?;
+        Ok((ready(folder, false), is_new))
+    }
+
+    /// Attaches a disk and mounts it for the pod. The wait for the controller manager is given up when the pod goes.
+    async fn mount_disk(
+        &self,
+        (pod, name): (&Pod, &str),
+        mut disk: Disk,
+        gone: &CancellationToken,
+    ) -> Result<MountedVolume, VolumeError> {
+        let failed = |step, message| VolumeError::SetUp { step, volume: name.to_owned(), message };
+        let attaching = |message| failed("MountVolume.WaitForAttach", message);
+        let (unique, uid) = (disk.target.unique_name(), pods::uid(pod));
+        tokio::select! {
+            attached = self.csi.wait_for_controller(uid, &unique) => attached.map_err(attaching)?,
+            () = gone.cancelled() => return Err(attaching("the pod's volumes are being taken down".to_owned())),
+        }
+        self.authenticate(pod, &mut disk).await.map_err(attaching)?;
+        self.csi.hold(&unique);
+        let at = self.folder(pod, disk.target.plugin(), name);
+        let is_new = self.disks.mount(uid, &disk, &at).await.map_err(|(step, message)| failed(step, message))?;
+        if let Some(group) = driver_group(pod).filter(|_| is_new && !disk.read_only) {
+            let folder = at.clone();
+            let given = blocking(move || {
+                let is_done = group.on_root_mismatch && mounts::is_of_group(&folder, group.id)?;
+                if is_done { Ok(()) } else { mounts::give_to_group(&folder, group.id, false) }
+            });
+            given.await.map_err(|message| failed(SET_UP, message))?;
+        }
+        Ok(ready(at, disk.read_only))
+    }
+
+    /// Reads the secret by which a disk's target knows the node.
+    async fn authenticate(&self, pod: &Pod, disk: &mut Disk) -> Result<(), String> {
+        let DiskTarget::Iscsi(target) = &mut disk.target else { return Ok(()) };
+        let chap = &mut target.1;
+        let Some(secret) = chap.secret.as_ref().filter(|_| chap.discovery || chap.session) else { return Ok(()) };
+        let namespace = secret.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+        let (namespace, name) = (namespace.unwrap_or(pods::namespace(pod)), secret.name.as_deref().unwrap_or_default());
+        let found = self.objects.secret(namespace, name).await;
+        let found = found.map_err(|error| format!("couldn't get secret {namespace}/{name} error: {error}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let values = found.data.iter().flatten().map(|(key, value)| (key.clone(), text(&value.0)));
+        chap.values = values.collect();
+        Ok(())
+    }
+
+    /// Binds a local volume, and gives it to the pod's group if no other pod has it.
+    async fn bind(
+        &self,
+        pod: &Pod,
+        name: &str,
+        path: PathBuf,
+        (read_only, options): (bool, &[String]),
+    ) -> Result<MountedVolume, String> {
+        const PLUGIN: &str = "local-volume";
+        let request = Request::bind(&path, read_only, options);
+        blocking(move || hostpath::check(&path, "Directory")).await?;
+        let (mounted, is_new) = self.help(pod, PLUGIN, name, &request).await?;
+        let Some(group) = driver_group(pod).filter(|_| is_new && !read_only) else { return Ok(mounted) };
+        let own = self.folder(pod, PLUGIN, name);
+        let suffix = Path::new(&format!("kubernetes.io~{PLUGIN}")).join(name);
+        let own_suffix = Path::new(pods::uid(pod)).join("volumes").join(&suffix);
+        let pods = self.pods.clone();
+        blocking(move || {
+            let others =
+                mounts::below(&pods)?.into_iter().filter(|at| at.ends_with(&suffix) && !at.ends_with(&own_suffix));
+            if others.count() > 0 || (group.on_root_mismatch && mounts::is_of_group(&own, group.id)?) {
+                return Ok(());
+            }
+            mounts::give_to_group(&own, group.id, false)
+        })
+        .await?;
+        Ok(mounted)
+    }
+
+    /// Numbers of a pod's volumes.
+    pub(super) async fn usage(&self, pod: &Pod) -> Vec<VolumeUsage> {
+        let mut found = Vec::new();
+        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            let claimed = self.claims.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned();
+            let (claim, source) = claimed.unzip();
+            if let Some(usage) = self.usage_of(pod, volume, source).await {
+                found.push(VolumeUsage { volume: volume.name.clone(), claim, usage });
+            }
+        }
+        found
+    }
+
+    /// Numbers of a volume; none for kinds that have none: a path of the node is not the pod's.
+    async fn usage_of(&self, pod: &Pod, volume: &Volume, claimed: Option<Source>) -> Option<Usage> {
+        let is_own = has_content(volume) || volume.empty_dir.is_some();
+        let plugin = if volume.empty_dir.is_some() { "empty-dir" } else { content_plugin(volume).0 };
+        let folder = self.folder(pod, plugin, &volume.name);
+        let read = |work: fn(&Path) -> Option<Usage>, path: PathBuf| async move {
+            blocking(move || Ok(work(&path))).await.ok().flatten()
+        };
+        match claimed {
+            Some(Source::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
+            Some(Source::Local(path)) => read(Usage::of_file_system, path).await,
+            // To ask a server that is away may take for ever.
+            Some(Source::Path(_) | Source::Device(_) | Source::Nfs(_)) => None,
+            Some(Source::Disk(disk)) => {
+                let name = self.names.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned()?;
+                read(Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
+            }
+            None if is_own => read(Usage::of_folder, folder).await,
+            None => self.csi.usage(pods::uid(pod), &csi::Volume::inline(pod, volume)?).await,
+        }
+    }
+
+    /// Publishes a driver's volume for the pod.
+    async fn publish(
+        &self,
+        pod: &Pod,
+        volume: &csi::Volume,
+        gone: &CancellationToken,
+    ) -> Result<MountedVolume, VolumeError> {
+        let published = self.publish_when(self.csi.prepare(pod, volume), pod, volume, gone).await;
+        let host_path = published.map_err(|failure| driver_error(&failure, volume))?;
+        let (read_only, is_block) = (volume.is_read_only(), volume.is_block);
+        Ok(MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block })
+    }
+
+    /// Publishes a volume once it is ready. The wait is given up when the pod goes, and the calls never are.
+    async fn publish_when(
+        &self,
+        ready: impl Future<Output = Result<Ready, Failure>>,
+        pod: &Pod,
+        volume: &csi::Volume,
+        gone: &CancellationToken,
+    ) -> Result<PathBuf, Failure> {
+        let ready = tokio::select! {
+            ready = ready => ready?,
+            () = gone.cancelled() => {
+                return Err(Failure::Attach("the pod's volumes are being taken down".to_owned()));
+            }
+        };
+        self.csi.publish(pod, volume, driver_group(pod), ready).await
+    }
+
+    pub(super) async fn mount(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        gone: &CancellationToken,
+    ) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
+        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+        let made = volumes.iter().map(|volume| self.make_ready(pod, facts, volume, gone));
+        let made = futures::future::join_all(made).await;
+        let names = volumes.iter().map(|volume| volume.name.clone());
+        let ready = names.zip(made).filter_map(|(name, ready)| Some(ready.transpose()?.map(|ready| (name, ready))));
+        ready.collect()
+    }
+
+    pub(super) async fn refresh(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        gone: &CancellationToken,
+    ) -> Result<(), VolumeError> {
+        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+        // A token is renewed whatever a driver does: none waits for another, and none is left out for another's failure.
+        let refreshed = volumes.iter().map(|volume| self.refresh_one(pod, facts, volume, gone));
+        futures::future::join_all(refreshed).await.into_iter().collect()
+    }
+
+    async fn refresh_one(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        volume: &Volume,
+        gone: &CancellationToken,
+    ) -> Result<(), VolumeError> {
+        if has_content(volume) {
+            let failed = |message| VolumeError::SetUp { step: SET_UP, volume: volume.name.clone(), message };
+            return self.set_up(pod, facts, volume).await.map(drop).map_err(failed);
+        }
+        if Use::of(pod, &volume.name).is_none() { Ok(()) } else { self.refresh_driver(pod, volume, gone).await }
+    }
+
+    /// Publishes a driver's volume again, and grows it, where that is wanted.
+    async fn refresh_driver(&self, pod: &Pod, volume: &Volume, gone: &CancellationToken) -> Result<(), VolumeError> {
+        let claimed = self.claimed(pod, volume).await?;
+        let (volume, claim) = match claimed {
+            Some(Claimed { source: Source::Csi(volume), claim, .. }) => (*volume, Some(claim)),
+            Some(_) => return Ok(()),
+            None => match csi::Volume::inline(pod, volume) {
+                Some(inline) => (inline, None),
+                None => return Ok(()),
+            },
+        };
+        let ready = self.csi.prepare_again(pod, &volume);
+        let mut refreshed = self.publish_when(ready, pod, &volume, gone).await.map(drop);
+        if let (Ok(()), Some(claim)) = (&refreshed, claim) {
+            refreshed = self.csi.expand(pod, &volume, &claim).await;
+        }
+        refreshed.map_err(|failure| driver_error(&failure, &volume))
+    }
+
+    async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
+        if let Some(source) = &volume.host_path {
+            let (path, kind) = (PathBuf::from(&source.path), source.type_.clone().unwrap_or_default());
+            return blocking(move || hostpath::check(&path, &kind)).await;
+        }
+        if let Some(source) = &volume.empty_dir {
+            let folder = self.folder(pod, "empty-dir", &volume.name);
+            let (size, medium) = (memory_size(pod, facts, source), source.medium.clone().unwrap_or_default());
+            let group = fs_group(pod);
+            return blocking(move || empty_dir(&folder, &medium, size, group).map(|()| ready(folder, false))).await;
+        }
+        if let Some(source) = &volume.nfs {
+            let request = Request::nfs(source, source.read_only.unwrap_or(false), &[]);
+            return Ok(self.help(pod, "nfs", &volume.name, &request).await?.0);
+        }
+        let context = Context { pod, facts, objects: &*self.objects, tokens: &self.tokens };
+        let Some(mut payload) = payload(&context, volume).await? else {
+            return Err(format!("no volume plugin matched for volume {}", volume.name));
+        };
+        let (plugin, in_memory) = content_plugin(volume);
+        let folder = self.folder(pod, plugin, &volume.name);
+        let group = fs_group(pod);
+        if group.is_some() {
+            // As giving the volume to the group will leave them: else the next look finds files that differ.
+            payload.values_mut().for_each(|file| file.mode |= mounts::GROUP_READS);
+        }
+        blocking(move || {
+            make_folder(&folder, 0o777)?;
+            if in_memory {
+                mounts::memory(&folder, "tmpfs", "")?;
+                fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777))?;
+            }
+            writer::write(&folder, &payload, Timestamp::now())?;
+            if let Some(group) = group {
+                mounts::give_to_group(&folder, group, true)?;
+            }
+            Ok(ready(folder, true))
+        })
+        .await
+    }
+}
+
+fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
+    MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block: false }
+}
+
+/// A block device of the node.
+fn device(path: PathBuf) -> Result<MountedVolume, String> {
+    let is_device = fs::metadata(&path).map(|found| found.file_type().is_block_device());
+    match is_device {
+        Ok(true) => Ok(MountedVolume {
+            host_path: path,
+            read_only: false,
+            selinux_relabel: false,
+            is_file: true,
+            is_block: true,
+        }),
+        Ok(false) => Err(format!("{} is not a block device", path.display())),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn driver_error(failure: &Failure, volume: &csi::Volume) -> VolumeError {
+    let (step, message) = failed_step(failure, volume.is_block);
+    VolumeError::SetUp { step, volume: volume.name.clone(), message }
+}
+
+/// The group that drivers' volumes are given to.
+fn driver_group(pod: &Pod) -> Option<Group> {
+    let policy = pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref();
+    Some(Group { id: fs_group(pod)?, on_root_mismatch: policy == Some("OnRootMismatch") })
+}
+
+fn has_content(volume: &Volume) -> bool {
+    volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.projected.is_some()
+}
+
+/// The plugin's folder name, and whether the content must not reach a disk.
+fn content_plugin(volume: &Volume) -> (&'static str, bool) {
+    if volume.secret.is_some() {
+        ("secret", true)
+    } else if volume.config_map.is_some() {
+        ("configmap", false)
+    } else if volume.downward_api.is_some() {
+        ("downward-api", true)
+    } else {
+        ("projected", true)
+    }
+}
+
+fn fs_group(pod: &Pod) -> Option<u32> {
+    let group = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
+    u32::try_from(group).ok()
+}
