@@ -10,6 +10,7 @@ mod driver;
 mod drivers;
 mod expansion;
 mod layout;
+mod migration;
 mod node;
 mod operations;
 mod volume;
@@ -23,6 +24,8 @@ pub mod v1 {
     #![allow(clippy::pedantic, clippy::all, missing_docs)]
     tonic::include_proto!("csi.v1");
 }
+
+pub(crate) use migration::{inline as migrated_inline, persistent as migrated};
 
 /// A call of a driver that failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -66,7 +66,8 @@ pub(super) async fn resolve(
     let source = source(&persistent, &found, read_only)?;
     let spec = persistent.spec.as_ref();
     let options = spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default();
-    let affinity = spec.and_then(|spec| spec.node_affinity.clone());
+    // The nodes of a volume of old are those that its driver labels.
+    let affinity = shared::csi::node_affinity(&persistent).map_err(|error| error.to_string())?;
     Ok(Some(Claimed { name, source, read_only, claim: found, options, affinity }))
 }
 
@@ -141,6 +142,9 @@ fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_onl
     if !claimed {
         return Err(format!("found PV object {pv} with nil or unexpected ClaimRef.UID"));
     }
+    let migrated = csi::migrated(persistent)?;
+    let persistent = migrated.as_ref().unwrap_or(persistent);
+    let spec = persistent.spec.as_ref().unwrap_or(spec);
     if let Some(volume) = csi::Volume::persistent(persistent, read_only) {
         return Ok(Source::Csi(Box::new(volume)));
     }
@@ -250,6 +254,10 @@ mod tests {
         assert_eq!(path(pv("d", "hostPath", host_path)), Err(other));
         let nfs = source(&pv("c", "nfs", json!({"path": "/", "server": "s"})), &claim(json!({})), false);
         assert!(matches!(nfs, Ok(Source::Nfs(_))), "{nfs:?}");
+        let old = pv("c", "awsElasticBlockStore", json!({"volumeID": "vol-1"}));
+        let old = source(&old, &claim(json!({})), false);
+        let is_drivers = matches!(&old, Ok(Source::Csi(volume)) if volume.driver == "ebs.csi.aws.com");
+        assert!(is_drivers, "{old:?}");
         let disk = json!({"targetPortal": "192.0.2.1", "iqn": "iqn.x", "lun": 0});
         let found = source(&pv("c", "iscsi", disk.clone()), &claim(json!({})), true);
         assert!(matches!(&found, Ok(Source::Disk(disk)) if disk.read_only), "{found:?}");

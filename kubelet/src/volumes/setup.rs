@@ -76,10 +76,11 @@ impl Inner {
         let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
         let Some(claimed) = self.claimed(pod, volume).await? else {
             // The runtime mounts images itself.
-            if volume.image.is_some() || (volume.csi.is_some() && Use::of(pod, &volume.name).is_none()) {
+            let is_drivers = volume.csi.is_some() || shared::csi::plugin_of(volume).is_some();
+            if volume.image.is_some() || (is_drivers && Use::of(pod, &volume.name).is_none()) {
                 return Ok(None);
             }
-            if let Some(inline) = csi::Volume::inline(pod, volume) {
+            if let Some(inline) = driver_volume(pod, volume)? {
                 return self.publish(pod, &inline, gone).await.map(Some);
             }
             let disk = claims::inline_disk(volume).map_err(|message| set_up(&volume.name, message))?;
@@ -261,7 +262,7 @@ impl Inner {
                 read(Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
             }
             None if is_own => read(Usage::of_folder, folder).await,
-            None => self.csi.usage(pods::uid(pod), &csi::Volume::inline(pod, volume)?).await,
+            None => self.csi.usage(pods::uid(pod), &driver_volume(pod, volume).ok()??).await,
         }
     }
 
@@ -341,7 +342,7 @@ impl Inner {
         let (volume, claim) = match claimed {
             Some(Claimed { source: Source::Csi(volume), claim, .. }) => (*volume, Some(claim)),
             Some(_) => return Ok(()),
-            None => match csi::Volume::inline(pod, volume) {
+            None => match driver_volume(pod, volume)? {
                 Some(inline) => (inline, None),
                 None => return Ok(()),
             },
@@ -414,6 +415,16 @@ fn device(path: PathBuf) -> Result<MountedVolume, String> {
         Ok(false) => Err(format!("{} is not a block device", path.display())),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
+}
+
+/// The driver's volume that a pod has without a claim, if it is one: its own, or one of a plugin of old.
+fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Volume>, VolumeError> {
+    if let Some(own) = csi::Volume::inline(pod, volume) {
+        return Ok(Some(own));
+    }
+    let migrated = csi::migrated_inline(volume, pods::namespace(pod));
+    let migrated = migrated.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
+    Ok(migrated.and_then(|volume| csi::Volume::persistent(&volume, false)))
 }
 
 fn driver_error(failure: &Failure, volume: &csi::Volume) -> VolumeError {
