@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::layout::{
-    CLUSTER_CIDR, CLUSTER_CIDR_6, CONTROL_PLANE, HOST_ADDRESS, Layout, Node, SERVICE_CIDR, SERVICE_CIDR_6,
-};
+use crate::layout::{CLUSTER_CIDR, CLUSTER_CIDR_6, CONTROL_PLANE, HOST_ADDRESS, Layout, Node, SERVICE_CIDR_6};
 use crate::machine::{Machine, Process};
 use crate::{image, node};
 
@@ -36,7 +34,7 @@ const PARTS: [Part; 4] = [
 impl Part {
     /// The manifest with this cluster's values in it.
     fn filled(&self, layout: &Layout) -> String {
-        let services = layout.of_families(SERVICE_CIDR, SERVICE_CIDR_6);
+        let services = layout.of_families(&layout.service_cidr(), SERVICE_CIDR_6);
         let pods = layout.of_families(CLUSTER_CIDR, CLUSTER_CIDR_6);
         let values = [
             ("${NODE_NAME}", CONTROL_PLANE),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::layout::Layout;
+use crate::layout::{DNS_SERVICE, Layout};
 use crate::up;
 
 const MANIFEST: &str = include_str!("../../manifests/addons/coredns.yaml");
@@ -26,7 +26,8 @@ pub fn archive(path: &Path) -> Result<PathBuf> {
 /// When it is refused or not there in time.
 pub fn install(layout: &Layout) -> Result<()> {
     let file = layout.root.join("coredns.yaml");
-    fs::write(&file, MANIFEST).with_context(|| format!("cannot write {}", file.display()))?;
+    fs::write(&file, MANIFEST.replace(DNS_SERVICE, &layout.dns_service()))
+        .with_context(|| format!("cannot write {}", file.display()))?;
     up::kubectl(layout, &["apply", "-f", &file.display().to_string()])?;
     let limit = format!("--timeout={}s", up::READY_LIMIT.as_secs());
     up::kubectl(layout, &["rollout", "status", "deployment/coredns", "--namespace=kube-system", &limit])?;
@@ -48,7 +49,6 @@ fn names_loopback(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::DNS_SERVICE;
 
     /// The address that kubelets tell pods is the one that the Service asks for.
     #[test]

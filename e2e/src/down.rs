@@ -29,6 +29,18 @@ pub fn down(layout: &Layout) -> Result<()> {
     forget_nodes(layout, &nodes)
 }
 
+/// Stops a node of a cluster that goes on, and removes all that it had, with the run directory, which is its own.
+///
+/// # Errors
+/// When something resists: its name is in the error.
+pub fn node(layout: &Layout, node: &Node) -> Result<()> {
+    let nodes = std::slice::from_ref(node);
+    stop_nodes(layout, nodes)?;
+    network::remove_nodes(nodes);
+    remove_cgroups(nodes);
+    remove_root(layout)
+}
+
 /// Stops the machines of these nodes and what they left running. The last are the first, while there is somebody to tell.
 ///
 /// # Errors
@@ -53,10 +65,15 @@ pub fn stop_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
 pub fn forget_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
     network::remove(layout, nodes);
     remove_cgroups(nodes);
+    // Only once no node is left: a folder that is removed is unmounted in every namespace.
     for path in node::mount_points() {
         // Only made by us when empty; `remove_dir` refuses any other.
         fs::remove_dir(path).ok();
     }
+    remove_root(layout)
+}
+
+fn remove_root(layout: &Layout) -> Result<()> {
     if layout.root.exists() {
         fs::remove_dir_all(&layout.root).with_context(|| format!("cannot remove {}", layout.root.display()))?;
     }

@@ -1,6 +1,9 @@
 //! Where everything of a cluster lives: paths, names and addresses.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
 
 /// The bridge that stands for the network between the nodes.
 pub const BRIDGE: &str = "ironclad0";
@@ -10,8 +13,8 @@ pub const HOST_ADDRESS: &str = "10.89.0.1";
 pub const NODE_PREFIX: u8 = 24;
 /// Pod addresses; every node gets a /24 of it from node-ipam.
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
-/// Service addresses.
-pub const SERVICE_CIDR: &str = "169.169.0.0/16";
+/// Service addresses unless a cluster was made with others: see [`Layout::service_cidr`].
+pub const SERVICE_CIDR: &str = "10.96.0.0/12";
 /// What a cluster of two families has beside: the control plane's address, the node network's prefix length, pods (every
 /// node gets a /64) and services.
 pub const HOST_ADDRESS_6: &str = "fd00:10:89::1";
@@ -20,11 +23,12 @@ pub const NODE_PREFIX_6: u8 = 64;
 /// See [`HOST_ADDRESS_6`].
 pub const CLUSTER_CIDR_6: &str = "fd00:10:244::/48";
 /// See [`HOST_ADDRESS_6`].
-pub const SERVICE_CIDR_6: &str = "fd00:169:169::/112";
-/// The `kubernetes` Service: the first address of [`SERVICE_CIDR`].
-pub const KUBERNETES_SERVICE: &str = "169.169.0.1";
-/// The Service of cluster DNS, where there is one: `manifests/addons/coredns.yaml` asks for it.
-pub const DNS_SERVICE: &str = "169.169.0.10";
+pub const SERVICE_CIDR_6: &str = "fd00:10:96::/112";
+/// Cluster DNS in [`SERVICE_CIDR`]: `manifests/addons/coredns.yaml` asks for it.
+pub const DNS_SERVICE: &str = "10.96.0.10";
+/// The `kubernetes` Service has the first address of its range, and cluster DNS the tenth.
+const KUBERNETES_NUMBER: u32 = 1;
+const DNS_NUMBER: u32 = 10;
 /// The port the API server listens on.
 pub const APISERVER_PORT: u16 = 6443;
 /// etcd's client port, on loopback.
@@ -142,6 +146,46 @@ impl Layout {
         if self.dual_stack { format!("{v4},{v6}") } else { v4.to_owned() }
     }
 
+    /// Service addresses of this cluster.
+    #[must_use]
+    pub fn service_cidr(&self) -> String {
+        let kept = std::fs::read_to_string(self.service_cidr_file()).unwrap_or_default();
+        if kept.is_empty() { SERVICE_CIDR.into() } else { kept }
+    }
+
+    /// Sets the Service addresses of a cluster that is new; of another they cannot be changed.
+    ///
+    /// # Errors
+    /// When it is no range of IPv4 with room for cluster DNS, or the cluster has another.
+    pub fn set_service_cidr(&self, range: &str) -> Result<()> {
+        if service(range, DNS_NUMBER).is_none() {
+            bail!("{range} is no range for Services; use one such as {SERVICE_CIDR}");
+        }
+        let made = self.machine(CONTROL_PLANE).exists();
+        if made && self.service_cidr() != range {
+            bail!("this cluster's Services are in {}; take it down first: make down", self.service_cidr());
+        }
+        std::fs::create_dir_all(&self.root).with_context(|| format!("cannot make {}", self.root.display()))?;
+        let file = self.service_cidr_file();
+        std::fs::write(&file, range).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    fn service_cidr_file(&self) -> PathBuf {
+        self.root.join("service-cidr")
+    }
+
+    /// The address of the Service `kubernetes`.
+    #[must_use]
+    pub fn kubernetes_service(&self) -> String {
+        service(&self.service_cidr(), KUBERNETES_NUMBER).unwrap_or_default()
+    }
+
+    /// The address of cluster DNS, where there is one.
+    #[must_use]
+    pub fn dns_service(&self) -> String {
+        service(&self.service_cidr(), DNS_NUMBER).unwrap_or_default()
+    }
+
     /// The administrator's kubeconfig.
     #[must_use]
     pub fn admin_conf(&self) -> PathBuf {
@@ -189,5 +233,35 @@ impl Layout {
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
         (1..=MAX_NODES).map(Node::new).filter(|node| self.machine(&node.name).exists()).collect()
+    }
+}
+
+/// An address of a range, counted from its start; none when the range is none or too small.
+fn service(range: &str, number: u32) -> Option<String> {
+    let (start, length) = range.split_once('/')?;
+    let (start, length): (Ipv4Addr, u32) = (start.parse().ok()?, length.parse().ok()?);
+    let size = 1_u64.checked_shl(32_u32.checked_sub(length)?)?;
+    let network = u32::from(start) & !u32::try_from(size - 1).ok()?;
+    (u64::from(number) + 1 < size).then(|| Ipv4Addr::from(network + number).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_counted_from_the_start_of_their_range() {
+        for (range, number, expected) in [
+            (SERVICE_CIDR, KUBERNETES_NUMBER, Some("10.96.0.1")),
+            (SERVICE_CIDR, DNS_NUMBER, Some(DNS_SERVICE)),
+            ("169.169.0.0/16", KUBERNETES_NUMBER, Some("169.169.0.1")),
+            ("10.97.3.4/16", DNS_NUMBER, Some("10.97.0.10")),
+            ("10.97.0.0/29", DNS_NUMBER, None),
+            ("10.97.0.0/33", DNS_NUMBER, None),
+            ("10.97.0.0", DNS_NUMBER, None),
+            ("fd00::/112", DNS_NUMBER, None),
+        ] {
+            assert_eq!(service(range, number).as_deref(), expected, "{range}");
+        }
     }
 }

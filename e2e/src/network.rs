@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::layout::{HOST_ADDRESS_6, Layout, NODE_PREFIX, NODE_PREFIX_6, Node, SERVICE_CIDR, SERVICE_CIDR_6};
+use crate::layout::{HOST_ADDRESS_6, Layout, NODE_PREFIX, NODE_PREFIX_6, Node, SERVICE_CIDR_6};
 use crate::shell::run;
 
 /// Makes the bridge; does nothing when it is there.
@@ -72,7 +72,7 @@ pub fn route_pods(node: &Node, pod_cidr: &str, all: &[Node]) -> Result<()> {
 /// # Errors
 /// When `ip` fails.
 pub fn route_services(layout: &Layout, node: &Node) -> Result<()> {
-    for cidr in layout.of_families(SERVICE_CIDR, SERVICE_CIDR_6).split(',') {
+    for cidr in layout.of_families(&layout.service_cidr(), SERVICE_CIDR_6).split(',') {
         run("ip", &["route", "replace", cidr, "via", node.address_like(cidr)])?;
     }
     Ok(())
@@ -80,6 +80,15 @@ pub fn route_services(layout: &Layout, node: &Node) -> Result<()> {
 
 /// Takes the namespaces and the bridge away.
 pub fn remove(layout: &Layout, nodes: &[Node]) {
+    remove_nodes(nodes);
+    let bridge = layout.network.bridge;
+    if Path::new("/sys/class/net").join(bridge).exists() {
+        run("ip", &["link", "delete", bridge]).ok();
+    }
+}
+
+/// Takes the nodes' namespaces and links away.
+pub fn remove_nodes(nodes: &[Node]) {
     for node in nodes {
         if Path::new("/run/netns").join(node.netns()).exists() {
             run("ip", &["netns", "delete", &node.netns()]).ok();
@@ -87,9 +96,5 @@ pub fn remove(layout: &Layout, nodes: &[Node]) {
         if fs::exists(format!("/sys/class/net/ic-{}", node.name)).unwrap_or(false) {
             run("ip", &["link", "delete", &format!("ic-{}", node.name)]).ok();
         }
-    }
-    let bridge = layout.network.bridge;
-    if Path::new("/sys/class/net").join(bridge).exists() {
-        run("ip", &["link", "delete", bridge]).ok();
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::layout::{CLUSTER_CIDR, CLUSTER_CIDR_6, DNS_SERVICE, Layout, Node, PAUSE_IMAGE};
+use crate::layout::{CLUSTER_CIDR, CLUSTER_CIDR_6, Layout, Node, PAUSE_IMAGE};
 use crate::machine::{Machine, Process};
 use crate::{dns, shell};
 
@@ -214,7 +214,7 @@ fn kubelet_config(layout: &Layout, node: &Node, dns: bool) -> serde_json::Value 
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": node.cgroup(),
-        "clusterDNS": if dns { json!([DNS_SERVICE]) } else { json!([]) },
+        "clusterDNS": if dns { json!([layout.dns_service()]) } else { json!([]) },
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
         // The disk is shared with whatever else this machine does: nothing is evicted or thrown away for its sake.

@@ -15,7 +15,7 @@ use rcgen::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::layout::{APISERVER_PORT, HOST_ADDRESS, KUBERNETES_SERVICE, Layout, Node};
+use crate::layout::{APISERVER_PORT, HOST_ADDRESS, Layout, Node};
 
 /// A certificate authority on disk.
 struct Authority {
@@ -40,6 +40,7 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
     let front = authority(&pki.join("front-proxy-ca"), "front-proxy-ca")?;
     let etcd = authority(&pki.join("etcd/ca"), "etcd-ca")?;
 
+    let service = layout.kubernetes_service();
     let apiserver_names = [
         "kubernetes",
         "kubernetes.default",
@@ -47,7 +48,7 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
         "kubernetes.default.svc.cluster.local",
         "localhost",
         HOST_ADDRESS,
-        KUBERNETES_SERVICE,
+        &service,
         "127.0.0.1",
     ];
     leaf(&ca, &pki.join("apiserver"), &server("kube-apiserver", &apiserver_names))?;

@@ -145,7 +145,7 @@ fn cluster_ip(cluster: &Cluster, service: &str) -> String {
 
 /// A service by every name that it has, backwards, and by the names of its ports.
 fn services(cluster: &Cluster) {
-    let api = [e2e::layout::KUBERNETES_SERVICE.to_owned()];
+    let api = [cluster.layout().kubernetes_service()];
     resolves(cluster, "a", "kubernetes.default.svc.cluster.local", &api);
     for name in ["kubernetes.default", "kubernetes.default.svc"] {
         assert_eq!(finds(cluster, "named", name), api[0], "{name}");

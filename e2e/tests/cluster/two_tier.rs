@@ -18,7 +18,7 @@ pub fn comes_up(cluster: &Cluster) {
     assert_eq!(nodes.len(), 2, "the replicas are spread over the nodes");
     page_works(cluster);
     let service = cluster.json("get service mysql");
-    assert!(text(&service, "/spec/clusterIP").starts_with("169.169."), "{service}");
+    assert!(text(&service, "/spec/clusterIP").starts_with("10."), "{service}");
     // Services can be reached where the API server is, which calls webhooks in pods.
     let service = cluster.json("get service myweb");
     let url = format!("http://{}:8080/demo/", text(&service, "/spec/clusterIP"));
