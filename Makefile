@@ -1,7 +1,8 @@
 # The commands a person must know. `make help` lists them.
 NODES ?= 1
 CONTROL_PLANE ?= processes
-DNS ?= none
+DNS ?= coredns
+SERVICES ?=
 IP_FAMILY ?= ipv4
 CACHE ?= $(HOME)/.cache/ironclad
 # Outside the clone, so that clones and CI share what is built.
@@ -10,25 +11,30 @@ export PATH := $(CACHE)/bin:$(PATH)
 # The machine's own target, named because release binaries are static (hack/build.sh).
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
-CLUSTER := $(BIN)/cluster --run .run
+CLUSTER_BINARY := $(BIN)/cluster
+CLUSTER := $(CLUSTER_BINARY) --run .run
 
-.PHONY: help up down load build install deb test test-vm test-kubeadm fuzz chaos bench images dns-image release lint deps
+.PHONY: help up status down load addons chart-images helm build install deb test test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-ifeq ($(DNS),coredns)
-up: dns-image
-WITH_DNS := --dns $(CACHE)/images/coredns.tar
-else ifneq ($(DNS),none)
-$(error DNS=$(DNS) is not known; use none or coredns)
+ifeq ($(filter $(DNS),coredns none),)
+$(error DNS=$(DNS) is not known; use coredns or none)
+endif
+ifneq ($(SERVICES),)
+WITH_SERVICES := --service-cidr $(SERVICES)
 endif
 ifeq ($(IP_FAMILY),dual)
 FAMILIES := --dual-stack
 else ifneq ($(IP_FAMILY),ipv4)
 $(error IP_FAMILY=$(IP_FAMILY) is not known; use ipv4 or dual)
 endif
-up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods, its DNS none or coredns, its IP_FAMILY ipv4 or dual
-	@$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(FAMILIES) $(WITH_DNS)
+up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods, its DNS coredns or none, its IP_FAMILY ipv4 or dual, its SERVICES in a range (10.96.0.0/12)
+	@dns=$$(hack/dns-image.sh $(DNS) $(CACHE)/images $(CLUSTER_BINARY)) && \
+		$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(FAMILIES) $(WITH_SERVICES) $$dns
+
+status: ## Tell what of the cluster runs, and how to talk to it
+	@$(CLUSTER) status
 
 down: ## Stop the cluster and leave nothing behind
 	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi
@@ -36,6 +42,20 @@ down: ## Stop the cluster and leave nothing behind
 load: ## Import the image archive IMAGE into every node
 	@test -n "$(IMAGE)" || { echo "error: no archive given; use: make load IMAGE=archive.tar"; exit 1; }
 	@$(CLUSTER) load $(IMAGE)
+
+ADDONS ?= local-path metrics-server
+addons: deps ## Give the running cluster ADDONS: local-path (the default StorageClass), metrics-server (kubectl top)
+	@hack/addons.sh $(CACHE) $(CLUSTER_BINARY) .run $(ADDONS)
+
+chart-images: deps build ## Build the images of the chart control-plane
+	@e2e/images/chart.sh $(CACHE)/images $(BIN)
+
+helm: deps ## Build Helm from its Go module
+	@e2e/images/module.sh $(CACHE) helm
+	@echo $(CACHE)/go/helm
+
+test-helm: deps ## Install, upgrade, join and uninstall tenants' control planes by the chart, on debug builds
+	@hack/test-helm.sh $(CACHE)
 
 build: deps ## Build the five binaries and the cluster program
 	@hack/build.sh $(TRIPLE) --bins

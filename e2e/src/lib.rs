@@ -26,5 +26,6 @@ pub mod pki;
 pub mod preflight;
 pub mod release;
 pub mod shell;
+pub mod status;
 pub mod supervisor;
 pub mod up;

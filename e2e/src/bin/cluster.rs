@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use e2e::layout::Layout;
 use e2e::machine::{self, Machine};
-use e2e::{bench, down, image, shell, supervisor, up};
+use e2e::{bench, down, image, shell, status, supervisor, up};
 
 /// How long a process may take to end; its supervisor kills it before that.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -46,6 +46,7 @@ fn command() -> Command {
                         .default_value("processes")
                         .value_parser(["processes", "static-pods"]),
                 )
+                .arg(Arg::new("service-cidr").long("service-cidr").help("Service addresses"))
                 .arg(
                     Arg::new("dual-stack")
                         .long("dual-stack")
@@ -60,6 +61,7 @@ fn command() -> Command {
                 ),
         )
         .subcommand(Command::new("down").about("stop it and leave nothing behind"))
+        .subcommand(Command::new("status").about("tell what runs, and how to talk to it"))
         .subcommand(Command::new("load").about("import an image archive into every node").arg(path("archive")))
         .subcommand(Command::new("bench").about("measure the figures the project is held to").arg(path("archive")))
         .subcommand(process_command("stop", "stop a process of a machine and keep it down"))
@@ -91,12 +93,19 @@ fn run(matches: &ArgMatches) -> Result<()> {
                 _ => up::ControlPlane::Processes,
             };
             layout.dual_stack = given.get_flag("dual-stack");
+            if let Some(range) = given.get_one::<String>("service-cidr") {
+                layout.set_service_cidr(range)?;
+            }
             let dns = given.get_one::<PathBuf>("dns").map(PathBuf::as_path);
             up::up(&layout, given.get_one("nodes").copied().unwrap_or(1), kind, dns)?;
             println!("{}", layout.admin_conf().display());
             Ok(())
         }
         Some(("down", _)) => down::down(&layout),
+        Some(("status", _)) => {
+            print!("{}", status::status(&layout)?);
+            Ok(())
+        }
         Some(("load", given)) => up::load(&layout, path(given, "archive")?),
         Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
         Some(("supervise", given)) => supervisor::supervise(&Machine::read(path(given, "machine")?)?),

@@ -65,7 +65,7 @@ fn a_real_cluster_stands() {
 
 #[test]
 fn the_control_plane_runs_as_static_pods() {
-    let cluster = Cluster::start(&["--control-plane", "static-pods"]);
+    let cluster = Cluster::start(&["--control-plane", "static-pods", "--service-cidr", static_pods::SERVICES]);
     cluster.load("busybox");
     static_pods::come_up(&cluster);
     static_pods::cannot_be_got_rid_of(&cluster);

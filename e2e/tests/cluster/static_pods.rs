@@ -4,12 +4,22 @@ use std::process::Command;
 
 use crate::cluster::{Cluster, is_ready, text};
 
+/// Not what `make up` takes by itself.
+pub const SERVICES: &str = "169.169.0.0/16";
 const PARTS: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
 /// Mirror pods tell of all four, and a pod that needs all four runs.
 pub fn come_up(cluster: &Cluster) {
     for part in PARTS {
         mirror(cluster, part, |pod| is_ready(pod).then_some(()).ok_or_else(|| pod["status"].to_string()));
+    }
+    let service = cluster.kubectl("get service kubernetes -o jsonpath={.spec.clusterIP}");
+    assert_eq!(service, "169.169.0.1");
+    let status = e2e::status::status(&cluster.layout()).expect("a status");
+    for told in
+        ["control-plane  kubelet                  running", "node-1         kube-proxy               running", SERVICES]
+    {
+        assert!(status.contains(told), "{told}: {status}");
     }
     let taints = cluster.kubectl("get node control-plane -o jsonpath={.spec.taints[*].key}");
     assert_eq!(taints, "node-role.kubernetes.io/control-plane");
