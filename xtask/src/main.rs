@@ -9,6 +9,7 @@ mod budget;
 mod docs;
 mod length;
 mod lock;
+mod monitoring;
 mod names;
 mod packages;
 mod specification;
@@ -27,7 +28,7 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
     ("doc-openings", docs::relative_openings),
@@ -35,6 +36,7 @@ const CHECKS: [Check; 10] = [
     ("allow-reasons", allows::without_reason),
     ("file-length", length::long_files),
     ("twin-testdata", testdata::twins),
+    ("unknown-metrics", monitoring::unknown_metrics),
     ("foreign-packages", packages::foreign),
     ("package-versions", packages::built_twice),
     ("unused-dependencies", packages::unused),

@@ -43,6 +43,8 @@ pub struct Tree {
     pub sources: Vec<Source>,
     /// Paths and contents of files in folders called `testdata`.
     pub testdata: Vec<(String, Vec<u8>)>,
+    /// Paths and texts of files that name metrics.
+    pub monitoring: Vec<(String, String)>,
     /// Paths and texts of the crates' manifests.
     pub manifests: Vec<(String, String)>,
     /// Packages that are built, those of the workspace included.
@@ -76,6 +78,8 @@ impl Tree {
             self.testdata.push((path.to_owned(), std::fs::read(&file).with_context(|| path.to_owned())?));
         } else if path.ends_with(".rs") {
             self.sources.push(Source { path: path.to_owned(), text: text()? });
+        } else if path.starts_with("manifests/monitoring/") || path == "docs/MONITORING.md" {
+            self.monitoring.push((path.to_owned(), text()?));
         } else if path.ends_with("/Cargo.toml") {
             self.manifests.push((path.to_owned(), text()?));
         }
