@@ -273,11 +273,6 @@ impl Stores {
     pub(super) fn with_workloads(self, workloads: Store<Workload>) -> Self {
         Self { workloads, ..self }
     }
-
-    /// Takes over claims and their classes.
-    pub(super) fn with_claims(self, claims: Store<PersistentVolumeClaim>, classes: Store<StorageClass>) -> Self {
-        Self { claims, classes, ..self }
-    }
 }
 
 impl Listers for Stores {
