@@ -1,4 +1,5 @@
-//! What `/configz` shows: the configuration in force, as upstream's internal `KubeControllerManagerConfiguration` prints.
+//! Document of `/configz`: the configuration in force, as upstream's internal `KubeControllerManagerConfiguration`
+//! prints.
 
 use serde_json::{Value, json};
 use shared::flags::FlagSet;
@@ -9,7 +10,7 @@ use crate::engine::registry::known;
 /// The name the configuration has on the page.
 pub const NAME: &str = "kubecontrollermanager.config.k8s.io";
 
-/// Where each flag appears.
+/// Field of the document in which each flag appears.
 const FLAGS: &[(&str, &str)] = &[
     ("AttachDetachController.DisableAttachDetachReconcilerSync", "disable-attach-detach-reconcile-sync"),
     ("AttachDetachController.ReconcilerSyncLoopPeriod", "attach-detach-reconcile-sync-period"),
@@ -151,7 +152,7 @@ const FLAGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What no flag says.
+/// Fields that no flag sets.
 const FIXED: &[(&str, &str)] = &[
     ("DeprecatedController", "{}"),
     (

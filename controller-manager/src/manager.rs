@@ -129,7 +129,7 @@ async fn serve(
         .map(drop)
 }
 
-/// What every term of leadership needs.
+/// State that every term of leadership needs.
 #[derive(Clone)]
 struct Manager {
     clients: Clients,
@@ -147,7 +147,7 @@ struct Manager {
     migration: Option<Arc<Migration>>,
     /// The controller that makes tokens has been started.
     tokens: Arc<Notify>,
-    /// Why the process cannot go on.
+    /// Reason why the process cannot go on.
     failure: Arc<OnceLock<String>>,
     shutdown: Shutdown,
 }

@@ -11,22 +11,22 @@ use crate::engine::registry::Controller;
 
 const KIND: &str = "LeaderMigrationConfiguration";
 const COMPONENT: &str = "kube-controller-manager";
-/// What is migrated unless a file says otherwise.
+/// Lock under which controllers migrate unless a file says otherwise.
 const LOCK: &str = "cloud-provider-extraction-migration";
 const CLOUD: [&str; 3] = ["node-route-controller", "service-lb-controller", "cloud-node-lifecycle-controller"];
 /// Others need the tokens that it makes, so it is never led by itself.
 pub const FIRST: &str = "serviceaccount-token-controller";
 
-/// Which lock a controller is led under.
+/// The object waits for its own dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// That of `--leader-elect-resource-name`.
+    /// Lock of `--leader-elect-resource-name`.
     Main,
     /// The one that controller managers share.
     Migration,
 }
 
-/// How controllers are divided among locks.
+/// Division of controllers among locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
     /// The name of the shared lock.

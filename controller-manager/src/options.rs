@@ -1,4 +1,4 @@
-//! Which command lines are refused before anything starts. Answers for `Validate` of upstream's options.
+//! Validation of command lines before anything starts. Answers for `Validate` of upstream's options.
 //!
 //! All that is wrong is told at once, in upstream's words and order.
 

@@ -1,4 +1,4 @@
-//! What a proxy mode is: something that brings the kernel to a [`Desired`] state.
+//! Interface of a proxy mode: brings the kernel to a [`Desired`] state.
 
 use crate::detect::LocalDetector;
 use crate::plan::{Desired, Family, PortName};
@@ -17,7 +17,7 @@ use tokio::process::Command;
 /// Deadline of one run of a tool.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Why rules could not be changed. Retried with the next sync.
+/// Failures to change rules. They are retried with the next sync.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The program is not there or cannot be run.
@@ -33,7 +33,7 @@ pub enum SyncError {
     Refused {
         /// The program.
         program: String,
-        /// What it said.
+        /// Output of the tool.
         message: String,
         /// Exit status.
         code: Option<i32>,
@@ -49,7 +49,7 @@ pub enum SyncError {
     /// The machine lacks what the mode needs.
     #[error("{0}")]
     Unsupported(String),
-    /// It did not finish.
+    /// The tool did not finish in time.
     #[error("{0} did not finish in time")]
     Timeout(String),
 }
@@ -188,7 +188,7 @@ pub enum NodePorts {
     /// Every address; loopback by the mode's own rule.
     #[default]
     All,
-    /// These alone.
+    /// Only these addresses.
     Addresses(BTreeSet<IpAddr>),
 }
 

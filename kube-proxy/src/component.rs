@@ -39,7 +39,7 @@ use crate::settings::{LocalMode, Settings, from_flags, parse};
 const NOT_OURS: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 /// Media type of the API server's own encoding.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// How long the node object may take to say what a mode needs to know.
+/// Time that the node object has to show what a mode needs to know.
 const NODE_PATIENCE: Duration = Duration::from_secs(300);
 /// Longest wait for the node's addresses.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(30);
@@ -184,7 +184,7 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
     Ok(())
 }
 
-/// What the modes need to know of the node object.
+/// Facts of the node object that modes need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeNetworks {
     /// At most one for each family.

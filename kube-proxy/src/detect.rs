@@ -1,4 +1,4 @@
-//! How traffic from this cluster's pods is told from other traffic (`--detect-local-mode`).
+//! Detection of traffic from this cluster's pods (`--detect-local-mode`).
 
 use crate::plan::Family;
 use ipnet::IpNet;

@@ -1,5 +1,5 @@
-//! Whether this node may get traffic: the proxy's own `/healthz` and `/livez`, and a port for each service that asks
-//! load balancers to find out where its endpoints are (`healthCheckNodePort`).
+//! Health of the proxy: its own `/healthz` and `/livez`, and a port for each service that asks load balancers to find
+//! out where its endpoints are (`healthCheckNodePort`).
 //!
 //! Healthy means: every change that waited was written into the kernel within twice the sync period. `/healthz`
 //! also fails when the node is being deleted (KEP-3836), `/livez` does not.
@@ -29,7 +29,7 @@ struct Check {
     local: usize,
 }
 
-/// When rules were last written, and since when changes wait.
+/// Time of the last write of rules, and the time since when changes wait.
 #[derive(Clone)]
 pub struct Health {
     state: Arc<Mutex<State>>,

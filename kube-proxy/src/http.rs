@@ -64,7 +64,7 @@ impl Page {
         Self { status, content_type: "application/json".into(), headers: Vec::new(), body: body.into() }
     }
 
-    /// What Go's mux answers for unknown paths.
+    /// Answers an unknown path as Go's mux does.
     #[must_use]
     pub fn not_found() -> Self {
         Self { status: StatusCode::NOT_FOUND, ..Self::text("404 page not found\n") }

@@ -94,7 +94,7 @@ pub fn set_oom_score_adj(value: i64) {
     }
 }
 
-/// Whether this kernel has the family at all.
+/// Reports whether this kernel has the family at all.
 #[must_use]
 pub fn has_family(family: Family) -> bool {
     match family {

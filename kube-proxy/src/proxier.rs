@@ -73,7 +73,7 @@ pub struct Proxier {
     pub mode: &'static Mode,
     /// By family.
     pub families: Vec<FamilyProxy>,
-    /// What the cluster wants.
+    /// Desired services and endpoints of the cluster.
     pub stores: Stores,
     /// This node's name.
     pub node_name: String,

@@ -1,4 +1,4 @@
-//! What a `KubeProxyConfiguration` means: parsed once, checked, and never looked at again as text.
+//! Settings of a `KubeProxyConfiguration`: parsed once, checked, and never looked at again as text.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::validation;
 const HEALTHZ_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
 
-/// How traffic of local pods is recognised; resolved to a [`crate::detect::LocalDetector`] once the node is known.
+/// Modes of recognising traffic of local pods; resolved to a [`crate::detect::LocalDetector`] once the node is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalMode {
     /// By the cluster's pod networks.
@@ -27,15 +27,15 @@ pub enum LocalMode {
     Prefix(String),
 }
 
-/// Which of the node's addresses answer on node ports.
+/// Addresses of the node that answer on node ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
     /// All of them.
     #[default]
     All,
-    /// Those that the Node object names (`primary`).
+    /// Addresses that the Node object names (`primary`).
     Primary,
-    /// Those in these networks.
+    /// Addresses in these networks.
     Networks(Vec<IpNet>),
 }
 
@@ -89,9 +89,9 @@ pub struct Settings {
     pub node_name: String,
     /// Preferred family: that of this address.
     pub bind_address: IpAddr,
-    /// Where `/healthz` and `/livez` are served; nowhere when absent.
+    /// Address of `/healthz` and `/livez`; not served when absent.
     pub healthz: Option<SocketAddr>,
-    /// Where `/metrics` is served; nowhere when absent.
+    /// Address of `/metrics`; not served when absent.
     pub metrics: Option<SocketAddr>,
     /// Media type to watch in.
     pub content_type: String,

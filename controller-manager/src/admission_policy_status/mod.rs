@@ -122,7 +122,7 @@ impl Policies {
     }
 }
 
-/// Where a group and version is served.
+/// Path at which a group and version is served.
 fn place(group: &str, version: &str) -> String {
     path::group_version(&proto::resources::group_version(group, version))
 }

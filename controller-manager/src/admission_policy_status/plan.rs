@@ -85,7 +85,8 @@ fn complaint(expression: &str, variables: &Declared) -> Option<String> {
     Program::check(expression, variables).err()
 }
 
-/// What an expression may name when it is about an object of this type. Parameters of an unknown type are not there.
+/// Returns the variables of an expression that is about an object of this type. Parameters of an unknown type are not
+/// declared.
 fn variables(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Declared {
     let mut out = admission::variables(object, params);
     admission::declare_none(&mut out);

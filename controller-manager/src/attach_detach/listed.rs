@@ -14,15 +14,15 @@ const ISCSI: &str = "kubernetes.io/iscsi/";
 /// One of these volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// What it is called in events: the PersistentVolume, or the volume of the pod.
+    /// Name of the volume in events: the PersistentVolume, or the volume of the pod.
     pub volume: String,
     /// Its name in `status.volumesAttached` and `status.volumesInUse`.
     pub unique_name: String,
-    /// Whether one node at a time may have it.
+    /// One node at a time may have the volume.
     pub exclusive: bool,
 }
 
-/// Whether an entry of a node's list is one of these volumes.
+/// Reports whether an entry of a node's list is one of these volumes.
 #[must_use]
 pub fn is_listed(unique_name: &str) -> bool {
     PREFIXES.iter().any(|prefix| unique_name.starts_with(prefix))

@@ -49,12 +49,12 @@ const WORKERS: usize = 1;
 const BY_VOLUME: &str = "volume";
 /// Attachments are watched, but a period that upstream would not run with is refused all the same.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
-/// What was told of an attachment that has succeeded.
+/// Last event of an attachment that has succeeded.
 const ATTACHED: &str = "attached";
 /// An attachment that was made and is not in the cache after this long is not counted on any more.
 const UNSEEN: Duration = Duration::from_mins(1);
 
-/// What is known beyond the caches.
+/// State beyond the caches.
 #[derive(Default)]
 struct Memory {
     /// Attachments made and not yet seen: name to the volume's key, node, time.
@@ -63,15 +63,15 @@ struct Memory {
     unwanted: HashMap<String, Instant>,
     /// By key, nodes that wait for a volume to come free, and what was said of it.
     blocked: HashMap<String, HashMap<String, String>>,
-    /// What nodes that are gone had mounted at last. Bounded by those that volumes are attached to.
+    /// Volumes that nodes which are gone had mounted at last. Bounded by those that volumes are attached to.
     left_mounted: HashMap<String, Vec<String>>,
-    /// What was told of each attachment last: its error, or [`ATTACHED`]. Volumes that are only listed go by [`mark`].
+    /// Last event of each attachment: its error, or [`ATTACHED`]. Volumes that are only listed go by [`mark`].
     told: HashMap<String, String>,
 }
 
 type Pods = Vec<Arc<Pod>>;
 
-/// What the pods of a node need, each with those pods.
+/// Volumes that the pods of a node need, each with those pods.
 #[derive(Default)]
 struct Users {
     /// By attachment.
@@ -87,20 +87,20 @@ impl Users {
     }
 }
 
-/// What is to be done for a volume of a pod.
+/// Needs of a pod's volume.
 enum Need {
     Attach(Attachable),
     List(Listed),
 }
 
-/// What is wanted by the names under which it is.
+/// Wanted attachments by the names under which they are known.
 struct AllWanted {
     attached: BTreeMap<String, Wanted>,
     listed: BTreeMap<String, Wanted<Listed>>,
 }
 
 impl AllWanted {
-    /// What events call a volume, and what nodes have in common that want it.
+    /// Returns the name of a volume in events, and the nodes that want it.
     fn called(&self, name: &str) -> Option<(&str, String)> {
         let attached = self.attached.get(name).map(|w| (w.volume.volume.as_str(), w.volume.key()));
         attached.or_else(|| self.listed.get(name).map(|w| (w.volume.volume.as_str(), name.to_owned())))
@@ -116,7 +116,7 @@ struct AttachDetach {
     drivers: Store<CSIDriver>,
     csi_nodes: Store<CSINode>,
     attachments: Store<VolumeAttachment>,
-    /// Whether volumes of every plugin of old are left to drivers, whatever nodes say.
+    /// Volumes of every in-tree plugin are left to drivers, whatever nodes say.
     moved_everywhere: bool,
     memory: Mutex<Memory>,
     report: Mutex<Report>,
@@ -199,7 +199,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// What is noted in [`Memory::told`] of a volume that a node only has to list.
+/// Key in [`Memory::told`] of a volume that a node only has to list.
 fn mark(node: &str, unique_name: &str) -> String {
     format!("{node} {unique_name}")
 }
@@ -234,7 +234,7 @@ impl AttachDetach {
         }
     }
 
-    /// What a node that goes had mounted, until it is back or has nothing attached.
+    /// Remembers the volumes that a node which goes had mounted, until it is back or has nothing attached.
     fn remember(&self, event: &Event<Node>) {
         let name = object::name(&event.object().metadata);
         let mut memory = self.memory.lock();
@@ -311,7 +311,8 @@ impl AttachDetach {
         out
     }
 
-    /// What a pod's volume needs; nothing while it is not bound both ways, and where its driver does not attach.
+    /// Returns the needs of a pod's volume; nothing while it is not bound both ways, and where its driver does not
+    /// attach.
     fn need(&self, node: &str, pod: &Pod, volume: &Volume) -> Option<Need> {
         let namespace = object::namespace(&pod.metadata);
         let moved = |plugin: Option<&'static str>| {

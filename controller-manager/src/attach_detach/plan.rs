@@ -1,4 +1,4 @@
-//! What to attach to a node and what to detach from it.
+//! Volumes to attach to a node and to detach from it.
 //!
 //! In: the node, the volumes its pods need, the attachments there are, where else the volumes are attached. Out: the
 //! attachments to make and to delete, the node's list of attached volumes, complaints. No I/O here.
@@ -20,7 +20,7 @@ pub const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detac
 /// On nodes that keep the volumes of pods that have ended.
 pub const KEEP_TERMINATED: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// How long a volume may stay mounted on a node that does not answer before it is taken away all the same.
+/// Time for which a volume may stay mounted on a node that does not answer before it is detached all the same.
 pub const UNMOUNT_WAIT: Duration = Duration::from_mins(6);
 
 /// A volume that pods of the node need.
@@ -43,7 +43,7 @@ pub struct Attachment<'a> {
     pub object: &'a VolumeAttachment,
     /// Its volume's name in the node's status.
     pub unique_name: String,
-    /// How long ago nobody needed it any more.
+    /// Time since nobody needs the volume any more.
     pub unwanted_for: Duration,
 }
 
@@ -51,7 +51,7 @@ pub struct Attachment<'a> {
 pub struct Snapshot<'a> {
     /// None when it is gone.
     pub node: Option<&'a Node>,
-    /// What a node that is gone had mounted when it was seen last; None when nobody knows.
+    /// Volumes that a node which is gone had mounted when it was seen last; None when nobody knows.
     pub left_mounted: Option<&'a [String]>,
     /// By attachment name.
     pub wanted: &'a BTreeMap<String, Wanted>,
@@ -65,10 +65,10 @@ pub struct Snapshot<'a> {
     pub never_force: bool,
 }
 
-/// Why a volume is taken from a node that still uses it.
+/// Reason for which a volume is detached from a node that still uses it.
 pub type Forced = Option<&'static str>;
 
-/// What follows.
+/// Decision about a node.
 #[derive(Debug, Default, PartialEq)]
 pub struct Decision {
     /// Attachments to make, by name.
@@ -81,7 +81,7 @@ pub struct Decision {
     pub report: Option<Vec<AttachedVolume>>,
     /// Volumes that have just come to be attached, by the names under which they are wanted.
     pub attached: Vec<String>,
-    /// When a waiting detachment is to be looked at again.
+    /// Time until a waiting detachment is looked at again.
     pub again: Option<Duration>,
 }
 
@@ -202,13 +202,14 @@ fn listed(s: &Snapshot<'_>, node: &Node, old: &[AttachedVolume], out: &mut Decis
     names
 }
 
-/// Whether the pod needs its volumes attached.
+/// Reports whether the pod needs its volumes attached.
 #[must_use]
 pub fn needs_volumes(pod: &Pod, node: Option<&Node>) -> bool {
     !pods::over(pod) || node.is_some_and(|n| object::annotation(&n.metadata, KEEP_TERMINATED) == Some("true"))
 }
 
-/// Whether a claim that a pod's volume leads to is its own, where it was to be made for it: another may have the name.
+/// Reports whether a claim that a pod's volume leads to is its own, where it was to be made for it: another may have
+/// the name.
 #[must_use]
 pub fn may_use(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let name = object::name(&claim.metadata);
@@ -217,7 +218,7 @@ pub fn may_use(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     named || made()
 }
 
-/// Whether a node leaves the volumes of a plugin of old to the driver that took over, and has that driver.
+/// Reports whether a node leaves the volumes of an in-tree plugin to the driver that took over, and has that driver.
 #[must_use]
 pub fn has_moved(node: &CSINode, plugin: &str) -> bool {
     csi::moved_on(node, plugin) && node.spec.drivers.iter().any(|d| Some(d.name.as_str()) == csi::driver(plugin))

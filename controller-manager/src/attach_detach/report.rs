@@ -1,4 +1,4 @@
-//! What the metrics say of volumes: how many are wanted and attached, how many pods use, how long operations take.
+//! Metrics of volumes: how many are wanted and attached, how many pods use, how long operations take.
 //!
 //! In: what a look at a node wants, what attachments show. Out: numbers. Nothing here is decided upon.
 
@@ -17,12 +17,12 @@ const OPERATIONS: &str = "storage_operation_duration_seconds";
 const DESIRED: &str = "desired_state_of_world";
 const ACTUAL: &str = "actual_state_of_world";
 
-/// What is done to a volume.
+/// Operations on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is to come to a node.
+    /// The volume is attached to a node.
     Attach,
-    /// It is to go from it.
+    /// The volume is detached from a node.
     Detach,
 }
 
@@ -38,9 +38,9 @@ impl Operation {
 /// A try of the driver that has come to an end.
 #[derive(Debug, PartialEq)]
 pub struct Ended {
-    /// What was tried.
+    /// Operation that was tried.
     pub operation: Operation,
-    /// How it went.
+    /// The operation succeeded.
     pub success: bool,
     /// Since when.
     pub since: Instant,
@@ -50,7 +50,7 @@ pub struct Ended {
 struct Begun {
     operation: Operation,
     since: Instant,
-    /// When the driver's last try failed.
+    /// Time at which the driver's last try failed.
     failed: Option<Time>,
 }
 
@@ -67,7 +67,7 @@ pub struct Report {
     begun: HashMap<String, Begun>,
 }
 
-/// What upstream calls a driver's plugin.
+/// Returns upstream's name of a driver's plugin.
 fn plugin(driver: &str) -> String {
     format!("kubernetes.io/csi:{driver}")
 }
@@ -112,7 +112,7 @@ impl Report {
         }
     }
 
-    /// What came to an end with this. A failed try is followed by the next one.
+    /// Returns the operation that ended with this change. A failed try is followed by the next one.
     fn ended(&mut self, attachment: &VolumeAttachment, gone: bool, now: Instant) -> Option<Ended> {
         let name = object::name(&attachment.metadata);
         let begun = self.begun.get_mut(name)?;

@@ -1,4 +1,4 @@
-//! Which driver attaches a volume, and under which names the attachment is known.
+//! Driver that attaches a volume, and the names under which the attachment is known.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub struct Attachable {
     pub driver: String,
     /// The driver's name of the volume.
     pub handle: String,
-    /// Whether one node at a time may have it.
+    /// One node at a time may have the volume.
     pub exclusive: bool,
-    /// What a PersistentVolume would say of a disk that a pod names itself.
+    /// PersistentVolume spec of a disk that a pod names itself.
     pub inline: Option<Arc<PersistentVolumeSpec>>,
 }
 
-/// Whether one node at a time may have a volume that may be used in these ways. Of one that says nothing the driver knows.
+/// Reports whether one node at a time may have a volume with these access modes. Of one without any the driver knows.
 #[must_use]
 pub fn exclusive(modes: &[String]) -> bool {
     !modes.is_empty() && !modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
@@ -65,7 +65,7 @@ impl Attachable {
         })
     }
 
-    /// What an attachment is about, where its volume is known.
+    /// Returns the volume of an attachment, where it is known.
     pub fn attached(
         attachment: &VolumeAttachment,
         volume: impl FnOnce(&str) -> Option<Arc<PersistentVolume>>,
@@ -78,7 +78,7 @@ impl Attachable {
         }
     }
 
-    /// What attachments of the same volume have in common: [`key_of`] them.
+    /// Key that attachments of the same volume have in common: [`key_of`] them.
     #[must_use]
     pub fn key(&self) -> String {
         if self.inline.is_some() { self.unique_name() } else { self.volume.clone() }
@@ -125,7 +125,7 @@ pub fn key_of(attachment: &VolumeAttachment) -> String {
     source.persistent_volume_name.clone().or_else(name).unwrap_or_default()
 }
 
-/// Whether the name is one that [`Attachable::attachment`] gives: what others call their attachments is left alone.
+/// Reports whether the name is one that [`Attachable::attachment`] gives: attachments that others named are left alone.
 #[must_use]
 pub fn is_given_name(name: &str) -> bool {
     let hash = name.strip_prefix("csi-").unwrap_or_default();

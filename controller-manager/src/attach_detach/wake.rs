@@ -1,4 +1,4 @@
-//! Which changes are worth a look at a node.
+//! Changes that are worth a look at a node.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use shared::informer::{Event, Store};
@@ -8,7 +8,7 @@ use super::plan;
 use crate::engine::pod::Pod;
 use crate::engine::{nodes, object, pods};
 
-/// Whether a node changed in what this controller reads; heartbeats do not count.
+/// Reports whether a node changed in what this controller reads; heartbeats do not count.
 pub(super) fn concerns(event: &Event<Node>) -> bool {
     let Event::Updated { old, new } = event else { return true };
     let status = |n: &Node| n.status.as_ref().map(|s| (s.volumes_in_use.clone(), s.volumes_attached.clone()));
@@ -21,7 +21,7 @@ pub(super) fn concerns(event: &Event<Node>) -> bool {
         || nodes::taints(old) != nodes::taints(new)
 }
 
-/// Whether a claim has come to a volume.
+/// Reports whether a claim has become bound to a volume.
 pub(super) fn bound_now(event: &Event<PersistentVolumeClaim>) -> bool {
     let volume = |c: &PersistentVolumeClaim| c.spec.as_ref().and_then(|s| s.volume_name.clone());
     let phase = |c: &PersistentVolumeClaim| c.status.as_ref().and_then(|s| s.phase.clone());

@@ -24,7 +24,8 @@ fn field<'a>(secret: &'a Secret, name: &str) -> Option<&'a str> {
     std::str::from_utf8(&secret.data.as_ref()?.get(name)?.0).ok().filter(|v| !v.is_empty())
 }
 
-/// How long the token has left; None when it does not expire. One whose expiration cannot be read is expired.
+/// Returns the time that the token has left; None when it does not expire. One whose expiration cannot be read is
+/// expired.
 #[must_use]
 pub fn left(secret: &Secret, now: Timestamp) -> Option<Duration> {
     let text = field(secret, "expiration")?;

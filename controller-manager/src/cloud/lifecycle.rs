@@ -19,7 +19,7 @@ use crate::engine::rest::RestError;
 /// On nodes that are switched off.
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// What follows from the machine's state; the cloud is not asked about a node that is ready: it runs.
+/// Plans the actions of a machine's state; the cloud is not asked about a node that is ready: it runs.
 #[must_use]
 pub fn plan(node: &Node, machine: Machine) -> Vec<Action> {
     let name = object::name(&node.metadata);

@@ -39,7 +39,7 @@ const NODE_ERRORS: &str = "service_controller_nodesync_error_total";
 const NODE_LATENCY: &str = "service_controller_nodesync_latency_seconds";
 const HOST_LATENCY: &str = "service_controller_update_loadbalancer_host_latency_seconds";
 
-/// What a service needs.
+/// Needs of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing, or it is somebody else's affair.
@@ -54,7 +54,7 @@ fn is_balanced(service: &Service) -> bool {
     service.spec.as_ref().is_some_and(|s| s.type_.as_deref() == Some("LoadBalancer"))
 }
 
-/// Whether the service is to have a load balancer of this cloud: a class means that somebody else is in charge.
+/// Reports whether the service is to have a load balancer of this cloud: a class means that somebody else is in charge.
 fn wants(service: &Service) -> bool {
     is_balanced(service) && service.spec.as_ref().is_some_and(|s| s.load_balancer_class.is_none())
 }
@@ -73,7 +73,7 @@ pub fn need(service: &Service) -> Need {
     }
 }
 
-/// Whether a service changed in what its load balancer depends on.
+/// Reports whether a service changed in what its load balancer depends on.
 #[must_use]
 pub fn changed(old: &Service, new: &Service) -> bool {
     if !wants(old) && !wants(new) {
@@ -95,18 +95,18 @@ pub fn changed(old: &Service, new: &Service) -> bool {
         || families(&a.ip_families) != families(&b.ip_families)
 }
 
-/// Whether a node's label lets load balancers send to it.
+/// Reports whether a node's labels let load balancers send to it.
 fn included(node: &Node) -> bool {
     object::label(&node.metadata, EXCLUDED).is_none_or(|v| parse_bool(v) == Ok(false))
 }
 
-/// Whether a load balancer may send to a node.
+/// Reports whether a load balancer may send to a node.
 #[must_use]
 pub fn eligible(node: &Node) -> bool {
     included(node) && !object::deleting(&node.metadata) && !nodes::taints(node).iter().any(|t| t.key == LEAVING)
 }
 
-/// Whether load balancers have to be looked at because of a node. A taint alone does not cut connections.
+/// Reports whether load balancers have to be looked at because of a node. A taint alone does not cut connections.
 fn concerns(event: &Event<Node>) -> bool {
     match event {
         Event::Added(_) | Event::Deleted(_) => true,

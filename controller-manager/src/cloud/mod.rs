@@ -25,24 +25,24 @@ pub struct Route {
     pub name: String,
     /// The node.
     pub node: String,
-    /// Where it leads.
+    /// Network that the route leads to.
     pub destination: String,
-    /// It leads nowhere: its node is gone.
+    /// The route leads nowhere: its node is gone.
     pub blackhole: bool,
 }
 
-/// What became of a node's machine.
+/// States of a node's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// It is there.
+    /// The machine runs.
     Running,
-    /// It is switched off.
+    /// The machine is switched off.
     Shutdown,
-    /// It does not exist.
+    /// The machine does not exist.
     Gone,
 }
 
-/// Why a cloud did not do what it was asked.
+/// Failure of a cloud.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CloudError(pub String);
@@ -52,9 +52,9 @@ pub struct CloudError(pub String);
 pub trait Provider: Send + Sync {
     /// As `--cloud-provider` names it.
     fn name(&self) -> &str;
-    /// Whether it routes between nodes.
+    /// Reports whether the cloud routes between nodes.
     fn has_routes(&self) -> bool;
-    /// Whether it balances loads.
+    /// Reports whether the cloud balances loads.
     fn has_load_balancers(&self) -> bool;
     /// All routes of the cluster.
     async fn routes(&self, cluster: &str) -> Result<Vec<Route>, CloudError>;
@@ -78,7 +78,7 @@ pub trait Provider: Send + Sync {
     ) -> Result<(), CloudError>;
     /// Take a service's load balancer away; one that does not exist is a success.
     async fn delete_load_balancer(&self, cluster: &str, service: &Service) -> Result<(), CloudError>;
-    /// What became of a node's machine.
+    /// Returns the state of a node's machine.
     async fn machine(&self, node: &Node) -> Result<Machine, CloudError>;
 }
 

@@ -21,7 +21,7 @@ use crate::engine::rest::RestError;
 
 const UNAVAILABLE: &str = "NetworkUnavailable";
 
-/// What differs.
+/// Routes to make and to delete.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
     /// Routes to make.

@@ -33,7 +33,7 @@ pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRu
     (role.rules.as_deref().unwrap_or_default() != rules).then_some(rules)
 }
 
-/// What to apply, and where: the rules are this controller's, whoever wrote them before.
+/// Returns the path and the body of the apply: the rules are this controller's, whoever wrote them before.
 #[must_use]
 pub fn application(role: &ClusterRole, rules: &[PolicyRule]) -> (String, Value) {
     let path = object_path::<ClusterRole>(&role.metadata);

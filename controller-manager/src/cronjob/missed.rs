@@ -1,4 +1,4 @@
-//! Which start is due, and how many were missed since the last one.
+//! Start that is due, and the number of starts that were missed since the last one.
 //!
 //! Times that were missed are estimated from the distance of the first two, as upstream does it: then a schedule that
 //! slept for years costs no more than one that slept for a minute. For schedules without a regular distance the estimate
@@ -17,10 +17,10 @@ use crate::engine::object;
 const TOO_MANY: i64 = 100;
 /// Clocks need not agree to the last millisecond.
 const SLACK: Duration = Duration::from_millis(100);
-/// What is said of a schedule that no time satisfies.
+/// Error of a schedule that no time satisfies.
 pub const NEVER: &str = "time difference between two schedules is less than 1 second";
 
-/// How many times passed without a start, besides one that is just due.
+/// Number of starts that were missed, besides one that is just due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// None.
@@ -34,11 +34,11 @@ pub enum Missed {
 /// The latest time that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recent {
-    /// Where the search began.
+    /// Begin of the search.
     pub since: Timestamp,
     /// The time, if there is one.
     pub due: Option<Timestamp>,
-    /// What else was missed.
+    /// Other starts that were missed.
     pub missed: Missed,
 }
 
@@ -83,7 +83,7 @@ pub fn recent(
     found(due, if count > TOO_MANY { Missed::Many } else { Missed::Few })
 }
 
-/// How long until the next start.
+/// Returns the time until the next start.
 #[must_use]
 pub fn until_next(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Duration> {
     let from = match recent(cron, schedule, zone, now, false) {

@@ -28,7 +28,7 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
-/// How long past jobs that could not be deleted are left alone.
+/// Time for which past jobs that could not be deleted are left alone.
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
 struct CronJobs {

@@ -1,4 +1,4 @@
-//! When a cron job is due, whether it may start, and what becomes of its past jobs.
+//! Starts of a cron job, whether it may start, and the clean-up of its past jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::engine::object;
 /// The annotation with the time a job was due.
 pub const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The cron job.
@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub local: TimeZone,
 }
 
-/// What to do.
+/// Decision about a cron job.
 #[derive(Debug, Default)]
 pub struct Decision {
     /// Events, and deletions of what is replaced, first of all.
@@ -40,7 +40,7 @@ pub struct Decision {
     pub past: Vec<Action>,
     /// The status without the job to start.
     pub status: CronJobStatus,
-    /// When to look again.
+    /// Time until the next look.
     pub again: Option<Duration>,
 }
 
@@ -67,8 +67,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     d
 }
 
-/// When a changed cron job is to be looked at: one with another schedule when that is due next, so that what it would
-/// have missed is not made up for; any other at once. None when its schedule cannot be read.
+/// Returns when a changed cron job is to be looked at: one with another schedule when that is due next, so that what it
+/// would have missed is not made up for; any other at once. None when its schedule cannot be read.
 #[must_use]
 pub fn look_at(old: &CronJob, new: &CronJob, local: &TimeZone, now: Timestamp) -> Option<Duration> {
     let (Some(before), Some(spec)) = (old.spec.as_ref(), new.spec.as_ref()) else { return Some(Duration::ZERO) };
@@ -94,7 +94,7 @@ pub fn unknown<'a>(cron: &'a CronJob, jobs: &'a [Arc<Job>]) -> impl Iterator<Ite
     active.filter(move |r| !known(&r.uid)).filter_map(|r| r.name.as_deref())
 }
 
-/// When the job was due.
+/// Returns the time at which the job was due.
 fn scheduled(job: &Job) -> Option<Timestamp> {
     object::annotation(&job.metadata, SCHEDULED)?.parse().ok()
 }

@@ -19,7 +19,7 @@ const BACKDATE: Duration = Duration::from_mins(5);
 /// Certificates that serve for less do so from now on: five minutes matter to them.
 const SHORT: Duration = Duration::from_hours(8);
 
-/// Why a key pair cannot be used.
+/// Reasons why a key pair cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The files.
@@ -118,7 +118,7 @@ impl Authority {
         })
     }
 
-    /// When its own certificate ends, in seconds.
+    /// End of its own certificate, in seconds since the epoch.
     #[cfg(test)]
     pub(super) fn not_after(&self) -> i64 {
         self.not_after

@@ -77,7 +77,7 @@ fn parse(csr: &Csr) -> Result<Request, RestError> {
     request::parse(&csr.spec.request.0).map_err(|e| RestError::other(format!("unable to parse csr {name:?}: {e}")))
 }
 
-/// How long a certificate serves: as asked for, within limits.
+/// Returns the lifetime of a certificate: as requested, within limits.
 fn lifetime(asked: Option<i32>, longest: Duration) -> Duration {
     let Some(asked) = asked else { return longest };
     let asked = Duration::from_secs(u64::try_from(asked).unwrap_or(0));
@@ -268,7 +268,7 @@ pub fn start_cleaning(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>>
     })
 }
 
-/// Whether a request has served its purpose, or never will. One whose certificate cannot be read stays.
+/// Reports whether a request has served its purpose, or never will. One whose certificate cannot be read stays.
 #[must_use]
 pub fn stale(csr: &Csr, now: Timestamp) -> bool {
     let Ok(expired) = expired(csr, now) else { return false };
@@ -287,7 +287,7 @@ pub fn stale(csr: &Csr, now: Timestamp) -> bool {
     served || (conditions.is_empty() && older(made, KEEP_PENDING))
 }
 
-/// Whether the certificate's time is over.
+/// Reports whether the certificate has expired.
 fn expired(csr: &Csr, now: Timestamp) -> Result<bool, ()> {
     if !issued(csr) {
         return Ok(false);

@@ -18,7 +18,7 @@ pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 const ENCIPHER: &str = "key encipherment";
 
-/// Why a request cannot be signed.
+/// Reasons why a request cannot be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// Not a PEM block of a request.
@@ -35,7 +35,7 @@ pub enum RequestError {
     Usage(String),
 }
 
-/// What a request asks for.
+/// Contents of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Subject, as encoded.
@@ -119,7 +119,7 @@ fn exactly(usages: &[String], wanted: [&str; 3]) -> Result<(), RequestError> {
 }
 
 impl Request {
-    /// What a kubelet's client certificate must look like.
+    /// Checks a request for a kubelet's client certificate.
     pub fn check_kubelet_client(&self, usages: &[String]) -> Result<(), RequestError> {
         self.check_organization()?;
         for (names, text) in [
@@ -136,7 +136,7 @@ impl Request {
         exactly(usages, ["client auth", "digital signature", ENCIPHER])
     }
 
-    /// What a kubelet's serving certificate must look like.
+    /// Checks a request for a kubelet's serving certificate.
     pub fn check_kubelet_serving(&self, usages: &[String]) -> Result<(), RequestError> {
         self.check_organization()?;
         if self.hosts == 0 && self.addresses == 0 {
@@ -163,7 +163,7 @@ impl Request {
         rule("subject common name does not begin with system:node:")
     }
 
-    /// What a signer demands.
+    /// Checks a request against the demands of a signer.
     pub fn check(&self, signer: &str, usages: &[String]) -> Result<(), RequestError> {
         match signer {
             KUBELET_CLIENT => self.check_kubelet_client(usages),

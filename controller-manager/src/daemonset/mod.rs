@@ -108,7 +108,7 @@ fn concerns(set: &DaemonSet, event: &Event<Node>) -> bool {
 type PlacementView<'a> =
     (Option<&'a std::collections::BTreeMap<String, String>>, Vec<(&'a str, &'a str, Option<&'a str>)>);
 
-/// What decides whether daemon pods run on a node; heartbeats do not.
+/// Returns the fields that decide whether daemon pods run on a node; heartbeats change none.
 fn placement_view(node: &Node) -> PlacementView<'_> {
     let taints = crate::engine::nodes::taints(node);
     (

@@ -25,7 +25,7 @@ pub(super) fn label(revisions: &Revisions) -> Vec<Action> {
     revisions.iter().filter(without).map(labelled).collect()
 }
 
-/// Those that hold the template, and the others.
+/// Splits revisions into those that hold the template, and the others.
 pub(super) fn split<'a>(
     revisions: &'a Revisions,
     template: &PodTemplateSpec,

@@ -27,7 +27,7 @@ fn generation(ds: &DaemonSet) -> Option<&str> {
     object::annotation(&ds.metadata, GENERATION).filter(|g| g.parse::<i64>().is_ok())
 }
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The daemon set.
@@ -38,7 +38,7 @@ pub struct Snapshot {
     pub pods: Vec<Arc<Pod>>,
     /// Its template history, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
-    /// Whether earlier writes have been seen; if not only the status is looked after.
+    /// Earlier writes have been seen; if not only the status is looked after.
     pub settled: bool,
     /// Nodes whose failed pod was replaced so often that the next replacement has to wait.
     pub held: HashSet<String>,
@@ -94,7 +94,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     actions
 }
 
-/// Whether a pod of this template should be started on the node, and whether a running one may stay.
+/// Reports whether a pod of this template should be started on the node, and whether a running one may stay.
 #[must_use]
 pub fn should_run(template: &PodSpec, node: &Node) -> (bool, bool) {
     let wrong_node = template.node_name.as_deref().is_some_and(|n| !n.is_empty() && n != object::name(&node.metadata));
@@ -209,7 +209,8 @@ impl<'a> Placement<'a> {
         Self { s, hashes, now, min_ready, by_node, wants }
     }
 
-    /// Whether the pod is of the current template, by its hash or by the number that the server gave the template.
+    /// Reports whether the pod is of the current template, by its hash or by the number that the server gave the
+    /// template.
     fn current(&self, pod: &Pod) -> bool {
         let same_hash = object::label(&pod.metadata, history::HASH_LABEL).is_some_and(|h| self.hashes.contains(&h));
         same_hash || generation(&self.s.set).is_some_and(|g| object::label(&pod.metadata, POD_GENERATION) == Some(g))
@@ -257,7 +258,7 @@ impl<'a> Placement<'a> {
         todo
     }
 
-    /// What there is to do about the pods of a node that may stay there.
+    /// Plans the actions on the pods of a node that may stay there.
     fn tend(&self, name: &str, (start, surging): (bool, bool), there: &[&Arc<Pod>], todo: &mut Todo) {
         let about = || object::reference::<DaemonSet>(&self.s.set.metadata);
         let place = |p: &Pod| format!("{} on node {name}", object::Key::of(&p.metadata));

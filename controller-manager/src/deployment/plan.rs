@@ -24,7 +24,7 @@ use crate::engine::{hash, object};
 /// The label that tells the sets of a deployment apart.
 pub const HASH_LABEL: &str = "pod-template-hash";
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The deployment.
@@ -88,7 +88,7 @@ struct Rollout<'a> {
     d: Deployment,
     /// The sets as they shall be, oldest first.
     sets: Vec<ReplicaSet>,
-    /// Which of `sets` is the new one.
+    /// Index of the new one in `sets`.
     new: Option<usize>,
     about: ObjectReference,
     now: Timestamp,
@@ -151,7 +151,7 @@ impl<'a> Rollout<'a> {
         set_condition(self.d.status.get_or_insert_default(), c);
     }
 
-    /// Whether the wish changed since the sets were last sized.
+    /// Reports whether the desired number changed since the sets were last sized.
     fn scaling(&self) -> bool {
         self.sets
             .iter()
@@ -451,7 +451,7 @@ impl<'a> Rollout<'a> {
     }
 }
 
-/// Whether two templates are the same but for the hash label.
+/// Reports whether two templates are equal but for the hash label.
 #[must_use]
 pub fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     fn bare(t: &PodTemplateSpec) -> PodTemplateSpec {

@@ -1,4 +1,4 @@
-//! What a deployment's status says: counts and the Available, Progressing and ReplicaFailure conditions.
+//! Status of a deployment: counts and the Available, Progressing and ReplicaFailure conditions.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
@@ -203,7 +203,7 @@ pub fn rollout(d: &Deployment, all: &[ReplicaSet], new: Option<&ReplicaSet>, now
     status
 }
 
-/// When to look again for a rollout that may get stuck.
+/// Returns the time until a rollout that may get stuck is looked at again.
 #[must_use]
 pub fn recheck(d: &Deployment, status: &DeploymentStatus, now: Timestamp) -> Option<Duration> {
     let (limit, c) = (deadline(d)?, condition(status, PROGRESSING)?);

@@ -42,7 +42,7 @@ pub fn available(r: &ReplicaSet) -> i64 {
     r.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0).into()
 }
 
-/// Whether old pods are replaced step by step.
+/// Reports whether old pods are replaced step by step.
 #[must_use]
 pub fn is_rolling(d: &Deployment) -> bool {
     d.spec
@@ -76,13 +76,13 @@ fn fenceposts(d: &Deployment) -> (i64, i64) {
     if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
 }
 
-/// How many pods above the wish may exist.
+/// Number of pods above the desired number that may exist.
 #[must_use]
 pub fn max_surge(d: &Deployment) -> i64 {
     if is_rolling(d) { fenceposts(d).0 } else { 0 }
 }
 
-/// How many pods below the wish may be available.
+/// Number of pods below the desired number that may be unavailable.
 #[must_use]
 pub fn max_unavailable(d: &Deployment) -> i64 {
     if !is_rolling(d) || replicas(d) == 0 { 0 } else { fenceposts(d).1.min(replicas(d)) }

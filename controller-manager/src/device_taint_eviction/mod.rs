@@ -54,7 +54,7 @@ struct Eviction {
     rules: Option<Store<DeviceTaintRule>>,
     /// Pods that are to go and have not gone, by uid. Bounded by the pods that use tainted devices.
     pending: Mutex<HashSet<String>>,
-    /// How many pods went because of a rule, by its uid. Bounded by the rules.
+    /// Number of pods that went because of a rule, by its uid. Bounded by the rules.
     evicted: Mutex<HashMap<String, usize>>,
 }
 
@@ -136,7 +136,7 @@ impl Eviction {
         claims.collect()
     }
 
-    /// When the pod must go, and why.
+    /// Returns when the pod must go, and why.
     fn due(&self, pod: &Pod) -> Option<plan::Eviction> {
         let (slices, rules) = (self.slices.list(), self.rules.as_ref().map(Store::list).unwrap_or_default());
         let claims = self.claims_of(pod);
@@ -144,7 +144,7 @@ impl Eviction {
         each.reduce(plan::Eviction::join)
     }
 
-    /// What a rule does, or would do.
+    /// Counts the pods that a rule evicts, or would evict.
     fn count(&self, rule: &Arc<DeviceTaintRule>) -> status::Counts {
         let evicted = self.evicted.lock().get(object::uid(&rule.metadata)).copied().unwrap_or(0);
         let mut counts = status::Counts { evicted, ..status::Counts::default() };

@@ -1,4 +1,4 @@
-//! When a pod must go because a device it uses is tainted.
+//! Eviction of pods because of tainted devices.
 //!
 //! In: the allocation of a claim, the taints of devices. Out: the moment of eviction, and the rules that are to blame.
 //! No I/O here.
@@ -23,10 +23,10 @@ pub type Rule = (String, String);
 /// A taint and the rule that it comes from, if it is not the device's own.
 pub type Tracked = (DeviceTaint, Option<Rule>);
 
-/// That a pod must go.
+/// Eviction of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// When.
+    /// Time of the eviction.
     pub at: Timestamp,
     /// Because of these.
     pub rules: BTreeSet<Rule>,
@@ -72,7 +72,7 @@ pub fn taints(
     own.chain(ruled).collect()
 }
 
-/// How many devices in slices a rule is about.
+/// Counts the devices in slices that a rule selects.
 #[must_use]
 pub fn published(rule: &DeviceTaintRule, slices: &[impl AsRef<ResourceSlice>]) -> usize {
     let specs = || slices.iter().map(|s| &s.as_ref().spec);
@@ -93,7 +93,7 @@ pub fn reference(rule: &DeviceTaintRule) -> Rule {
     (object::name(&rule.metadata).to_owned(), object::uid(&rule.metadata).to_owned())
 }
 
-/// Whether a rule is about a device of a pool.
+/// Reports whether a rule selects a device of a pool.
 #[must_use]
 pub fn selects(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> bool {
     let Some(selector) = &rule.spec.device_selector else { return false };
@@ -108,7 +108,7 @@ pub fn allocated(claim: &ResourceClaim) -> &[DeviceRequestAllocationResult] {
     devices.and_then(|d| d.results.as_deref()).unwrap_or_default()
 }
 
-/// When a pod with this claim must go; None when it may stay.
+/// Returns when a pod with this claim must go; None when it may stay.
 #[must_use]
 pub fn eviction(
     claim: &ResourceClaim,
@@ -149,7 +149,7 @@ fn tolerates(t: &DeviceToleration, taint: &DeviceTaint) -> bool {
     }
 }
 
-/// Whether the claim is reserved for the pod.
+/// Reports whether the claim is reserved for the pod.
 #[must_use]
 pub fn reserved_for(claim: &ResourceClaim, uid: &str) -> bool {
     let reserved = claim.status.iter().flat_map(|s| s.reserved_for.iter().flatten());

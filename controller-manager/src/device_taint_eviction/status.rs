@@ -1,4 +1,4 @@
-//! What the status of a rule says: how many pods it evicts, and what it would evict if it did.
+//! Status of a rule: how many pods it evicts, and what it would evict if it did.
 //!
 //! In: a rule and what was counted for it. Out: the condition to write. Reasons and messages are upstream's. No I/O here.
 
@@ -12,10 +12,10 @@ use super::plan::EFFECT;
 use crate::engine::object;
 
 const TYPE: &str = "EvictionInProgress";
-/// How long a status stays as it is, unless the rule itself changes.
+/// Time for which a status stays as it is, unless the rule itself changes.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
-/// What there is of a rule's doing.
+/// Counts of a rule's effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Devices in slices that it is about.
@@ -30,7 +30,7 @@ pub struct Counts {
     pub evicted: usize,
 }
 
-/// Whether nothing of a rule's devices is taken for evicting: then it is told what it would do.
+/// Reports whether the rule evicts nothing: then its status says what it would do.
 #[must_use]
 pub fn simulated(rule: &DeviceTaintRule) -> bool {
     rule.spec.taint.effect == "None"
@@ -40,7 +40,7 @@ fn told(rule: &DeviceTaintRule) -> Option<&Condition> {
     rule.status.as_ref()?.conditions.iter().flatten().find(|c| c.type_ == TYPE)
 }
 
-/// How long the status is not to be looked at yet.
+/// Returns the time for which the status is not to be looked at yet.
 #[must_use]
 pub fn wait(rule: &DeviceTaintRule, now: Timestamp) -> Option<Duration> {
     let told = told(rule).filter(|c| c.observed_generation == rule.metadata.generation)?;

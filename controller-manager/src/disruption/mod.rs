@@ -44,7 +44,7 @@ const BY_KUBELET: &str = "TerminationByKubelet";
 
 struct Budgets {
     queue: Queue<Key>,
-    /// What is looked at again when its time has come.
+    /// Budgets that are looked at again when their time has come.
     recheck: Queue<Key>,
     executor: Executor,
     /// Reads; the role of the controller has only the writes.
@@ -108,7 +108,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// Whether the pod is said to be about to be disrupted, and is not on its way out.
+/// Reports whether the pod has the DisruptionTarget condition and is not being deleted.
 fn marked(pod: &Pod) -> bool {
     let marked = pods::condition(pod, "DisruptionTarget").is_some_and(|c| c.status == "True");
     marked && !object::deleting(&pod.metadata) && !pods::finished(pod)

@@ -1,4 +1,4 @@
-//! How many pods of an application may be taken down now.
+//! Number of pods of an application that may be taken down now.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Scale {
     pub replicas: i32,
 }
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The budget.
@@ -42,24 +42,24 @@ pub struct Snapshot {
 pub struct Decision {
     /// New status.
     pub status: Option<PodDisruptionBudgetStatus>,
-    /// When a granted eviction expires.
+    /// Time until a granted eviction expires.
     pub again: Option<Duration>,
-    /// Why nothing could be computed.
+    /// Reason why nothing could be computed.
     pub failure: Option<String>,
-    /// Whether pods without a controller make the numbers wrong.
+    /// Pods without a controller make the numbers wrong.
     pub unmanaged: bool,
     /// Pods whose eviction was granted but that are still there.
     pub not_deleted: Vec<Arc<Pod>>,
 }
 
-/// Whether the budget is about a pod.
+/// Reports whether the budget selects the pod.
 #[must_use]
 pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
     selector.is_some_and(|s| object::matches_selector(s, pod.metadata.labels.as_deref()))
 }
 
-/// What to say of a pod that several budgets are about: it can be evicted by none of them.
+/// Returns the message about a pod that several budgets select: it can be evicted by none of them.
 #[must_use]
 pub fn several(pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) -> Option<String> {
     let first = budgets.iter().map(|b| object::name(&b.metadata)).min().filter(|_| budgets.len() > 1)?;

@@ -18,7 +18,7 @@ impl Held {
         Self::made(meta, |out| out.extend_from_slice(subsets))
     }
 
-    /// The same with other labels, annotations and subsets.
+    /// Returns a copy with other labels, annotations and subsets.
     #[must_use]
     pub fn with(&self, labels: &Texts<'_>, annotations: &Texts<'_>, subsets: &[u8]) -> Self {
         self.remade(labels, annotations, |out| out.extend_from_slice(subsets))

@@ -20,20 +20,20 @@ const TRUNCATED: &str = "truncated";
 /// More addresses than this are cut off; endpoint slices carry the rest.
 const CAPACITY: usize = 1000;
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The service.
     pub service: Arc<Service>,
     /// The pods it selects.
     pub pods: Vec<Arc<Pod>>,
-    /// What is stored.
+    /// Stored object.
     pub current: Option<Arc<Held>>,
-    /// What caused the change.
+    /// Time of the change that caused this one.
     pub trigger: Option<Timestamp>,
 }
 
-/// What is to be written.
+/// Writes of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The object was not there.
@@ -76,7 +76,7 @@ struct Served<'a> {
     ip: &'a str,
     pod: &'a Pod,
     ready: bool,
-    /// Which set of ports it serves.
+    /// Index of the set of ports that it serves.
     set: usize,
 }
 
@@ -141,7 +141,8 @@ fn truncate(subsets: &mut [Subset<'_>]) -> bool {
     true
 }
 
-/// Whom a failed write is told of, why, and what was to be done. An object that is to be made has no namespace yet.
+/// Returns the object, reason and message of the event about a failed write. An object that is to be made has no
+/// namespace yet.
 #[must_use]
 pub fn complaint(change: &Change, key: &Key) -> (ObjectReference, &'static str, String) {
     let (of, reason, what) = match change {

@@ -21,7 +21,7 @@ impl Replaced {
         }
     }
 
-    /// Whether `shown` is not there any more.
+    /// Reports whether `shown` is outdated.
     #[must_use]
     pub fn has(&self, key: &Key, shown: &str) -> bool {
         self.versions.lock().get(key).is_some_and(|old| old == shown)

@@ -11,12 +11,12 @@ use crate::engine::{object, pods};
 /// The ways in which a service may want its traffic distributed.
 pub const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 
-/// Where an endpoint should be used from.
+/// Zones and nodes that an endpoint should be used from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints<'a> {
-    /// Which zone.
+    /// Name of the zone.
     pub zone: Option<&'a str>,
-    /// Which node.
+    /// Name of the node.
     pub node: Option<&'a str>,
 }
 
@@ -37,7 +37,7 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// What is said of a pod of a service; nothing where it has no address of the family.
+    /// Drafts the endpoint of a service's pod; nothing where it has no address of the family.
     #[must_use]
     pub fn of(s: &'a Snapshot, spec: &ServiceSpec, pod: &'a Pod, node: Option<&'a Node>, family: &str) -> Option<Self> {
         let serving = pods::ready(pod);
@@ -103,7 +103,7 @@ fn write_some(number: u32, text: Option<&str>, out: &mut Vec<u8>) {
     }
 }
 
-/// Where a ready endpoint should be used from, when the service asks to keep traffic close.
+/// Returns where a ready endpoint should be used from, when the service asks to keep traffic close.
 fn hints<'a>(spec: &ServiceSpec, ready: bool, zone: Option<&'a str>, node: &'a str) -> Option<Hints<'a>> {
     // The annotation for hints by topology, if there is one, comes before this field.
     let wish = spec.traffic_distribution.as_deref().filter(|_| ready)?;

@@ -63,22 +63,22 @@ struct Slices {
     triggers: Mutex<Triggers>,
     report: Mutex<Report>,
     distributions: Mutex<Distributions>,
-    /// What services were given by hints by topology.
+    /// Services that were given hints by topology.
     hinted: Mutex<HashMap<Key, Hinted>>,
     max_per_slice: usize,
     /// The zones as last looked at; taken away when a node changes.
     zones: Mutex<Option<Zones>>,
 }
 
-/// What is remembered of the hints of a service.
+/// State of the hints of a service.
 struct Hinted {
-    /// Whether it was told of them.
+    /// An event told of the hints.
     told: bool,
     /// By address family.
     served: Vec<Served>,
 }
 
-/// Why a look came to no good end.
+/// Reasons why a sync failed.
 enum Stop {
     /// The cache lags behind what was written.
     Stale,
@@ -233,7 +233,7 @@ impl Slices {
         Err(Stop::Failed(failed.into_iter().next().map_or_else(|| RestError::other(text), |f| f.error)))
     }
 
-    /// What the plan for a service rests on.
+    /// Gathers the inputs of the plan for a service.
     fn snapshot(&self, key: &Key, service: Arc<Service>, slices: Vec<Arc<Slice>>) -> Snapshot {
         let pods = services::behind(&self.pods, &service);
         let trigger = self.triggers.lock().next(key, &service, &pods);

@@ -20,7 +20,7 @@ use crate::engine::pod::Pod;
 use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER, sorted};
 use crate::engine::{object, pods};
 
-/// Who manages a slice.
+/// Label with the controller that manages a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// This controller's mark.
 pub const CONTROLLER: &str = "endpointslice-controller.k8s.io";
@@ -29,7 +29,7 @@ pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label with a node's zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The service.
@@ -42,22 +42,22 @@ pub struct Snapshot {
     pub slices: Vec<Arc<Slice>>,
     /// The most endpoints in a slice.
     pub max_per_slice: usize,
-    /// What caused the change.
+    /// Time of the change that caused this one.
     pub trigger: Option<Timestamp>,
     /// The zones of the cluster, for services that ask for hints by topology.
     pub zones: Option<Zones>,
-    /// Whether it was given such hints the last time.
+    /// The service was given such hints the last time.
     pub hinted: bool,
 }
 
-/// What follows.
+/// Writes for a service, and its state.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// The writes that bring the slices in line.
     pub writes: Vec<Write>,
-    /// Whether there are hints by topology now.
+    /// The service has hints by topology now.
     pub hinted: bool,
-    /// How many endpoints serve each zone by such hints, for each family that has them.
+    /// Number of endpoints that serve each zone by such hints, for each family that has them.
     pub served: Vec<Served>,
     /// Pods that are left out, and the nodes they are said to be on, which are not there.
     pub lost: BTreeSet<(String, String)>,
@@ -183,13 +183,13 @@ fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>], plan:
     }
 }
 
-/// What one set of ports is to hold, as it is written.
+/// Desired endpoints of one set of ports, as they are written.
 struct Wanted<'a> {
     key: &'a [Port<'a>],
     ports: Vec<Vec<u8>>,
     /// One behind the other.
     endpoints: Vec<u8>,
-    /// Where each ends.
+    /// End offsets of the endpoints.
     ends: Vec<usize>,
 }
 
@@ -225,7 +225,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// What the slices of a family have in common.
+/// Fields that the slices of a family have in common.
 struct Frame<'a> {
     s: &'a Snapshot,
     family: &'a str,
@@ -358,7 +358,7 @@ struct Missing<'a> {
     taken: Vec<bool>,
     /// Behind the one that was taken last: slices hold their endpoints mostly in the order of the pods.
     next: usize,
-    /// Where they are, once one was not the next.
+    /// Positions by identity, once one was not the next.
     by_id: Option<HashMap<Id<'a>, usize>>,
 }
 
@@ -393,7 +393,7 @@ impl<'a> Missing<'a> {
     }
 }
 
-/// What an endpoint, as it is written, is recognised by: the pod, and its addresses.
+/// Identity of an endpoint, as it is written: the pod, and its addresses.
 #[derive(Clone, Copy)]
 struct Id<'a>(&'a [u8]);
 

@@ -1,5 +1,4 @@
-//! What the metrics say of slices: what one sync changes, and what there is in all. For this controller and the one that
-//! mirrors.
+//! Metrics of slices: what one sync changes, and what there is in all. For this controller and the one that mirrors.
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 
@@ -13,7 +12,7 @@ use super::write::Write;
 use crate::engine::metrics::{self, float};
 use crate::engine::object::Key;
 
-/// What a controller's families are called.
+/// Names of a controller's families.
 #[derive(Debug)]
 pub struct Names {
     /// Endpoints that a sync added.
@@ -28,7 +27,7 @@ pub struct Names {
     pub packed: &'static str,
 }
 
-/// What there is for one service.
+/// Totals of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Endpoints in all slices.
@@ -50,7 +49,7 @@ pub struct Sync {
     pub removed: usize,
     /// Slices written or deleted.
     pub changed: usize,
-    /// What there is afterwards.
+    /// Totals afterwards.
     pub totals: Totals,
 }
 
@@ -83,7 +82,7 @@ pub fn read(before: &[Arc<Slice>], writes: &[Write], max: usize) -> Sync {
     Sync { changed, totals: totals(&after, max), ..compared }
 }
 
-/// What a sync did to one slice whose endpoints stay where they are, as it is with most.
+/// Counts the changes of a sync to one slice whose endpoints stay where they are, as it is with most.
 fn in_place(before: &[&Slice], new: &[&Slice]) -> Option<Sync> {
     let ([before], [new]) = (before, new) else { return None };
     let mut updated = 0;
@@ -139,7 +138,7 @@ fn totals(slices: &[&Slice], max: usize) -> Totals {
     }
 }
 
-/// What there is of each service, and the sum of it.
+/// Totals of each service, and their sum.
 #[derive(Debug)]
 pub struct Report {
     names: &'static Names,
@@ -182,7 +181,7 @@ impl Report {
     }
 }
 
-/// How many services want their traffic distributed in which way.
+/// Number of services by traffic distribution.
 #[derive(Debug, Default)]
 pub struct Distributions {
     wishes: HashMap<Key, String>,
@@ -190,7 +189,7 @@ pub struct Distributions {
 }
 
 impl Distributions {
-    /// What a service wants; nothing when it is gone.
+    /// Records the distribution of a service; nothing when it is gone.
     pub fn note(&mut self, key: &Key, wish: Option<&str>) {
         if self.wishes.get(key).map(String::as_str) == wish {
             return;

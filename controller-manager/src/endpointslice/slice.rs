@@ -17,7 +17,7 @@ const TARGET_UID: u32 = 4;
 /// A slice.
 pub type Slice = PackedOf<EndpointSlice>;
 
-/// What a slice holds besides its metadata.
+/// Content of a slice besides its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content<'a> {
     /// IPv4 or IPv6.
@@ -47,7 +47,7 @@ impl Slice {
         Self::made(meta, |out| content.write(out))
     }
 
-    /// The same with other labels, annotations and content.
+    /// Returns a copy with other labels, annotations and content.
     #[must_use]
     pub fn with(&self, labels: &Texts<'_>, annotations: &Texts<'_>, content: &Content<'_>) -> Self {
         self.remade(labels, annotations, |out| content.write(out))

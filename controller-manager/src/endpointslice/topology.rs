@@ -12,7 +12,7 @@ use super::draft::{Draft, Hints};
 use super::plan::ZONE;
 use crate::engine::{metrics, nodes, object};
 
-/// How much more than its share an endpoint may get.
+/// Fraction above its share that an endpoint may get.
 const OVERLOAD: f64 = 0.2;
 /// Nodes with these labels do not count.
 const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
@@ -26,7 +26,7 @@ pub enum Zones {
     Unknown,
 }
 
-/// Whether the service asks for hints; the older annotation comes first.
+/// Reports whether the service asks for hints; the older annotation comes first.
 #[must_use]
 pub fn wanted(service: &Service) -> bool {
     let mode = ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"]
@@ -35,14 +35,14 @@ pub fn wanted(service: &Service) -> bool {
     matches!(mode, Some("Auto" | "auto"))
 }
 
-/// Whether a node that has become another changes the zones. Upstream asks no more of it.
+/// Reports whether a changed node changes the zones. Upstream asks no more of it.
 #[must_use]
 pub fn moved(old: &Node, new: &Node) -> bool {
     let zone = |n: &Node| object::label(&n.metadata, ZONE).map(str::to_owned);
     nodes::ready(old) != nodes::ready(new) || zone(old) != zone(new)
 }
 
-/// What of a node matters here.
+/// Returns the fields of a node that matter here.
 fn view(node: &Node) -> (Option<String>, bool, bool, Option<String>) {
     let cpu = node.status.as_ref().and_then(|s| s.allocatable.as_ref()?.get("cpu")).map(|q| q.0.clone());
     let excluded = EXCLUDED.iter().any(|l| object::label(&node.metadata, l).is_some());
@@ -71,10 +71,10 @@ impl Zones {
     }
 }
 
-/// How many endpoints serve each zone.
+/// Number of endpoints that serve each zone.
 pub type Served = BTreeMap<String, usize>;
 
-/// Whether hints that were given leave a zone with too little, now that the zones are these.
+/// Reports whether hints that were given leave a zone with too little, now that the zones are these.
 #[must_use]
 pub fn overloaded(served: &Served, zones: &Zones) -> bool {
     if served.is_empty() {
@@ -152,8 +152,8 @@ fn float(n: usize) -> f64 {
 
 type Counts<'a> = BTreeMap<&'a str, usize>;
 
-/// How many endpoints each zone gives away and takes over, one after the other from the zone with the most to the zone
-/// with the least, as long as that makes them more even.
+/// Returns how many endpoints each zone gives away and takes over, one after the other from the zone with the most to
+/// the zone with the least, as long as that makes them more even.
 fn moves(spare: BTreeMap<&str, f64>) -> (Counts<'_>, Counts<'_>) {
     fn most<'a>(of: &BTreeMap<&'a str, f64>) -> Option<(&'a str, f64)> {
         of.iter().map(|(zone, n)| (*zone, *n)).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(a.0)))

@@ -1,4 +1,4 @@
-//! What was written about slices and not yet seen: a sync on a stale cache would create slices twice.
+//! Writes of slices that were not yet seen: a sync on a stale cache would create slices twice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use super::slice::Slice;
 use crate::engine::object::Key;
 use crate::engine::rest::Written as Answer;
 
-/// What the cache does not show for so long was lost.
+/// Time after which a write that the cache does not show was lost.
 const UNSEEN: Duration = Duration::from_mins(5);
 
-/// What was written for one owner.
+/// Writes for one owner.
 #[derive(Debug, Default)]
 struct Written {
     /// uid → (generation, deleted).
     slices: HashMap<String, (i64, bool)>,
     /// Since when a look is put off until the cache shows it.
     awaited: Option<Instant>,
-    /// What the watch shows while a write is under way: its own result may come that way before the answer does, and so
-    /// may the end of it.
+    /// Slices that the watch shows while a write is under way: its own result may come that way before the answer does,
+    /// and so may its end.
     under_way: Option<Box<UnderWay>>,
     /// Some of that was not the result.
     missed: bool,
@@ -49,7 +49,7 @@ impl Tracker {
         self.written.lock().entry(key.clone()).or_default().under_way = Some(Box::default());
     }
 
-    /// It was; `answer` is what the server stored. None when it did not say.
+    /// Takes note that a write ended; `answer` is what the server stored. None when it did not say.
     pub fn wrote(&self, key: &Key, answer: Option<Answer>) {
         let mut all = self.written.lock();
         let written = all.entry(key.clone()).or_default();
@@ -64,7 +64,7 @@ impl Tracker {
         }
     }
 
-    /// Whether another look is due, because of news that came during a write.
+    /// Reports whether another look is due, because of news that came during a write.
     #[must_use]
     pub fn missed(&self, key: &Key) -> bool {
         self.written.lock().get_mut(key).is_some_and(|written| std::mem::take(&mut written.missed))
@@ -117,8 +117,8 @@ impl Tracker {
         owner.into_iter().filter(news).collect()
     }
 
-    /// Whether a slice that the watch shows calls for a look: not when it is what was written here, unless a look was put
-    /// off for it. During a write that is not known yet: see [`Tracker::missed`].
+    /// Reports whether a slice that the watch shows calls for a look: not when it is what was written here, unless a
+    /// look was put off for it. During a write that is not known yet: see [`Tracker::missed`].
     #[must_use]
     fn news(&self, key: &Key, slice: &Slice) -> bool {
         let mut all = self.written.lock();
@@ -134,8 +134,8 @@ impl Tracker {
         false
     }
 
-    /// Whether the cache lags behind what was written. What came and went while no watch told of it is not waited for
-    /// without end.
+    /// Reports whether the cache lags behind what was written. Slices that came and went while no watch told of them
+    /// are not waited for without end.
     #[must_use]
     pub fn stale(&self, key: &Key, cached: &[Arc<Slice>], now: Instant) -> bool {
         let mut all = self.written.lock();

@@ -27,7 +27,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// Whether a slice is written or goes.
+    /// Reports whether a slice is written or deleted.
     #[must_use]
     pub fn changes(&self) -> bool {
         !matches!(self, Self::Tell(_))
@@ -49,14 +49,14 @@ pub fn count(metric: &str, writes: &[Write]) {
 /// A write that the server did not take.
 #[derive(Debug)]
 pub struct Failed {
-    /// What was to be done, as messages say it.
+    /// Action in messages.
     pub what: String,
-    /// Why it was not.
+    /// Failure of the write.
     pub error: RestError,
 }
 
 impl Failed {
-    /// Whether there is nothing to be done about it: the namespace takes no new objects any more.
+    /// Reports whether the failure is final: the namespace takes no new objects any more.
     #[must_use]
     pub fn for_good(&self) -> bool {
         self.error.namespace_terminating()

@@ -23,13 +23,13 @@ pub const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Whether the endpoints of a service are its selector's business.
+/// Reports whether the endpoints of a service are made by its selector.
 #[must_use]
 pub fn selects(service: &Service) -> bool {
     service.spec.as_ref().is_some_and(|s| s.selector.is_some())
 }
 
-/// Whether this Endpoints object is to be mirrored, given its service.
+/// Reports whether this Endpoints object is to be mirrored, given its service.
 #[must_use]
 pub fn wanted(endpoints: &Endpoints, service: &Service) -> bool {
     let skip = object::label(&endpoints.metadata, SKIP) == Some("true");
@@ -37,14 +37,14 @@ pub fn wanted(endpoints: &Endpoints, service: &Service) -> bool {
     !skip && !election && !selects(service)
 }
 
-/// What is mirrored of an object, and what is not.
+/// Addresses of an object that are mirrored, and those that are not.
 #[derive(Debug, Default)]
 pub struct Mirrored {
     /// As many slices as there are sets of ports and families.
     slices: Vec<Slice>,
     /// Addresses that are left out.
     pub skipped: usize,
-    /// Those of them that are no addresses.
+    /// Number of addresses that are invalid.
     pub invalid: usize,
 }
 
@@ -129,7 +129,7 @@ fn canonical(endpoints: &Endpoints) -> Vec<(Vec<EndpointPort>, Addresses<'_>)> {
     sets.into_iter().map(|(ports, addresses)| (made(ports), addresses)).collect()
 }
 
-/// What a port is told from others by.
+/// Identity of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PortKey<'a> {
     name: &'a str,

@@ -1,4 +1,4 @@
-//! What a plan may ask for: one vocabulary of writes for every controller.
+//! Actions of a plan: one vocabulary of writes for every controller.
 //!
 //! A plan never talks to the server; it returns [`Action`]s, compared by value in table tests and carried out by
 //! [`super::executor::Executor`].
@@ -14,7 +14,7 @@ pub use shared::client::path::join;
 
 use super::object::{Held, Metadata};
 
-/// How a patch body is merged.
+/// Ways to merge a patch body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     /// RFC 7386.
@@ -137,7 +137,7 @@ impl Action {
         Self::Delete { path: object_path::<K>(meta), options }
     }
 
-    /// Whether it writes a whole status, which comes after what it reports on.
+    /// Reports whether the action writes a whole status, which comes after what it reports on.
     #[must_use]
     pub fn is_status(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! What the server answered to writes, until the watch shows it: a controller that chooses among objects must not choose
+//! Answers of the server to writes, until the watch shows them: a controller that chooses among objects must not choose
 //! one twice because its cache is behind. Answers for upstream's assume caches.
 
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl<K: Object> Assumed<K> {
     }
 }
 
-/// Whether `a` is a later version of the same object as `b`. Versions of one object are numbers that grow.
+/// Reports whether `a` is a later version of the same object as `b`. Versions of one object are numbers that grow.
 fn is_newer<K: Object>(a: &K, b: &K) -> bool {
     let version =
         |object: &K| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);

@@ -18,7 +18,7 @@ impl Backoff {
         Self { initial, longest, items: HashMap::new() }
     }
 
-    /// How long the item still has to wait; None when it may be tried.
+    /// Returns the time that the item still has to wait; None when it may be tried.
     #[must_use]
     pub fn waiting(&self, item: &str, now: Instant) -> Option<Duration> {
         let (delay, since) = self.items.get(item)?;

@@ -1,4 +1,4 @@
-//! Who owns what: adoption of matching orphans and release of what no longer matches.
+//! Ownership: adoption of matching orphans and release of what no longer matches.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::json;
@@ -14,7 +14,7 @@ pub struct Claimed<K> {
     pub owned: Vec<Arc<K>>,
     /// Patches that make it so on the server. Non-empty adoption needs the owner to be read afresh first.
     pub patches: Vec<Action>,
-    /// Whether any patch is an adoption.
+    /// Some patch is an adoption.
     pub adopts: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a controller is given when it starts: caches, an identity, a place for its tasks.
+//! Context that a controller is started with: caches, an identity, a place for its tasks.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ struct Inner {
     anonymous: Option<Transport>,
     limits: (f32, u32),
     authority: String,
-    /// What group versions serve, once somebody asked.
+    /// Resources that group versions serve, once somebody asked.
     served: tokio::sync::Mutex<HashMap<String, Vec<String>>>,
     hub: metadata::Hub,
     tasks: TaskGroup,
@@ -58,7 +58,7 @@ struct Inner {
     host: String,
     debugging: Debugging,
     cloud: Option<Arc<dyn Provider>>,
-    /// Which informers have been given their transform and indexes.
+    /// Informers that have been given their transform and indexes.
     prepared: Mutex<HashMap<&'static str, ()>>,
     /// The selectors of each kind.
     selectors: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
@@ -92,7 +92,7 @@ impl Clients {
     }
 }
 
-/// Where the process runs and can be asked.
+/// Host and port of the process.
 #[derive(Clone, Default)]
 pub struct Place {
     /// The name of the machine.
@@ -248,7 +248,7 @@ impl Context {
         Executor { rest: self.rest(account), events: Events::new(recorder) }
     }
 
-    /// Whether this is the first call for `name`.
+    /// Reports whether this is the first call for `name`.
     fn first(&self, name: &'static str) -> bool {
         self.inner.prepared.lock().insert(name, ()).is_none()
     }
@@ -273,7 +273,7 @@ impl Context {
         Ok(Some(informer))
     }
 
-    /// Whether a resource is served. Waits for a server that does not answer yet, or not us.
+    /// Reports whether a resource is served. Waits for a server that does not answer yet, or not us.
     async fn serves(&self, api_version: &str, plural: &str) -> Result<bool, RestError> {
         let mut known = self.inner.served.lock().await;
         while !known.contains_key(api_version) {
@@ -297,7 +297,7 @@ impl Context {
         &self.inner.authority
     }
 
-    /// Whether a feature gate is on.
+    /// Reports whether a feature gate is on.
     #[must_use]
     pub fn gate(&self, name: &str) -> bool {
         self.settings().gates.enabled(name)

@@ -1,4 +1,4 @@
-//! What the server serves: one row per resource, in the group's preferred version.
+//! Resources that the server serves: one row each, in the group's preferred version.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub struct Served {
     pub plural: String,
     /// Kind.
     pub kind: String,
-    /// Whether its objects live in namespaces.
+    /// Objects live in namespaces.
     pub namespaced: bool,
     /// Verbs.
     pub verbs: Vec<String>,
@@ -46,7 +46,7 @@ impl Served {
         path::collection(&self.api_version(), namespace.filter(|n| self.namespaced && !n.is_empty()), &self.plural)
     }
 
-    /// Whether the resource has a verb.
+    /// Reports whether the resource has a verb.
     #[must_use]
     pub fn can(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)

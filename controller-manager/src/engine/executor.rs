@@ -20,17 +20,17 @@ use super::object::{Key, name};
 use super::rest::{Rest, RestError};
 
 const INITIAL_BATCH: usize = 1;
-/// How many deletions are in flight at once.
+/// Number of deletes that are in flight at once.
 const DELETE_BATCH: usize = 64;
 
-/// What came of a plan.
+/// Result of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The soonest time the plan wants to look again.
     pub requeue: Option<Duration>,
     /// The first failed write.
     pub failure: Option<Failure>,
-    /// How many of the pods asked for were not made.
+    /// Number of requested pods that were not made.
     pub uncreated: usize,
 }
 
@@ -39,7 +39,7 @@ pub struct Outcome {
 pub struct Failure {
     /// `FailedCreate`, `FailedDelete` or empty.
     pub reason: &'static str,
-    /// What went wrong.
+    /// Failure of the action.
     pub error: RestError,
 }
 
@@ -48,7 +48,7 @@ pub struct Failure {
 pub struct Executor {
     /// The controller's client.
     pub rest: Rest,
-    /// Where its events go.
+    /// Recorder of the controller's events.
     pub events: Events,
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::object::Key;
 
-/// How long unmet expectations block a key.
+/// Time after which unmet expectations no longer block a key.
 const EXPIRY: Duration = Duration::from_mins(5);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Expectations {
 }
 
 impl Expectations {
-    /// Those of one owner. What another one of that name has written before concerns nobody any more.
+    /// Returns the expectations of one owner. Those of another owner that had its name before are dropped.
     #[must_use]
     pub fn of<'a>(&'a self, key: &'a Key, owner: &'a str) -> Expected<'a> {
         Expected { all: self, key, owner }
@@ -51,7 +51,7 @@ impl Expectations {
     }
 }
 
-/// What one owner expects to see.
+/// Expectations of one owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     all: &'a Expectations,
@@ -60,7 +60,7 @@ pub struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// How long it is waited for what the cache does not show yet; none when it shows all that was written.
+    /// Returns how long the cache has been behind; none when it shows all that was written.
     #[must_use]
     pub fn unmet(self, now: Instant) -> Option<Duration> {
         self.with(|pending| pending.left(now)).flatten()

@@ -40,7 +40,7 @@ pub fn template_of(r: &ControllerRevision) -> Option<PodTemplateSpec> {
     part_of_tree(&template).ok()
 }
 
-/// Whether a revision holds a template, however it was written down.
+/// Reports whether a revision holds a template, however it was written down.
 #[must_use]
 pub fn holds(r: &ControllerRevision, template: &PodTemplateSpec) -> bool {
     template_of(r).is_some_and(|held| held == *template || alike(held) == alike(template.clone()))
@@ -74,20 +74,20 @@ pub struct Current {
     pub actions: Vec<Action>,
 }
 
-/// Whose history it is.
+/// Owner of a history.
 #[derive(Debug)]
 pub struct Author<'a> {
     /// The set, as owner.
     pub owner: OwnerReference,
-    /// Where it is.
+    /// Namespace of the owner.
     pub namespace: Option<&'a str>,
-    /// Which label its revisions have their hash in.
+    /// Label that holds the hash of its revisions.
     pub hash_label: &'static str,
-    /// What else its revisions are labelled with.
+    /// Other labels of its revisions.
     pub labels: BTreeMap<String, String>,
-    /// What is noted on the set is noted on its revisions, the cause of a change above all.
+    /// Annotations of the set, which its revisions have, too: the cause of a change above all.
     pub annotations: Option<&'a BTreeMap<String, String>>,
-    /// How often a name was taken.
+    /// Number of name collisions.
     pub collisions: Option<i32>,
 }
 
@@ -138,10 +138,10 @@ fn prefix(name: &str) -> &str {
     name.get(..LONGEST_PREFIX).unwrap_or(name)
 }
 
-/// What became of a revision that was to be made.
+/// Results of making a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It is there, though it may not be in a cache yet.
+    /// The revision exists, though it may not be in a cache yet.
     There,
     /// Another template's revision has its name.
     Taken,
@@ -159,9 +159,9 @@ pub async fn make(executor: &Executor, path: &str, body: &Value) -> Result<Made,
     }
 }
 
-/// What has a history of templates.
+/// Kinds that have a history of templates.
 pub trait Historied: kube::Resource<DynamicType = ()> + serde::Serialize + Clone {
-    /// How many names of revisions were taken, in its status.
+    /// Field of the status with the number of name collisions.
     fn collisions(&mut self) -> &mut Option<i32>;
 }
 

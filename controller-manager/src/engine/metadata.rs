@@ -116,16 +116,16 @@ impl Wired for Owner {
     }
 }
 
-/// What happened to objects of a resource.
+/// Changes of objects of a resource.
 #[derive(Clone, Debug)]
 pub enum Change<'a> {
-    /// These are all there are.
+    /// All objects there are.
     Listed(Vec<Meta>),
-    /// It appeared or changed.
+    /// The object appeared or changed.
     Applied(Meta),
-    /// It changed in ways that are of no interest: only its version is new.
+    /// The object changed in ways that are of no interest: only its version is new.
     Touched { uid: &'a str, version: &'a str },
-    /// It is gone.
+    /// The object is gone.
     Deleted(Meta),
     /// The resource is not served any more.
     Withdrawn,
@@ -140,11 +140,11 @@ struct Shared {
     /// Resources fed from typed informers.
     typed: Mutex<HashSet<(String, String)>>,
     rediscover: Notify,
-    /// How many resources have delivered their first list.
+    /// Resources that have delivered their first list.
     synced: Mutex<HashSet<(String, String)>>,
-    /// Whether those are all that the last discovery found.
+    /// All that the last discovery found has been listed.
     complete: AtomicBool,
-    /// Whether anybody needs the metadata of everything.
+    /// Some controller needs the metadata of everything.
     wanted: AtomicBool,
 }
 
@@ -160,7 +160,7 @@ impl Hub {
         self.shared.listeners.write().push(Box::new(listener));
     }
 
-    /// What the server serves, as last discovered.
+    /// Returns the resources that the server serves, as last discovered.
     #[must_use]
     pub fn catalogue(&self) -> Arc<Catalogue> {
         Arc::clone(&self.shared.catalogue.read())
@@ -171,7 +171,7 @@ impl Hub {
         self.shared.rediscover.notify_one();
     }
 
-    /// Whether every resource known at the last discovery has been listed.
+    /// Reports whether every resource known at the last discovery has been listed.
     #[must_use]
     pub fn synced(&self) -> bool {
         self.shared.complete.load(Ordering::Acquire)
@@ -203,7 +203,7 @@ impl Hub {
         self.feed_with::<K, K::Api>(informer, |object| Meta::of(object.metadata()), touched);
     }
 
-    /// The same of a kind that is held packed.
+    /// Feeds a kind that is held packed.
     pub fn feed_packed<K: Kind + kube::Resource<DynamicType = ()>>(&self, informer: &Informer<PackedOf<K>>) {
         let read = |object: &PackedOf<K>| wire::read(object.meta().bytes()).unwrap_or_default();
         self.feed_with::<PackedOf<K>, K>(informer, read, |old, new| {
@@ -318,7 +318,7 @@ impl Hub {
 struct Watched {
     hub: Hub,
     served: Served,
-    /// What was listed so far, while it is.
+    /// Objects listed so far, while a list is read.
     listing: Mutex<Option<Vec<Meta>>>,
     /// Time of the first of the failures since the last list; nothing once it was given up.
     failing_since: Mutex<Option<Instant>>,

@@ -8,7 +8,7 @@ pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
 }
 
-/// Whether the Ready condition is True.
+/// Reports whether the Ready condition is True.
 #[must_use]
 pub fn ready(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|c| c.status == "True")

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What controllers read of an object's metadata, however a cache holds it.
+/// Metadata that controllers read, however a cache holds it.
 pub trait Metadata {
     /// Name.
     fn name(&self) -> Option<&str>;
@@ -27,9 +27,9 @@ pub trait Metadata {
     fn owners(&self) -> &[OwnerReference];
     /// Finalizers.
     fn finalizers(&self) -> &[String];
-    /// When it was made.
+    /// Creation time.
     fn created(&self) -> Option<&Time>;
-    /// When its deletion was asked for, and what it was given to end is over.
+    /// Time at which the object is to be gone: the deletion was requested, and its grace period is over.
     fn deleted(&self) -> Option<&Time>;
 
     /// The name, to hold; empty without one.
@@ -85,9 +85,9 @@ impl Metadata for ObjectMeta {
     }
 }
 
-/// What caches hold: the API's types, and those made of them to hold less.
+/// Objects that caches hold: the API's types, and those made of them to hold less.
 pub trait Held: Cached {
-    /// What it is on the server.
+    /// Type of the object on the server.
     type Api: Resource<DynamicType = ()>;
     /// Its metadata.
     type Meta: Metadata;
@@ -150,13 +150,13 @@ pub fn uid(meta: &impl Metadata) -> &str {
     meta.uid().unwrap_or_default()
 }
 
-/// Whether deletion has been asked for.
+/// Reports whether deletion has been requested.
 #[must_use]
 pub fn deleting(meta: &impl Metadata) -> bool {
     meta.deleted().is_some()
 }
 
-/// When it was created; the epoch if unknown.
+/// Returns the creation time; the epoch if unknown.
 #[must_use]
 pub fn created(meta: &impl Metadata) -> Timestamp {
     meta.created().map_or(Timestamp::UNIX_EPOCH, |t| t.0)
@@ -192,7 +192,7 @@ pub fn controller_ref<K: Held>(owner: &K::Meta) -> OwnerReference {
     }
 }
 
-/// What an event is about.
+/// Returns the reference of an event's object.
 pub fn reference<K: Held>(meta: &K::Meta) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::Api::api_version(&()).into_owned()),
@@ -205,7 +205,7 @@ pub fn reference<K: Held>(meta: &K::Meta) -> ObjectReference {
     }
 }
 
-/// Whether two versions of an object ask for the same: only the status of it differs, if anything.
+/// Reports whether two versions of an object ask for the same: only the status of it differs, if anything.
 #[must_use]
 pub fn asks_the_same(old: &ObjectMeta, new: &ObjectMeta) -> bool {
     old.generation.is_some()
@@ -220,14 +220,14 @@ pub fn seconds(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// Whether `labels` satisfy a map selector. An empty selector selects nothing, as for Services and controllers.
+/// Reports whether `labels` satisfy a map selector. An empty selector selects nothing, as for Services and controllers.
 #[must_use]
 pub fn matches_map(selector: Option<&BTreeMap<String, String>>, labels: Option<&BTreeMap<String, String>>) -> bool {
     let Some(selector) = selector.filter(|s| !s.is_empty()) else { return false };
     selector.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v))
 }
 
-/// Whether `labels` satisfy a label selector. An empty selector selects everything, an invalid one nothing.
+/// Reports whether `labels` satisfy a label selector. An empty selector selects everything, an invalid one nothing.
 #[must_use]
 pub fn matches_selector(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
     let get = |k: &str| labels.and_then(|l| l.get(k));
@@ -244,13 +244,14 @@ pub fn matches_selector(selector: &LabelSelector, labels: Option<&BTreeMap<Strin
         })
 }
 
-/// Whether `labels` satisfy the selector of a controller that makes its own objects: an empty one selects nothing.
+/// Reports whether `labels` satisfy the selector of a controller that makes its own objects: an empty one selects
+/// nothing.
 #[must_use]
 pub fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
     !selector_is_empty(selector) && matches_selector(selector, labels)
 }
 
-/// Whether a label selector has no term at all.
+/// Reports whether a label selector has no term at all.
 #[must_use]
 pub fn selector_is_empty(selector: &LabelSelector) -> bool {
     selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)

@@ -35,13 +35,13 @@ pub fn resolve<K: Object>(store: &Store<K>, namespace: &str, reference: &OwnerRe
     store.get(namespace, &reference.name).filter(|o| o.meta().uid.as_deref() == Some(reference.uid.as_str()))
 }
 
-/// How often a set is looked at, at the most, because of its pods: each look goes over all of them, and when very many
-/// change at once each change would bring one.
+/// Shortest interval between two looks at a set because of its pods: each look goes over all of them, and when very
+/// many change at once each change would bring one.
 const PACE: Duration = Duration::from_millis(100);
 /// Sets whose last look is remembered, before those are forgotten that were looked at long ago.
 const REMEMBERED: usize = 1024;
 
-/// What a pod adds to the pace of sets that are known to be small.
+/// Share of a pod in the pace of sets that are known to be small.
 const PACE_OF_A_POD: Duration = Duration::from_millis(1);
 
 /// The pace of sets of this many pods: the status of few is current at once, as people who wait for it expect.
@@ -53,19 +53,19 @@ fn pace_of(pods: usize) -> Duration {
 /// nothing is known about the size of sets.
 pub struct Paced {
     queue: Queue<Key>,
-    /// When each was looked at last, or will be next.
+    /// Times of the last look at each set, or of the next.
     looks: Mutex<HashMap<Key, Instant>>,
     pace: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Paced {
-    /// Those of this queue.
+    /// Returns the pace of this queue.
     #[must_use]
     pub fn new(queue: &Queue<Key>) -> Arc<Self> {
         Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(|| PACE) })
     }
 
-    /// Those of this queue, whose sets have at most as many pods as `size` says.
+    /// Returns the pace of this queue, whose sets have at most as many pods as `size` says.
     #[must_use]
     pub fn sized(queue: &Queue<Key>, size: impl Fn() -> usize + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(move || pace_of(size())) })
@@ -96,9 +96,9 @@ pub struct PodWatch<K: Selecting> {
     pub sets: Arc<Selectors<K>>,
     /// Their queue.
     pub paced: Arc<Paced>,
-    /// What they wrote and have not seen yet.
+    /// Writes that the caches do not show yet.
     pub expectations: Arc<Expectations>,
-    /// Whether a set selects a pod.
+    /// Reports whether a set selects a pod.
     pub selects: fn(&K, &Pod) -> bool,
 }
 
@@ -143,7 +143,7 @@ impl<K: Selecting> PodWatch<K> {
         resolve(self.sets.store(), object::namespace(&pod.metadata), object::controller_of(&pod.metadata)?)
     }
 
-    /// What this controller waited for goes on at once; anything else at its pace.
+    /// Wakes a key: at once when it is all that the controller waited for; else at its pace.
     fn seen(&self, key: Key, all_expected: bool) {
         if all_expected { self.paced.queue.add(key) } else { self.paced.wake(key) }
     }
@@ -181,8 +181,8 @@ pub fn watch_children<P: Selecting, C: Object>(
     children.add_handler(waking(parents, queue, selects));
 }
 
-/// The same for template revisions, but one that comes with an owner wakes nobody: upstream's controllers look at it
-/// when something else happens, and until then it stands beside an equal one.
+/// Watches template revisions; but one that comes with an owner wakes nobody: upstream's controllers look at it when
+/// something else happens, and until then it stands beside an equal one.
 pub fn watch_revisions<P: Selecting>(
     revisions: &Informer<ControllerRevision>,
     parents: Arc<Selectors<P>>,
@@ -235,7 +235,7 @@ fn waking<P: Selecting, C: Object>(
     }
 }
 
-/// What a set owns or could adopt: its children and the orphans of its namespace.
+/// Returns what a set owns or could adopt: its children and the orphans of its namespace.
 pub fn candidates<C: Held>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
     let mut out = store.by_index(BY_CONTROLLER, uid);
     out.retain(|c| object::namespace(c.metadata()) == namespace);
@@ -258,7 +258,7 @@ where
     settle_with(rest, owner, selects, candidates, None).await
 }
 
-/// The same for owners that track what they own by a finalizer.
+/// Settles owners that track what they own by a finalizer.
 pub async fn settle_with<P, C>(
     rest: &Rest,
     owner: &P,

@@ -33,7 +33,7 @@ const MANAGED: u32 = 17;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     bytes: Box<[u8]>,
-    /// Where the metadata ends.
+    /// Offset of the end of the metadata.
     rest: usize,
 }
 
@@ -166,7 +166,7 @@ pub fn number(message: &[u8], wanted: u32) -> i64 {
 pub struct Meta<'a>(&'a [u8]);
 
 impl<'a> Meta<'a> {
-    /// That of an object as the server sent it, without its envelope.
+    /// Reads the metadata of an object as the server sent it, without its envelope.
     #[must_use]
     pub fn of(raw: &'a [u8]) -> Self {
         Self(values(raw, METADATA).next().unwrap_or_default())
@@ -202,13 +202,13 @@ impl<'a> Meta<'a> {
         number(self.0, GENERATION)
     }
 
-    /// Whether deletion has been asked for.
+    /// Reports whether deletion has been requested.
     #[must_use]
     pub fn deleting(self) -> bool {
         values(self.0, DELETED).next().is_some()
     }
 
-    /// Whether one of its owners is this object.
+    /// Reports whether one of its owners is this object.
     #[must_use]
     pub fn has_owner(self, api_version: &str, kind: &str, uid: &str) -> bool {
         values(self.0, OWNERS).any(|o| text(o, 4) == uid && text(o, 1) == kind && text(o, 5) == api_version)
@@ -244,13 +244,13 @@ impl<'a> Meta<'a> {
         self.entries(ANNOTATIONS).collect()
     }
 
-    /// Whether it has the same labels, as they are written.
+    /// Reports whether it has the same labels, as they are written.
     #[must_use]
     pub fn labelled_as(self, other: Meta<'_>) -> bool {
         values(self.0, LABELS).eq(values(other.0, LABELS))
     }
 
-    /// Whether these are all its labels.
+    /// Reports whether these are all its labels.
     #[must_use]
     pub fn has_labels(self, labels: &Texts<'_>) -> bool {
         // The server writes them in this order.
@@ -271,7 +271,7 @@ impl<'a> Meta<'a> {
         self.0
     }
 
-    /// Whether it says of owners, finalizers and deletion of the same object what `other` says.
+    /// Reports whether owners, finalizers and deletion are the same as in `other`, another version of the object.
     #[must_use]
     pub fn tied_as(self, other: Meta<'_>) -> bool {
         fn ties(meta: Meta<'_>) -> impl Iterator<Item = (u32, &[u8])> {
@@ -298,7 +298,7 @@ impl<'a> Meta<'a> {
 pub struct NewMeta<'a> {
     /// Its name, or the beginning of it with `generate`.
     pub name: &'a str,
-    /// Whether the server completes the name.
+    /// The server completes the name.
     pub generate: bool,
     /// Its namespace.
     pub namespace: &'a str,

@@ -32,7 +32,7 @@ fn schema<K: Kind>() -> Result<&'static Message, String> {
     schema::kind_of(K::API_VERSION, K::KIND).ok_or_else(|| "no such kind".to_owned())
 }
 
-/// Where the objects of a namespace, or all of them, are.
+/// Path of the objects of a namespace, or of all of them.
 fn collection<K: Kind>(namespace: Option<&str>) -> String {
     let root = if K::GROUP.is_empty() { "/api/" } else { "/apis/" };
     match namespace {
@@ -63,7 +63,7 @@ impl<K: Kind> PackedOf<K> {
         Packed::made(|out| meta.write(out), rest).into()
     }
 
-    /// The same with other labels, annotations and fields.
+    /// Returns a copy with other labels, annotations and fields.
     pub fn remade(&self, labels: &Texts<'_>, annotations: &Texts<'_>, rest: impl FnOnce(&mut Vec<u8>)) -> Self {
         Packed::made(|out| self.meta().write_with(labels, annotations, out), rest).into()
     }
@@ -92,7 +92,7 @@ impl<K: Kind> PackedOf<K> {
         [&collection::<K>(Some(meta.namespace())), "/", meta.name()].concat()
     }
 
-    /// What is sent to write it.
+    /// Returns the body of a write.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         self.packed.envelope(K::API_VERSION, K::KIND)

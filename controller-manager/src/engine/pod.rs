@@ -23,15 +23,15 @@ use super::object::{Held, Metadata};
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// Who it is.
+    /// Metadata of the pod.
     pub metadata: Meta,
-    /// What is asked for.
+    /// Specification of the pod.
     pub spec: Option<PodSpec>,
-    /// What is.
+    /// Status of the pod.
     pub status: Option<PodStatus>,
 }
 
-/// What controllers read of a pod's metadata.
+/// Fields of a pod's metadata that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -104,7 +104,7 @@ impl Metadata for Meta {
     }
 }
 
-/// What controllers read of a pod's specification. Reads as its [`Template`], besides what it has for itself.
+/// Fields of a pod's specification that controllers read. Reads as its [`Template`], besides what it has for itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -114,7 +114,7 @@ pub struct PodSpec {
     pub resource_claims: Option<Box<[core::PodResourceClaim]>>,
     #[serde(deserialize_with = "claims")]
     pub volumes: Option<Box<[Volume]>>,
-    /// What it has in common with its replicas.
+    /// Fields that it has in common with its replicas.
     #[serde(flatten)]
     pub template: Interned<Template>,
 }
@@ -148,7 +148,7 @@ pub struct Template {
 /// By resource.
 pub type Amounts = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
 
-/// What controllers read of a container.
+/// Fields of a container that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -198,7 +198,7 @@ fn claims<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Bo
     Ok((!kept.is_empty()).then(|| kept.into_boxed_slice()))
 }
 
-/// What controllers read of a pod's status.
+/// Fields of a pod's status that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -247,7 +247,7 @@ pub struct PodCondition {
     pub infeasible: Infeasible,
 }
 
-/// Whether a reason is `Infeasible`: what was asked for cannot be given.
+/// Records that a reason is `Infeasible`: the requested resources cannot be given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Infeasible(pub bool);
 
@@ -263,7 +263,7 @@ impl<'de> Deserialize<'de> for Infeasible {
     }
 }
 
-/// What controllers read of a container's status.
+/// Fields of a container's status that controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -275,15 +275,15 @@ pub struct ContainerStatus {
     pub restart_count: i32,
     #[serde(default)]
     pub state: Option<ContainerState>,
-    /// What it has. Replicas share it, as they mostly do with what they ask for.
+    /// Resources of the container. Replicas share them, as they mostly do with their requests.
     #[serde(default)]
     pub resources: Option<Interned<core::ResourceRequirements>>,
-    /// What the kubelet has promised it.
+    /// Resources that the kubelet has promised.
     #[serde(default)]
     pub allocated_resources: Option<Interned<Amounts>>,
 }
 
-/// What a container does.
+/// State of a container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "the API's names")]
@@ -292,11 +292,11 @@ pub struct ContainerState {
     pub terminated: Option<Box<Terminated>>,
 }
 
-/// It is not started yet, or again.
+/// The container is not started yet, or not again.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Waiting {}
 
-/// It has ended.
+/// The container has ended.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the API's names")]
@@ -337,7 +337,7 @@ impl Held for Pod {
     }
 }
 
-/// Whether a controller may read an annotation: those of tools are nobody's business here.
+/// Reports whether a controller may read an annotation: those of tools are not kept.
 pub(super) fn worth_keeping(annotation: &str) -> bool {
     annotation.contains("kubernetes.io/") && !annotation.starts_with("kubectl.kubernetes.io/")
 }

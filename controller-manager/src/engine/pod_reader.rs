@@ -352,7 +352,7 @@ mod tests {
         protobuf::encode(schema::pod(), pod)
     }
 
-    /// What the server's JSON makes of it.
+    /// Reads a pod from the server's JSON.
     fn of_json(pod: &Value) -> Pod {
         let pod = protobuf::decode(schema::pod(), &bytes(pod)).expect("a tree");
         let mut pod = serde_json::from_value(pod).expect("pod");

@@ -29,7 +29,7 @@ pub fn finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Whether none of its containers will run again: it has ended, or it goes and nothing in it runs.
+/// Reports whether none of its containers will run again: it has ended, or it is being deleted and nothing in it runs.
 #[must_use]
 pub fn over(pod: &Pod) -> bool {
     let stopped = || {
@@ -75,26 +75,26 @@ pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
 }
 
-/// Whether the Ready condition is True.
+/// Reports whether the Ready condition is True.
 #[must_use]
 pub fn ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|c| c.status == "True")
 }
 
-/// When the pod became ready, if it is.
+/// Returns when the pod became ready, if it is.
 #[must_use]
 pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let c = condition(pod, "Ready").filter(|c| c.status == "True")?;
     Some(c.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0))
 }
 
-/// Whether the pod has been ready for `min_ready` seconds.
+/// Reports whether the pod has been ready for `min_ready` seconds.
 #[must_use]
 pub fn available(pod: &Pod, min_ready: i32, now: Timestamp) -> bool {
     available_in(pod, min_ready, now) == Some(Duration::ZERO)
 }
 
-/// How long until a ready pod counts as available; zero when it does, None when it is not ready.
+/// Returns the time until a ready pod counts as available; zero when it does, None when it is not ready.
 #[must_use]
 pub fn available_in(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<Duration> {
     let since = ready_since(pod)?;
@@ -133,7 +133,7 @@ fn restarts(pod: &Pod) -> (i32, i32) {
     (most(status.container_statuses.as_deref(), &|_| true), most(status.init_container_statuses.as_deref(), &sidecar))
 }
 
-/// How many related active pods share each node: surplus replicas leave crowded nodes first.
+/// Counts related active pods by node: surplus replicas leave crowded nodes first.
 #[must_use]
 pub fn crowding<'a>(related: impl IntoIterator<Item = &'a Pod>) -> HashMap<String, usize> {
     let mut on_node = HashMap::new();

@@ -1,4 +1,4 @@
-//! Which controllers there are, what they are called, and which of them run.
+//! Table of the controllers: their names, and which of them run.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use futures::future::BoxFuture;
 use super::context::Context;
 use super::rest::RestError;
 
-/// What starting a controller came to.
+/// Results of starting a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// It runs.
+    /// The controller runs.
     Yes,
-    /// It is selected, but the flags leave it nothing to do.
+    /// The controller is selected, but the flags leave it nothing to do.
     Skipped,
 }
 
@@ -25,7 +25,7 @@ pub struct Controller {
     pub name: &'static str,
     /// The older name it also takes.
     pub alias: &'static str,
-    /// Whether `*` includes it.
+    /// `*` includes the controller.
     pub on_by_default: bool,
     /// Wires it up: informers, queue, workers.
     pub start: Start,
@@ -48,7 +48,7 @@ impl Controller {
 #[error("\"{0}\" is not in the list of known controllers")]
 pub struct UnknownController(pub String);
 
-/// Which controllers `--controllers` asks for.
+/// Controllers that `--controllers` selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     star: bool,
@@ -57,7 +57,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// What `--controllers` names and nobody knows.
+    /// Returns the names in `--controllers` that no controller has.
     #[must_use]
     pub fn unknown<'a>(values: &'a [String], known: &BTreeMap<&str, &str>) -> Vec<&'a str> {
         let names = values.iter().map(|v| v.trim()).filter(|v| *v != "*");
@@ -80,7 +80,7 @@ impl Selection {
         Ok(out)
     }
 
-    /// Whether this controller shall run.
+    /// Reports whether this controller shall run.
     #[must_use]
     pub fn wants(&self, name: &str, on_by_default: bool) -> bool {
         self.named.get(name).copied().unwrap_or(self.star && on_by_default)

@@ -21,23 +21,23 @@ use super::action::PatchKind;
 use super::clock;
 use super::packed::Meta;
 
-/// How long a controller's token is asked to last, in seconds.
+/// Requested lifetime of a controller's token, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
-/// Where controllers' service accounts live.
+/// Namespace of the controllers' service accounts.
 const NAMESPACE: &str = "kube-system";
 
 /// Whole objects as text.
 pub const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// What was written comes back without most of it.
+/// Media type of answers to writes: most of the object is left out.
 pub const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-/// The same for those who read protobuf.
+/// Media type of such answers for readers of protobuf.
 pub const BRIEF_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
     application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-/// The same of a collection.
+/// Media type of such a collection.
 pub const BRIEF_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// What the server says of an object that was written.
+/// Answer of the server to a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Written {
@@ -56,7 +56,7 @@ struct Answer {
     metadata: Written,
 }
 
-/// Why a request did not succeed.
+/// Failures of a request.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RestError {
     /// The server answered with a Status.
@@ -341,7 +341,7 @@ impl Rest {
 /// Method, path, Accept and Content-Type.
 type Asked<'a> = (&'a str, &'a str, &'static str, Option<&'static str>);
 
-/// What comes of a request. In a box: controllers hold such futures many times over, and most are not in use.
+/// Result of a request. In a box: controllers hold such futures many times over, and most are not in use.
 type Answered<'a> = BoxFuture<'a, Result<Bytes, RestError>>;
 
 fn once<'a>(transport: &'a Transport, token: Option<&str>, asked: Asked<'_>, body: Vec<u8>) -> Answered<'a> {
@@ -369,7 +369,7 @@ fn request(
     Ok(request)
 }
 
-/// What an answer says. Deletions are answered with other things than objects.
+/// Reads the answer to a write. Deletions are answered with other things than objects.
 fn written(answer: &[u8]) -> Written {
     serde_json::from_slice::<Answer>(answer).map(|a| a.metadata).unwrap_or_default()
 }

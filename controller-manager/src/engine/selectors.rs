@@ -118,7 +118,7 @@ type Names = HashSet<Box<str>>;
 struct Space {
     /// By key and value.
     by_pair: HashMap<Box<str>, HashMap<Box<str>, Names>>,
-    /// Those that require no pair.
+    /// Selectors that require no pair.
     open: Names,
     /// Under which pair each is filed.
     filed: HashMap<Box<str>, Pair>,

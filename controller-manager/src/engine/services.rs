@@ -19,7 +19,7 @@ use super::pod::{Container, Labels, Pod, Template};
 use super::selectors::{self, Selecting as _, Selectors};
 use super::{object, pods};
 
-/// When the oldest change behind an endpoints object happened, for programming-latency measurements.
+/// Annotation with the time of the oldest change behind an endpoints object, for programming-latency measurements.
 pub const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Marks endpoints of services without a cluster IP.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -33,7 +33,7 @@ pub fn selecting(service: &Service) -> Option<&ServiceSpec> {
     selects.then_some(spec)
 }
 
-/// Whether the service has no virtual IP on purpose.
+/// Reports whether the service has no virtual IP on purpose.
 #[must_use]
 pub fn headless(spec: &ServiceSpec) -> bool {
     spec.cluster_ip.as_deref() == Some("None")
@@ -103,7 +103,7 @@ fn ports_of<'a>(pod: &Pod, spec: &'a ServiceSpec) -> Vec<Port<'a>> {
     ports.collect()
 }
 
-/// The same ports in an order of their own, each once.
+/// Sorts ports, and drops those that are there twice.
 #[must_use]
 pub fn sorted<'a>(ports: &[Port<'a>]) -> Vec<Port<'a>> {
     let mut sorted = ports.to_vec();
@@ -139,7 +139,7 @@ impl<'a> PortSets<'a> {
         Self { spec, all: Vec::new(), known: BTreeMap::new(), last: None }
     }
 
-    /// Which of the sets a pod serves.
+    /// Returns the set that a pod serves.
     pub fn of(&mut self, pod: &Pod) -> usize {
         let template = pod.spec.as_ref().map_or(ptr::null(), |s| ptr::from_ref(&*s.template));
         if let Some((_, at)) = self.last.filter(|(last, _)| *last == template) {
@@ -168,7 +168,7 @@ pub fn pod_ips(pod: &Pod) -> impl Iterator<Item = &str> + Clone {
     listed.chain(alone)
 }
 
-/// Whether a pod belongs behind a service at all.
+/// Reports whether a pod belongs behind a service at all.
 #[must_use]
 pub fn belongs(pod: &Pod, with_terminating: bool) -> bool {
     !pods::finished(pod) && pod_ips(pod).next().is_some() && (with_terminating || !object::deleting(&pod.metadata))
@@ -236,7 +236,7 @@ pub fn watch_pods(pods: &Informer<Pod>, services: Arc<Selectors<Service>>, queue
     });
 }
 
-/// Whether endpoints show the same of both versions of a pod.
+/// Reports whether endpoints show both versions of a pod alike.
 fn shown_alike(old: &Pod, new: &Pod) -> bool {
     fn view(pod: &Pod) -> (bool, bool, bool, &str, Option<&str>, Option<&str>) {
         let spec = pod.spec.as_ref();
@@ -254,7 +254,7 @@ pub struct Triggers {
     seen: HashMap<object::Key, Seen>,
 }
 
-/// When a service and its pods changed last.
+/// Times of the last change of a service and its pods.
 #[derive(Debug)]
 struct Seen {
     service: Timestamp,

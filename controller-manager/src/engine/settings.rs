@@ -28,7 +28,7 @@ impl KeyPairFiles {
     }
 }
 
-/// Which key pair signs for which signer.
+/// Key pairs by signer.
 #[derive(Clone, Debug, Default)]
 pub struct Signing {
     /// For signers without a pair of their own.
@@ -45,7 +45,7 @@ pub struct Signing {
     pub duration: Duration,
 }
 
-/// How many keys each controller works on at once.
+/// Number of keys that each controller works on at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
     /// `--concurrent-cron-job-syncs`
@@ -159,7 +159,7 @@ pub struct Settings {
     pub cloud: Cloud,
 }
 
-/// How volumes with the policy Recycle are emptied.
+/// Recycler pods of volumes with the policy Recycle.
 #[derive(Clone, Debug, Default)]
 pub struct Recyclers {
     /// Directories of hosts.
@@ -190,7 +190,7 @@ impl Recyclers {
     }
 }
 
-/// What the cloud loops are told.
+/// Settings of the cloud loops.
 #[derive(Clone, Debug)]
 pub struct Cloud {
     /// `--cloud-provider`: `external` or empty; no provider is built in.
@@ -208,7 +208,7 @@ pub struct Cloud {
 pub struct Hpa {
     /// Between two looks at the same object.
     pub sync_period: Duration,
-    /// How long a lower recommendation must hold.
+    /// Time for which a lower recommendation must hold.
     pub downscale_stabilization: Duration,
     /// The deviation that is not worth a change.
     pub tolerance: f64,

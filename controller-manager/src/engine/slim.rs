@@ -1,4 +1,4 @@
-//! What caches leave out of API types: fields no controller reads, which would fill memory in large clusters.
+//! Fields that caches leave out of API types: no controller reads them, and they would fill memory in large clusters.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 

@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use proto::protobuf::{Error, Wire, fields};
 use shared::informer::Text;
 
-/// What a field's occurrence adds to.
+/// Target of a field's occurrences.
 pub trait Wired {
     /// One occurrence of the field.
     ///
@@ -24,7 +24,7 @@ pub trait Wired {
     fn add(&mut self, value: Wire<'_>) -> Result<(), Error>;
 }
 
-/// Which number is which field of a message. What Go has as a `pointer` is there also when it is empty.
+/// Table of a message's field numbers. Fields that Go has as a `pointer` are there also when they are empty.
 macro_rules! wired {
     (@ $field:expr, $value:ident) => { $crate::engine::wire::Wired::add(&mut $field, $value) };
     (@ $field:expr, $value:ident, pointer) => {

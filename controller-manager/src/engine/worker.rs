@@ -13,7 +13,7 @@ use super::context::Context;
 use super::executor::Outcome;
 use super::rest::RestError;
 
-/// What a look at a key came to: nothing more, again after a time, or an error (again with back-off).
+/// Result of a sync: nothing more, again after a time, or an error (again with back-off).
 pub type Synced = Result<Option<Duration>, RestError>;
 
 impl From<Outcome> for Synced {

@@ -42,7 +42,7 @@ pub fn dot(graph: &Graph, uids: &[String]) -> String {
     out + "}\n"
 }
 
-/// Whom these objects own and are owned by, over any number of steps, and they themselves.
+/// Returns these objects with all owners and dependents, over any number of steps.
 fn kin<'a>(graph: &'a Graph, uids: &[String]) -> BTreeMap<&'a Uid, &'a Node> {
     let mut found = BTreeMap::new();
     let mut next: Vec<&str> = uids.iter().map(String::as_str).collect();
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// What is true, in the order in which labels say it.
+    /// Lists the flags that are set, in the order in which labels show them.
     fn words(&self) -> String {
         let all = [
             (self.deleting, "beingDeleted"),

@@ -1,4 +1,4 @@
-//! Who owns whom, as far as watches have shown: a graph of every object's metadata.
+//! Graph of owners and dependents, as far as watches have shown: every object's metadata.
 //!
 //! Owners that were named but never seen are virtual nodes: they are looked up before anything is concluded from their
 //! absence.
@@ -24,12 +24,12 @@ pub struct Owner {
     pub name: Arc<str>,
     /// Unique id.
     pub uid: Uid,
-    /// Whether foreground deletion of the owner waits for this dependent.
+    /// Foreground deletion of the owner waits for this dependent.
     #[serde(default)]
     pub block_owner_deletion: Option<bool>,
 }
 
-/// Where an object is to be found.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Group and version.
@@ -45,17 +45,17 @@ pub struct Identity {
 /// An object in the graph.
 #[derive(Debug)]
 pub struct Node {
-    /// Where it is.
+    /// Identity of the object.
     pub identity: Identity,
     /// Its owners.
     pub owners: Vec<Owner>,
-    /// Who names it as owner.
+    /// Objects that name it as owner.
     pub dependents: HashSet<Uid>,
     /// Only named, never seen.
     pub virtual_: bool,
     /// Deletion was asked for.
     pub deleting: bool,
-    /// It waits for its dependents to go first.
+    /// The object waits for its dependents to go first.
     pub deleting_dependents: bool,
     /// The version that was seen last; none for virtual nodes and for versions that are no numbers.
     pub version: Option<NonZeroU64>,
@@ -63,18 +63,18 @@ pub struct Node {
     pub foreground: bool,
     /// Has the finalizer `orphan`.
     pub orphan: bool,
-    /// How often it was looked up and was there, though no watch has shown it.
+    /// Number of lookups that found the object, though no watch has shown it.
     pub lookups: u8,
 }
 
 impl Node {
-    /// Whether a reference from an object in `namespace` leads here.
+    /// Reports whether a reference from an object in `namespace` leads here.
     fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
         !self.identity.is_far_from(namespace) && self.identity.is_called(owner)
     }
 
-    /// Whether such a reference has to be verified. What was never seen may well be in a namespace, even if the first who
-    /// named it is in none.
+    /// Reports whether such a reference has to be verified. An object that was never seen may well be in a namespace,
+    /// even if the first that named it is in none.
     fn is_doubted(&self, owner: &Owner, namespace: &str) -> bool {
         let unsure = self.virtual_ && *self.identity.namespace != *namespace;
         unsure || !self.is_meant_by(owner, namespace)
@@ -86,7 +86,7 @@ impl Identity {
         self.kind == owner.kind && self.name == owner.name && self.api_version == owner.api_version
     }
 
-    /// It is in a namespace, and in another one.
+    /// Reports whether the object is in a namespace, and in another one.
     fn is_far_from(&self, namespace: &str) -> bool {
         !self.namespace.is_empty() && *self.namespace != *namespace
     }
@@ -119,7 +119,7 @@ impl Identity {
 /// Metadata of an object as a watch shows it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Where it is.
+    /// Identity of the object.
     pub identity: Identity,
     /// Unique id.
     pub uid: Uid,
@@ -135,7 +135,7 @@ pub struct Seen {
     pub version: Option<NonZeroU64>,
 }
 
-/// What an event makes worth looking at.
+/// Objects that an event makes worth looking at.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Objects that may have to be deleted.
@@ -149,7 +149,7 @@ pub struct Work {
 /// An object that names an owner which is known to be in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// Where it is.
+    /// Identity of the object.
     pub at: Identity,
     /// Its unique id.
     pub uid: Uid,
@@ -182,13 +182,13 @@ impl Graph {
         self.nodes.iter().map(|(uid, node)| (uid, &**node))
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether nothing was seen yet.
+    /// Reports whether nothing was seen yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -362,7 +362,7 @@ impl Graph {
         work
     }
 
-    /// It was looked up, and is there although nobody has shown it: how often that was so before.
+    /// Takes note that a lookup found an object which no watch has shown, and returns how often that was so before.
     pub fn found_unseen(&mut self, uid: &str) -> Option<u8> {
         let node = self.nodes.get_mut(uid).filter(|n| n.virtual_)?;
         let before = node.lookups;

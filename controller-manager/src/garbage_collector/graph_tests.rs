@@ -1,4 +1,4 @@
-//! What events make of the graph.
+//! Changes of the graph by events.
 
 use super::*;
 

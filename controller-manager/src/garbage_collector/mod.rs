@@ -50,16 +50,16 @@ const LOOKS: u32 = 5;
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-/// Where the graph is shown.
+/// Path of the graph.
 const GRAPH: &str = "/debug/controllers/garbage-collector-controller/graph";
 /// The longest wait for the caches of all resources; upstream's `initialSyncTimeout`.
 const CACHES: Duration = Duration::from_secs(30);
-/// How many owners known not to exist are remembered.
+/// Number of owners known not to exist that are remembered.
 const ABSENT: usize = 500;
-/// How soon what is there and was not shown by a watch is looked up again, and how late.
+/// Shortest back-off of lookups of objects that no watch has shown.
 const UNSEEN: Duration = Duration::from_millis(5);
 const UNSEEN_LONGEST: Duration = Duration::from_secs(1000);
-/// How soon the next name of what is not under its first name is tried.
+/// Pause before the next name of an object is tried that is not under its first name.
 const RENAMED: Duration = Duration::from_millis(100);
 
 struct Collector {
@@ -221,7 +221,7 @@ impl Collector {
         }
     }
 
-    /// Where an object is on the server; none where it would have to be in a namespace, and is not.
+    /// Returns the path of an object on the server; none where it would have to be in a namespace, and is not.
     fn path(&self, identity: &Identity) -> Result<Option<String>, RestError> {
         let catalogue = self.hub.catalogue();
         let served = catalogue.kind(&identity.api_version, &identity.kind).ok_or_else(|| {
@@ -372,7 +372,8 @@ impl Collector {
         self.events.say(&about, true, "OwnerRefInvalidNamespace", text);
     }
 
-    /// How an owner fares; none when it is in a namespace and the dependent in none, which nothing will ever mend.
+    /// Returns the state of an owner; none when it is in a namespace and the dependent in none, which nothing will ever
+    /// mend.
     async fn owner_state(&self, owner: &Owner, dependent: &Identity) -> Result<Option<OwnerState>, RestError> {
         let identity = Identity::named(owner, &dependent.namespace);
         if self.is_absent(&owner.uid, &identity) {

@@ -1,28 +1,28 @@
-//! What to do with one object, given how its owners fare.
+//! Plan for one object, given the states of its owners.
 
 use serde_json::{Value, json};
 
 use super::graph::Owner;
 
-/// What a look at an owner showed.
+/// States of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// It exists.
+    /// The owner exists.
     Solid,
-    /// It does not, or its uid is another's.
+    /// The owner does not exist, or its uid is another's.
     Dangling,
-    /// It is waiting for its dependents to go.
+    /// The owner is waiting for its dependents to go.
     WaitingForDependents,
 }
 
-/// What is known about the object.
+/// Known facts about the object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Subject {
     /// Deletion was asked for.
     pub deleting: bool,
-    /// It waits for its own dependents.
+    /// The object waits for its own dependents.
     pub deleting_dependents: bool,
-    /// It has dependents.
+    /// The object has dependents.
     pub has_dependents: bool,
     /// One of them waits for its own dependents.
     pub dependents_waiting: bool,

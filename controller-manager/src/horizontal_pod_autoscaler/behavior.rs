@@ -1,4 +1,4 @@
-//! What keeps a recommendation from being followed at once: stabilisation windows, rates, and the bounds of the spec.
+//! Limits of a recommendation: stabilisation windows, rates, and the bounds of the spec.
 //!
 //! In: the number of replicas that metrics ask for and what was recommended and done lately. Out: the number to set
 //! and the conditions that say why it differs. Time is an argument, by a clock that nobody sets.
@@ -18,10 +18,10 @@ const DEFAULT_PERIOD: i32 = 15;
 const DEFAULT_PERCENT: i32 = 100;
 const DEFAULT_PODS: i32 = 4;
 
-/// What an autoscaler remembers between two looks.
+/// State of an autoscaler between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
-    /// When what was recommended. Bounded: entries out of every window are written over.
+    /// Recommendations by time. Bounded: entries out of every window are written over.
     recommendations: Vec<(SignedDuration, i32)>,
     ups: Vec<Change>,
     downs: Vec<Change>,
@@ -49,7 +49,7 @@ pub struct Wish {
 /// A reason and a message.
 pub type Why = (&'static str, &'static str);
 
-/// What comes of a wish.
+/// Number of replicas after all limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Replicas to set.
@@ -58,7 +58,7 @@ pub struct Verdict {
     pub able: Why,
     /// For the condition ScalingLimited.
     pub limited: bool,
-    /// Why it is, or is not, limited.
+    /// Limit that applied, if one did.
     pub limit: Why,
 }
 
@@ -78,7 +78,8 @@ const UP_LIMIT: Why = ("ScaleUpLimit", "the desired replica count is increasing 
 const DOWN_LIMIT: Why =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
-/// How many replicas to set, and why. `window` is how long a higher recommendation holds when the behaviour is silent.
+/// Returns the number of replicas to set, and why. `window` is how long a higher recommendation holds when the
+/// behaviour is silent.
 pub fn judge(
     history: &mut History,
     behavior: Option<&HorizontalPodAutoscalerBehavior>,

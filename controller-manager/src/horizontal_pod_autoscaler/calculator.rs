@@ -20,7 +20,7 @@ use crate::resource_quota::usage;
 /// One pod's measured use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// When it was taken.
+    /// Time of the sample.
     pub at: Timestamp,
     /// The time it covers, before `at`.
     pub window: Duration,
@@ -31,7 +31,7 @@ pub struct Sample {
 /// Samples by pod name.
 pub type Samples = HashMap<String, Sample>;
 
-/// How far the ratio of use to target may be from one before anything changes.
+/// Distance from one that the ratio of use to target may have before anything changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerances {
     /// Above one.
@@ -46,7 +46,7 @@ impl Tolerances {
     }
 }
 
-/// What every calculation looks at.
+/// Inputs of every calculation.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     /// The pods of the target.
@@ -63,7 +63,7 @@ pub struct Scene<'a> {
     pub now: Timestamp,
 }
 
-/// What a metric asks for.
+/// Replicas that a metric asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// Replicas that would meet the target.
@@ -161,8 +161,8 @@ pub fn shared_external(tolerances: Tolerances, observed: i32, value: i64, target
     Proposal { replicas, utilization: None, value: if most { i64::MAX } else { each(value, observed) } }
 }
 
-/// Whether as many replicas as there are meet the target, in the order of upstream's arithmetic: another one rounds
-/// otherwise at the bounds.
+/// Reports whether as many replicas as there are meet the target, in the order of upstream's arithmetic: another one
+/// rounds otherwise at the bounds.
 #[allow(clippy::cast_precision_loss, reason = "a ratio of measured values")]
 fn meets(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> bool {
     tolerances.allow(value as f64 / (target as f64 * f64::from(observed)))
@@ -247,7 +247,7 @@ fn group(scene: Scene<'_>, mut samples: Samples, resource: &str) -> Result<(Samp
     Ok((samples, out))
 }
 
-/// Whether a CPU sample says something about the pod's ordinary work, and not about its start.
+/// Reports whether a CPU sample says something about the pod's ordinary work, and not about its start.
 fn settled(scene: Scene<'_>, pod: &Pod, sample: &Sample) -> bool {
     let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
     let (Some(ready), Some(started)) = (pods::condition(pod, "Ready"), started) else { return false };

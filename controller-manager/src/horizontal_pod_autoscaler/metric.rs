@@ -12,23 +12,23 @@ use super::arithmetic::{shared_of_series, total_of_series};
 use super::calculator::{self, Proposal, Samples, Scene, Tolerances, milli};
 use super::plan::{Measured, Reading, Snapshot};
 
-/// What a metric asks for.
+/// Result of a metric.
 pub(super) struct Done {
     /// Replicas.
     pub(super) replicas: i32,
-    /// What it is called in messages.
+    /// Name of the metric in messages.
     pub(super) name: String,
-    /// What the status says of it.
+    /// Status of the metric.
     pub(super) status: MetricStatus,
 }
 
-/// Why a metric asks for nothing.
+/// Failure of a metric.
 pub(super) struct Fault {
     /// Of the event and of the condition.
     pub(super) reason: &'static str,
-    /// What the condition and the event say.
+    /// Text of the condition and the event.
     pub(super) cause: String,
-    /// What the sum of all says.
+    /// Text in the error of all metrics.
     pub(super) error: String,
     /// Its type is none that there is.
     pub(super) spec: bool,

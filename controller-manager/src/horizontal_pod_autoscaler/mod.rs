@@ -44,11 +44,11 @@ use crate::engine::worker::{self, Synced};
 const COUNT: &str = "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers";
 const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
 const ACCOUNT: &str = "horizontal-pod-autoscaler";
-/// How often a scale that somebody else wrote meanwhile is tried, and how long between.
+/// Attempts to write a scale that somebody else wrote meanwhile.
 const RESCALES: usize = 5;
 const RESCALE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What is kept of an autoscaler between two looks.
+/// State of an autoscaler between two looks.
 #[derive(Default)]
 struct Memory {
     history: History,
@@ -114,7 +114,7 @@ impl Autoscaler {
         Ok(Some(self.config.sync_period))
     }
 
-    /// What was done, and whether the spec or something else was at fault.
+    /// Reconciles, and returns what was done, and whether the spec or something else was at fault.
     async fn reconcile(&self, key: &Key, hpa: &HorizontalPodAutoscaler) -> (&'static str, &'static str) {
         let before = hpa.status.clone().unwrap_or_default();
         let Some(spec) = hpa.spec.as_ref() else { return ("none", "none") };

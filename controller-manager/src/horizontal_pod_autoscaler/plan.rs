@@ -32,7 +32,7 @@ pub enum Query {
     External(MetricIdentifier),
 }
 
-/// What came back.
+/// Answers of the metrics API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reading {
     /// By pod.
@@ -57,7 +57,7 @@ pub struct Scale {
     pub selector: String,
 }
 
-/// What a look rests on.
+/// Inputs of the decision.
 pub struct Snapshot<'a> {
     /// The autoscaler.
     pub hpa: &'a HorizontalPodAutoscaler,
@@ -84,7 +84,7 @@ pub struct Snapshot<'a> {
 /// An event about the autoscaler: whether it is a warning, reason, message.
 pub type Said = (bool, &'static str, String);
 
-/// What one metric came to, for the metrics of this controller.
+/// Result of one metric, for the metrics of this controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Computed {
     /// Position in `spec.metrics`.
@@ -95,7 +95,7 @@ pub struct Computed {
     pub bad_spec: bool,
 }
 
-/// What follows.
+/// Decision about an autoscaler.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// The status to write, unless it is as before; without what the rescale adds.
@@ -104,7 +104,7 @@ pub struct Decision {
     pub events: Vec<Said>,
     /// Replicas to set, and why.
     pub rescale: Option<(i32, String)>,
-    /// What went wrong.
+    /// Failure of the look.
     pub failure: Option<String>,
     /// The replicas there should be, when the look came to its end.
     pub desired: Option<i32>,
@@ -112,7 +112,7 @@ pub struct Decision {
     pub computed: Vec<Computed>,
 }
 
-/// Whether the scale can change at all by what metrics say.
+/// Reports whether the scale can change at all by what metrics say.
 pub fn asks_metrics(spec: &HorizontalPodAutoscalerSpec, scale: &Scale) -> bool {
     let disabled = scale.wanted == 0 && minimum(spec) != 0;
     !disabled && scale.wanted <= spec.max_replicas && scale.wanted >= minimum(spec)
@@ -301,8 +301,8 @@ fn combine(s: &Snapshot<'_>, out: &mut Decision) -> Combined {
     Combined::Proposed(replicas, name, statuses)
 }
 
-/// Whether the target's selector picks pods for this autoscaler alone; otherwise an event's reason and message and the
-/// condition's message.
+/// Checks that the target's selector picks pods for this autoscaler alone; otherwise returns an event's reason and
+/// message and the condition's message.
 fn selectable(s: &Snapshot<'_>) -> Result<(), (&'static str, String, String)> {
     let selector = s.scale.selector.as_str();
     if selector.is_empty() {

@@ -175,7 +175,7 @@ fn time(v: &Value) -> Timestamp {
     v.as_str().and_then(|s| s.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// What a client says of an answer that was no Status: what the code means, and what was asked.
+/// Words an answer that was no Status as a client does: what the code means, and what was asked.
 fn worded(e: &RestError, about: &str) -> String {
     let RestError::Api { code, reason, message, .. } = e else { return e.to_string() };
     if !reason.is_empty() && !reason.contains(' ') {

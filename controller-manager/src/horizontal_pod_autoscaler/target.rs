@@ -12,10 +12,10 @@ use crate::engine::clock;
 use crate::engine::discovery::{Catalogue, Served, discover};
 use crate::engine::rest::{Rest, RestError};
 
-/// How old knowledge of what is served may be.
+/// Age up to which knowledge of what is served is used.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// What is served, asked for when it is needed.
+/// Served resources, asked for when they are needed.
 #[derive(Default)]
 pub struct Targets {
     known: Mutex<Option<(Instant, Arc<Catalogue>)>>,
@@ -98,7 +98,7 @@ fn mappings<'a>(catalogue: &'a Catalogue, api_version: &str, kind: &str) -> Vec<
     catalogue.preferred.iter().filter(|s| s.group == group && s.kind == kind).collect()
 }
 
-/// Whether this is no version of a group at all.
+/// Reports whether this is no version of a group at all.
 pub fn malformed(api_version: &str) -> bool {
     api_version.matches('/').count() > 1
 }

@@ -1,4 +1,4 @@
-//! How long to wait before a failed pod is replaced: longer with every failure since the last success.
+//! Back-off before a failed pod is replaced: longer with every failure since the last success.
 
 use std::time::Duration;
 
@@ -35,21 +35,21 @@ impl Record {
         self
     }
 
-    /// How long the next pod still has to wait.
+    /// Returns the time that the next pod still has to wait.
     #[must_use]
     pub fn remaining(&self, now: Timestamp) -> Duration {
         self.last.map_or(Duration::ZERO, |last| wait(self.failures, last, now))
     }
 }
 
-/// How long is left of the back-off after so many failures, the last of them at `last`.
+/// Returns the rest of the back-off after so many failures, the last of them at `last`.
 #[must_use]
 pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Duration {
     let whole = FIRST.saturating_mul(1 << (failures.max(1) - 1).min(10)).min(LONGEST);
     whole.saturating_sub(now.duration_since(last).try_into().unwrap_or_default())
 }
 
-/// When the pod ended: its last container's end, or when it ceased to be ready, or when it was told to stop.
+/// Returns when the pod ended: its last container's end, or when it ceased to be ready, or when it was told to stop.
 #[must_use]
 pub fn ended(pod: &Pod) -> Timestamp {
     let unready = pods::condition(pod, "Ready").filter(|c| c.status == "False");
@@ -57,7 +57,7 @@ pub fn ended(pod: &Pod) -> Timestamp {
     containers_ended(pod).or(unready).or_else(|| told_to_stop(pod)).unwrap_or_else(|| object::created(&pod.metadata))
 }
 
-/// When the last container ended, if all of them have.
+/// Returns when the last container ended, if all of them have.
 fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
     let ends = statuses.map(|c| Some(c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0));

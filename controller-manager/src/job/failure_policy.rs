@@ -1,4 +1,4 @@
-//! What a failed pod means for its job, by the job's pod failure policy.
+//! Effect of a failed pod on its job, by the job's pod failure policy.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
 
@@ -8,9 +8,9 @@ use crate::engine::pod::Pod;
 /// The verdict on one failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It counts towards the back-off limit.
+    /// The pod counts towards the back-off limit.
     Counts,
-    /// It does not count.
+    /// The pod does not count.
     Ignored,
     /// Its index has failed, whatever its limit.
     FailsIndex,
@@ -18,14 +18,14 @@ pub enum Verdict {
     FailsJob(String),
 }
 
-/// What the first rule that is about this pod says, if there is one.
+/// Returns the verdict of the first rule that matches the pod, if there is one.
 #[must_use]
 pub fn ruled(job: &Job, pod: &Pod) -> Option<Verdict> {
     let policy = job.spec.as_ref()?.pod_failure_policy.as_ref()?;
     policy.rules.iter().enumerate().find_map(|(index, rule)| verdict(rule, index, pod))
 }
 
-/// The same; what no rule is about counts.
+/// Returns the verdict on a pod; one that no rule matches counts.
 #[must_use]
 pub fn judge(job: &Job, pod: &Pod) -> Verdict {
     ruled(job, pod).unwrap_or(Verdict::Counts)

@@ -13,7 +13,7 @@ use crate::engine::pod::Pod;
 /// Keeps a pod until its end is counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 
-/// Whether the pod still carries the finalizer.
+/// Reports whether the pod still carries the finalizer.
 #[must_use]
 pub fn tracked(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER)
@@ -26,8 +26,9 @@ pub fn release(pod: &Pod) -> Action {
     Action::patch::<Pod>(&pod.metadata, PatchKind::Strategic, patch)
 }
 
-/// Whether a tracked pod is to lose the finalizer because nobody counts it: it has no controller, or the job that it
-/// names is over or not there. What has another kind of controller, or a job of another controller, is theirs.
+/// Reports whether a tracked pod is to lose the finalizer because nobody counts it: it has no controller, or the job
+/// that it names is over or not there. Pods of another kind of controller, or of a job of another controller, are
+/// theirs.
 #[must_use]
 pub fn abandoned(pod: &Pod, job: Option<&Job>) -> bool {
     let Some(owner) = object::controller_of(&pod.metadata) else { return true };

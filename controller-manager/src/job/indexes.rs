@@ -10,7 +10,7 @@ use crate::engine::pod::Pod;
 /// The annotation and label with a pod's completion index.
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// Whether the job's pods have completion indexes.
+/// Reports whether the job's pods have completion indexes.
 #[must_use]
 pub fn indexed(job: &Job) -> bool {
     job.spec.as_ref().and_then(|s| s.completion_mode.as_deref()) == Some("Indexed")

@@ -1,4 +1,4 @@
-//! Which pods a running job makes and which it stops.
+//! Pods that a running job makes, and those that it stops.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl Round<'_> {
         taken.missing(self.spec.completions.unwrap_or(0)).take(wanted).collect()
     }
 
-    /// Those of the indexes whose back-off is over; if there are none, when to look again.
+    /// Returns the indexes whose back-off is over; if there are none, notes when to look again.
     fn due(&mut self, pending: Vec<i32>) -> Vec<i32> {
         if per_index::limit(&self.s.job).is_none() {
             return pending;

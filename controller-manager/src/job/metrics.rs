@@ -1,4 +1,4 @@
-//! What the job controller counts.
+//! Metrics of the job controller.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -102,7 +102,7 @@ pub(super) fn stored(job: &Job, new: &JobStatus) {
     }
 }
 
-/// How a job has ended, and why.
+/// Returns the condition and the reason with which a job has ended.
 fn end(status: &JobStatus) -> Option<(&'static str, &str)> {
     let result = |kind: &str| match kind {
         "Complete" => Some("succeeded"),

@@ -36,12 +36,12 @@ use crate::engine::worker::{self, Synced};
 
 struct Jobs {
     executor: Executor,
-    /// Whether a suspended job loses its start time.
+    /// A suspended job loses its start time.
     forgets_start: bool,
     jobs: Store<Job>,
     pods: Store<Pod>,
     expectations: Arc<Expectations>,
-    /// What failed of each job, and which of that name it was.
+    /// Failures of each job, with the uid of the job that had that name.
     failures: Mutex<HashMap<Key, (String, Record)>>,
     /// Pods that were let go although the cache still shows their finalizer.
     released: Mutex<HashMap<Key, HashSet<String>>>,
@@ -105,7 +105,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Jobs {
-    /// Whether no running job looks after a tracked pod.
+    /// Reports whether no running job looks after a tracked pod.
     fn unowned(&self, pod: &Pod) -> bool {
         let owner = object::controller_of(&pod.metadata);
         let job = owner.and_then(|r| owned::resolve(&self.jobs, object::namespace(&pod.metadata), r));

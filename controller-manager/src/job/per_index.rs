@@ -28,7 +28,7 @@ pub fn limit(job: &Job) -> Option<i32> {
     job.spec.as_ref().and_then(|s| s.backoff_limit_per_index)
 }
 
-/// What nobody could have counted is none.
+/// Reads a number of an annotation; one that nobody could have counted is none.
 fn number(pod: &Pod, annotation: &str) -> i32 {
     object::annotation(&pod.metadata, annotation).and_then(|v| v.parse().ok()).filter(|n| *n >= 0).unwrap_or(0)
 }
@@ -37,7 +37,7 @@ fn total(pod: &Pod) -> i32 {
     number(pod, FAILURES).saturating_add(number(pod, IGNORED))
 }
 
-/// Whether this failed pod was the last that its index may have.
+/// Reports whether this failed pod was the last that its index may have.
 #[must_use]
 pub fn exhausts(job: &Job, pod: &Pod) -> bool {
     match judge(job, pod) {
@@ -65,7 +65,7 @@ pub fn held<'a>(failed: impl Iterator<Item = &'a Arc<Pod>>, settled: &IndexSet) 
     held
 }
 
-/// How long the replacement of a failed pod has to wait.
+/// Returns the time that the replacement of a failed pod has to wait.
 #[must_use]
 pub fn wait(failed: Option<&Arc<Pod>>, now: Timestamp) -> Duration {
     let Some(pod) = failed else { return Duration::ZERO };

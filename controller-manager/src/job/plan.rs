@@ -23,7 +23,7 @@ use crate::engine::{object, pods};
 /// No more than this many pods wait to be counted at once.
 const UNCOUNTED: usize = 500;
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The job.
@@ -32,15 +32,15 @@ pub struct Snapshot {
     pub pods: Vec<Arc<Pod>>,
     /// Pods whose finalizer was taken off although the cache still shows it.
     pub released: HashSet<String>,
-    /// Whether earlier creations and deletions have been seen.
+    /// Earlier creations and deletions have been seen.
     pub settled: bool,
-    /// How long new pods have to wait because of earlier failures.
+    /// Time that new pods have to wait because of earlier failures.
     pub backoff: Duration,
-    /// Whether the job loses its start time when it is suspended.
+    /// The job loses its start time when it is suspended.
     pub forgets_start: bool,
 }
 
-/// What to do, and the status to store after it.
+/// Actions, and the status to store after them.
 #[derive(Debug, Default)]
 pub struct Decision {
     /// Writes other than the status.
@@ -51,7 +51,7 @@ pub struct Decision {
     pub finished: Vec<Arc<Pod>>,
     /// Events that belong to the stored status: only when it is stored are they true.
     pub events: Vec<Action>,
-    /// What the round mainly did, as the metrics name it.
+    /// Main action of the round, as the metrics name it.
     pub did: Did,
 }
 
@@ -69,7 +69,7 @@ pub enum Did {
     PodsDeleted,
 }
 
-/// Whether the job has come to its end.
+/// Reports whether the job has finished.
 #[must_use]
 pub fn finished(job: &Job) -> bool {
     condition(job.status.as_ref(), "Complete") || condition(job.status.as_ref(), "Failed")
@@ -106,7 +106,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
     Round::new(s, spec, now).run()
 }
 
-/// Whether failed pods alone are replaced, and not those that are still stopping.
+/// Reports whether failed pods alone are replaced, and not those that are still stopping.
 pub(super) fn waits_for_the_end(spec: &JobSpec) -> bool {
     spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some()
 }
@@ -146,7 +146,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether the pod is still to be counted or let go.
+    /// Reports whether the pod is still to be counted or let go.
     pub(super) fn tracked(&self, pod: &Pod) -> bool {
         tracked(pod) && !self.s.released.contains(object::uid(&pod.metadata))
     }
@@ -167,7 +167,7 @@ impl<'a> Round<'a> {
         self.completed.is_some()
     }
 
-    /// Whether the pod is one of those that count: of an indexed job only those of its indexes do.
+    /// Reports whether the pod is one of those that count: of an indexed job only those of its indexes do.
     fn in_range(&self, pod: &Pod) -> bool {
         let completions = self.spec.completions.unwrap_or(0);
         !self.indexed() || indexes::of(pod).is_some_and(|i| i < completions)
@@ -266,7 +266,7 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// Which indexes have succeeded and failed, by the status and by pods that ended since.
+    /// Reads the indexes that have succeeded and failed, by the status and by pods that ended since.
     fn read_indexes(&mut self, active: &[&'a Arc<Pod>]) {
         if !indexes::indexed(&self.s.job) {
             return;
@@ -305,7 +305,7 @@ impl<'a> Round<'a> {
         (self.status.succeeded.unwrap_or(0) + waiting + count(new), failed)
     }
 
-    /// Whether the job is over, and why.
+    /// Decides whether the job is over, and why.
     fn judge(&mut self, failed: i32) {
         let by_policy = self.s.pods.iter().filter(|p| self.has_failed(p)).find_map(|p| match judge(&self.s.job, p) {
             Verdict::FailsJob(why) => Some(why),

@@ -1,4 +1,4 @@
-//! When an indexed job has succeeded although not every index has: by the rules of its success policy.
+//! Success of an indexed job of which not every index has succeeded: by the rules of its success policy.
 
 use k8s_openapi::api::batch::v1::SuccessPolicy;
 

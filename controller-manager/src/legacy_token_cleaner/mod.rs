@@ -27,7 +27,7 @@ use crate::engine::rest::{Rest, RestError};
 
 const NAME: &str = "legacy-service-account-token-cleaner";
 const EVERY: Duration = Duration::from_hours(24);
-/// Where the API server notes since when it tracks the use of tokens.
+/// Config map in which the API server notes since when it tracks the use of tokens.
 const TRACKING: &str = "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking";
 const TOKENS: &str = "/api/v1/secrets?fieldSelector=type%3Dkubernetes.io%2Fservice-account-token&limit=500";
 const PODS: &str = "/api/v1/pods?limit=500";

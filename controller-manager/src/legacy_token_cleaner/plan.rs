@@ -1,4 +1,4 @@
-//! Which token secrets of earlier days nobody uses any more.
+//! Legacy token secrets that nobody uses any more.
 //!
 //! In: a secret, its account, whether a pod mounts it, since when use is tracked. Out: mark it invalid, delete it, or
 //! leave it. Dates are days, as the API server writes them. No I/O here.
@@ -16,14 +16,14 @@ pub const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// On secrets: since when the token is refused.
 pub const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-/// What to do with a secret.
+/// Actions on a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing.
     Keep,
     /// Label it as invalid since today.
     Invalidate,
-    /// It was invalid for long enough.
+    /// The secret was invalid for long enough.
     Delete,
 }
 
@@ -39,7 +39,7 @@ pub fn ago(now: Timestamp, d: Duration) -> Timestamp {
     now.checked_sub(SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MIN)
 }
 
-/// Whether use has been tracked for the whole period. `since` is what the API server noted when it began.
+/// Reports whether use has been tracked for the whole period. `since` is what the API server noted when it began.
 #[must_use]
 pub fn tracked_long_enough(since: &str, now: Timestamp, period: Duration) -> bool {
     // It began at some time of that day: the next one is the first that counts whole.

@@ -43,7 +43,7 @@ struct Item {
     metadata: Remains,
 }
 
-/// What matters of an object that is going away.
+/// Fields of an object that is being deleted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Remains {
@@ -218,7 +218,7 @@ impl Namespaces {
         }
     }
 
-    /// What is left of a resource after asking for its deletion.
+    /// Requests the deletion of a resource's objects, and returns those that are left.
     async fn remove_resource(&self, namespace: &str, served: &Served) -> Result<Vec<Item>, RestError> {
         let path = served.path(Some(namespace));
         let before = self.list(&path, served).await?;

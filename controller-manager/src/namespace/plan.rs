@@ -1,4 +1,4 @@
-//! What a dying namespace's status says, and when it may go.
+//! Status of a terminating namespace, and when it may go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::engine::object;
 
 /// The finalizer of this controller in `spec.finalizers`.
 pub const FINALIZER: &str = "kubernetes";
-/// How long finalizers are thought to take.
+/// Estimated time of finalizers.
 const FINALIZERS: Duration = Duration::from_secs(15);
 
-/// What a round of deletions left.
+/// Result of a round of deletions.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
     /// Discovery did not work at all.
@@ -30,7 +30,7 @@ pub struct Round {
     pub remaining: BTreeMap<String, usize>,
     /// Instances that hold a finalizer, by finalizer.
     pub finalizers: BTreeMap<String, usize>,
-    /// How long what is left may take; nothing when nothing is waited for.
+    /// Estimated time that the rest may take; nothing when nothing is waited for.
     pub estimate: Duration,
     /// The instances that are left.
     pub left: Vec<Thing>,
@@ -67,8 +67,8 @@ impl Round {
     }
 }
 
-/// Whether a dying namespace is to be looked at. Its status is this controller's own doing: it looks again by itself as
-/// long as anything is left.
+/// Reports whether a terminating namespace is to be looked at. Its status is this controller's own doing: it looks
+/// again by itself as long as anything is left.
 #[must_use]
 pub fn is_news(event: &Event<Namespace>) -> bool {
     let known = match event {
@@ -81,14 +81,14 @@ pub fn is_news(event: &Event<Namespace>) -> bool {
     !known && object::deleting(&event.object().metadata)
 }
 
-/// What discovery says of a group version whose server does not answer.
+/// Returns discovery's error about a group version whose server does not answer.
 #[must_use]
 pub fn stale(group_version: &str) -> String {
     format!("{group_version}: stale GroupVersion discovery: {group_version}")
 }
 
-/// How long the pods of a namespace may take to stop, of which the slowest is given `longest` seconds, unless they have
-/// had them.
+/// Returns how long the pods of a namespace may take to stop, of which the slowest is given `longest` seconds, unless
+/// they have had them.
 #[must_use]
 pub fn grace(longest: u64, deleted: Option<&Time>, now: Timestamp) -> Duration {
     let since = deleted.map_or(0, |at| now.as_second() - at.0.as_second());
@@ -98,7 +98,7 @@ pub fn grace(longest: u64, deleted: Option<&Time>, now: Timestamp) -> Duration {
 /// A condition: its type, whether something is wrong, reason and message when nothing is, and when something is.
 type Row = (&'static str, bool, (&'static str, &'static str), (&'static str, String));
 
-/// What a round has come to, in upstream's order.
+/// Returns the conditions of a round, in upstream's order.
 fn rows(round: &Round) -> [Row; 5] {
     let mut failures = round.failures.clone();
     failures.sort();
@@ -183,7 +183,7 @@ pub fn conditions(namespace: &Namespace, round: &Round, now: Timestamp) -> Optio
     changed.then_some(out)
 }
 
-/// Whether anybody still has to finish the namespace: as long as that is so, its content is looked after.
+/// Reports whether a finalizer is left in the spec: as long as that is so, the namespace's content is looked after.
 #[must_use]
 pub fn holds(namespace: &Namespace) -> bool {
     namespace.spec.as_ref().and_then(|s| s.finalizers.as_ref()).is_some_and(|f| !f.is_empty())

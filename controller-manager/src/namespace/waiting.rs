@@ -1,4 +1,5 @@
-//! What dying namespaces wait for, so that the last object to go wakes its namespace: nobody has to look in between.
+//! Objects that terminating namespaces wait for, so that the last object to go wakes its namespace: nobody has to look
+//! in between.
 
 use foldhash::{HashMap, HashSet};
 

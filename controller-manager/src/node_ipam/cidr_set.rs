@@ -15,13 +15,13 @@ pub struct CidrSet {
     range: IpNet,
     mask: u8,
     used: Vec<bool>,
-    /// How many of them are.
+    /// Number of blocks that are taken.
     taken: usize,
     next: usize,
     tries: usize,
 }
 
-/// Why a set cannot be made.
+/// Reasons why a set cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CidrError {
     /// Blocks larger than the range, or more than can be tracked.
@@ -38,19 +38,19 @@ impl CidrSet {
         Ok(Self { range: range.trunc(), mask, used: vec![false; 1 << bits], taken: 0, next: 0, tries: 0 })
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.used.len()
     }
 
-    /// How many blocks are in use.
+    /// Number of blocks in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.taken
     }
 
-    /// How many blocks in use the last allocation came across.
+    /// Number of blocks in use that the last allocation came across.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "far fewer blocks than that")]
     pub fn tries(&self) -> f64 {

@@ -26,15 +26,15 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
-/// What cuts the ranges of nodes from those of the cluster.
+/// Name of the allocator that cuts the ranges of nodes from those of the cluster.
 const ALLOCATOR: &str = "RangeAllocator";
 const WORKERS: usize = 5;
-/// How often a write is tried at once.
+/// Attempts of a write.
 const TRIES: usize = 3;
 
 struct Ranges {
     ledger: Ledger,
-    /// Whether the ranges of the nodes there were at start have been marked.
+    /// The ranges of the nodes there were at start have been marked.
     primed: bool,
 }
 
@@ -178,13 +178,13 @@ fn tell(ledger: &Ledger, before: &[usize]) -> bool {
     changed
 }
 
-/// How many blocks in use the last allocation came across.
+/// Records how many blocks in use the last allocation came across.
 fn tried(set: &CidrSet) {
     let range = set.range().to_string();
     metrics::observe("node_ipam_controller_cidrset_allocation_tries_per_request", &[&range], set.tries());
 }
 
-/// How much of a range is in use.
+/// Records how much of a range is in use.
 #[allow(clippy::cast_precision_loss, reason = "far fewer blocks than that")]
 fn show(set: &CidrSet) {
     let range = set.range().to_string();

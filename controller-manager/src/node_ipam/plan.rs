@@ -14,16 +14,16 @@ use super::cidr_set::CidrSet;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::object;
 
-/// What a node was given and the cache does not show yet.
+/// Range that a node was given and the cache does not show yet.
 #[derive(Debug)]
 struct Promise {
     uid: String,
     cidrs: Vec<IpNet>,
-    /// Whether the server has it.
+    /// The server has stored it.
     stored: bool,
 }
 
-/// What follows for a node.
+/// Actions for a node.
 #[derive(Debug, PartialEq)]
 pub enum Step {
     /// Nothing, or nothing yet.
@@ -152,7 +152,7 @@ fn write(node: &Node, cidrs: &[IpNet]) -> Action {
     Action::patch::<Node>(&node.metadata, PatchKind::Strategic, body)
 }
 
-/// That a node goes without, and why.
+/// Returns the event about a node that goes without a range.
 #[must_use]
 pub fn complaint(node: &Node, why: &'static str) -> Action {
     let name = object::name(&node.metadata);

@@ -46,8 +46,8 @@ fn of_both_families(ranges: &[IpNet]) -> bool {
     ranges.iter().any(v4) && !ranges.iter().all(v4)
 }
 
-/// How long the prefixes of blocks are, range by range: by `--node-cidr-mask-size` and by the same with `-ipv4` and
-/// `-ipv6`, of which 0 is unset.
+/// Returns the lengths of blocks' prefixes, range by range: by `--node-cidr-mask-size` and by its `-ipv4` and `-ipv6`
+/// forms, of which 0 is unset.
 pub fn masks((any, v4, v6): (u8, u8, u8), ranges: &[IpNet]) -> Result<Vec<u8>, &'static str> {
     let [first_v6, dual] = [ranges.first().is_some_and(|r| r.addr().is_ipv6()), ranges.len() > 1];
     if dual && any != 0 {

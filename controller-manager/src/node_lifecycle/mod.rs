@@ -32,7 +32,7 @@ use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 
-/// Where kubelets keep their leases.
+/// Namespace of kubelets' leases.
 const LEASES: &str = "kube-node-lease";
 
 /// Pods that came to nodes which are not ready, and those that could not be marked. None before the first look, when
@@ -130,7 +130,7 @@ struct Seen {
 
 type HealthView<'a> = (Vec<(&'a str, &'a str)>, bool, Vec<(&'a str, &'a str)>);
 
-/// What of a node calls for an immediate look; heartbeats do not.
+/// Returns the fields of a node that call for an immediate look; heartbeats change none.
 fn health_view(node: &Node) -> HealthView<'_> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     (
@@ -297,7 +297,7 @@ fn unknown() -> Outcome {
     Outcome::Reported(Some("Unknown".to_owned()))
 }
 
-/// How the zones fare.
+/// Records the states of the zones.
 #[allow(clippy::cast_precision_loss, reason = "node counts are small")]
 fn report(monitor: &mut Monitor, nodes: &[Arc<Node>], actions: &[Action]) {
     for (zone, (all, ready)) in monitor.census(nodes) {

@@ -26,13 +26,13 @@ const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPres
 /// The flags that matter here.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// How long a node may be silent.
+    /// Time for which a node may be silent.
     pub grace: Duration,
-    /// How long a node that never reported may be silent.
+    /// Time for which a node that never reported may be silent.
     pub startup_grace: Duration,
     /// Nodes per second that may be emptied in a healthy zone.
     pub eviction_rate: f64,
-    /// The same in a large zone that is partly down.
+    /// Evictions a second in a large zone that is partly down.
     pub secondary_rate: f64,
     /// Zones up to this size are not emptied at all while partly down.
     pub large_zone: usize,
@@ -40,11 +40,11 @@ pub struct Config {
     pub unhealthy_share: f64,
 }
 
-/// What the monitor looks at.
+/// Inputs of the monitor.
 pub struct World<'a, 'f> {
     /// Every node.
     pub nodes: &'a [Arc<Node>],
-    /// When each node's Lease was last renewed.
+    /// Returns when a node's Lease was last renewed.
     pub renewed: &'f dyn Fn(&str) -> Option<Timestamp>,
     /// The pods bound to a node.
     pub pods_on: &'f dyn Fn(&str) -> Vec<Arc<Pod>>,
@@ -55,7 +55,7 @@ pub struct World<'a, 'f> {
 /// A moment, by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// What is written down. It may be set, and passes while the machine sleeps.
+    /// Time for timestamps. It may be set, and passes while the machine sleeps.
     pub wall: Timestamp,
     /// Since some beginning, by a clock that nobody sets: what nodes are given time by, as upstream's does.
     pub steady: SignedDuration,
@@ -103,13 +103,13 @@ impl<'a> Findings<'a> {
 
 #[derive(Debug)]
 struct Health {
-    /// Whether the node says anything of its readiness, and since when.
+    /// The node has a Ready condition, and since when.
     heartbeat: (bool, Option<Timestamp>),
     renewed: Option<Timestamp>,
     probed: SignedDuration,
 }
 
-/// How a zone fares.
+/// States of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
     /// Most nodes are ready.
@@ -250,7 +250,7 @@ impl Monitor {
         actions
     }
 
-    /// How soon a node may be emptied that waits for it.
+    /// Returns the time until a node that waits for it may be emptied.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let waiting = self.zones.values().filter(|z| z.rate > 0.0 && !z.waiting.is_empty());
@@ -289,7 +289,7 @@ impl Monitor {
         actions
     }
 
-    /// Whether nothing was heard of the node for the grace period.
+    /// Reports whether nothing was heard of the node for the grace period.
     fn silent_for(&mut self, node: &Node, renewed: Option<Timestamp>, now: SignedDuration) -> bool {
         let Some((_, h)) = self.health.get_mut(object::name(&node.metadata)) else { return false };
         let beat = heartbeat(node);
@@ -304,7 +304,7 @@ impl Monitor {
         Duration::try_from(now - h.probed).is_ok_and(|silence| silence > grace)
     }
 
-    /// How each zone fares, and how many nodes it has.
+    /// Returns the state of each zone, and its number of nodes.
     fn zone_states<'z>(
         &self,
         nodes: &[Arc<Node>],
@@ -490,7 +490,7 @@ fn mark<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>, now: Timestamp) -> Vec<Act
     pods.filter(said).flat_map(|pod| mark_not_ready(pod, now)).collect()
 }
 
-/// Whether a pod that comes to the node has to be marked: it is known and says that it is not ready.
+/// Reports whether a pod that comes to the node has to be marked: it is known and says that it is not ready.
 #[must_use]
 pub fn marks_arrivals(node: &Node) -> bool {
     ready_status(node).is_some_and(|status| status != "True")

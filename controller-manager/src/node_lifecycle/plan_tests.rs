@@ -54,7 +54,7 @@ fn tick_with(m: &mut Monitor, nodes: &[Arc<Node>], placed: &[Arc<Pod>], renewed:
     tick_at(m, &world, now, now)
 }
 
-/// When the clock on the wall says something else than the one that nobody sets.
+/// Runs the monitor with a wall clock that differs from the monotonic one.
 fn tick_at(m: &mut Monitor, world: &World<'_, '_>, wall: i64, steady: i64) -> Vec<String> {
     m.tick(world, Moment { wall: at(wall), steady: SignedDuration::from_secs(steady) })
         .into_iter()

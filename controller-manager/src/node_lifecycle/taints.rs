@@ -12,7 +12,7 @@ pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// On nodes that say nothing.
 pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Whether a node that is not ready has been told to let its pods go.
+/// Reports whether a node that is not ready has a NoExecute taint.
 pub(super) fn evicts(node: &Node) -> bool {
     nodes::taints(node).iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE))
 }

@@ -18,7 +18,7 @@ pub const QUARANTINE: Duration = Duration::from_secs(40);
 
 const ORPHANED: &str = "orphaned";
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Every pod that [`may_go`].
@@ -27,11 +27,11 @@ pub struct Snapshot {
     pub nodes: HashMap<String, Arc<Node>>,
     /// Nodes known for certain to be gone for the quarantine time.
     pub gone: HashSet<String>,
-    /// How many finished pods may lie around; none or negative means any number.
+    /// Number of finished pods that may stay; none or negative means any number.
     pub threshold: i32,
 }
 
-/// Whether there may be a reason to remove a pod; there is none for almost all of them.
+/// Reports whether there may be a reason to remove a pod; there is none for almost all of them.
 #[must_use]
 pub fn may_go(pod: &Pod, nodes: &HashMap<String, Arc<Node>>) -> bool {
     let node = pods::node(pod);
@@ -43,9 +43,9 @@ pub fn may_go(pod: &Pod, nodes: &HashMap<String, Arc<Node>>) -> bool {
 pub struct Removal {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Why.
+    /// Reason of the removal.
     pub reason: &'static str,
-    /// What to do, in order, until something fails.
+    /// Actions, in order, until something fails.
     pub actions: Vec<Action>,
 }
 

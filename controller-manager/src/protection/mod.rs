@@ -53,8 +53,8 @@ where
     Some(Action::update(&copy))
 }
 
-/// Whether a pod uses a claim: it was given a node and names the claim, even if it has ended; or the claim was made for
-/// it, and the kubelet is not through with it.
+/// Reports whether a pod uses a claim: it was given a node and names the claim, even if it has ended; or the claim was
+/// made for it, and the kubelet is not through with it.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let name = object::name(&claim.metadata);
     let named = |v: &Volume| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name);
@@ -66,7 +66,7 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         && (pods::volumes(pod).any(named) || (pods::claims_of(pod).any(|c| c == name) && made_for()))
 }
 
-/// Whether only finalizers keep the pod.
+/// Reports whether only finalizers keep the pod.
 fn shut_down(pod: &Pod) -> bool {
     object::deleting(&pod.metadata) && pod.metadata.deletion_grace_period_seconds == Some(0)
 }

@@ -1,4 +1,4 @@
-//! What differs between ReplicaSets and ReplicationControllers.
+//! Differences between ReplicaSets and ReplicationControllers.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, ReplicationController, ReplicationControllerStatus};
@@ -29,17 +29,17 @@ pub trait Set: Selecting + Serialize {
     /// The source of its events.
     const COMPONENT: &'static str;
 
-    /// How many pods there shall be.
+    /// Returns the desired number of pods.
     fn replicas(&self) -> i32;
-    /// How long a pod must be ready to count as available.
+    /// Returns how long a pod must be ready to count as available.
     fn min_ready_seconds(&self) -> i32;
-    /// What new pods look like.
+    /// Returns the template of new pods.
     fn template(&self) -> PodTemplateSpec;
-    /// Whether a pod is one of its own.
+    /// Reports whether the set selects a pod.
     fn selects_pod(&self, pod: &Pod) -> bool;
-    /// What it reports.
+    /// Returns the reported status.
     fn status(&self) -> Status;
-    /// The same set with another status.
+    /// Returns the set with another status.
     fn with_status(&self, status: Status) -> Self;
     /// Drop what this kind's status cannot hold.
     fn normalise(status: &mut Status);

@@ -34,7 +34,7 @@ use crate::engine::worker::{self, Synced};
 
 struct Replicas<K: Set> {
     executor: Executor,
-    /// Whether terminating pods are reported.
+    /// Terminating pods are reported.
     terminating: bool,
     sets: Store<K>,
     pods: Store<Pod>,
@@ -90,7 +90,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
 }
 
 impl<K: Set> Replicas<K> {
-    /// Whether everything in the namespace is on its way out.
+    /// Reports whether the namespace is terminating.
     fn ends(&self, namespace: &str) -> bool {
         self.namespaces.get("", namespace).is_some_and(|n| object::deleting(&n.metadata))
     }

@@ -14,22 +14,22 @@ use crate::engine::{object, pods};
 /// No more than this many creations or deletions in one go.
 const BURST: usize = 500;
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The set, for events.
     pub parent: ObjectReference,
     /// The set, as owner of new pods.
     pub owner: OwnerReference,
-    /// Where its pods live.
+    /// Namespace of its pods.
     pub namespace: String,
-    /// Whether the set itself is being deleted: then nothing is managed any more.
+    /// The set itself is being deleted: then nothing is managed any more.
     pub deleting: bool,
-    /// How many pods there shall be.
+    /// Desired number of pods.
     pub replicas: i32,
-    /// How long a pod must be ready before it counts as available.
+    /// Seconds that a pod must be ready before it counts as available.
     pub min_ready_seconds: i32,
-    /// What new pods look like.
+    /// Template of new pods.
     pub template: PodTemplateSpec,
     /// The pods the set owns, terminating and finished ones included.
     pub pods: Vec<Arc<Pod>>,
@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub related: Vec<Arc<Pod>>,
 }
 
-/// What a set's status reports.
+/// Counts in a set's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Active pods.
@@ -83,7 +83,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     actions
 }
 
-/// How old the pods that are deleted are in proportion to the youngest ready one.
+/// Returns the ages of the pods that are deleted in proportion to the youngest ready one.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "a ratio of seconds")]
 pub fn age_ratios(s: &Snapshot, actions: &[Action], now: Timestamp) -> Vec<f64> {

@@ -135,7 +135,7 @@ fn used(pod: &Pod) -> Vec<String> {
     named.collect()
 }
 
-/// How many claims there are, kept up to date by their events.
+/// Counts claims by their events.
 fn count(event: &Event<ResourceClaim>) {
     let step = |claim: &ResourceClaim, by: f64| {
         let allocated = claim.status.as_ref().is_some_and(|s| s.allocation.is_some());
@@ -318,8 +318,8 @@ impl Claims {
         self.executor.rest.put_whole(&path, &body).await
     }
 
-    /// Whether a consumer still has a use for the claim. What the cache does not know is asked of the server: a
-    /// reservation that the scheduler has just made must not be lost.
+    /// Reports whether a consumer still has a use for the claim. A consumer that the cache does not know is asked of
+    /// the server: a reservation that the scheduler has just made must not be lost.
     async fn alive(&self, namespace: &str, consumer: &ResourceClaimConsumerReference) -> Result<bool, RestError> {
         if consumer.api_group.as_deref().is_some_and(|g| !g.is_empty()) || consumer.resource != "pods" {
             return Err(RestError::other(format!("unsupported ReservedFor entry: {consumer:?}")));
@@ -339,7 +339,8 @@ impl Claims {
         }
     }
 
-    /// Whether the claim was made for a pod that is over. One that is not known is left to the garbage collector.
+    /// Reports whether the claim was made for a pod that is over. One that is not known is left to the garbage
+    /// collector.
     fn owner_done(&self, claim: &ResourceClaim) -> bool {
         let Some(owner) = object::controller_of(&claim.metadata).filter(|r| r.kind == "Pod" && r.api_version == "v1")
         else {

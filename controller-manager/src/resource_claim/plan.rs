@@ -23,14 +23,14 @@ const RESERVED_MAX: usize = 256;
 /// Room for a hyphen and five random characters in a name of 63.
 const NAME_BASE: usize = 57;
 
-/// Which claim stands for an entry of a pod.
+/// Claims that stand for an entry of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// This one; `own` says that it must belong to the pod.
     Claim { name: String, own: bool },
     /// None is needed.
     Nothing,
-    /// It has still to be made from this template.
+    /// The claim has still to be made from this template.
     Missing { template: String },
 }
 
@@ -58,7 +58,7 @@ pub fn extended(pod: &Pod) -> Option<&str> {
     Some(&*status.resource_claim_name)
 }
 
-/// Whether a claim was made for this very pod.
+/// Reports whether a claim was made for this very pod.
 #[must_use]
 pub fn belongs(claim: &ResourceClaim, pod: &Pod) -> bool {
     object::controller_of(&claim.metadata).is_some_and(|r| pod.metadata.uid.as_deref() == Some(&r.uid))
@@ -98,19 +98,19 @@ fn base(pod: &str, claim: &str) -> String {
     format!("{}-{}", cut(pod), cut(claim))
 }
 
-/// Whether the pod is over, or will never begin.
+/// Reports whether the pod is over, or will never begin.
 #[must_use]
 pub fn done(pod: &Pod) -> bool {
     pods::finished(pod) || (object::deleting(&pod.metadata) && pods::node(pod).is_empty())
 }
 
-/// Whether a pod still needs its claims.
+/// Reports whether a pod still needs its claims.
 #[must_use]
 pub fn needs_claims(pod: &Pod) -> bool {
     !done(pod)
 }
 
-/// Whether the claim is to be reserved for a pod that was bound by somebody other than the scheduler.
+/// Reports whether the claim is to be reserved for a pod that was bound by somebody other than the scheduler.
 #[must_use]
 pub fn reservable(claim: &ResourceClaim, pod: &Pod) -> bool {
     let Some(status) = claim.status.as_ref().filter(|s| s.allocation.is_some()) else { return false };
@@ -130,7 +130,7 @@ pub fn reservation(pod: &Pod) -> ResourceClaimConsumerReference {
     }
 }
 
-/// What is to be done with a claim.
+/// Actions on a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Upkeep {
     /// The claim with the status to write.
@@ -170,7 +170,7 @@ fn requests(spec: &ResourceClaimSpec) -> &[DeviceRequest] {
     spec.devices.as_ref().and_then(|d| d.requests.as_deref()).unwrap_or_default()
 }
 
-/// Whether any of its requests asks for administrative access.
+/// Reports whether any of its requests asks for administrative access.
 #[must_use]
 pub fn admin_access(claim: &ResourceClaim) -> bool {
     asks_for_admin(&claim.spec)
@@ -180,7 +180,7 @@ fn asks_for_admin(spec: &ResourceClaimSpec) -> bool {
     requests(spec).iter().any(|r| r.exactly.as_ref().and_then(|e| e.admin_access) == Some(true))
 }
 
-/// Why no claim may be made from a template, by the features that are on.
+/// Returns why no claim may be made from a template, by the gates that are on.
 #[must_use]
 pub fn refused(template: &ResourceClaimTemplate, admin_access: bool, prioritized_list: bool) -> Option<&'static str> {
     let spec = &template.spec.spec;
@@ -192,7 +192,7 @@ pub fn refused(template: &ResourceClaimTemplate, admin_access: bool, prioritized
         .then_some("template includes a prioritized list of subrequests, but the feature is disabled")
 }
 
-/// Who a claim was made by, as the metrics have it.
+/// Returns the maker of a claim, as the metrics have it.
 #[must_use]
 pub fn source(claim: &ResourceClaim) -> &'static str {
     if object::annotation(&claim.metadata, EXTENDED) == Some("true") {

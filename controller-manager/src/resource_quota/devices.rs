@@ -1,4 +1,4 @@
-//! What claims of devices use, by device class, and what of it pods ask for as extended resources already.
+//! Usage of claims of devices, by device class, and the part of it that pods request as extended resources already.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use super::usage::{Usage, add, one, raise};
 use crate::engine::object;
 use crate::engine::pod::Pod;
 
-/// What a quota's name for the devices of a class ends in.
+/// Suffix of a quota's name for the devices of a class.
 pub const PER_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
 /// The most devices that a claim may be given.
 const MOST_DEVICES: i64 = 32;
 
-/// What a quota's name for a device class as a resource begins with.
+/// Prefix of a quota's name for a device class as a resource.
 pub const IMPLICIT: &str = "requests.deviceclass.resource.kubernetes.io/";
 /// On claims that the scheduler made for the extended resources of a pod.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// What a claim of devices uses, by device class.
+/// Returns the usage of a claim of devices, by device class.
 #[must_use]
 pub fn claim(claim: &ResourceClaim) -> Usage {
     let mut out = Usage::from([("count/resourceclaims.resource.k8s.io".to_owned(), one())]);
@@ -77,8 +77,8 @@ pub fn extend(used: &mut Usage, resource_of: impl Fn(&str) -> Option<String>, of
     }
 }
 
-/// Whether a claim is the one that was made for the extended resources of a pod: the one it names, and while it names
-/// none, the first of those that were made for it.
+/// Reports whether a claim is the one that was made for the extended resources of a pod: the one it names, and while it
+/// names none, the first of those that were made for it.
 #[must_use]
 pub fn made_for(claim: &ResourceClaim, pod: &Pod, all: &[Arc<ResourceClaim>]) -> bool {
     let uid = object::uid(&pod.metadata);

@@ -44,7 +44,7 @@ struct Quotas {
     services: Store<Service>,
     claims: Store<PersistentVolumeClaim>,
     devices: Option<Store<ResourceClaim>>,
-    /// Where pods ask for devices as extended resources.
+    /// Device classes, where pods request devices as extended resources.
     classes: Option<Store<DeviceClass>>,
     hub: Hub,
 }
@@ -132,7 +132,7 @@ fn watch_pods(pods: &Informer<Pod>, again: impl Fn(&str, Counted<'_>) + Send + S
     });
 }
 
-/// The same of what else is counted by more than its number.
+/// Watches the other objects that are counted by more than their number.
 fn watch_others(
     services: &Informer<Service>,
     claims: &Informer<PersistentVolumeClaim>,
@@ -207,7 +207,7 @@ fn is_counted_elsewhere(group: &str, plural: &str, devices: bool) -> bool {
     }
 }
 
-/// Whether nobody can be held to the quota yet: its limits are not in its status, or their usage is not.
+/// Reports whether nobody can be held to the quota yet: its limits are not in its status, or their usage is not.
 fn is_urgent(quota: &ResourceQuota) -> bool {
     let (spec, status) = (quota.spec.as_ref(), quota.status.as_ref());
     let (Some(hard), used) = (status.and_then(|s| s.hard.as_ref()), status.and_then(|s| s.used.as_ref())) else {
@@ -288,7 +288,7 @@ impl Quotas {
         }
     }
 
-    /// What a claim of devices uses; `all` are those of its namespace.
+    /// Returns the usage of a claim of devices; `all` are those of its namespace.
     fn device_claim(&self, claim: &ResourceClaim, all: &[Arc<ResourceClaim>], now: Timestamp) -> Usage {
         let mut used = devices::claim(claim);
         if let Some(classes) = &self.classes {

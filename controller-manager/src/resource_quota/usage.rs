@@ -1,4 +1,4 @@
-//! What objects use, by the names of quota resources.
+//! Usage of objects, by the names of quota resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ fn of_container(c: &Container, limits: bool) -> Usage {
     read(r.and_then(|r| if limits { r.limits.as_ref() } else { r.requests.as_ref() }))
 }
 
-/// What the containers of a pod have, which in-place resizes make another thing than what they ask for.
+/// Resources that a pod's containers have, which differ from their requests during an in-place resize.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Granted<'a>(Option<&'a PodStatus>);
 
@@ -56,7 +56,7 @@ impl<'a> Granted<'a> {
         Self(pod.status.as_ref())
     }
 
-    /// What a container has or is promised, and what it asks for unless that can never be given.
+    /// Returns what a container has or is promised, and what it requests unless that can never be given.
     fn or_asked(self, c: &Container, limits: bool) -> Usage {
         let asked = of_container(c, limits);
         let running = self.0.into_iter().flat_map(|s| [&s.container_statuses, &s.init_container_statuses]);
@@ -76,7 +76,7 @@ impl<'a> Granted<'a> {
     }
 }
 
-/// What a pod takes as a whole: its containers and sidecars together, or its hungriest init container.
+/// Returns the usage of a pod as a whole: its containers and sidecars together, or its hungriest init container.
 pub(crate) fn of_pod(spec: &PodSpec, granted: Granted<'_>, limits: bool) -> Usage {
     let mut sum = Usage::new();
     for c in &spec.containers {
@@ -111,7 +111,7 @@ pub(crate) fn of_pod(spec: &PodSpec, granted: Granted<'_>, limits: bool) -> Usag
     sum
 }
 
-/// Whether a pod still uses anything: not finished, nor overdue to vanish.
+/// Reports whether a pod still uses anything: not finished, nor overdue to vanish.
 #[must_use]
 pub fn counts(pod: &Pod, now: Timestamp) -> bool {
     if pods::finished(pod) {
@@ -124,8 +124,8 @@ pub fn counts(pod: &Pod, now: Timestamp) -> bool {
     }
 }
 
-/// Whether pods, services or claims are counted under this name; other objects are counted under names of their own.
-/// `extended`: device classes are resources, too.
+/// Reports whether pods, services or claims are counted under this name; other objects are counted under names of their
+/// own. `extended`: device classes are resources, too.
 #[must_use]
 pub fn tracked(name: &str, extended: bool) -> bool {
     const NAMES: [&str; 19] = [
@@ -160,14 +160,14 @@ pub fn tracked(name: &str, extended: bool) -> bool {
     NAMES.contains(&name) || huge || foreign || implicit || OF_CLASS.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Whether a pod may use less than before, or is in another scope.
+/// Reports whether a pod may use less than before, or is in another scope.
 #[must_use]
 pub fn gives_back(old: &Pod, new: &Pod, now: Timestamp) -> bool {
     let scope = |p: &Pod| p.spec.as_ref().is_some_and(terminating);
     (counts(old, now) && !counts(new, now)) || scope(old) != scope(new) || resized(old, new)
 }
 
-/// Whether containers were given other resources. Those that have just begun to run have what they ask for.
+/// Reports whether containers were given other resources. Those that have just begun to run have what they request.
 fn resized(old: &Pod, new: &Pod) -> bool {
     fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
         let status = pod.status.as_ref();
@@ -183,7 +183,7 @@ fn resized(old: &Pod, new: &Pod) -> bool {
         || Granted::of(old).infeasible() != Granted::of(new).infeasible()
 }
 
-/// What a pod uses.
+/// Returns the usage of a pod.
 #[must_use]
 pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
     let mut out = Usage::from([("count/pods".to_owned(), one())]);
@@ -205,7 +205,7 @@ pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
     out
 }
 
-/// What a service uses.
+/// Returns the usage of a service.
 #[must_use]
 pub fn service(service: &Service) -> Usage {
     let mut out = Usage::from([("count/services".to_owned(), one()), ("services".to_owned(), one())]);
@@ -227,7 +227,7 @@ pub fn service(service: &Service) -> Usage {
     out
 }
 
-/// What a claim uses.
+/// Returns the usage of a claim.
 #[must_use]
 pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
     let mut out =
@@ -250,7 +250,7 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
     out
 }
 
-/// Whether all scopes of a quota are true of a pod.
+/// Reports whether all scopes of a quota match a pod.
 #[must_use]
 pub fn in_scope(spec: &ResourceQuotaSpec, pod: &Pod) -> bool {
     let plain = spec.scopes.iter().flatten().all(|s| scope(s, "Exists", &[], pod));
@@ -262,14 +262,14 @@ pub fn in_scope(spec: &ResourceQuotaSpec, pod: &Pod) -> bool {
     plain && selected
 }
 
-/// Whether a quota is only about some pods (or claims), and so not about other objects.
+/// Reports whether a quota is only about some pods (or claims), and so not about other objects.
 #[must_use]
 pub fn scoped(spec: &ResourceQuotaSpec) -> bool {
     spec.scopes.as_ref().is_some_and(|s| !s.is_empty())
         || spec.scope_selector.as_ref().and_then(|s| s.match_expressions.as_ref()).is_some_and(|e| !e.is_empty())
 }
 
-/// Whether all scopes of a quota are true of a claim: the only one that is about claims is their attributes class.
+/// Reports whether all scopes of a quota match a claim: the only one that is about claims is their attributes class.
 #[must_use]
 pub fn claim_in_scope(spec: &ResourceQuotaSpec, claim: &PersistentVolumeClaim) -> bool {
     const SCOPE: &str = "VolumeAttributesClass";
@@ -292,7 +292,7 @@ fn attributes_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect()
 }
 
-/// Whether a claim was given another amount, or is in another scope.
+/// Reports whether a claim was given another amount, or is in another scope.
 #[must_use]
 pub fn claim_changes(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     fn given(c: &PersistentVolumeClaim) -> Option<&Stored> {

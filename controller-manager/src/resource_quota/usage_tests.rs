@@ -1,4 +1,4 @@
-//! What pods, services and claims use, and which changes of them matter.
+//! Usage of pods, services and claims, and the changes of them that matter.
 
 use super::*;
 use serde_json::{Value, json};

@@ -94,7 +94,7 @@ pub fn plan(namespace: &str, current: Option<&ConfigMap>, bundle: &str) -> Optio
     Some(Action::update(&copy))
 }
 
-/// What a look came to, in the word of the metrics.
+/// Returns the result of a sync as the metrics name it.
 fn code(done: &Result<(), RestError>) -> String {
     match done {
         Ok(()) => "200".to_owned(),

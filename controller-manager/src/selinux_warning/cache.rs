@@ -1,4 +1,4 @@
-//! Who uses which volume in which way, and who is thereby in whose way. Upstream's volume cache; no I/O here.
+//! Cache of volumes, their users and the conflicts between them. Answers for upstream's volume cache; no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,7 +20,7 @@ struct Used {
     pods: BTreeMap<Key, Use>,
 }
 
-/// What came of a change.
+/// Conflicts that came or went with a change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Conflicts that it brought, from the side of both.
@@ -69,7 +69,7 @@ impl Cache {
         self.volumes.values().filter(move |v| v.driver == driver).flat_map(|v| v.pods.keys())
     }
 
-    /// Those of the conflicts that are nowhere any more.
+    /// Removes conflicts, and returns those that are nowhere any more.
     fn less(&mut self, over: Vec<Conflict>) -> Vec<Conflict> {
         over.into_iter()
             .filter(|conflict| {

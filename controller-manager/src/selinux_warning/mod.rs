@@ -219,7 +219,7 @@ impl Warnings {
         back.then_some(volume)
     }
 
-    /// Whether a volume can be mounted with a label.
+    /// Reports whether a volume can be mounted with a label.
     fn labelled(&self, found: &Found) -> bool {
         found.driver.is_empty() || self.drivers.get("", &found.driver).is_some_and(|d| labels(&d))
     }

@@ -1,4 +1,4 @@
-//! Which pods cannot share a volume on one node because of their SELinux labels.
+//! Pods that cannot share a volume on one node because of their SELinux labels.
 //!
 //! In: pods, and whether volumes can be mounted with a label. Out: how a pod wants a volume labelled, and in what it is in
 //! another one's way. Labels are compared part by part; a part that is left open takes the node's default and is in
@@ -13,7 +13,7 @@ use crate::engine::object::Key;
 const RECURSIVE: &str = "Recursive";
 const MOUNT: &str = "MountOption";
 
-/// How a pod wants a volume labelled.
+/// Label and change policy with which a pod uses a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// `user:role:type:level`, with empty parts; empty where files are labelled one by one.
@@ -29,7 +29,7 @@ pub struct Conflict {
     pub reason: &'static str,
     /// `SELinuxLabel` or `SELinuxChangePolicy`.
     pub property: &'static str,
-    /// Who is warned, and its value.
+    /// Pod that is warned.
     pub pod: Key,
     /// Its value.
     pub value: String,
@@ -40,7 +40,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// What the warned pod is told. Pods of other namespaces are not named.
+    /// Returns the message to the warned pod. Pods of other namespaces are not named.
     #[must_use]
     pub fn message(&self) -> String {
         let Self { property, value, other, other_value, .. } = self;
@@ -68,7 +68,7 @@ pub fn mounted(pod: &Pod) -> BTreeSet<&str> {
     mounts(pod).map(|(_, mount)| mount.name.as_str()).collect()
 }
 
-/// How a pod wants a volume labelled, which can be mounted with a label if it is `labelled`.
+/// Returns how a pod uses a volume, which can be mounted with a label if it is `labelled`.
 ///
 /// # Errors
 /// In several ways.

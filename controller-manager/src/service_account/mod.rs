@@ -51,7 +51,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// Whether content may still be put into a namespace.
+/// Reports whether content may still be put into a namespace.
 #[must_use]
 pub fn active(namespace: &Namespace) -> bool {
     let phase = namespace.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Active");

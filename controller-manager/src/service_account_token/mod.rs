@@ -25,7 +25,7 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 
-/// How often, and how soon, a reference is removed again from an account that somebody else writes to.
+/// Attempts to remove a reference from an account that somebody else writes to.
 const REMOVALS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,4 @@
-//! What a token secret must contain.
+//! Contents of a token secret.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};

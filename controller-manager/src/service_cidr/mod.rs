@@ -31,7 +31,7 @@ const WORKERS: usize = 5;
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
-/// How long allocators may take to hear that a range is going, in seconds. An address that is given out meanwhile must
+/// Seconds that allocators have to hear that a range is being deleted. An address that is given out meanwhile must
 /// still be seen here.
 const GRACE: i64 = 10;
 
@@ -105,8 +105,8 @@ fn nets(range: &ServiceCIDR) -> impl Iterator<Item = IpNet> {
     range.spec.iter().flat_map(|s| s.cidrs.iter().flatten()).filter_map(|c| c.parse().ok())
 }
 
-/// Whether a range may go and leave no address behind that is in no other one. Whether others are to go, too, is nobody's
-/// concern, as upstream.
+/// Reports whether a range may go and leave no address behind that is in no other one. Others that are being deleted
+/// count, too, as upstream.
 fn may_go(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
     let others = || all.iter().filter(|r| r.metadata.name != range.metadata.name);
     if nets(range).all(|net| others().any(|r| nets(r).any(|n| n.contains(&net)))) {
@@ -134,7 +134,7 @@ fn finalizer(range: &ServiceCIDR, key: &str) -> Action {
     Action::patch::<ServiceCIDR>(&range.metadata, PatchKind::Strategic, patch)
 }
 
-/// What keeps a range from going.
+/// Returns the finalizer that keeps a range.
 fn hold(range: &ServiceCIDR) -> Vec<Action> {
     (!is_held(range)).then(|| finalizer(range, "finalizers")).into_iter().collect()
 }

@@ -37,7 +37,7 @@ impl Cloud {
         if *self.refuses.lock() { Err(CloudError("no".into())) } else { Ok(()) }
     }
 
-    /// What it was asked since the last look.
+    /// Returns the calls since the last look.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock())
     }

@@ -1,5 +1,5 @@
-//! What everything comes to in the end: random things are done in a hurry, while controllers are at work and some of it
-//! goes wrong, and then the cluster is as it is asked to be.
+//! Final states: random things are done in a hurry, while controllers are at work and some of it goes wrong, and then
+//! the cluster is as its objects ask.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -97,7 +97,7 @@ fn who_is_made_anew_gets_pods() {
     );
 }
 
-/// Whoever takes slices away, and however pods come and go.
+/// Slices show where pods are, whoever deletes slices, and however pods come and go.
 #[test]
 fn slices_say_where_pods_are() {
     let web = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"},

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// One way in which the world is unkind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is kind.
+    /// No fault.
     None,
     /// Somebody else writes to an object just before the controllers do.
     Conflicts,
@@ -72,18 +72,18 @@ pub(super) fn lag(seed: u64, n: u64) -> Duration {
     Duration::from_millis(mixed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n) % 4000)
 }
 
-/// What becomes of one write.
+/// Fates of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is carried out.
+    /// The write is carried out.
     Done,
-    /// It is carried out after somebody else's.
+    /// The write is carried out after somebody else's.
     Second,
-    /// It is refused.
+    /// The write is refused.
     Refused,
-    /// It is carried out, and nobody hears of it.
+    /// The write is carried out, and its answer is lost.
     Unheard,
-    /// It is carried out later.
+    /// The write is carried out later.
     Later(Duration),
 }
 

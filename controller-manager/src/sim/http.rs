@@ -36,7 +36,7 @@ pub(super) struct Server {
     watches: Mutex<CancellationToken>,
     /// Writes like `PATCH pods`, or POSTs of a resource that stands alone, are refused with this message.
     pub(super) refusing: Mutex<Option<(String, String)>>,
-    /// What metrics servers say, by path.
+    /// Answers of metrics servers, by path.
     pub(super) measured: Mutex<BTreeMap<String, Value>>,
     /// Every write of the controllers, as `VERB path`.
     pub(super) log: Mutex<Vec<String>>,
@@ -68,14 +68,14 @@ struct Target {
     sub: String,
 }
 
-/// What is served: all kinds that are on, and of the others some, which no discovery shows.
+/// Returns the served resources: all kinds that are on, and of the others some, which no discovery shows.
 pub(super) fn rows() -> impl Iterator<Item = &'static Resource> {
     const OPTIONAL: [&str; 2] = ["devicetaintrules", "storageversionmigrations"];
     let optional = resources::optional().iter().filter(|r| OPTIONAL.contains(&&*r.plural));
     resources::all().iter().chain(optional)
 }
 
-/// What a group version serves; None when the path is no group version's, or an unknown one's.
+/// Returns the discovery document of a group version; None when the path is no group version's, or an unknown one's.
 fn group_version(path: &str) -> Option<Value> {
     let (group, version) = match path.trim_matches('/').split('/').collect::<Vec<_>>().as_slice() {
         ["api", version] => ("", (*version).to_owned()),
@@ -114,7 +114,7 @@ fn query<'a>(request: &'a Request<Bytes>, name: &str) -> Option<&'a str> {
     request.uri().query()?.split('&').find_map(|p| p.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// What is served never changes, so it is spelled out once.
+/// Returns the discovery document, which never changes, so that it is made once.
 fn discovery(core: bool) -> Bytes {
     static SERVED: LazyLock<[Bytes; 2]> = LazyLock::new(|| {
         let groups = proto::discovery::groups(resources::all());
@@ -146,7 +146,7 @@ fn refusal(r: &Refusal) -> Answer {
     )
 }
 
-/// Whether an object is what a field selector of plain equalities asks for.
+/// Reports whether an object matches a field selector of plain equalities.
 fn selected(object: &Value, selector: &str) -> bool {
     selector.split(',').filter(|t| !t.is_empty()).all(|term| {
         let (path, wanted) = term.split_once("%3D").or_else(|| term.split_once('=')).unwrap_or((term, ""));

@@ -16,7 +16,7 @@ use crate::engine::object::seconds;
 use crate::job::indexes::{INDEX, IndexSet};
 
 const BEAT: Duration = Duration::from_secs(1);
-/// How often nodes renew their lease, in beats.
+/// Beats between two renewals of a node's lease.
 const RENEW: u32 = 10;
 
 fn core(plural: &str) -> (String, String) {

@@ -34,7 +34,7 @@ impl Manager {
         Self { shutdown, way }
     }
 
-    /// What controllers are started with, and what ends them.
+    /// Returns the context that controllers are started with, and the signal that ends them.
     pub(super) fn context(
         server: &Arc<Server>,
         flags: &[String],
@@ -77,7 +77,7 @@ impl Manager {
         self.way.frozen.send_replace(false);
     }
 
-    /// It is gone, whatever it was doing.
+    /// Ends the manager, whatever it is doing.
     pub(super) fn kill(&self) {
         self.shutdown.trigger();
     }

@@ -1,4 +1,4 @@
-//! What metrics servers behind the simulated server say, and the scales of objects.
+//! Answers of metrics servers behind the simulated server, and the scales of objects.
 //!
 //! Pods say what they use themselves, in their annotations `sim/cpu` and `sim/memory` (each container as much); custom
 //! and external metrics are what a scenario serves at a path.
@@ -16,7 +16,7 @@ use crate::engine::object::seconds;
 const GROUPS: [&str; 3] =
     ["/apis/metrics.k8s.io/v1beta1/", "/apis/custom.metrics.k8s.io/v1beta2/", "/apis/external.metrics.k8s.io/v1beta1/"];
 
-/// Whether metrics servers answer for a path.
+/// Reports whether metrics servers answer for a path.
 pub(super) fn answers(path: &str) -> bool {
     GROUPS.iter().any(|group| path.starts_with(group))
 }

@@ -17,7 +17,7 @@ use super::store::{Name, key};
 use super::{kubelet, verbs};
 use crate::engine::clock;
 
-/// Where objects are that name no namespace.
+/// Namespace of objects that name none.
 pub(super) const NAMESPACE: &str = "ns";
 /// Time for everything to calm down, with retries after faults.
 const CALM: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ pub(super) enum Step {
         of: String,
         message: String,
     },
-    /// What a metrics server says at a path of custom or external metrics.
+    /// Answer of a metrics server at a path of custom or external metrics.
     Measure {
         at: String,
         items: Value,
@@ -143,8 +143,8 @@ fn row_of(object: &Value) -> &'static Resource {
     rows().find(same).unwrap_or_else(|| panic!("no {api} {kind}"))
 }
 
-/// Whether `actual` has all that `wanted` has. `null` wants nothing there; an object against a list of conditions
-/// looks at each by its type, as `Status/Reason` or as an object.
+/// Reports whether `actual` has all that `wanted` has. `null` wants nothing there; an object against a list of
+/// conditions looks at each by its type, as `Status/Reason` or as an object.
 pub(super) fn has(actual: &Value, wanted: &Value) -> bool {
     match (actual, wanted) {
         (a, Value::Null) => a.is_null(),
@@ -328,7 +328,7 @@ impl Run {
         found
     }
 
-    /// Why a check fails.
+    /// Returns why a check fails.
     pub(super) fn check(&self, check: &Check) -> Option<String> {
         match check {
             Check::See { of, has: wanted } => {
@@ -415,8 +415,8 @@ fn make(server: &Server, object: Value) {
     }
 }
 
-/// When every scenario starts: a quarter of a minute past the hour, so that what happens every minute does not
-/// happen just when somebody looks.
+/// Start time of every scenario: a quarter of a minute past the hour, so that what happens every minute does not happen
+/// just when somebody looks.
 fn dawn() -> Timestamp {
     let now = Timestamp::now().as_second();
     Timestamp::from_second(now - now % 3600 + 15).expect("a time")

@@ -1,4 +1,4 @@
-//! What the simulated server remembers: objects by resource, a revision, and the changes of late for watches.
+//! Store of the simulated server: objects by resource, a revision, and the latest changes for watches.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ impl Store {
         self.news.entry(resource.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// What changed after a revision.
+    /// Returns the changes after a revision.
     pub(super) fn since(&self, from: u64) -> &[Change] {
         &self.changes[self.changes.partition_point(|c| c.revision <= from)..]
     }

@@ -1,4 +1,4 @@
-//! What kinds do on their own when they are created or changed, as far as controllers rely on it.
+//! Strategies of kinds on create and update, as far as controllers rely on them.
 
 use proto::resources::Resource;
 use serde_json::{Value, json};
@@ -61,12 +61,12 @@ fn job(object: &mut Value) {
     object["spec"]["selector"]["matchLabels"] = json!({"batch.kubernetes.io/controller-uid": uid});
 }
 
-/// Whether objects of a kind are given time to stop.
+/// Reports whether objects of a kind are given time to stop.
 pub(super) fn has_grace(row: &Resource) -> bool {
     row.plural == "pods" && row.group.is_empty()
 }
 
-/// How long a pod is given to stop; zero when nothing runs.
+/// Returns the grace period of a pod; zero when nothing runs.
 pub(super) fn grace(row: &Resource, object: &Value, options: &Value) -> u64 {
     if !has_grace(row) {
         return 0;

@@ -162,7 +162,7 @@ fn names_are_unique() {
     }
 }
 
-/// What upstream calls its queues.
+/// Upstream's names of its queues.
 const QUEUES: &[&str] = &[
     "ClusterRoleAggregator",
     "bootstrap_signer_queue",
@@ -227,7 +227,7 @@ const QUEUES: &[&str] = &[
     "attach_detach",
 ];
 
-/// Those of controllers that wait for a flag, a gate or a key.
+/// Queues of controllers that wait for a flag, a gate or a key.
 const ABSENT: &[&str] = &[
     "ca_cert_publisher_cluster_trust_bundles",
     "cidrallocator_node",

@@ -1,21 +1,21 @@
-//! What is to be done about one pod, step by step, and what the user is told of it.
+//! Steps for one pod, and the events about them.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::engine::action::Action;
 use crate::engine::object;
 
-/// How many pods are worked on at once at most, where they do not wait for one another.
+/// Number of pods that are worked on at once at most, where they do not wait for one another.
 const MOST_AT_ONCE: usize = 500;
 
-/// What a pod goes through.
+/// Verbs of a pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// It is made.
+    /// The pod is created.
     Create,
     /// Its labels, its volumes or the owners of its claims are put right.
     Update,
-    /// It goes.
+    /// The pod is deleted.
     Delete,
 }
 
@@ -62,16 +62,16 @@ pub enum Step {
     /// Make these claims, each whatever becomes of the others. None is of use to a pod while one of them is missing or
     /// `dying`; then the round ends for it, and the user is told that this is why it was not made, or updated.
     Claims {
-        /// What fails with the claims.
+        /// Verb that fails with the claims.
         verb: Option<Verb>,
-        /// Those to make.
+        /// Claims to make.
         missing: Vec<PersistentVolumeClaim>,
         /// The names of those that are on their way out.
         dying: Vec<String>,
     },
     /// Write the owners of claims. A failure ends the round for the pod; the user is told of it as one to update the pod.
     Owners {
-        /// Whether the user is told.
+        /// An event tells of it.
         told: bool,
         /// Warnings and updates.
         actions: Vec<Action>,

@@ -1,4 +1,4 @@
-//! What makes a stateful pod itself: its ordinal, name, host name and claims.
+//! Identity of a stateful pod: its ordinal, name, host name and claims.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub fn start(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.ordinals.as_ref()).and_then(|o| o.start).unwrap_or(0)
 }
 
-/// How many pods there shall be.
+/// Returns the desired number of pods.
 #[must_use]
 pub fn replicas(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
@@ -118,7 +118,7 @@ pub fn volumes(set: &StatefulSet, ordinal: i32) -> Vec<Volume> {
     templates.map(volume).collect()
 }
 
-/// Whether the claims of its ordinal are volumes of the pod.
+/// Reports whether the claims of its ordinal are volumes of the pod.
 #[must_use]
 pub fn has_volumes(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
     let claim = |name: &str| {
@@ -130,7 +130,7 @@ pub fn has_volumes(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
         .all(|v| claim(&v.name) == v.persistent_volume_claim.as_ref().map(|c| c.claim_name.as_str()))
 }
 
-/// Whether the pod carries the labels that name it.
+/// Reports whether the pod carries the labels that name it.
 #[must_use]
 pub fn matches(set: &StatefulSet, pod: &Pod) -> bool {
     let name = object::name(&pod.metadata);

@@ -36,7 +36,7 @@ use crate::engine::worker::{self, Synced};
 
 struct StatefulSets {
     executor: Executor,
-    /// Whether several pods may be replaced at once.
+    /// Several pods may be replaced at once.
     several_at_once: bool,
     sets: Store<StatefulSet>,
     pods: Store<Pod>,
@@ -46,7 +46,7 @@ struct StatefulSets {
 
 type Labels = std::collections::BTreeMap<String, String>;
 
-/// Why a round ends early.
+/// Reasons why a round ends early.
 enum Stop {
     /// Nothing went wrong: it is looked at again when the time has come, or when a cache shows more.
     Wait,
@@ -121,7 +121,7 @@ impl StatefulSets {
         self.carry_out(&snapshot.set, plan).await
     }
 
-    /// Where several pods may be replaced at once, how many may be down and how many are can be watched.
+    /// Records how many pods may be down and how many are, where several may be replaced at once.
     fn show(&self, set: &StatefulSet, plan: &Plan) {
         let Some((limit, down)) = plan.down else { return };
         let policy = set.spec.as_ref().and_then(|s| s.pod_management_policy.as_deref()).unwrap_or_default();

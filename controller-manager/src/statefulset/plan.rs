@@ -19,13 +19,13 @@ use crate::engine::{history, object, pods};
 
 /// Pause before the next round where the last one was full.
 const NEXT_ROUND: Duration = Duration::from_secs(1);
-/// How long to wait for a claim that is going away, which nothing else reports.
+/// Time until the next look while a claim is being deleted, which nothing else reports.
 const CLAIM_WAIT: Duration = Duration::from_secs(5);
 
 /// The pods that one round is about at most. What is left comes in the rounds that the writes of this one bring about.
 const TASKS_PER_ROUND: usize = 500;
 
-/// What the decision rests on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The stateful set.
@@ -36,7 +36,7 @@ pub struct Snapshot {
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// The claims of its namespace.
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
-    /// Whether `maxUnavailable` is heeded.
+    /// `maxUnavailable` is honoured.
     pub several_at_once: bool,
 }
 
@@ -45,15 +45,15 @@ pub struct Snapshot {
 pub struct Plan {
     /// Its template history, without which no pod is made.
     pub revisions: Vec<Action>,
-    /// What is done about its pods.
+    /// Tasks for its pods.
     pub tasks: Vec<Task>,
     /// Its status, whatever became of the pods.
     pub status: Option<Action>,
     /// Revisions that are not needed any more.
     pub bygone: Vec<Action>,
-    /// When to look again, though nothing may be heard.
+    /// Time until the next look without an event.
     pub again: Option<Duration>,
-    /// Where several pods may be replaced at once: how many may be down (if that is said), and how many are.
+    /// Number of pods that may be down (if that is set), and number that are, where several may be replaced at once.
     pub down: Option<(Option<i32>, i32)>,
 }
 
@@ -111,7 +111,7 @@ struct Round<'a> {
     min_ready: i32,
     /// Pods of the set by ordinal, with those beyond its range.
     by_ordinal: BTreeMap<i32, &'a Arc<Pod>>,
-    /// Whether pods come and go one at a time.
+    /// Pods come and go one at a time.
     ordered: bool,
     status: StatefulSetStatus,
     plan: Plan,
@@ -257,7 +257,7 @@ impl<'a> Round<'a> {
         (steps, true)
     }
 
-    /// What makes a pod itself, if it is not: its labels, its volumes, the owners of its claims.
+    /// Plans repairs of a pod's identity: its labels, its volumes, the owners of its claims.
     fn put_right(&mut self, at: i32, pod: &Arc<Pod>, upkeep: Upkeep) -> Vec<Step> {
         let set = &self.s.set;
         let (named, has_volumes) = (identity::matches(set, pod), identity::has_volumes(set, pod, at));
@@ -325,7 +325,7 @@ impl<'a> Round<'a> {
         claims.into_iter().chain(made).chain(owners(upkeep.actions)).chain([Step::Tell(Verb::Create)]).collect()
     }
 
-    /// Whether a replica below the partition still gets the old template.
+    /// Reports whether a replica below the partition still gets the old template.
     fn keeps_current(&self, at: i32) -> bool {
         let Some(strategy) = self.s.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()) else { return false };
         let first = start(&self.s.set);

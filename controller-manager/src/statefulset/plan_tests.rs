@@ -19,7 +19,7 @@ fn set(image: &str, spec: Value) -> Value {
     v
 }
 
-/// What a step comes to where nothing fails.
+/// Returns the actions of a step where nothing fails.
 fn done(step: Step, pod: &str) -> Vec<Action> {
     let about = ObjectReference::default();
     let told = |(reason, text), warning: bool| {
@@ -92,7 +92,7 @@ impl World {
         self.plan_with(pods, vec![])
     }
 
-    /// What is written and told where nothing fails.
+    /// Returns the writes and events of a plan where nothing fails.
     fn plan_with(&self, pods: Vec<Value>, claims: Vec<Value>) -> Vec<Action> {
         let plan = self.whole(pods, claims);
         let tasks = plan.tasks.into_iter().flat_map(|t| {

@@ -1,4 +1,4 @@
-//! Whether claims go with their pod or their set: owner references by the retention policy.
+//! Retention of claims with their pod or their set: owner references by the retention policy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ fn policy(set: &StatefulSet) -> (bool, bool) {
     (deletes(p.and_then(|p| p.when_deleted.as_deref())), deletes(p.and_then(|p| p.when_scaled.as_deref())))
 }
 
-/// Whether a claim of this ordinal still belongs to an earlier pod of the same name, which was scaled away with it.
+/// Reports whether a claim of this ordinal still belongs to an earlier pod of the same name, which was scaled away with
+/// it.
 #[must_use]
 pub fn stale(set: &StatefulSet, at: i32, there: &[Arc<PersistentVolumeClaim>]) -> bool {
     let (_, when_scaled) = policy(set);
@@ -30,12 +31,12 @@ pub fn stale(set: &StatefulSet, at: i32, there: &[Arc<PersistentVolumeClaim>]) -
             .any(|wanted| there.iter().any(|c| c.metadata.name == wanted.metadata.name && owned(c)))
 }
 
-/// What there is to do about the owners of one pod's claims.
+/// Changes of the owners of one pod's claims.
 #[derive(Debug, Default)]
 pub struct Upkeep {
     /// Warnings of claims that somebody else controls, and updates of those whose owners are not right.
     pub actions: Vec<Action>,
-    /// Whether all owners are right as they are.
+    /// All owners are right as they are.
     pub right: bool,
 }
 
@@ -96,13 +97,13 @@ fn of_pod(pod: &str, r: &OwnerReference) -> bool {
     r.api_version == "v1" && r.kind == "Pod" && r.name == pod
 }
 
-/// Whether an owner is an earlier set or pod of the same name.
+/// Reports whether an owner is an earlier set or pod of the same name.
 fn bygone(set: &StatefulSet, (pod, uid): (&str, &str), r: &OwnerReference) -> bool {
     (of_set(set, r) && r.uid != object::uid(&set.metadata)) || (of_pod(pod, r) && r.uid != uid)
 }
 
-/// Whether somebody else controls the claim: earlier ones of the same name count, and claims that are retained anyway are
-/// nobody's concern.
+/// Reports whether somebody else controls the claim: earlier ones of the same name count, and claims that are retained
+/// anyway do not.
 fn foreign(set: &StatefulSet, pod: (&str, &str), claim: &PersistentVolumeClaim) -> bool {
     let ours = |r: &OwnerReference| of_set(set, r) || of_pod(pod.0, r);
     let others = |r: &OwnerReference| bygone(set, pod, r) || (!ours(r) && r.controller == Some(true));

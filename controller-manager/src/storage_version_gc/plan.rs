@@ -1,4 +1,4 @@
-//! What stays of a storage version when servers have gone.
+//! Status of a storage version after servers have gone.
 
 use k8s_openapi::api::apiserverinternal::v1alpha1::{StorageVersion, StorageVersionCondition, StorageVersionStatus};
 use k8s_openapi::jiff::Timestamp;

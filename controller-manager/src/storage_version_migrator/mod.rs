@@ -33,7 +33,7 @@ const WORKERS: usize = 5;
 const PAGE: usize = 500;
 /// A namespace that nobody can have: a list of what is in it says how new it is, and nothing else.
 const NOWHERE: &str = "@fake:svm_ns!";
-/// How long what is to be migrated may take until it is served.
+/// Time that a resource to be migrated may take until it is served.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 struct Migrator {
@@ -43,7 +43,7 @@ struct Migrator {
     versions: Passage,
 }
 
-/// Why a migration does not go on.
+/// Reasons why a migration does not go on.
 enum Stop {
     ForNow(RestError),
     ForGood(RestError),
@@ -130,7 +130,7 @@ impl Migrator {
         self.executor.one(Action::update_status(&copy)).await.map(|()| None)
     }
 
-    /// What is to be migrated may be about to be served.
+    /// Waits for a resource that may be about to be served.
     async fn not_yet(&self, migration: &StorageVersionMigration, now: &str, at_last: &str) -> Synced {
         if clock::now().duration_since(object::created(&migration.metadata)) < PATIENCE {
             return Err(RestError::other(format!("{now}, requeuing to attempt again")));

@@ -9,14 +9,14 @@ use k8s_openapi::jiff::Timestamp;
 use crate::engine::object::seconds;
 use crate::engine::rest::RestError;
 
-/// How far a migration is.
+/// Phases of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Objects are written.
     Running,
     /// All were.
     Succeeded,
-    /// It cannot be done.
+    /// The migration cannot be done.
     Failed,
 }
 
@@ -39,7 +39,7 @@ impl Phase {
         }
     }
 
-    /// Whether the migration says so of itself.
+    /// Reports whether the migration has the condition of this phase.
     #[must_use]
     pub fn is(self, migration: &StorageVersionMigration) -> bool {
         let conditions = migration.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
@@ -76,14 +76,14 @@ pub fn in_phase(
     copy
 }
 
-/// Whether what the server says of a write will be no other thing the next time.
+/// Reports whether the server would refuse the write the next time, too.
 #[must_use]
 pub fn hopeless(error: &RestError) -> bool {
     let RestError::Api { code, .. } = error else { return false };
     !matches!(code, 429 | 500 | 503 | 504)
 }
 
-/// Which of two versions of a resource's objects is the newer one. Versions are numbers that grow, of any length.
+/// Compares two versions of a resource's objects. Versions are numbers that grow, of any length.
 ///
 /// # Errors
 /// One that is no such number.

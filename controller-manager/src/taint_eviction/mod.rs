@@ -27,7 +27,7 @@ use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
 use crate::engine::{nodes, pods};
 
-/// How many pods, and how many nodes, are looked at side by side.
+/// Number of pods, and of nodes, that are looked at side by side.
 const WORKERS: usize = 8;
 /// An eviction that fails is tried again so often, and so soon, before it waits like any other work.
 const TRIES: u32 = 5;
@@ -99,7 +99,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Evictions {
-    /// Whether the pod may have to go, or was about to. A node that is not known yet brings its pods along.
+    /// Reports whether the pod may have to go, or was about to. A node that is not known yet brings its pods along.
     fn concerns(&self, pod: &Pod) -> bool {
         let node = self.nodes.get("", pods::node(pod));
         node.is_some_and(|n| no_execute(&n).next().is_some())
@@ -158,7 +158,7 @@ impl Evictions {
         (planned, called_off)
     }
 
-    /// Whether the pod was there to be evicted.
+    /// Evicts the pod, and reports whether it was there.
     async fn evict(&self, pod: &Pod) -> Result<bool, RestError> {
         let mut tried = 0;
         loop {

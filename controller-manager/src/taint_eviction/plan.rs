@@ -1,4 +1,4 @@
-//! Which pods must leave a node because of its NoExecute taints, and when.
+//! Eviction of pods from a node because of its NoExecute taints.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ use crate::engine::pods;
 /// The effect that is acted upon here.
 pub const NO_EXECUTE: &str = "NoExecute";
 
-/// What becomes of a pod on a node with these taints.
+/// Fates of a pod on a node with these taints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It may stay for good.
+    /// The pod may stay for good.
     Stays,
-    /// It must go after this time.
+    /// The pod must go after this time.
     Leaves(Duration),
-    /// It must go at once.
+    /// The pod must go at once.
     Goes,
 }
 
@@ -50,14 +50,14 @@ pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
 pub struct Planned {
     /// Of which pod.
     pub uid: String,
-    /// When.
+    /// Time of the eviction.
     pub due: Instant,
-    /// It has begun.
+    /// The eviction has begun.
     pub begun: bool,
 }
 
-/// What is planned for a pod from now on, and whether an eviction that was planned is called off. What is planned stays
-/// as it is: another toleration makes it neither sooner nor later.
+/// Returns the plan for a pod from now on, and whether an eviction that was planned is called off. A plan stays as it
+/// is: another toleration makes it neither sooner nor later.
 #[must_use]
 pub fn next(before: Option<Planned>, uid: &str, fate: Fate, now: Instant) -> (Option<Planned>, bool) {
     let due_at = |due| Some(Planned { uid: uid.to_owned(), due, begun: false });
@@ -72,7 +72,7 @@ pub fn next(before: Option<Planned>, uid: &str, fate: Fate, now: Instant) -> (Op
     }
 }
 
-/// What is said of an eviction: of the name, whichever pod has it.
+/// Returns the event about an eviction: about the name, whichever pod has it.
 fn say(pod: &Key, what: &str) -> Action {
     let about = ObjectReference {
         api_version: Some("v1".into()),
@@ -84,13 +84,13 @@ fn say(pod: &Key, what: &str) -> Action {
     Action::normal(&about, "TaintManagerEviction", format!("{what} Pod {pod}"))
 }
 
-/// It begins.
+/// Returns the event of an eviction that begins.
 #[must_use]
 pub fn announce(pod: &Key) -> Action {
     say(pod, "Marking for deletion")
 }
 
-/// It is called off: the taint went away in time, or the pod did.
+/// Returns the event of an eviction that is called off: the taint went away in time, or the pod did.
 #[must_use]
 pub fn cancel(pod: &Key) -> Action {
     say(pod, "Cancelling deletion of")

@@ -57,7 +57,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// Whether this is what the node's kubelet is told.
+/// Reports whether this is the annotation of the node.
 fn says(node: &Node, seconds: u32) -> bool {
     object::annotation(&node.metadata, TTL).and_then(|text| text.parse().ok()) == Some(seconds)
 }

@@ -57,7 +57,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// When a finished job with a time to live expires; None when it does not.
+/// Returns when a finished job with a time to live expires; None when it does not.
 fn due(job: &Job) -> Option<Timestamp> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if object::deleting(&job.metadata) {
@@ -74,7 +74,7 @@ fn due(job: &Job) -> Option<Timestamp> {
     Timestamp::from_second(at).ok()
 }
 
-/// How long a finished job with a time to live has left; None when it does not expire.
+/// Returns the time that a finished job with a time to live has left; None when it does not expire.
 #[must_use]
 pub fn left(job: &Job, now: Timestamp) -> Option<Duration> {
     let due = due(job)?;

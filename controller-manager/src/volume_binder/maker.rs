@@ -1,4 +1,4 @@
-//! Who makes the volumes of a storage class, and what is noted where that was once a part of Kubernetes.
+//! Makers of the volumes of a storage class, and their annotations where they were once a part of Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::plan::{HOST_PATH, OLD_PROVISIONER, PROVISIONED_BY, PROVISIONER};
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 const IN_TREE: &str = "kubernetes.io/";
 
-/// Who makes volumes.
+/// Makers of volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Maker<'a> {
     /// A driver, by its name.
@@ -24,7 +24,7 @@ pub enum Maker<'a> {
     Nobody(String),
 }
 
-/// Who makes volumes for a class with this provisioner.
+/// Returns the maker of volumes for a class with this provisioner.
 #[must_use]
 pub fn maker(provisioner: &str) -> Maker<'_> {
     match provisioner {
@@ -42,7 +42,7 @@ fn no_plugin(name: &str) -> String {
     format!("no volume plugin matched name: {name}")
 }
 
-/// Why nobody deletes the volumes that were made by somebody.
+/// Returns why nobody deletes the volumes of a provisioner.
 #[must_use]
 pub fn undeletable(provisioned_by: &str) -> Option<String> {
     let known = provisioned_by == HOST_PATH || driver(provisioned_by).is_some();
@@ -58,7 +58,7 @@ pub fn noted_of_claim(notes: Option<&Notes>) -> Option<Notes> {
     noted(notes, notes.get(PROVISIONER).or_else(|| notes.get(OLD_PROVISIONER))?)
 }
 
-/// The same of a volume.
+/// Returns the annotations of a volume, changed.
 #[must_use]
 pub fn noted_of_volume(notes: Option<&Notes>) -> Option<Notes> {
     let notes = notes?;
@@ -80,7 +80,7 @@ fn noted(notes: &Notes, plugin: &str) -> Option<Notes> {
 
 /// Holds a volume that was made here until what it stands for has been deleted.
 pub const GUARD: &str = "kubernetes.io/pv-controller";
-/// The same of volumes that drivers make.
+/// Finalizer of volumes that drivers make.
 const DRIVERS_GUARD: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 /// The finalizers that a volume ought to have, by who made it and what is to become of it; None if it has them.

@@ -1,4 +1,4 @@
-//! Whether a volume suits a claim, and which suits best.
+//! Matching of volumes and claims, and the choice of the best.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     types::claim_class(claim).unwrap_or_default()
 }
 
-/// How much a volume holds.
+/// Returns the capacity of a volume.
 #[must_use]
 pub fn capacity(volume: &PersistentVolume) -> Quantity {
     let stored = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"));
@@ -27,7 +27,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Quantity {
     stored.and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default()
 }
 
-/// Whether the volume's claim reference is this claim (by name, and by uid once it has one).
+/// Reports whether the volume's claim reference is this claim (by name, and by uid once it has one).
 #[must_use]
 pub fn bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(r) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return false };
@@ -37,7 +37,7 @@ pub fn bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> boo
         && (uid.is_empty() || uid == object::uid(&claim.metadata))
 }
 
-/// Why a volume named by a claim cannot serve it.
+/// Returns why a volume named by a claim cannot serve it.
 #[must_use]
 pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     if object::deleting(&volume.metadata) {
@@ -65,7 +65,7 @@ fn same_attributes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     of_volume.unwrap_or_default() == of_claim.unwrap_or_default()
 }
 
-/// Whether both are file systems, or both are not.
+/// Reports whether both are file systems, or both are not.
 #[must_use]
 pub fn same_mode(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let of_volume = volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref());

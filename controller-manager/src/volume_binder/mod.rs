@@ -55,7 +55,7 @@ struct Binder {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// What waits to be looked at.
+/// Queues of claims and volumes.
 #[derive(Clone)]
 struct Queues {
     volumes: Queue<Key>,
@@ -101,10 +101,10 @@ fn claim_of(volume: &PersistentVolume) -> Option<Key> {
     Some(Key::new(claim.namespace.clone().unwrap_or_default(), claim.name.clone().unwrap_or_default()))
 }
 
-/// Where volumes on this host are made; nothing else on it is ever deleted.
+/// Folder of volumes that are made on this host; nothing else on it is ever deleted.
 const HOST_ROOT: &str = "/tmp/";
 
-/// Whether a path is of something below [`HOST_ROOT`], which is not the folder itself.
+/// Reports whether a path is of something below [`HOST_ROOT`], which is not the folder itself.
 fn below_root(path: &str) -> bool {
     let parts = path.strip_prefix(HOST_ROOT).into_iter().flat_map(|rest| Path::new(rest).components());
     let parts: Vec<Component<'_>> = parts.collect();
@@ -206,7 +206,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 impl Binder {
-    /// Whether a write gives the claim of `key` the class that it was made without.
+    /// Reports whether a write gives the claim of `key` the class that it was made without.
     fn gives_class(&self, key: &Key, path: &str, body: &serde_json::Value) -> bool {
         let claim = self.claims.get(&key.namespace, &key.name);
         let without = |c: &PersistentVolumeClaim| c.spec.as_ref().is_some_and(|s| s.storage_class_name.is_none());

@@ -1,4 +1,4 @@
-//! How long it takes to make a volume for a claim, and to get rid of one, from end to end; whoever does it.
+//! Durations of making a volume for a claim, and of deleting one, from end to end; whoever does it.
 //!
 //! In: what is asked for, and what the watches show. Out: durations. Nothing here is decided upon.
 
@@ -20,7 +20,7 @@ const DELETE: &str = "delete";
 /// An operation that has ended well: its name, its plugin, how long it took in seconds.
 type Ended = (&'static str, String, f64);
 
-/// What is under way, by claim or volume (which has no namespace).
+/// Operations under way, by claim or volume (which has no namespace).
 #[derive(Debug, Default)]
 pub struct Operations {
     begun: HashMap<Key, (String, Instant)>,

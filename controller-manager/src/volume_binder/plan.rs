@@ -19,7 +19,7 @@ use crate::engine::object;
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub(super) const BY_US: &str = "pv.kubernetes.io/bound-by-controller";
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Who is asked to make the volume of a claim.
+/// Annotation with the provisioner of the claim's volume.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 pub(super) const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const BEFORE_RESIZE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
@@ -28,7 +28,7 @@ const YES: &str = "yes";
 /// The provisioner of volumes on this host.
 pub const HOST_PATH: &str = "kubernetes.io/host-path";
 
-/// What the decisions rest on.
+/// Inputs of the decisions.
 #[derive(Debug, Default)]
 pub struct World {
     /// Volumes that the claim may be bound to.
@@ -44,7 +44,7 @@ pub struct World {
 }
 
 impl World {
-    /// Whether the scheduler chooses the volume of the claim.
+    /// Reports whether the scheduler chooses the volume of the claim.
     #[must_use]
     pub fn delayed(&self) -> bool {
         self.class.as_deref().is_some_and(waits_for_consumer)
@@ -275,14 +275,14 @@ fn bound_status(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Per
     status
 }
 
-/// What a volume's claim means for it.
+/// States of a volume by its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
-    /// It has none, or none that is there yet.
+    /// The volume has no claim, or none that is there yet.
     Loose,
     /// Joining is the claim's business.
     Held,
-    /// It is of another mode than the claim asks for.
+    /// The volume is of another mode than the claim asks for.
     Unfit,
     /// The claim is gone, or took another volume than the one that was made for it.
     Released,
@@ -290,7 +290,7 @@ pub enum Tie {
     Elsewhere,
 }
 
-/// What becomes of a volume, by the claim of the name that it refers to, as far as there is one.
+/// Returns the state of a volume by the claim of the name that it refers to, as far as there is one.
 #[must_use]
 pub fn tie(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Tie {
     let Some(spec) = volume.spec.as_ref() else { return Tie::Held };
@@ -386,7 +386,7 @@ fn reclaim(volume: &PersistentVolume) -> Vec<Action> {
     }
 }
 
-/// Whether a volume is released and is to be deleted, by whoever made it. One that failed is tried again.
+/// Reports whether a volume is released and is to be deleted, by whoever made it. One that failed is tried again.
 #[must_use]
 pub fn doomed(volume: &PersistentVolume) -> bool {
     let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
@@ -402,7 +402,7 @@ pub fn deletable_path(volume: &PersistentVolume) -> Option<&str> {
     spec.host_path.as_ref().filter(|_| doomed(volume) && ours).map(|h| h.path.as_str())
 }
 
-/// What a volume stood for has been deleted: nothing holds it any more.
+/// Releases a volume whose storage has been deleted: nothing holds it any more.
 #[must_use]
 pub fn deleted(volume: &PersistentVolume) -> Vec<Action> {
     let mut free = volume.clone();

@@ -25,7 +25,7 @@ pub struct Recycler {
     pub minimum: i64,
     /// Seconds more for each GiB.
     pub per_gib: i64,
-    /// Where the pod is described; empty for the standard one.
+    /// Path of the pod's description; empty for the standard one.
     pub path: String,
 }
 
@@ -100,7 +100,7 @@ fn template(path: &str) -> Result<Pod, String> {
     Ok(pod)
 }
 
-/// Whether the volume is waiting to be emptied. One that could not be is tried again.
+/// Reports whether the volume is waiting to be emptied. One that could not be is tried again.
 #[must_use]
 pub fn due(volume: &PersistentVolume) -> bool {
     let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
@@ -110,7 +110,7 @@ pub fn due(volume: &PersistentVolume) -> bool {
         && spec.is_some_and(|s| s.host_path.is_some() || s.nfs.is_some())
 }
 
-/// It has to wait for the pods that still mount it.
+/// Returns the event of a volume that has to wait for the pods that still mount it.
 #[must_use]
 pub fn in_use(volume: &PersistentVolume, users: &[String]) -> Action {
     let about = object::reference::<PersistentVolume>(&volume.metadata);
@@ -129,7 +129,7 @@ pub fn done(volume: &PersistentVolume, outcome: Result<(), String>) -> Vec<Actio
     }
 }
 
-/// What somebody says of the recycler pod is said of the volume, too.
+/// Repeats an event about the recycler pod for the volume.
 #[must_use]
 pub fn relayed(volume: &ObjectReference, kind: &str, message: &str) -> Action {
     let text = format!("Recycler pod: {message}");
@@ -137,7 +137,7 @@ pub fn relayed(volume: &ObjectReference, kind: &str, message: &str) -> Action {
     tell(volume, "RecyclerPod", text)
 }
 
-/// What a pod came to; none as long as it runs.
+/// Returns the result of a pod; none as long as it runs.
 #[must_use]
 pub fn verdict(pod: &Pod) -> Option<Result<(), String>> {
     let status = pod.status.as_ref()?;

@@ -24,7 +24,7 @@ const WATCH_SECONDS: u32 = 290;
 const PAUSE: Duration = Duration::from_secs(1);
 const DELETED: &str = "recycler pod was deleted";
 
-/// What a volume is emptied with.
+/// Client that empties volumes by pods.
 pub struct RecyclerClient {
     client: Client,
     executor: Executor,
@@ -151,7 +151,7 @@ impl RecyclerClient {
         }
     }
 
-    /// What has become of the pod of this uid, when the watch cannot say.
+    /// Looks up the result of the pod of this uid, when the watch cannot say.
     async fn look(&self, uid: &str, pod: &Pod) -> Option<Result<(), String>> {
         match self.executor.rest.get(&path(pod)).await.map(|tree| from_tree::<Pod>(&tree)) {
             Ok(Ok(pod)) if object::uid(&pod.metadata) == uid => recycle::verdict(&pod),
@@ -174,7 +174,7 @@ fn collection(namespace: &str) -> String {
     path::collection("v1", Some(namespace), "pods")
 }
 
-/// What a change means for the recycler pod of this uid; nothing as long as it runs.
+/// Returns what a change means for the recycler pod of this uid; nothing as long as it runs.
 fn heard(uid: &str, change: WatchEvent<Pod>) -> Option<Result<(), String>> {
     let ours = |pod: &Pod| object::uid(&pod.metadata) == uid;
     match change {

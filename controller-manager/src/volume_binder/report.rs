@@ -1,4 +1,4 @@
-//! How many volumes and claims there are, as upstream's `pv_collector_*` metrics count them.
+//! Number of volumes and claims, as upstream's `pv_collector_*` metrics count them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What to do about a claim that asks for more than it has.
+//! Plan for a claim that asks for more than it has.
 //!
 //! In: the claim and its volume. Out: who expands it. CSI volumes are expanded by their driver's own resizer, which is
 //! told by an event and, for kinds that were moved to CSI, by an annotation. FlexVolumes are expanded by the kubelet
@@ -61,7 +61,7 @@ fn size(stored: Option<&k8s_openapi::apimachinery::pkg::api::resource::Quantity>
     stored.and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default()
 }
 
-/// Whether the claim is bound and asks for more than it has.
+/// Reports whether the claim is bound and asks for more than it has.
 #[must_use]
 pub fn grows(claim: &PersistentVolumeClaim) -> bool {
     let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());

@@ -18,7 +18,7 @@ pub(super) fn endpoint(name: &PortName, endpoint: &Endpoint) -> String {
     format!("KUBE-SEP-{}", digest(&format!("{name}{}{endpoint}", name.protocol.as_str())))
 }
 
-/// Whether a chain is one that belongs to a single service port.
+/// Reports whether a chain belongs to a single service port.
 pub(super) fn is_service_chain(chain: &str) -> bool {
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"].iter().any(|prefix| chain.starts_with(prefix))
 }

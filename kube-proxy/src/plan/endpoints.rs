@@ -1,5 +1,4 @@
-//! Which endpoints of a service port this node sends traffic to: readiness, termination,
-//! locality and topology hints.
+//! Endpoints of a service port that this node sends traffic to: readiness, termination, locality and topology hints.
 
 use super::{Endpoint, NodeFacts, Policy, PortName, Protocol, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};

@@ -1,4 +1,4 @@
-//! What traffic should go where: a pure, mode-neutral view of services and endpoint slices.
+//! Desired destinations of traffic: a pure, mode-neutral view of services and endpoint slices.
 //!
 //! In: services, endpoint slices, facts about the node. Out: [`Desired`], which the back
 //! ends turn into rules. Answers for upstream's `pkg/proxy` service and endpoint trackers
@@ -29,7 +29,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Whether an address is of this family.
+    /// Reports whether an address is of this family.
     #[must_use]
     pub fn holds(self, address: IpAddr) -> bool {
         address.is_ipv4() == (self == Self::V4)
@@ -107,14 +107,14 @@ impl fmt::Display for PortName {
     }
 }
 
-/// Where a connection can go.
+/// Destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// The pod's address.
     pub address: IpAddr,
     /// The pod's port.
     pub port: u16,
-    /// It is on this node.
+    /// The endpoint is on this node.
     pub local: bool,
 }
 
@@ -124,7 +124,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Whether traffic may leave the node for its endpoint.
+/// Traffic policies: whether traffic may leave the node for its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Any endpoint of the cluster.
@@ -147,7 +147,7 @@ pub struct ServicePort {
     pub external_ips: Vec<IpAddr>,
     /// Load-balancer ingress IPs that this node answers for (`ipMode: VIP`).
     pub load_balancer_ips: Vec<IpAddr>,
-    /// Who may use the load-balancer IPs; empty for everyone.
+    /// Networks of clients that may use the load-balancer IPs; empty for everyone.
     pub source_ranges: Vec<IpNet>,
     /// Client-IP affinity in seconds.
     pub affinity: Option<u32>,
@@ -201,20 +201,20 @@ impl ServicePort {
         }
     }
 
-    /// Whether it can be reached from outside of the cluster at all.
+    /// Reports whether the port can be reached from outside of the cluster at all.
     #[must_use]
     pub fn is_external(&self) -> bool {
         self.node_port.is_some() || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
     }
 
-    /// Whether any traffic of it uses a policy.
+    /// Reports whether any traffic of the port uses a policy.
     #[must_use]
     pub fn uses(&self, policy: Policy) -> bool {
         self.internal == policy || (self.is_external() && (self.external == policy || policy == Policy::Cluster))
     }
 }
 
-/// What is known of this node.
+/// Known facts of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// The node's name.
@@ -233,7 +233,7 @@ impl NodeFacts {
     }
 }
 
-/// What rules of one family must do.
+/// Desired state of the rules of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// All service ports, in order of their names.

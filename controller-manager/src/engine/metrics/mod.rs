@@ -107,7 +107,7 @@ pub fn move_by(name: &str, labels: &[&str], step: f64) {
     }
 }
 
-/// What a gauge was about is gone.
+/// Removes a gauge whose subject is gone.
 pub fn forget(name: &str, labels: &[&str]) {
     if let Some(Made::Gauge(family)) = find(name) {
         // It may never have been set.
