@@ -14,7 +14,7 @@ use crate::flowcontrol::{Classified, FlowControl, Seat, WatchGuard};
 /// Text of the response to a rejected request (429).
 pub const TRY_AGAIN: &str = "Too many requests, please try again later.";
 
-/// See the module.
+/// Limit of concurrent requests.
 pub enum ConcurrencyLimiter {
     /// API Priority and Fairness.
     Fair(Arc<FlowControl>),

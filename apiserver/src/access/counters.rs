@@ -52,7 +52,7 @@ impl Filters {
     }
 }
 
-/// See the module.
+/// Metrics of the access filters.
 pub(super) struct Counters {
     pub(super) filters: Filters,
     known: Outcome,

@@ -100,7 +100,7 @@ async fn spanned<F: Future>(step: &'static str, work: Pin<&mut F>) -> F::Output 
     traces::within(span.as_ref(), work).await
 }
 
-/// See the module.
+/// Filters between a request and its verb.
 pub struct Access {
     authenticator: Arc<dyn Authenticator>,
     authorization: Arc<Authorization>,

@@ -23,7 +23,7 @@ use crate::registry::Rows;
 
 type Key = (String, String, String, String);
 
-/// See the module.
+/// Fixed cluster for tests of plugins.
 #[derive(Default)]
 pub struct Fixed {
     objects: Arc<Mutex<BTreeMap<Key, Arc<Value>>>>,

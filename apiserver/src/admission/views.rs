@@ -17,7 +17,7 @@ use crate::access::tree;
 use crate::crd;
 use crate::registry::{conversion, strategy, working};
 
-/// See the module.
+/// Objects of a request in the versions that webhooks and policies ask for.
 pub(super) struct Views<'c> {
     /// Conversion webhooks are asked through it.
     caller: &'c Arc<Caller>,

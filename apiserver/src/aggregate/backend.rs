@@ -37,7 +37,7 @@ const CHUNKS: usize = 4;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Error>;
 
-/// See the module.
+/// Connection pool to one aggregated API server.
 pub struct Backend {
     target: Target,
     direct: bool,

@@ -3,7 +3,7 @@
 use prometheus::{CounterVec, GaugeVec};
 use shared::metrics;
 
-pub(super) struct Meters {
+pub(super) struct Metrics {
     pub(super) unavailable: GaugeVec,
     pub(super) unavailable_total: CounterVec,
     pub(super) aggregations: CounterVec,
@@ -11,7 +11,7 @@ pub(super) struct Meters {
     pub(super) regeneration: GaugeVec,
 }
 
-impl Meters {
+impl Metrics {
     pub(super) fn new() -> Self {
         let meters = Self {
             unavailable: metrics::gauge(

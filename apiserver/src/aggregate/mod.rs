@@ -92,7 +92,7 @@ impl Directory {
     }
 }
 
-/// See the module.
+/// Aggregation of API servers: the directory of API services, their connections and documents.
 pub struct Aggregator {
     reader: Arc<dyn Reader>,
     api: Api,
@@ -108,7 +108,7 @@ pub struct Aggregator {
     tasks: TaskGroup,
     answered: Shutdown,
     egress: Egress,
-    meters: meters::Meters,
+    meters: meters::Metrics,
 }
 
 impl Aggregator {
@@ -129,7 +129,7 @@ impl Aggregator {
             tasks: cx.tasks.clone(),
             answered: cx.answered.clone(),
             egress: cx.egress.clone(),
-            meters: meters::Meters::new(),
+            meters: meters::Metrics::new(),
         }))
     }
 

@@ -17,7 +17,7 @@ use shared::url::{Url, escaped_path, sorted_query};
 use super::backend::{Backend, ProxiedResponse};
 use super::{Aggregator, Remote};
 use crate::connect::{
-    HOP_BY_HOP, Limit, Links, ask_packed, body, carried, forward, forwarded, forwarded_for, led_back,
+    BandwidthLimit, HOP_BY_HOP, Links, ask_packed, body, carried, forward, forwarded, forwarded_for, led_back,
 };
 use crate::peers::PROXIED;
 
@@ -109,7 +109,7 @@ impl Aggregator {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
             dress(&mut headers)?;
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
-            let switched = carried(request, payload, &backend.origin(address), head, Limit::default()).await;
+            let switched = carried(request, payload, &backend.origin(address), head, BandwidthLimit::default()).await;
             return switched.map_err(|e| e.to_string())?.map(ProxyOutcome::Switched).map_err(|status| status.message);
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);

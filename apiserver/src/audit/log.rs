@@ -37,7 +37,7 @@ enum LogOutput {
     File { file: Option<File>, size: u64 },
 }
 
-/// See the module.
+/// Log back end with rotation.
 pub struct Log {
     options: Options,
     limit: u64,

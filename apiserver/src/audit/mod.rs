@@ -36,7 +36,7 @@ use event::{AuthenticationMetadata, Event, ObjectRef};
 use policy::{Level, Omit, Policy, Stage};
 use sink::Sink;
 
-/// See the module.
+/// Audit: the policy and its back ends.
 pub struct Audit {
     policy: Policy,
     sinks: Vec<Sink>,

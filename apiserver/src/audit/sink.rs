@@ -174,7 +174,7 @@ struct Batching {
     at_once: usize,
 }
 
-/// See the module.
+/// Audit back end with its delivery: blocking or batched.
 pub enum Sink {
     /// The request waits for its events.
     Blocking {

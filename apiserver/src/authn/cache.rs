@@ -27,24 +27,24 @@ struct Entry {
     until: Option<Instant>,
 }
 
-/// See the module.
+/// Token authenticator with a cache of its results.
 pub struct Cached<A> {
     inner: A,
     good: Duration,
     bad: Duration,
     known: Mutex<HashMap<[u8; 32], Entry>>,
-    meters: Meters,
+    meters: Metrics,
 }
 
 /// Metrics of the token cache, under upstream's names.
-struct Meters {
+struct Metrics {
     requests: CounterVec,
     took: HistogramVec,
     fetches: CounterVec,
     active: GaugeVec,
 }
 
-impl Meters {
+impl Metrics {
     fn new() -> Self {
         Self {
             requests: metrics::counter(
@@ -90,7 +90,7 @@ impl Drop for Active {
 impl<A: TokenAuthenticator> Cached<A> {
     /// Identities are kept for `good`, "nobody" for `bad`; zero keeps nothing. Errors are never kept.
     pub fn new(inner: A, good: Duration, bad: Duration) -> Self {
-        Self { inner, good, bad, known: Mutex::default(), meters: Meters::new() }
+        Self { inner, good, bad, known: Mutex::default(), meters: Metrics::new() }
     }
 
     fn cell(&self, key: [u8; 32]) -> Arc<OnceCell<Outcome>> {

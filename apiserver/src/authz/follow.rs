@@ -21,7 +21,7 @@ pub trait Observer {
     fn known(&self, plural: &str) -> Vec<(String, String)>;
 }
 
-/// See the module.
+/// Index that is kept in step with watch caches, change by change.
 pub struct Follower<T> {
     derived: RwLock<T>,
     sources: &'static [(&'static str, &'static str)],

@@ -188,7 +188,7 @@ impl Undecided {
     }
 }
 
-/// See the module.
+/// Chain of authorizers, replaced as a whole on reload.
 pub struct Authorization {
     members: ArcSwap<Vec<Member>>,
     ready: AtomicBool,

@@ -126,7 +126,7 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
-/// See the module.
+/// Watch caches of all resources, and the watches on etcd that fill them.
 pub struct CacheRegistry {
     pub(super) store: Store,
     /// By full key prefix, with trailing slash. No prefix is the beginning of another.

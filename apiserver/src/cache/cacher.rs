@@ -153,7 +153,7 @@ impl Scope<'_> {
     }
 }
 
-/// See the module.
+/// Watch cache of one resource.
 pub struct Cacher {
     state: RwLock<State>,
     ready: watch::Sender<bool>,

@@ -6,8 +6,8 @@ use shared::metrics;
 use super::CacheRegistry;
 use super::state::RING;
 
-/// See the module.
-pub struct Meters {
+/// Metrics of the watch caches.
+pub struct Metrics {
     received: CounterVec,
     dispatched: CounterVec,
     initialized: CounterVec,
@@ -19,7 +19,7 @@ pub struct Meters {
     revision: GaugeVec,
 }
 
-impl Default for Meters {
+impl Default for Metrics {
     fn default() -> Self {
         const LABELS: [&str; 2] = ["group", "resource"];
         Self {
@@ -72,7 +72,7 @@ impl Default for Meters {
     }
 }
 
-impl Meters {
+impl Metrics {
     /// Takes over what the caches have counted; what objects take is known where lists cost by it.
     #[allow(clippy::cast_precision_loss)]
     pub fn publish(&self, caches: &CacheRegistry, sizes: bool) {

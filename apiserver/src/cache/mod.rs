@@ -25,7 +25,7 @@ pub use encoded::{Budget, Encoded};
 pub use entry::{Change, Entry, EventType, Raw, SharedEvent};
 pub use gzip_chunks::{GzipChunk, GzipChunkCache};
 pub use index::{IndexKey, Term};
-pub use meters::Meters;
+pub use meters::Metrics;
 pub use progress::Progress;
 pub use reader::CacheReader;
 pub use reads::ReadMetrics;

@@ -27,7 +27,7 @@ thread_local! {
     static NEAR: RefCell<Vec<(RevisionRequester, RevisionRequester)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// See the module.
+/// Revision up to which the caches have followed one etcd cluster, with its waiters.
 pub struct Progress {
     pub(super) store: Store,
     processed: watch::Sender<i64>,

@@ -9,7 +9,7 @@ const LABELS: [&str; 2] = ["group", "resource"];
 /// Seconds.
 const WAIT: [f64; 13] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
 
-/// See the module.
+/// Metrics of reads from one watch cache.
 pub struct ReadMetrics {
     waited: Histogram,
     consistent: [Counter; 2],

@@ -4,6 +4,7 @@
 //! switched protocols and is carried from then on. Old clients speak SPDY/3.1, which passes through unchanged; new
 //! ones speak WebSocket, which is translated ([`translate`]) or unpacked ([`tunnel`]). Objects are only read here.
 
+mod channels;
 mod ended;
 pub mod frames;
 mod handshake;
@@ -33,7 +34,7 @@ use crate::egress::Egress;
 use kubelet::Kubelets;
 pub(crate) use pages::{Links, ask_packed, forward, led_back};
 pub(crate) use pods::carried;
-pub(crate) use throttle::Limit;
+pub(crate) use throttle::BandwidthLimit;
 pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded, forwarded_for};
 pub use watch::{wants_messages, watch};
 
@@ -61,7 +62,7 @@ pub struct Connect {
     /// In which form kubelets hear of sessions over WebSocket.
     form: pods::Forms,
     /// Bandwidth limit of a connection.
-    limit: Limit,
+    limit: BandwidthLimit,
 }
 
 /// Arguments that all handlers of a request share.
@@ -83,7 +84,7 @@ impl Connect {
             splits_logs: flags.enabled("PodLogsQuerySplitStreams"),
             front_proxy: FrontProxyHeaders::from_flags(flags),
             form: pods::Forms::from_flags(flags),
-            limit: Limit::from_flags(flags),
+            limit: BandwidthLimit::from_flags(flags),
         })
     }
 

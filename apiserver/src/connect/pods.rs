@@ -9,7 +9,7 @@ use shared::status::{Status, go_quote};
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead, Rewound};
 
 use super::ended::CommandEnd;
-use super::throttle::Limit;
+use super::throttle::BandwidthLimit;
 use super::translate::{self, Streams};
 use super::transport::{HOP_BY_HOP, Origin, sent_on};
 use super::{Call, Connect, handed_over, handshake, meters, tunnel};
@@ -106,7 +106,7 @@ pub(super) async fn relayed(
     call: Call<'_>,
     origin: &Origin,
     head: RequestHead,
-    limit: Limit,
+    limit: BandwidthLimit,
 ) -> Result<HttpResponse, Status> {
     let carried = carried(call.request, call.payload, origin, head, limit).await;
     carried.map_err(|error| undialed(origin, &error))?
@@ -118,7 +118,7 @@ pub(crate) async fn carried(
     payload: web::Payload,
     origin: &Origin,
     head: RequestHead,
-    limit: Limit,
+    limit: BandwidthLimit,
 ) -> std::io::Result<Result<HttpResponse, Status>> {
     Ok(match origin.switch(head).await? {
         Dialed::Refused(head, body) => refused(&head, body),
@@ -135,7 +135,7 @@ async fn translated(
     kubelet: Origin,
     path: String,
     streams: Streams,
-    limit: Limit,
+    limit: BandwidthLimit,
 ) -> Result<HttpResponse, Status> {
     let known = |offered: Vec<String>| {
         let known = offered.into_iter().find(|name| name == translate::SUBPROTOCOL);
@@ -178,7 +178,12 @@ pub(super) fn redirect(code: StatusCode, headers: &HeaderMap) -> Option<&str> {
     location.filter(|location| redirects && !location.is_empty())
 }
 
-async fn tunnelled(call: Call<'_>, kubelet: &Origin, path: String, limit: Limit) -> Result<HttpResponse, Status> {
+async fn tunnelled(
+    call: Call<'_>,
+    kubelet: &Origin,
+    path: String,
+    limit: BandwidthLimit,
+) -> Result<HttpResponse, Status> {
     let switched = kubelet.switch(spdy_request("POST", path, tunnel::STREAM_PROTOCOL)).await;
     match switched.map_err(|error| undialed(kubelet, &error))? {
         Dialed::Refused(head, body) => {

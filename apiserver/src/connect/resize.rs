@@ -15,7 +15,7 @@ struct Size {
     height: u16,
 }
 
-/// See the module.
+/// Parser of terminal resize messages.
 #[derive(Default)]
 pub(super) struct Sizes {
     rest: Vec<u8>,

@@ -17,9 +17,9 @@ const MOMENT: Duration = Duration::from_millis(100);
 
 /// Limit in bytes per second; 0 is unlimited (`--max-connection-bytes-per-sec`).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limit(u64);
+pub(crate) struct BandwidthLimit(u64);
 
-impl Limit {
+impl BandwidthLimit {
     /// None unless the flag says a number of bytes.
     pub(super) fn from_flags(flags: &FlagSet) -> Self {
         Self(u64::try_from(flags.integer("max-connection-bytes-per-sec")).unwrap_or(0))
@@ -137,7 +137,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(1 << 16);
         let flags = FlagSet::of("kube-apiserver", &[flag]).expect("flags");
         let near: BoxStream = Box::pin(near);
-        (Limit::from_flags(&flags).on(near), far)
+        (BandwidthLimit::from_flags(&flags).on(near), far)
     }
 
     #[test]

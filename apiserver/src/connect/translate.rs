@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::time::{Instant, Interval, interval_at, sleep_until, timeout};
 
+use super::channels::{ChannelMessage, ERROR, RESIZE, STDERR, STDIN, STDOUT};
 use super::ended::CommandEnd;
 use super::frames::{self, Incoming, Kind, Outgoing};
 use super::resize::Sizes;
@@ -23,13 +24,6 @@ pub const SUBPROTOCOL: &str = "v5.channel.k8s.io";
 /// The SPDY side's protocol, with exit codes as a `Status` on the error stream.
 pub const STREAM_PROTOCOL: &str = "v4.channel.k8s.io";
 
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const ERROR: u8 = 3;
-const RESIZE: u8 = 4;
-const CHANNELS: u8 = 5;
-const CLOSE: u8 = 255;
 /// Pings that may wait to be answered.
 const PINGS: usize = 8;
 /// Interval of pings to the kubelet, which keep intermediaries from closing an idle connection.
@@ -92,14 +86,14 @@ impl Streams {
 /// End of a session.
 enum SessionEnd {
     /// The command ended; the status is sent to the client.
-    CommandEnd(Box<CommandEnd>),
+    Ended(Box<CommandEnd>),
     /// The client does not listen any more, or does not keep to the protocol.
     Left(frames::ReadEnd),
 }
 
 impl SessionEnd {
     fn told(ended: CommandEnd) -> Self {
-        Self::CommandEnd(Box::new(ended))
+        Self::Ended(Box::new(ended))
     }
 
     const LEFT: Self = Self::Left(frames::ReadEnd::Left);
@@ -128,7 +122,7 @@ where
         Ok(ended) => SessionEnd::told(ended),
         Err(over) => over,
     };
-    let counted = if let SessionEnd::CommandEnd(ended) = &over { ended.counted } else { 500 };
+    let counted = if let SessionEnd::Ended(ended) = &over { ended.counted } else { 500 };
     // The client may be gone already.
     timeout(TELLING, part(&mut sink.into_inner(), over)).await.ok();
     // Its answer, so that it has read everything before the connection goes.
@@ -140,7 +134,7 @@ where
 /// Tells how it went, and closes.
 async fn part<W: AsyncWrite + Unpin>(client: &mut Outgoing<W>, over: SessionEnd) -> std::io::Result<()> {
     match over {
-        SessionEnd::CommandEnd(ended) => {
+        SessionEnd::Ended(ended) => {
             client.put(Kind::Binary, &[&[ERROR], &ended.status.to_bare_json()]);
             client.close(None).await
         }
@@ -225,30 +219,6 @@ fn open(codec: &mut Codec, streams: Streams, out: &mut BytesMut) -> Result<Strea
         numbers.insert(channel, number);
     }
     Ok(numbers)
-}
-
-/// Content of a client's message.
-#[derive(Debug, PartialEq, Eq)]
-enum ChannelMessage<'a> {
-    /// Bytes of a channel.
-    Bytes(u8, &'a [u8]),
-    /// The last bytes of a channel were said.
-    Last(u8),
-    /// An ignored message.
-    Nothing,
-    /// Not in the protocol.
-    Wrong,
-}
-
-impl<'a> ChannelMessage<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
-        match bytes {
-            [CLOSE, channel] if *channel < CHANNELS => Self::Last(*channel),
-            [CLOSE, ..] => Self::Wrong,
-            [channel, bytes @ ..] => Self::Bytes(*channel, bytes),
-            [] => Self::Nothing,
-        }
-    }
 }
 
 /// From the client to the kubelet.
@@ -448,6 +418,7 @@ mod tests {
     use tungstenite::protocol::Role;
     use tungstenite::protocol::frame::coding::CloseCode;
 
+    use super::super::channels::CLOSE;
     use super::*;
 
     fn message(channel: u8, bytes: &[u8]) -> Message {
@@ -548,20 +519,5 @@ mod tests {
         let (_silent, kubelet) = tokio::io::duplex(1024);
         let said = heard(Ok(kubelet), &[&[9, 1], &[], &[CLOSE, STDIN], &[CLOSE, STDIN, 1]]).await;
         assert!(said.len() == 2 && said[1].is_close(), "{said:?}");
-    }
-
-    #[test]
-    fn messages_are_for_channels() {
-        for (bytes, want) in [
-            (&[STDIN, 1, 2][..], ChannelMessage::Bytes(STDIN, &[1, 2])),
-            (&[9, 1], ChannelMessage::Bytes(9, &[1])),
-            (&[CLOSE, STDIN], ChannelMessage::Last(STDIN)),
-            (&[CLOSE], ChannelMessage::Wrong),
-            (&[CLOSE, STDIN, 0], ChannelMessage::Wrong),
-            (&[CLOSE, CHANNELS], ChannelMessage::Wrong),
-            (&[], ChannelMessage::Nothing),
-        ] {
-            assert_eq!(ChannelMessage::of(bytes), want, "{bytes:?}");
-        }
     }
 }

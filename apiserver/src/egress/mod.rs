@@ -80,13 +80,13 @@ struct Transports {
     named: Option<Vec<NetworkContext>>,
 }
 
-struct Meters {
+struct Metrics {
     started: CounterVec,
     failed: CounterVec,
     took: HistogramVec,
 }
 
-impl Meters {
+impl Metrics {
     fn new() -> Self {
         Self {
             started: metrics::counter(
@@ -193,7 +193,7 @@ impl Egress {
         dialing: impl Future<Output = Result<BoxStream, (Stage, String)>>,
     ) -> io::Result<BoxStream> {
         let started = Instant::now();
-        let meters = Meters::new();
+        let meters = Metrics::new();
         meters.started.with_label_values(&labels).inc();
         let dialed = dialing.await;
         match &dialed {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::borrowing::{self, Bounds, Claim, DemandStats};
 use super::config::{Config, LevelSpec};
-use super::meters::{self, Meters};
+use super::meters::{self, Metrics};
 use super::queues::{Counts, Grant, Mode, QueueSet, QueueSums, Start};
 use super::retry::Refusals;
 use super::timing::Timing;
@@ -51,7 +51,7 @@ struct Inner {
     usage: Utilization,
 }
 
-/// See the module.
+/// Priority level with its seats and queues.
 pub(super) struct Level {
     name: String,
     clock: Arc<Clock>,
@@ -335,7 +335,7 @@ pub(super) fn rebuild(clock: &Arc<Clock>, total: u32, old: &BTreeMap<String, Arc
             let inner = level.inner.lock();
             (inner.spec.uid.clone(), inner.spec.widest(inner.bounds.nominal))
         };
-        let meters = Meters::new(&spec.level, &spec.name);
+        let meters = Metrics::new(&spec.level, &spec.name);
         Some(Arc::new(Schema { spec, level, level_uid, widest, meters }))
     });
     State { schemas: schemas.collect(), levels }

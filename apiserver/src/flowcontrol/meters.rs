@@ -10,7 +10,7 @@ const SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
 const FLOW: [&str; 2] = ["priority_level", "flow_schema"];
 
 /// The metrics of one schema in its level.
-pub(super) struct Meters {
+pub(super) struct Metrics {
     pub(super) waiting: Gauge,
     pub(super) waiting_seats: Gauge,
     pub(super) executing: Gauge,
@@ -25,7 +25,7 @@ pub(super) struct Meters {
     labels: [String; 2],
 }
 
-impl Meters {
+impl Metrics {
     pub(super) fn new(level: &str, schema: &str) -> Arc<Self> {
         let labels = [level, schema];
         let gauge = |name: &str, help: &str| metrics::gauge(name, help, &FLOW).with_label_values(&labels);

@@ -31,7 +31,7 @@ use crate::api::{Reader, RequestInfo};
 use crate::verbs::query::Query;
 use config::{CATCH_ALL, Config};
 use level::{Level, QueuedGrant, Ticket};
-use meters::Meters;
+use meters::Metrics;
 use queues::{Grant, RejectReason, Start};
 use schema::{RequestDigest, Spec};
 use timing::Timing;
@@ -60,7 +60,7 @@ struct Schema {
     level: Arc<Level>,
     level_uid: String,
     widest: u32,
-    meters: Arc<Meters>,
+    meters: Arc<Metrics>,
 }
 
 /// Current configuration.
@@ -97,7 +97,7 @@ struct RequestFlow {
     info: RequestInfo,
 }
 
-/// See the module.
+/// API Priority and Fairness filter.
 pub struct FlowControl {
     clock: Arc<Clock>,
     /// Seats of the server.

@@ -124,7 +124,7 @@ pub(super) struct Counts {
     pub(super) cancelled: u64,
 }
 
-/// See the module.
+/// Fair queues of one priority level.
 pub(super) struct QueueSet<T> {
     mode: Mode,
     limit: u32,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// See the module.
+/// Histogram of a ratio over time.
 #[derive(Debug, Clone)]
 pub(super) struct Timing {
     bounds: &'static [f64],

@@ -94,7 +94,7 @@ impl PeerResources {
     }
 }
 
-/// See the module.
+/// Peer API servers and the resources that they serve.
 pub struct Peers {
     id: String,
     /// Address of this server for its peers.

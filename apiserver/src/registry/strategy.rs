@@ -50,7 +50,7 @@ pub struct StrategyCx<'a> {
     pub gated: &'a FieldGates,
 }
 
-/// See the module.
+/// Strategy of a kind.
 pub struct Strategy {
     /// See there.
     pub generation: Generation,

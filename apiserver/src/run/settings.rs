@@ -19,7 +19,7 @@ use crate::serve::listen::Addresses;
 use crate::storage::{self, Caching};
 use crate::verbs::engine::Policy;
 
-/// See the module.
+/// Settings parsed from all flags.
 pub(super) struct Settings {
     pub(super) addresses: Addresses,
     pub(super) response_policy: ResponsePolicy,

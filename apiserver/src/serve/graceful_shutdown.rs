@@ -23,7 +23,7 @@ const MIN_WATCHES_PER_SECOND: u32 = 200;
 /// Interval at which the drain checks whether all requests are done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// See the module.
+/// State of graceful shutdown, and counts of requests in flight.
 #[derive(Debug, Default)]
 pub struct GracefulShutdown {
     /// `--shutdown-send-retry-after`

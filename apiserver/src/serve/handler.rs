@@ -10,7 +10,6 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
 use shared::authn::{ALL_UNAUTHENTICATED, ANONYMOUS, UserInfo};
-use shared::authz::Attributes;
 use shared::status::Status;
 use shared::traces;
 
@@ -20,7 +19,7 @@ use super::info::request_info;
 use super::server::Server;
 use super::spans::{RequestSpan, VerbTrace};
 use super::traced::{AuditGuard, catch_panic, complete_audit};
-use super::{passing, paths};
+use super::{passing, paths, sessions};
 use crate::access::{AccessError, Authorized, FilterFindings, Head, attributes, audit_id, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
@@ -425,9 +424,9 @@ impl AuthorizedRequest<'_> {
         let allowed = async {
             let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
             if server.response_policy.checks_session_create
-                && opens_by_get(info, shared::upgrade::protocol(req).is_some())
+                && sessions::opens_by_get(info, shared::upgrade::protocol(req).is_some())
             {
-                server.access.demand(&as_create(info, user)).await?;
+                server.access.demand(&sessions::as_create(info, user)).await?;
             }
             verbs::connect::admit(&server.engine, &route, (info, query), user, &recorder).await
         };
@@ -532,29 +531,5 @@ impl AuthorizedRequest<'_> {
         };
         working.sent();
         response
-    }
-}
-
-/// Reports whether a GET opens a session in a pod, as WebSocket clients do: that needs the right to `create` as well.
-fn opens_by_get(info: &RequestInfo, upgrades: bool) -> bool {
-    upgrades
-        && info.verb == "get"
-        && info.resource == "pods"
-        && matches!(info.subresource.as_str(), "exec" | "attach" | "portforward")
-}
-
-fn as_create(info: &RequestInfo, user: &UserInfo) -> Attributes {
-    Attributes {
-        user: user.clone(),
-        verb: "create".to_owned(),
-        namespace: info.namespace.clone(),
-        api_group: info.api_group.clone(),
-        api_version: info.api_version.clone(),
-        resource: info.resource.clone(),
-        subresource: info.subresource.clone(),
-        name: info.name.clone(),
-        path: info.path.clone(),
-        resource_request: true,
-        ..Attributes::default()
     }
 }

@@ -12,7 +12,7 @@ use crate::api::RequestInfo;
 use crate::verbs::query::Query;
 
 /// Request metrics, registered.
-pub(super) struct Meters {
+pub(super) struct Metrics {
     total: CounterVec,
     duration: HistogramVec,
     /// Objectives are set for this one.
@@ -33,7 +33,7 @@ const COMPONENT: &str = "apiserver";
 /// Values of `fieldValidation` as a label; anything else counts as the last.
 const FIELD_VALIDATION: [&str; 5] = ["", "Ignore", "Warn", "Strict", "invalid"];
 
-impl Default for Meters {
+impl Default for Metrics {
     fn default() -> Self {
         let of_request = ["verb", "group", "version", "resource", "subresource", "scope", "component"];
         let timing = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
@@ -132,7 +132,7 @@ pub(super) fn scope(info: &RequestInfo) -> &'static str {
     }
 }
 
-impl Meters {
+impl Metrics {
     /// A request for a resource that has been answered, or has begun to be.
     pub(super) fn count(&self, info: &RequestInfo, content_type: &str, dry_run: bool, code: u16, since: Instant) {
         if !info.is_resource {

@@ -18,6 +18,7 @@ mod passing;
 mod paths;
 mod response_policy;
 mod server;
+mod sessions;
 pub(crate) mod spans;
 mod traced;
 mod yield_queue;

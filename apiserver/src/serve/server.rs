@@ -12,7 +12,7 @@ use super::aggregated::Aggregated;
 use super::constants;
 use super::graceful_shutdown::GracefulShutdown;
 use super::health::Health;
-use super::meters::Meters;
+use super::meters::Metrics;
 use super::response_policy::ResponsePolicy;
 use crate::access::{Access, is_long_running};
 use crate::aggregate::Aggregator;
@@ -51,10 +51,10 @@ pub struct Server {
     pub address: String,
     /// Graceful shutdown.
     pub graceful_shutdown: Arc<GracefulShutdown>,
-    pub(super) meters: Meters,
+    pub(super) meters: Metrics,
     objects: GaugeVec,
     objects_of: GaugeVec,
-    caches: crate::cache::Meters,
+    caches: crate::cache::Metrics,
     pub(super) tracer: Tracer,
 }
 
@@ -95,10 +95,10 @@ impl Server {
             response_policy,
             address,
             graceful_shutdown,
-            meters: Meters::default(),
+            meters: Metrics::default(),
             objects,
             objects_of,
-            caches: crate::cache::Meters::default(),
+            caches: crate::cache::Metrics::default(),
             tracer: Tracer::default(),
         }
     }

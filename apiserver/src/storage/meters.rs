@@ -73,10 +73,10 @@ struct ResourceMetrics {
     each: [OnceLock<OperationMetrics>; 5],
 }
 
-/// See the module.
-pub(super) struct Meters(RwLock<HashMap<Box<str>, Arc<ResourceMetrics>>>);
+/// Metrics of requests to etcd, by resource.
+pub(super) struct Metrics(RwLock<HashMap<Box<str>, Arc<ResourceMetrics>>>);
 
-impl Meters {
+impl Metrics {
     /// With the names of resources by their paths (`/registry/services/specs`).
     pub(super) fn new(named: &[(String, String, String)]) -> Self {
         LazyLock::force(&LEASED);
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn keys_are_of_resources() {
         let named = |path: &str, group: &str, resource: &str| (path.to_owned(), group.to_owned(), resource.to_owned());
-        let meters = Meters::new(&[
+        let meters = Metrics::new(&[
             named("/registry/services/specs", "", "services"),
             named("/registry/services/endpoints", "", "endpoints"),
             named("/registry/minions", "", "nodes"),

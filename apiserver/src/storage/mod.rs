@@ -8,6 +8,7 @@
 pub mod codec;
 mod compact;
 mod connect;
+mod errors;
 mod failover;
 mod grpc;
 mod lease;
@@ -31,9 +32,10 @@ use etcd_client::{
     WatchClient, WatchOptions,
 };
 
+use errors::{classify, error_text};
 use grpc::Call;
 use members::Members;
-use meters::{Meters, Operation};
+use meters::{Metrics, Operation};
 use shared::traces;
 
 pub use compact::compact_forever;
@@ -137,7 +139,7 @@ pub struct Store {
     options: Arc<Options>,
     prefix: Arc<str>,
     transformers: Transformers,
-    meters: Arc<Meters>,
+    meters: Arc<Metrics>,
 }
 
 /// The connection to one etcd.
@@ -177,32 +179,6 @@ async fn timed<T>(what: Call, call: impl Future<Output = Result<T, etcd_client::
     }
 }
 
-/// An error as Go's client has it: etcd's own words, or the code of the call. That client does not even send what a
-/// server does not take.
-fn error_text(e: &etcd_client::Error) -> String {
-    match e {
-        etcd_client::Error::GRpcStatus(s) if s.message().starts_with("etcdserver: ") => s.message().to_owned(),
-        etcd_client::Error::GRpcStatus(s) => {
-            let said = s.message().replacen("grpc: received message larger", "trying to send message larger", 1);
-            format!("rpc error: code = {} desc = {said}", shared::grpc::name(s.code()))
-        }
-        other => other.to_string(),
-    }
-}
-
-fn classify(e: etcd_client::Error) -> Error {
-    if let etcd_client::Error::GRpcStatus(s) = &e {
-        let m = s.message();
-        if m.contains("has been compacted") {
-            return Error::Compacted;
-        }
-        if m.contains("future revision") {
-            return Error::Future;
-        }
-    }
-    Error::Etcd(e)
-}
-
 impl Etcd {
     async fn connect(options: &Options, servers: &[String], keeps: Vec<String>) -> Result<Self, Error> {
         let members = Arc::new(Members::new(servers));
@@ -230,7 +206,7 @@ impl Store {
             options: Arc::new(options.clone()),
             prefix: options.prefix.trim_end_matches('/').into(),
             transformers: Transformers::default(),
-            meters: Arc::new(Meters::new(&options.named)),
+            meters: Arc::new(Metrics::new(&options.named)),
         };
         let mut etcds = vec![Etcd::connect(options, &options.servers, Vec::new()).await?];
         for (servers, paths) in options.elsewhere() {

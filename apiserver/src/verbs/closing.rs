@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 /// Of watches that need not take turns.
 pub const AT_ONCE: u32 = 0;
 
-/// See the module.
+/// Paced termination of watches at shutdown.
 #[derive(Debug, Default)]
 pub struct WatchTermination {
     begun: CancellationToken,

@@ -58,7 +58,7 @@ impl Conversions {
     }
 }
 
-/// See the module.
+/// Converter between the versions of a kind, for field management.
 pub(super) struct VersionConverter<'r> {
     row: &'r Resource,
     others: Vec<Row>,

@@ -62,13 +62,13 @@ struct Session {
 
 /// Frames about to be sent: a single one is not copied.
 #[derive(Default)]
-struct Batch {
+struct FrameBatch {
     only: Option<Bytes>,
     more: Vec<u8>,
     frames: u32,
 }
 
-impl Batch {
+impl FrameBatch {
     fn push(&mut self, frame: Bytes) {
         self.frames += 1;
         match self.only.take() {
@@ -96,7 +96,7 @@ impl Session {
         if let Some(first) = self.initial_frames().await {
             return Some(first);
         }
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         // Changes that keep coming put nothing off.
         let now = Instant::now();
         if now >= self.deadline.deadline() {
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    async fn bookmark(&mut self, batch: &mut Batch) {
+    async fn bookmark(&mut self, batch: &mut FrameBatch) {
         // Everything up to this revision is in the channel already.
         let revision = self.framer.progress().processed();
         if self.batch == 1 && !self.watch.receiver.is_empty() {
@@ -202,7 +202,7 @@ impl Session {
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    async fn push_event(&mut self, m: &Message, batch: &mut Batch) {
+    async fn push_event(&mut self, m: &Message, batch: &mut FrameBatch) {
         let revision = m.live.change.revision;
         if revision <= self.after {
             return;

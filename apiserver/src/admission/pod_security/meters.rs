@@ -9,8 +9,8 @@ use crate::admission::{Attributes, Operation};
 /// The minor version of the policies that are newest here. What is asked of a later one is counted without its number.
 const NEWEST: u32 = 35;
 
-/// See the module.
-pub(super) struct Meters {
+/// Metrics of Pod Security admission.
+pub(super) struct Metrics {
     evaluations: CounterVec,
     exemptions: CounterVec,
     pub(super) errors: CounterVec,
@@ -26,7 +26,7 @@ fn called<'a>(a: &'a Attributes<'_>) -> Option<[&'a str; 3]> {
     Some([operation, if a.of("", "pods") { "pod" } else { "controller" }, a.subresource])
 }
 
-impl Meters {
+impl Metrics {
     pub(super) fn new() -> Self {
         Self {
             evaluations: metrics::counter(

@@ -17,7 +17,7 @@ use crate::access::tree;
 use crate::api::{Api, Reader};
 use checks::{describe, evaluate};
 use level::{LabelError, Level, LevelVersion, Policy};
-use meters::Meters;
+use meters::Metrics;
 
 /// Path of the pod template in a kind.
 const TEMPLATES: &[(&str, &str, &str)] = &[
@@ -40,7 +40,7 @@ pub struct PodSecurity {
     api: Api,
     defaults: Policy,
     exempt: Exempt,
-    meters: Meters,
+    meters: Metrics,
 }
 
 /// Exemptions.
@@ -65,7 +65,7 @@ impl PodSecurity {
                 namespaces: list("namespaces"),
                 runtime_classes: list("runtimeClasses"),
             },
-            meters: Meters::new(),
+            meters: Metrics::new(),
         })
     }
 

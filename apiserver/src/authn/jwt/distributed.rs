@@ -47,7 +47,7 @@ fn endpoint(claims: &Value, claim: &str) -> Result<Option<Endpoint>, String> {
     Ok(some(tree::text(source, "/endpoint")).map(|url| Endpoint { url, token }))
 }
 
-/// See the module.
+/// Resolver of distributed claims.
 pub(super) struct Distributed {
     source: Source,
     issuers: Mutex<HashMap<String, Arc<Keys>>>,

@@ -114,7 +114,7 @@ impl FetchState {
     }
 }
 
-/// See the module.
+/// Discovery and keys of one issuer.
 pub(super) struct Keys {
     issuer: String,
     discovery: String,

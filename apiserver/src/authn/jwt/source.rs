@@ -13,7 +13,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// Most redirects before a document.
 const REDIRECTS: usize = 10;
 
-/// See the module.
+/// HTTP client for issuers.
 #[derive(Clone, Default)]
 pub(super) struct Source {
     /// Certificate authority (PEM); the system's when absent.

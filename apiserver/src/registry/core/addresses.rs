@@ -8,7 +8,7 @@ pub(super) const RANGES: Names = Names { one: "podCIDR", all: "podCIDRs", wrappe
 /// The names of a pod's addresses in its status.
 pub(super) const POD: Names = Names { one: "podIP", all: "podIPs", wrapped: true };
 
-/// See the module.
+/// Pair of fields with one and with all addresses, which are kept in step.
 pub(super) struct Names {
     one: &'static str,
     all: &'static str,

@@ -70,7 +70,7 @@ fn ready() -> Value {
         "status": {"conditions": [condition]}})
 }
 
-/// See the module.
+/// Controller of the default ServiceCIDR.
 pub struct DefaultRange {
     api: Api,
     ours: Vec<String>,

@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::ciphers::{Aes, gcm_open, gcm_seal};
-use super::meters::{Meters, Transformation, made_key};
+use super::meters::{Metrics, Transformation, made_key};
 use super::{Error, Transformed};
 
 /// Duration for which writes go on after the service last confirmed its key.
@@ -172,7 +172,7 @@ struct Current {
     until: Instant,
 }
 
-/// See the module.
+/// KMS v2 provider of encryption at rest.
 pub struct Kms {
     name: String,
     channel: Result<Channel, String>,
@@ -181,7 +181,7 @@ pub struct Kms {
     opened: Mutex<HashMap<[u8; 32], CachedSource>>,
     health: Mutex<Result<(), String>>,
     asking: tokio::sync::Mutex<()>,
-    meters: Meters,
+    meters: Metrics,
 }
 
 fn failed(what: &str, why: impl std::fmt::Display) -> Error {
@@ -217,7 +217,7 @@ impl Kms {
             opened: Mutex::default(),
             health: Mutex::new(Err("not asked yet".to_owned())),
             asking: tokio::sync::Mutex::default(),
-            meters: Meters::new(),
+            meters: Metrics::new(),
         }
     }
 

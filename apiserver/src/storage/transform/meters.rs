@@ -86,7 +86,7 @@ impl Transformation {
     }
 }
 
-pub(super) struct Meters {
+pub(super) struct Metrics {
     latency: HistogramVec,
     cached: GaugeVec,
     invalid: CounterVec,
@@ -112,7 +112,7 @@ fn noted(known: &Mutex<VecDeque<Vec<String>>>, labels: &[&str]) -> Option<Vec<St
     if known.len() > KEYS { known.pop_front() } else { None }
 }
 
-impl Meters {
+impl Metrics {
     pub(super) fn new() -> Self {
         Self {
             latency: metrics::histogram(

@@ -68,7 +68,7 @@ pub struct Policy {
     pub deletes_corrupt: bool,
 }
 
-/// See the module.
+/// Generic engine behind all verbs: admission, validation, storage and caches of every resource.
 pub struct Engine {
     /// Resources that are served now.
     pub rows: Rows,
