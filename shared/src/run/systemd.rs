@@ -86,7 +86,7 @@ mod tests {
         for (microseconds, pid, expected) in [
             ("", "", Ok(None)),
             ("", "x", Ok(None)),
-            ("1000000", "", second.clone()),
+            ("1000000", "", second),
             ("1000000", "7", second),
             ("1000000", "8", Ok(None)),
             ("0", "7", Err("error WATCHDOG_USEC must be a positive number")),
