@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use e2e::release::{self, Identity, REGISTRY, Sources};
+use e2e::release::{self, REGISTRY, ReleaseIdentity, Sources};
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {
@@ -43,7 +43,7 @@ fn run(given: &ArgMatches) -> Result<()> {
     let path = |name: &str| given.get_one::<PathBuf>(name).with_context(|| format!("no {name}"));
     let text = |name: &str| given.get_one::<String>(name).cloned().unwrap_or_default();
     let dist = path("dist")?;
-    let identity = Identity { version: text("release-version"), commit: text("commit"), date: text("date") };
+    let identity = ReleaseIdentity { version: text("release-version"), commit: text("commit"), date: text("date") };
     identity.check()?;
     let mut sources = Sources {
         binaries: path("binaries")?.clone(),

@@ -15,14 +15,14 @@ use tar::{Builder, EntryType, Header};
 const MAY_BIND: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[derive(Debug)]
-enum Entry {
+enum LayerEntry {
     Folder(u32),
-    File { source: Source, mode: u32, may_bind: bool },
+    File { source: EntryData, mode: u32, may_bind: bool },
     Link(PathBuf),
 }
 
 #[derive(Debug)]
-enum Source {
+enum EntryData {
     Path(PathBuf),
     Text(String),
 }
@@ -30,51 +30,51 @@ enum Source {
 /// Files by their path in the image; everything belongs to root.
 #[derive(Debug, Default)]
 pub struct Layer {
-    entries: BTreeMap<PathBuf, Entry>,
+    entries: BTreeMap<PathBuf, LayerEntry>,
 }
 
 impl Layer {
-    fn put(&mut self, path: &str, entry: Entry) {
+    fn put(&mut self, path: &str, entry: LayerEntry) {
         let path = Path::new(path.trim_start_matches('/'));
         for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
-            self.entries.entry(folder.to_owned()).or_insert(Entry::Folder(0o755));
+            self.entries.entry(folder.to_owned()).or_insert(LayerEntry::Folder(0o755));
         }
         self.entries.insert(path.to_owned(), entry);
     }
 
     /// Adds a folder.
     pub fn folder(&mut self, path: &str, mode: u32) -> &mut Self {
-        self.put(path, Entry::Folder(mode));
+        self.put(path, LayerEntry::Folder(mode));
         self
     }
 
     /// Adds a program.
     pub fn program(&mut self, path: &str, source: &Path) -> &mut Self {
-        self.put(path, Entry::File { source: Source::Path(source.to_owned()), mode: 0o755, may_bind: false });
+        self.put(path, LayerEntry::File { source: EntryData::Path(source.to_owned()), mode: 0o755, may_bind: false });
         self
     }
 
     /// Adds a file that is no program.
     pub fn file(&mut self, path: &str, source: &Path) -> &mut Self {
-        self.put(path, Entry::File { source: Source::Path(source.to_owned()), mode: 0o644, may_bind: false });
+        self.put(path, LayerEntry::File { source: EntryData::Path(source.to_owned()), mode: 0o644, may_bind: false });
         self
     }
 
     /// Adds a program that may listen on ports below 1024, whoever runs it.
     pub fn binding_program(&mut self, path: &str, source: &Path) -> &mut Self {
-        self.put(path, Entry::File { source: Source::Path(source.to_owned()), mode: 0o755, may_bind: true });
+        self.put(path, LayerEntry::File { source: EntryData::Path(source.to_owned()), mode: 0o755, may_bind: true });
         self
     }
 
     /// Adds a text file.
     pub fn text(&mut self, path: &str, text: String) -> &mut Self {
-        self.put(path, Entry::File { source: Source::Text(text), mode: 0o644, may_bind: false });
+        self.put(path, LayerEntry::File { source: EntryData::Text(text), mode: 0o644, may_bind: false });
         self
     }
 
     /// Adds a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> &mut Self {
-        self.put(path, Entry::Link(target.into()));
+        self.put(path, LayerEntry::Link(target.into()));
         self
     }
 
@@ -89,12 +89,12 @@ impl Layer {
         let found = fs::symlink_metadata(&source).with_context(told)?;
         let kind = found.file_type();
         if kind.is_symlink() {
-            self.put(path, Entry::Link(fs::read_link(&source).with_context(told)?));
+            self.put(path, LayerEntry::Link(fs::read_link(&source).with_context(told)?));
         } else if kind.is_file() {
             let mode = found.permissions().mode() & 0o755;
-            self.put(path, Entry::File { source: Source::Path(source), mode, may_bind: false });
+            self.put(path, LayerEntry::File { source: EntryData::Path(source), mode, may_bind: false });
         } else if kind.is_dir() {
-            self.put(path, Entry::Folder(found.mode() & 0o1777));
+            self.put(path, LayerEntry::Folder(found.mode() & 0o1777));
             for entry in fs::read_dir(&source).with_context(told)? {
                 let name = entry?.file_name();
                 self.copy(root, &format!("{}/{}", path.trim_end_matches('/'), name.to_string_lossy()))?;
@@ -113,7 +113,7 @@ impl Layer {
         let libraries = crate::shell::run("ldd", &[&source.display().to_string()]).unwrap_or_default();
         for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
             let file = fs::canonicalize(library).with_context(|| format!("cannot find {library}"))?;
-            self.put(library, Entry::File { source: Source::Path(file), mode: 0o755, may_bind: false });
+            self.put(library, LayerEntry::File { source: EntryData::Path(file), mode: 0o755, may_bind: false });
         }
         Ok(self)
     }
@@ -132,30 +132,30 @@ impl Layer {
     }
 }
 
-fn append<W: Write>(archive: &mut Builder<W>, path: &Path, entry: &Entry) -> io::Result<()> {
+fn append<W: Write>(archive: &mut Builder<W>, path: &Path, entry: &LayerEntry) -> io::Result<()> {
     let mut header = header();
     match entry {
-        Entry::Folder(mode) => {
+        LayerEntry::Folder(mode) => {
             header.set_entry_type(EntryType::Directory);
             header.set_mode(*mode);
             archive.append_data(&mut header, path.join(""), io::empty())
         }
-        Entry::Link(target) => {
+        LayerEntry::Link(target) => {
             header.set_entry_type(EntryType::Symlink);
             header.set_mode(0o777);
             archive.append_link(&mut header, path, target)
         }
-        Entry::File { source, mode, may_bind } => {
+        LayerEntry::File { source, mode, may_bind } => {
             header.set_mode(*mode);
             if *may_bind {
                 archive.append_pax_extensions([("SCHILY.xattr.security.capability", MAY_BIND.as_slice())])?;
             }
             let (size, content): (u64, Box<dyn Read>) = match source {
-                Source::Path(source) => {
+                EntryData::Path(source) => {
                     let file = File::open(source)?;
                     (file.metadata()?.len(), Box::new(file))
                 }
-                Source::Text(text) => (text.len() as u64, Box::new(text.as_bytes())),
+                EntryData::Text(text) => (text.len() as u64, Box::new(text.as_bytes())),
             };
             header.set_size(size);
             archive.append_data(&mut header, path, content)

@@ -11,7 +11,7 @@ const WIDTHS: [usize; 3] = [64, 40, 20];
 
 /// Which release a program is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ReleaseIdentity {
     /// Upstream's version, or one of our own of it: `v1.35.4+ironclad.1`.
     pub version: String,
     /// The commit it was built from, 40 digits.
@@ -20,7 +20,7 @@ pub struct Identity {
     pub date: String,
 }
 
-impl Identity {
+impl ReleaseIdentity {
     /// Upstream's release that this one stands in for, `v1.35.4`.
     #[must_use]
     pub fn upstream(&self) -> &str {
@@ -97,8 +97,8 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn identity(version: &str) -> Identity {
-        Identity { version: version.into(), commit: "a".repeat(40), date: "2026-01-02T03:04:05Z".into() }
+    fn identity(version: &str) -> ReleaseIdentity {
+        ReleaseIdentity { version: version.into(), commit: "a".repeat(40), date: "2026-01-02T03:04:05Z".into() }
     }
 
     #[test]
@@ -111,8 +111,8 @@ mod tests {
         for version in ["1.35.4", "v1.35", "v1.35.x", "v1.35.4.1", "v1.35.4+", "v1.35.4+a b", "v1.35.4 "] {
             assert!(identity(version).check().is_err(), "{version}");
         }
-        assert!(Identity { commit: "abc".into(), ..identity("v1.35.4") }.check().is_err());
-        assert!(Identity { date: "today".into(), ..identity("v1.35.4") }.check().is_err());
+        assert!(ReleaseIdentity { commit: "abc".into(), ..identity("v1.35.4") }.check().is_err());
+        assert!(ReleaseIdentity { date: "today".into(), ..identity("v1.35.4") }.check().is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 pub use bundle::bundle;
-pub use identity::Identity;
+pub use identity::ReleaseIdentity;
 pub use sbom::sbom;
 
 use crate::image::{self, Config, Layer};
@@ -41,7 +41,7 @@ pub struct Sources {
     /// The registry that images are named under.
     pub repository: String,
     /// The version, commit and date that the binaries tell.
-    pub identity: Identity,
+    pub identity: ReleaseIdentity,
 }
 
 impl Sources {
@@ -224,7 +224,7 @@ mod tests {
             binaries: PathBuf::new(),
             cache: PathBuf::new(),
             repository: repository.into(),
-            identity: Identity {
+            identity: ReleaseIdentity {
                 version: "v1.35.4+ironclad.1".into(),
                 commit: "0".repeat(40),
                 date: "1970-01-01T00:00:00Z".into(),

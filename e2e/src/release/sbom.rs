@@ -16,7 +16,7 @@ const MODULES: [(&str, &str); 2] =
 
 /// A part: its name, version, and where it is from as a package URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+struct BillItem {
     name: String,
     version: String,
     url: String,
@@ -40,7 +40,7 @@ pub fn sbom(sources: &Sources, file: &Path) -> Result<()> {
 }
 
 /// The crates of a `Cargo.lock`; those of the workspace have no source.
-fn crates(lock: &str) -> Vec<Part> {
+fn crates(lock: &str) -> Vec<BillItem> {
     let value = |block: &str, key: &str| {
         let line = block.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""));
         line.map(|text| text.trim_end_matches('"').to_owned())
@@ -49,36 +49,36 @@ fn crates(lock: &str) -> Vec<Part> {
         value(block, "source")?;
         let (name, version) = (value(block, "name")?, value(block, "version")?);
         let url = format!("pkg:cargo/{name}@{version}");
-        Some(Part { sum: value(block, "checksum"), name, version, url })
+        Some(BillItem { sum: value(block, "checksum"), name, version, url })
     };
     lock.split("[[package]]").skip(1).filter_map(part).collect()
 }
 
 /// The modules that a `go.mod` requires.
-fn modules(text: &str) -> Vec<Part> {
+fn modules(text: &str) -> Vec<BillItem> {
     let part = |line: &str| {
         let line = line.trim().trim_start_matches("require ");
         let mut words = line.split_whitespace();
         let (name, version) = (words.next()?, words.next()?);
         let is_module = name.contains('.') && version.starts_with('v') && !line.contains("=>");
         let url = format!("pkg:golang/{name}@{version}");
-        is_module.then(|| Part { name: name.into(), version: version.into(), url, sum: None })
+        is_module.then(|| BillItem { name: name.into(), version: version.into(), url, sum: None })
     };
     text.lines().filter_map(part).collect()
 }
 
 /// The packages in a list of file names `name_version_architecture.deb`; a colon in a version is written `%3a` there.
-fn packages(list: &str) -> Vec<Part> {
+fn packages(list: &str) -> Vec<BillItem> {
     let part = |line: &str| {
         let mut words = line.strip_suffix(".deb")?.split('_');
         let (name, version, arch) = (words.next()?, words.next()?.replace("%3a", ":"), words.next()?);
         let url = format!("pkg:deb/debian/{name}@{}?arch={arch}", version.replace('+', "%2B").replace(':', "%3A"));
-        Some(Part { name: name.into(), version, url, sum: None })
+        Some(BillItem { name: name.into(), version, url, sum: None })
     };
     list.lines().filter_map(part).collect()
 }
 
-fn document(sources: &Sources, parts: &[Part]) -> Value {
+fn document(sources: &Sources, parts: &[BillItem]) -> Value {
     let identity = &sources.identity;
     let product = "SPDXRef-ironclad";
     let mut packages = vec![json!({
@@ -134,7 +134,7 @@ fn document(sources: &Sources, parts: &[Part]) -> Value {
 mod tests {
     use super::*;
 
-    fn urls(parts: &[Part]) -> Vec<&str> {
+    fn urls(parts: &[BillItem]) -> Vec<&str> {
         parts.iter().map(|part| part.url.as_str()).collect()
     }
 
