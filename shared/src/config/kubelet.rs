@@ -143,6 +143,11 @@ const RELATIVE: [&str; 7] = [
     "podLogsDir",
 ];
 
+/// The flags that override a field, with its path.
+pub fn kubelet_flags() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FLAGS.iter().map(|(flag, path, _)| (*flag, *path))
+}
+
 /// Loads the kubelet's configuration.
 pub fn kubelet(flags: &FlagSet) -> Result<Settings, ConfigError> {
     let (file, folder) = (flags.string("config"), flags.string("config-dir"));

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::flags::{FeatureGates, GateError, parse_duration};
 use crate::status::go_quote;
 use decode::Checker;
-pub use kubelet::kubelet;
+pub use kubelet::{kubelet, kubelet_flags};
 pub use scheduler::scheduler;
 
 /// Errors of configuration files. The wording is upstream's.
@@ -157,6 +157,15 @@ pub fn defaults(api_version: &str, kind: &str) -> Value {
     value["apiVersion"] = api_version.into();
     value["kind"] = kind.into();
     value
+}
+
+/// The fields of a kind; none of a kind that there is not.
+pub fn fields(api_version: &str, kind: &str) -> Vec<&'static str> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let table = table::Table::new();
+    let owner = table::kind(group, version, kind).and_then(|name| table.get(name));
+    let names = owner.into_iter().flat_map(|owner| owner.fields.iter().map(|field| field.name));
+    names.filter(|name| !matches!(*name, "kind" | "apiVersion")).collect()
 }
 
 /// The versions (`group/version`) in which a kind may be written.
