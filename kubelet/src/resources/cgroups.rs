@@ -227,6 +227,31 @@ impl Cgroups for FsCgroups {
         self.limit(&self.tier(QosClass::BestEffort), &best_effort)
     }
 
+    fn enforce(&self, path: &str, reserved: &BTreeMap<String, Quantity>) -> Result<(), CgroupError> {
+        let name = match &self.driver {
+            Driver::Cgroupfs => Name::of_path(path),
+            Driver::Systemd(_) => Name::of_slice(path),
+        };
+        let shown = self.path(&name);
+        if self.mounts.iter().any(|mount| !join(mount, &shown).is_dir()) {
+            return Err(CgroupError(format!("{shown:?} cgroup does not exist")));
+        }
+        let amount = |name: &str| reserved.get(name).and_then(|quantity| quantity.0.parse::<Amount>().ok());
+        let limits = Limits {
+            shares: amount("cpu").map(|cpu| shares(cpu.milli_value())),
+            memory: amount("memory").map(|memory| Limit::Is(memory.value())),
+            pids: amount("pid").map(|pids| pids.value()),
+            ..Limits::default()
+        };
+        self.limit(&name, &limits)
+    }
+
+    fn pods_memory(&self) -> Option<(u64, u64)> {
+        let file = if self.version == CgroupVersion::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+        let limit = u64::try_from(self.current(&self.kubepods, file)?).ok()?;
+        Some((limit, self.usage(&self.path(&self.kubepods))?.working_set))
+    }
+
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError> {
         let burstable = active.iter().filter(|pod| qos_class(pod) == QosClass::Burstable);
         let cpu = burstable.filter_map(|pod| pod_requests(pod.spec.as_ref()?).cpu).fold(0, i64::saturating_add);
@@ -288,6 +313,10 @@ impl Cgroups for FsCgroups {
         Err(CgroupError(format!("cgroup of pod {pod_uid} does not become empty: {problem}")))
     }
 
+    fn tree(&self) -> Vec<String> {
+        self.tiers().iter().map(|name| self.path(name)).collect()
+    }
+
     fn pods(&self) -> Vec<String> {
         let mut uids = BTreeSet::new();
         for tier in self.tiers() {
@@ -338,6 +367,12 @@ impl Cgroups for NoCgroups {
     fn ensure_tree(&self, _: &BTreeMap<String, Quantity>) -> Result<(), CgroupError> {
         Ok(())
     }
+    fn enforce(&self, _: &str, _: &BTreeMap<String, Quantity>) -> Result<(), CgroupError> {
+        Ok(())
+    }
+    fn pods_memory(&self) -> Option<(u64, u64)> {
+        None
+    }
     fn update_tiers(&self, _: &[&Pod]) -> Result<(), CgroupError> {
         Ok(())
     }
@@ -352,6 +387,9 @@ impl Cgroups for NoCgroups {
     }
     fn remove_pod(&self, _: &str) -> Result<(), CgroupError> {
         Ok(())
+    }
+    fn tree(&self) -> Vec<String> {
+        Vec::new()
     }
     fn pods(&self) -> Vec<String> {
         Vec::new()

@@ -169,9 +169,12 @@ pub fn container_resources(
     config: &ResourceConfig,
 ) -> LinuxContainerResources {
     let requests = Amounts::requests(container.resources.as_ref());
-    let limits = Amounts::limits(container.resources.as_ref());
+    let own = Amounts::limits(container.resources.as_ref());
+    // What the pod may have as a whole is the most of each of its containers that has no limit of its own.
+    let whole = Amounts::limits(pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()));
+    let limits = Amounts { cpu: own.cpu.or(whole.cpu), memory: own.memory.or(whole.memory) };
     let mut resources = LinuxContainerResources {
-        cpu_shares: shares(requests.cpu.or(limits.cpu).unwrap_or(0)),
+        cpu_shares: shares(requests.cpu.or(own.cpu).unwrap_or(0)),
         memory_limit_in_bytes: limits.memory.unwrap_or(0),
         oom_score_adj: oom_score_adj(pod, container, machine),
         hugepage_limits: hugepage_limits(container, machine),
@@ -184,7 +187,35 @@ pub fn container_resources(
     if cgroup_version() == super::CgroupVersion::V2 && !config.single_process_oom_kill {
         resources.unified = BTreeMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
     }
+    if machine.swap_is_limited {
+        limit_swap(&mut resources, swap(pod, container, machine, config), cgroup_version());
+    }
     resources
+}
+
+/// Bytes of swap that a container may use beyond its memory. With `LimitedSwap` burstable containers that ask for memory
+/// get the part of the machine's swap that their request is of its memory. Answers for upstream's
+/// `calcSwapForBurstablePods` and the choice before it.
+fn swap(pod: &Pod, container: &Container, machine: &MachineInfo, config: &ResourceConfig) -> u64 {
+    let request = Amounts::requests(container.resources.as_ref()).memory;
+    let limit = Amounts::limits(container.resources.as_ref()).memory;
+    let Some(asked) = request.or(limit).and_then(|bytes| u64::try_from(bytes).ok()) else { return 0 };
+    let fixed = request.or(limit) == limit;
+    let suits = config.limited_swap && qos_class(pod) == QosClass::Burstable && !crate::pods::is_critical(pod);
+    if !suits || fixed || machine.memory == 0 || asked > machine.memory {
+        return 0;
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    let part = (asked as f64 / machine.memory as f64 * machine.swap as f64) as u64;
+    part
+}
+
+/// Limits swap as the version of cgroups can: the old one cannot give a container some, only none beyond its memory.
+fn limit_swap(resources: &mut LinuxContainerResources, bytes: u64, version: super::CgroupVersion) {
+    match version {
+        super::CgroupVersion::V1 => resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes,
+        super::CgroupVersion::V2 => drop(resources.unified.insert("memory.swap.max".to_owned(), bytes.to_string())),
+    }
 }
 
 /// How readily the kernel ends a container when memory runs out: the less of the machine's memory a burstable
@@ -242,4 +273,51 @@ pub fn sandbox_resources(pod: &Pod, config: &ResourceConfig) -> (LinuxContainerR
     let overhead =
         if overhead == Amounts::default() { LinuxContainerResources::default() } else { build(overhead, overhead) };
     (overhead, build(pod_requests(&without), pod_limits(&without)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn swap_of(spec: serde_json::Value, limited_swap: bool) -> u64 {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("pod");
+        let container = pod.spec.as_ref().expect("spec").containers[0].clone();
+        let machine = MachineInfo { memory: 1000, swap: 500, ..MachineInfo::default() };
+        let config = ResourceConfig { limited_swap, ..super::super::tests::config() };
+        swap(&pod, &container, &machine, &config)
+    }
+
+    #[test]
+    fn swap_is_for_burstable_containers_in_proportion_to_their_requests() {
+        let spec = |requests: serde_json::Value, limits: serde_json::Value, priority: i32| {
+            let container = json!({"name": "c", "resources": {"requests": requests, "limits": limits}});
+            json!({"priority": priority, "containers": [container]})
+        };
+        let (some, most) = (json!({"memory": "200"}), json!({"memory": "400"}));
+        let rows = [
+            (spec(some.clone(), json!({}), 0), true, 100),
+            (spec(some.clone(), most.clone(), 0), true, 100),
+            (spec(some.clone(), json!({}), 0), false, 0),
+            (spec(most.clone(), most, 0), true, 0),
+            (spec(json!({"cpu": "1"}), json!({}), 0), true, 0),
+            (spec(some, json!({}), 2_000_000_000), true, 0),
+            (spec(json!({}), json!({}), 0), true, 0),
+            (spec(json!({"memory": "2000"}), json!({}), 0), true, 0),
+        ];
+        for (spec, limited, expected) in rows {
+            assert_eq!(swap_of(spec.clone(), limited), expected, "{spec}");
+        }
+    }
+
+    #[test]
+    fn no_swap_is_a_limit_in_both_versions() {
+        let with = |bytes: u64, version| {
+            let mut resources = LinuxContainerResources { memory_limit_in_bytes: 7, ..Default::default() };
+            limit_swap(&mut resources, bytes, version);
+            (resources.memory_swap_limit_in_bytes, resources.unified.get("memory.swap.max").cloned())
+        };
+        assert_eq!(with(0, super::super::CgroupVersion::V1), (7, None));
+        assert_eq!(with(5, super::super::CgroupVersion::V2), (0, Some("5".to_owned())));
+    }
 }

@@ -17,6 +17,7 @@ pub fn machine_info(root_dir: &Path) -> MachineInfo {
         cpu_millis: cpus(&online).unwrap_or_else(own_cpus).saturating_mul(1000),
         memory: meminfo_bytes(&meminfo, "MemTotal:"),
         swap: meminfo_bytes(&meminfo, "SwapTotal:"),
+        swap_is_limited: swap_is_limited(cgroup_version()),
         max_pids: max_pids(Path::new("/proc/sys/kernel")),
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
         ephemeral_storage: filesystem_bytes(root_dir),
@@ -77,7 +78,9 @@ pub fn capacity(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<Stri
     let mut amounts = hugepage_amounts(machine);
     amounts.insert("cpu".into(), millis(machine.cpu_millis));
     amounts.insert("memory".into(), kibibytes(machine.memory));
-    amounts.insert("ephemeral-storage".into(), kibibytes(machine.ephemeral_storage));
+    if config.local_storage {
+        amounts.insert("ephemeral-storage".into(), kibibytes(machine.ephemeral_storage));
+    }
     amounts.insert("pods".into(), Quantity(max_pods(machine, config).to_string()));
     amounts
 }
@@ -101,7 +104,9 @@ pub fn allocatable(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<S
     amounts.insert("cpu".into(), millis(cpu));
     amounts.insert("memory".into(), kibibytes(memory));
     // Upstream prints this one in bytes: the threshold is rarely a whole number of kibibytes.
-    amounts.insert("ephemeral-storage".into(), Quantity(storage.to_string()));
+    if config.local_storage {
+        amounts.insert("ephemeral-storage".into(), Quantity(storage.to_string()));
+    }
     amounts.insert("pods".into(), Quantity(max_pods(machine, config).to_string()));
     amounts
 }
@@ -133,6 +138,23 @@ pub fn kept_memory(machine: &MachineInfo, config: &ResourceConfig) -> BTreeMap<S
     kept.insert("memory".to_owned(), memory);
     kept.retain(|_, amount| !amount.is_zero());
     kept
+}
+
+/// Amounts reserved for the system or for the kubelet, of what can be limited; without memory and tasks where only what
+/// can be compressed is to be.
+pub fn reservation(of: &BTreeMap<String, String>, compressible: bool) -> BTreeMap<String, Quantity> {
+    let limits = |name: &str| name == "cpu" || (!compressible && matches!(name, "memory" | "pid"));
+    of.iter().filter(|(name, _)| limits(name)).map(|(name, text)| (name.clone(), Quantity(text.clone()))).collect()
+}
+
+/// Looks whether this kernel counts the swap of cgroups.
+pub fn swap_is_limited(version: CgroupVersion) -> bool {
+    if version == CgroupVersion::V1 {
+        return Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
+    }
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    Path::new("/sys/fs/cgroup").join(own).join("memory.swap.max").exists()
 }
 
 /// Sum of the reservations for the kubelet and for the system.

@@ -17,7 +17,9 @@ mod tests;
 
 pub use cgroups::{Driver, FsCgroups, NoCgroups};
 pub use limits::{Amounts, at_peak, container_resources, pod_limits, qos_class, sandbox_resources};
-pub use machine::{allocatable, capacity, cgroup_version, enforced, kept_memory, machine_info, page_size};
+pub use machine::{
+    allocatable, capacity, cgroup_version, enforced, kept_memory, machine_info, page_size, reservation,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -54,6 +56,8 @@ pub struct MachineInfo {
     pub memory: u64,
     /// Bytes of swap.
     pub swap: u64,
+    /// The swap of cgroups can be limited.
+    pub swap_is_limited: bool,
     /// Tasks that the kernel can number at once.
     pub max_pids: u64,
     /// Page size in bytes → number of pages configured.
@@ -93,6 +97,10 @@ pub struct ResourceConfig {
     pub single_process_oom_kill: bool,
     /// `podPidsLimit`, -1 for none.
     pub pod_pids_limit: i64,
+    /// `localStorageCapacityIsolation`.
+    pub local_storage: bool,
+    /// `memorySwap.swapBehavior` is `LimitedSwap`.
+    pub limited_swap: bool,
 }
 
 /// How the host mounts its cgroups.
@@ -134,6 +142,11 @@ pub struct Usage {
 pub trait Cgroups: Send + Sync {
     /// Creates the node (`kubepods`) and tier cgroups and holds them to `enforced`, where it names anything.
     fn ensure_tree(&self, enforced: &BTreeMap<String, Quantity>) -> Result<(), CgroupError>;
+    /// Holds a cgroup of the machine's that is there already to the amounts reserved for it; `path` is as the driver
+    /// writes it. Answers for upstream's `enforceExistingCgroup`.
+    fn enforce(&self, path: &str, reserved: &BTreeMap<String, Quantity>) -> Result<(), CgroupError>;
+    /// Memory of all pods: the limit in bytes, where there is one, and the working set.
+    fn pods_memory(&self) -> Option<(u64, u64)>;
     /// Recomputes the tiers' cpu shares from the pods that run.
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError>;
     /// Creates the pod's cgroup with its limits; idempotent.
@@ -147,6 +160,8 @@ pub trait Cgroups: Send + Sync {
     fn pod_parent(&self, pod: &Pod) -> String;
     /// Kills what is left in the pod's cgroup and removes it from every hierarchy; idempotent.
     fn remove_pod(&self, pod_uid: &str) -> Result<(), CgroupError>;
+    /// Paths of the cgroups that all pods and those of each tier are in.
+    fn tree(&self) -> Vec<String>;
     /// Uids of pods that have a cgroup.
     fn pods(&self) -> Vec<String>;
     /// Usage of one cgroup path below the mount (`/`, `/kubepods`, a pod's parent).

@@ -247,13 +247,14 @@ pub(super) mod tests {
             let server = zbus::connection::Builder::unix_stream(theirs).server(guid).p2p().build();
             let client = zbus::connection::Builder::unix_stream(ours).p2p().build();
             let (server, client) = tokio::try_join!(server, client)?;
-            tokio::spawn(self.clone().serve(server.clone()));
+            // From now on nothing that is asked is missed.
+            let calls = MessageStream::from(&server);
+            tokio::spawn(self.clone().serve(server.clone(), calls));
             self.connections.lock().push((server, client.clone()));
             Ok(client)
         }
 
-        async fn serve(self, connection: Connection) {
-            let mut calls = MessageStream::from(&connection);
+        async fn serve(self, connection: Connection, mut calls: MessageStream) {
             while let Some(Ok(message)) = calls.next().await {
                 let header = message.header();
                 if header.message_type() != Type::MethodCall {

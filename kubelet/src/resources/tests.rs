@@ -10,7 +10,7 @@ fn container(requests: serde_json::Value, limits: serde_json::Value) -> serde_js
     json!({"name": "c", "resources": {"requests": requests, "limits": limits}})
 }
 
-fn config() -> ResourceConfig {
+pub(super) fn config() -> ResourceConfig {
     ResourceConfig {
         kube_reserved: BTreeMap::from([("cpu".into(), "100m".into()), ("memory".into(), "1Mi".into())]),
         system_reserved: BTreeMap::new(),
@@ -24,6 +24,8 @@ fn config() -> ResourceConfig {
         cpu_cfs_quota_period_us: 100_000,
         single_process_oom_kill: false,
         pod_pids_limit: -1,
+        local_storage: true,
+        limited_swap: false,
     }
 }
 
@@ -191,4 +193,49 @@ fn systemd_makes_the_slices_of_pods() {
     );
     assert!(asked.iter().any(|line| line.starts_with("set kubepods.slice MemoryMax,CPUWeight")), "{asked:?}");
     assert_eq!(asked.iter().filter(|line| line.starts_with("stop ")).count(), 1);
+}
+
+#[test]
+fn containers_without_limits_have_their_pods() {
+    let whole = json!({"limits": {"cpu": "2", "memory": "1Gi"}});
+    let own = container(json!({}), json!({"memory": "1Mi"}));
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"},
+        "spec": {"resources": whole, "containers": [own, {"name": "d"}]}}))
+    .expect("a pod");
+    let of = |index: usize| {
+        let container = pod.spec.as_ref().expect("spec").containers[index].clone();
+        let found = container_resources(&pod, &container, &machine(), &config());
+        (found.memory_limit_in_bytes, found.cpu_quota)
+    };
+    assert_eq!(of(0), (1 << 20, 200_000));
+    assert_eq!(of(1), (1 << 30, 200_000));
+}
+
+#[test]
+fn storage_that_is_not_isolated_is_not_told() {
+    let config = ResourceConfig { local_storage: false, ..config() };
+    assert!(!capacity(&machine(), &config).contains_key("ephemeral-storage"));
+    assert!(!allocatable(&machine(), &config).contains_key("ephemeral-storage"));
+}
+
+#[test]
+fn reserved_amounts_limit_the_cgroups_that_they_are_for() {
+    let folder = tempfile::tempdir().expect("folder");
+    let slice = folder.path().join("system.slice");
+    std::fs::create_dir_all(&slice).expect("folder");
+    for file in ["cpu.weight", "memory.max", "pids.max"] {
+        std::fs::write(slice.join(file), "").expect("file");
+    }
+    let slices = std::sync::Arc::new(Slices { base: folder.path().to_owned(), ..Slices::default() });
+    let tree = FsCgroups::at(folder.path(), "/", CgroupVersion::V2, config()).expect("tree");
+    let tree = tree.driven_by(Driver::Systemd(std::sync::Arc::clone(&slices) as _), &[]);
+    let amounts = [("cpu", "1"), ("memory", "1Mi"), ("pid", "100"), ("ephemeral-storage", "1Gi")];
+    let amounts: BTreeMap<String, String> = amounts.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+    tree.enforce("/system.slice", &reservation(&amounts, true)).expect("held");
+    let read = |file: &str| std::fs::read_to_string(slice.join(file)).expect("file");
+    assert_eq!((read("cpu.weight"), read("memory.max")), ("39".to_owned(), String::new()));
+    tree.enforce("/system.slice", &reservation(&amounts, false)).expect("held");
+    assert_eq!((read("memory.max"), read("pids.max")), ("1048576".to_owned(), "100".to_owned()));
+    let missing = tree.enforce("/other.slice", &BTreeMap::new()).expect_err("not there");
+    assert_eq!(missing.to_string(), "\"/other.slice\" cgroup does not exist");
 }

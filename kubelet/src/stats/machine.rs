@@ -48,6 +48,113 @@ pub struct Interface {
     pub counters: [u64; 4],
 }
 
+/// Counters of an interface: bytes, packets, errors and drops received, then sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Its name.
+    pub interface: String,
+    /// Counters.
+    pub counters: [u64; 8],
+}
+
+/// Traffic of a process' network, or of the kubelet's own (`self`), but that of the loop.
+pub fn traffic(pid: &str) -> Vec<Traffic> {
+    parse_traffic(&fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default())
+}
+
+fn parse_traffic(text: &str) -> Vec<Traffic> {
+    let parse = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        let fields: Vec<u64> = rest.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let counters = [0, 1, 2, 3, 8, 9, 10, 11].map(|index| fields.get(index).copied().unwrap_or(0));
+        Some(Traffic { interface: name.trim().to_owned(), counters })
+    };
+    text.lines().skip(2).filter_map(parse).filter(|traffic| traffic.interface != "lo").collect()
+}
+
+/// A file system on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mounted {
+    /// The device.
+    pub device: String,
+    /// Its size.
+    pub disk: Disk,
+    /// The device's line in `/proc/diskstats` behind the name; empty where it has none.
+    pub counters: Vec<u64>,
+}
+
+impl Mounted {
+    /// A counter by its place.
+    pub fn counter(&self, index: usize) -> Option<u64> {
+        self.counters.get(index).copied()
+    }
+}
+
+/// File systems on devices of the machine, each device once.
+pub fn mounted() -> Vec<Mounted> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let counters = parse_disks(&fs::read_to_string("/proc/diskstats").unwrap_or_default());
+    let mut seen = std::collections::BTreeSet::new();
+    let mut all = Vec::new();
+    for line in mounts.lines() {
+        let mut fields = line.split_whitespace();
+        let (Some(device), Some(point)) = (fields.next(), fields.next()) else { continue };
+        if !device.starts_with("/dev/") || !seen.insert(device) {
+            continue;
+        }
+        let Some(disk) = disk(Path::new(&point.replace("\\040", " "))) else { continue };
+        let name = fs::canonicalize(device).ok().and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        let counters = name.and_then(|name| counters.get(&name).cloned()).unwrap_or_default();
+        all.push(Mounted { device: device.to_owned(), disk, counters });
+    }
+    all
+}
+
+fn parse_disks(text: &str) -> std::collections::BTreeMap<String, Vec<u64>> {
+    let parse = |line: &str| {
+        let mut fields = line.split_whitespace().skip(2);
+        Some((fields.next()?.to_owned(), fields.filter_map(|field| field.parse().ok()).collect()))
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+/// Sockets and cores of the machine's processors.
+pub fn processors(folder: &Path) -> (u64, u64) {
+    let (mut sockets, mut cores) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let read = |file: &str| fs::read_to_string(entry.path().join("topology").join(file)).ok();
+        let (Some(socket), Some(core)) = (read("physical_package_id"), read("core_id")) else { continue };
+        sockets.insert(socket.clone());
+        cores.insert((socket, core));
+    }
+    let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
+    (count(sockets.len()), count(cores.len()))
+}
+
+/// The cgroup that the kubelet itself is in, where it is not the root.
+pub fn own_cgroup() -> Option<String> {
+    parse_own_cgroup(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
+}
+
+fn parse_own_cgroup(text: &str) -> Option<String> {
+    let path = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        (controllers.is_empty() || controllers.split(',').any(|name| name == "memory")).then(|| path.to_owned())
+    };
+    text.lines().find_map(path).filter(|path| path != "/")
+}
+
+/// Bytes of swap in use.
+pub fn swap_used() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    };
+    value("SwapTotal").saturating_sub(value("SwapFree"))
+}
+
 /// Reads `/proc/meminfo`.
 pub fn memory() -> Memory {
     parse_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
@@ -135,6 +242,15 @@ mod tests {
         assert_eq!((memory.used, memory.working_set, memory.available()), (60 * 1024, 50 * 1024, 50 * 1024));
         assert_eq!(parse_cpu("cpu  1 2 3 100 100 4 5 6 0 0\ncpu0 1\n"), 21 * TICK_NS);
         let dev = "Inter-| Receive\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 1 2 0 0 0 0 0 20 1 3 0 0 0 0 0\n";
+        let traffic = Traffic { interface: "eth0".into(), counters: [10, 1, 2, 0, 20, 1, 3, 0] };
+        assert_eq!(parse_traffic(dev), [traffic]);
+        assert_eq!(
+            parse_own_cgroup("0::/system.slice/kubelet.service\n").as_deref(),
+            Some("/system.slice/kubelet.service")
+        );
+        assert_eq!(parse_own_cgroup("5:cpu:/x\n4:memory:/y\n").as_deref(), Some("/y"));
+        assert_eq!(parse_own_cgroup("0::/\n"), None);
+        assert_eq!(parse_disks("   8       0 sda 1 2 3\n")["sda"], [1, 2, 3]);
         assert_eq!(parse_interfaces(dev), [Interface { name: "eth0".into(), counters: [10, 2, 20, 3] }]);
     }
 }

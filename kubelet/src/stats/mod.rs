@@ -3,7 +3,10 @@
 //! In: the runtime's container statistics, the pods' cgroups, `/proc`. Nothing is sampled unless somebody asks; a rate
 //! is what happened since the question before.
 
+mod cadvisor;
+mod cgroup;
 pub mod machine;
+mod pressure;
 mod summary;
 mod text;
 
@@ -27,7 +30,6 @@ pub(crate) struct ContainerUsage {
     pub(crate) pod_uid: String,
     pub(crate) pod_name: String,
     pub(crate) namespace: String,
-    pub(crate) image: String,
     pub(crate) started_at: i64,
     pub(crate) time: i64,
     pub(crate) cpu_ns: u64,
@@ -137,7 +139,6 @@ fn usage(stat: v1::ContainerStats, known: &HashMap<String, v1::Container>) -> Op
         pod_uid: label(labels::POD_UID),
         pod_name: label(labels::POD_NAME),
         namespace: label(labels::POD_NAMESPACE),
-        image: container.image.as_ref().map(|image| image.image.clone()).unwrap_or_default(),
         started_at: container.created_at,
         time: if cpu.timestamp > 0 { cpu.timestamp } else { memory.timestamp },
         cpu_ns: value(cpu.usage_core_nano_seconds),

@@ -1,12 +1,16 @@
 //! `/stats/summary`.
 
+use super::cgroup::CgroupReader;
+use super::pressure::Pressure;
 use super::{ContainerUsage, Stats, machine};
 use crate::pods;
+use crate::resources::cgroup_version;
 use crate::volumes::{Usage, VolumeUsage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 fn time(nanoseconds: i64) -> Value {
@@ -62,6 +66,42 @@ fn of_volume(volume: &VolumeUsage, namespace: &str) -> Value {
     answer
 }
 
+/// Adds what waited, where the kernel counts it.
+fn add_pressure(answer: &mut Value, pressure: &Pressure, at: i64) {
+    for resource in ["cpu", "memory"] {
+        if let Some(waited) = pressure.read(resource) {
+            answer[resource]["psi"] = waited;
+        }
+    }
+    if let Some(waited) = pressure.read("io") {
+        answer["io"] = json!({"time": time(at), "psi": waited});
+    }
+}
+
+/// What a pod's cgroup tells besides its use: pressure, and traffic of the network that is its own.
+async fn of_pod(parent: Option<String>, has_no_network: bool) -> Option<(Option<Pressure>, Option<Value>)> {
+    let read = move |path: &str| {
+        let pressure = Pressure::of_cgroup(path, cgroup_version());
+        let stats = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version()).read(path)?;
+        Some((pressure, (!has_no_network).then(|| network(&stats.processes, now())).flatten()))
+    };
+    let parent = parent?;
+    tokio::task::spawn_blocking(move || read(&parent)).await.ok().flatten()
+}
+
+/// Traffic of a pod, by the first of its processes.
+fn network(processes: &[i32], at: i64) -> Option<Value> {
+    let all = machine::traffic(&processes.first()?.to_string());
+    let shown = |traffic: &machine::Traffic| {
+        let [rx, _, rx_errors, _, tx, _, tx_errors, _] = traffic.counters;
+        json!({"name": traffic.interface, "rxBytes": rx, "rxErrors": rx_errors, "txBytes": tx, "txErrors": tx_errors})
+    };
+    let mut answer = shown(all.iter().find(|traffic| traffic.interface == "eth0").or(all.first())?);
+    answer["time"] = time(at);
+    answer["interfaces"] = all.iter().map(shown).collect();
+    Some(answer)
+}
+
 impl Stats {
     /// The whole answer; without disks and networks when only CPU and memory are asked for.
     pub async fn summary(&self, short: bool) -> Value {
@@ -70,7 +110,8 @@ impl Stats {
         for container in &containers {
             by_pod.entry(&container.pod_uid).or_default().push(container);
         }
-        let usage = self.pod_usage(self.parents()).await;
+        let parents: BTreeMap<String, String> = self.parents().into_iter().collect();
+        let usage = self.pod_usage(parents.clone().into_iter().collect()).await;
         let mut list = Vec::new();
         let all = self.manager.pods();
         let with_volumes =
@@ -79,6 +120,15 @@ impl Stats {
             let uid = pods::uid(&pod);
             let Some(containers) = by_pod.get(uid) else { continue };
             let mut answer = self.pod(&pod, containers, usage.get(uid), short);
+            let parent = parents.get(uid).cloned();
+            if let Some((pressure, traffic)) = of_pod(parent, short || pods::host_network(&pod)).await {
+                if let Some(pressure) = pressure {
+                    add_pressure(&mut answer, &pressure, now());
+                }
+                if let Some(traffic) = traffic {
+                    answer["network"] = traffic;
+                }
+            }
             if !volumes.is_empty() {
                 answer["volume"] = volumes.iter().map(|volume| of_volume(volume, pods::namespace(&pod))).collect();
             }
@@ -137,9 +187,44 @@ impl Stats {
         answer
     }
 
+    /// The kubelet's own cgroup and that of all pods.
+    async fn system_containers(&self, at: i64) -> Value {
+        let cgroups = Arc::clone(&self.manager.context().cgroups);
+        let read = tokio::task::spawn_blocking(move || {
+            let own = machine::own_cgroup().map(|path| ("kubelet", path));
+            let pods = cgroups.tree().into_iter().next().map(|path| ("pods", path));
+            let reader = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version());
+            let found = own.into_iter().chain(pods);
+            found.filter_map(|(name, path)| Some((name, reader.read(&path)?, path))).collect::<Vec<_>>()
+        });
+        let mut all = Vec::new();
+        for (name, stats, path) in read.await.unwrap_or_default() {
+            let cpu_ns = stats.cpu[0].unwrap_or(0);
+            let made = i64::try_from(stats.made.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000_000_000);
+            let mut one = json!({
+                "name": name,
+                "startTime": time(made),
+                "cpu": cpu(at, cpu_ns, self.rate(&format!("system {name}"), at, cpu_ns)),
+                "memory": {"time": time(at), "usageBytes": stats.memory.unwrap_or(0),
+                    "workingSetBytes": stats.working_set(), "rssBytes": stats.part(&["total_rss", "anon"]),
+                    "pageFaults": stats.part(&["total_pgfault", "pgfault"]),
+                    "majorPageFaults": stats.part(&["total_pgmajfault", "pgmajfault"])},
+            });
+            if let Some(limit) = stats.memory_limit {
+                one["memory"]["availableBytes"] = json!(limit.saturating_sub(stats.working_set()));
+            }
+            if let Some(pressure) = Pressure::of_cgroup(&path, cgroup_version()) {
+                add_pressure(&mut one, &pressure, at);
+            }
+            all.push(one);
+        }
+        Value::Array(all)
+    }
+
     async fn node(&self, short: bool) -> Value {
         let settings = &self.manager.context().settings;
         let (at, memory, cpu_ns) = (now(), machine::memory(), machine::cpu_ns());
+        let pressure = Pressure::of_machine();
         let mut node = json!({
             "nodeName": settings.node_name,
             "startTime": time(machine::boot_time()),
@@ -147,9 +232,14 @@ impl Stats {
             "memory": {"time": time(at), "availableBytes": memory.available(), "usageBytes": memory.used,
                 "workingSetBytes": memory.working_set, "rssBytes": memory.rss},
         });
+        add_pressure(&mut node, &pressure, at);
+        node["systemContainers"] = self.system_containers(at).await;
         if short {
             return node;
         }
+        let (swap, used) = (self.manager.context().machine.swap, machine::swap_used());
+        node["swap"] =
+            json!({"time": time(at), "swapAvailableBytes": swap.saturating_sub(used), "swapUsageBytes": used});
         let interfaces = machine::interfaces();
         let shown = |interface: &machine::Interface| {
             let [received, receive_errors, sent, send_errors] = interface.counters;

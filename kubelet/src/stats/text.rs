@@ -1,24 +1,33 @@
 //! The metrics endpoints.
 
-use super::{ContainerUsage, Stats, machine};
+use super::cgroup::CgroupReader;
+use super::{ContainerUsage, Stats, cadvisor, machine};
+use crate::cri::labels;
 use crate::metrics;
 use crate::pods;
-use crate::resources::Usage;
+use crate::resources::{Usage, cgroup_version};
 use crate::volumes::Usage as VolumeUse;
 use k8s_openapi::api::core::v1::Pod;
 use shared::types::is_pod_terminal;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Writes families of the text format.
-struct Families(String);
+#[derive(Default)]
+pub(super) struct Families(String);
 
 impl Families {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+
+    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64, time_ms: Option<i64>) {
+    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64, time_ms: Option<i64>) {
         self.0.push_str(name);
         if !labels.is_empty() {
             let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -80,26 +89,6 @@ const OF_PODS: [Metric<Usage>; 2] = [
     ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| {
         float(u.working_set)
     }),
-];
-
-/// Of each container in `/metrics/cadvisor`.
-const OF_CADVISOR: [Metric<ContainerUsage>; 6] = [
-    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |c| seconds(c.cpu_ns)),
-    (
-        "container_memory_usage_bytes",
-        "gauge",
-        "Current memory usage in bytes, including all memory regardless of when it was accessed",
-        |c| float(c.memory),
-    ),
-    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |c| float(c.working_set)),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |c| float(c.rss)),
-    (
-        "container_fs_usage_bytes",
-        "gauge",
-        "Number of bytes that are consumed by the container on this filesystem.",
-        |c| float(c.disk_bytes),
-    ),
-    ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", started),
 ];
 
 /// A metric of claims' volumes: end of its name, help, value.
@@ -206,6 +195,8 @@ impl Stats {
                 );
             }
         }
+        out.family("node_swap_usage_bytes", "gauge", "[ALPHA] Bytes of swap that the node uses");
+        out.sample("node_swap_usage_bytes", &[], float(machine::swap_used()), Some(now));
         out.family(
             "resource_scrape_error",
             "gauge",
@@ -217,42 +208,85 @@ impl Stats {
 
     /// `/metrics/cadvisor`.
     pub async fn cadvisor(&self) -> String {
-        let containers = self.containers().await;
-        let machine = &self.manager.context().machine;
-        let mut out = Families(String::new());
-        for (name, kind, help, of) in OF_CADVISOR {
-            out.family(name, kind, help);
-            for container in &containers {
-                let mut labels = vec![("container", container.name.as_str())];
-                if name == "container_cpu_usage_seconds_total" {
-                    labels.push(("cpu", "total"));
-                }
-                labels.extend([
-                    ("id", container.id.as_str()),
-                    ("image", &container.image),
-                    ("name", &container.id),
-                    ("namespace", &container.namespace),
-                    ("pod", &container.pod_name),
-                ]);
-                out.sample(name, &labels, of(container), Some(container.time / 1_000_000));
+        let cx = Arc::clone(self.manager.context());
+        let abouts = self.abouts().await;
+        let read = tokio::task::spawn_blocking(move || {
+            let reader = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version());
+            let rows: Vec<cadvisor::Row> =
+                abouts.into_iter().filter_map(|about| cadvisor::Row::read(&reader, about)).collect();
+            let host = cadvisor::Host {
+                machine: &cx.machine,
+                processors: machine::processors(Path::new("/sys/devices/system/cpu")),
+                mounted: machine::mounted(),
+                now: jiff::Timestamp::now().as_millisecond(),
+            };
+            cadvisor::text(&host, &rows, &cadvisor::block_devices(Path::new("/sys/dev/block")))
+        });
+        read.await.unwrap_or_default()
+    }
+
+    /// What there are series of: the machine, all pods, the tiers, each pod, its sandbox and its containers.
+    async fn abouts(&self) -> Vec<cadvisor::About> {
+        let cx = self.manager.context();
+        let (containers, sandboxes) = tokio::join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
+        let mut known: BTreeMap<String, (String, String, i64, bool)> = BTreeMap::new();
+        for container in containers.unwrap_or_default() {
+            let name = container.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
+            let image = container.image.map(|image| image.image).unwrap_or_default();
+            known.insert(container.id, (name, image, container.created_at, false));
+        }
+        for sandbox in sandboxes.unwrap_or_default() {
+            known.insert(sandbox.id, (String::new(), String::new(), sandbox.created_at, true));
+        }
+        let of = |id: String| cadvisor::About { id, ..cadvisor::About::default() };
+        let mut all = vec![of("/".to_owned())];
+        all.extend(cx.cgroups.tree().into_iter().map(of));
+        let (pods, cx) = (self.manager.pods(), Arc::clone(cx));
+        let below = tokio::task::spawn_blocking(move || {
+            let reader = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version());
+            let parent = |pod: &Arc<Pod>| (Arc::clone(pod), cx.cgroups.pod_parent(pod));
+            let found = pods.iter().map(parent).filter(|(_, parent)| !parent.is_empty());
+            found.map(|(pod, parent)| (pod, reader.children(&parent), parent)).collect::<Vec<_>>()
+        });
+        for (pod, children, parent) in below.await.unwrap_or_default() {
+            let (namespace, name) = (pods::namespace(&pod).to_owned(), pods::name(&pod).to_owned());
+            let base = cadvisor::About { namespace, pod: name, ..cadvisor::About::default() };
+            all.push(cadvisor::About { id: parent.clone(), ..base.clone() });
+            for child in children {
+                let Some((name, (container, image, started, is_sandbox))) = known.get_key_value(&scoped(&child)) else {
+                    continue;
+                };
+                all.push(cadvisor::About {
+                    id: format!("{parent}/{child}"),
+                    name: name.clone(),
+                    container: container.clone(),
+                    image: image.clone(),
+                    started: Some(*started),
+                    has_network: *is_sandbox,
+                    ..base.clone()
+                });
             }
         }
-        out.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
-        let labels = [
-            ("boot_id", machine.boot_id.as_str()),
-            ("machine_id", &machine.machine_id),
-            ("system_uuid", &machine.system_uuid),
-        ];
-        out.sample("machine_cpu_cores", &labels, float(machine.cpu_millis / 1000), None);
-        out.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
-        out.sample("machine_memory_bytes", &labels, float(machine.memory), None);
-        out.0
+        all
     }
+}
+
+/// The id of a container whose cgroup has this name: `id`, or `cri-containerd-id.scope` where systemd makes them.
+fn scoped(cgroup: &str) -> String {
+    let Some(scope) = cgroup.strip_suffix(".scope") else { return cgroup.to_owned() };
+    scope.rsplit('-').next().unwrap_or(scope).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn containers_are_known_by_their_cgroups() {
+        for (cgroup, id) in [("abc", "abc"), ("cri-containerd-abc.scope", "abc"), ("crio-abc.scope", "abc")] {
+            assert_eq!(scoped(cgroup), id);
+        }
+    }
 
     #[test]
     fn claims_have_the_families_that_their_kind_knows() {
